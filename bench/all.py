@@ -1,4 +1,5 @@
-"""Runs every benchmark, each in a process of its own, and prints one table: what, figure, goal, met or not.
+"""Runs every benchmark, each in a process of its own, and prints one table: what, figure, goal, met
+or not.
 
     python bench/all.py [--quick]
 
@@ -50,14 +51,19 @@ def run(script: str, arguments: list[str]) -> list[Figure] | None:
     argv = [sys.executable, str(HERE / script), "--json", *arguments]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        print(f"{script} ended with exit code {done.returncode}: {done.stdout[-500:]}", file=sys.stderr)
+        print(
+            f"{script} ended with exit code {done.returncode}: {done.stdout[-500:]}",
+            file=sys.stderr,
+        )
         return None
     return [Figure(**entry) for entry in json.loads(done.stdout)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a measurement")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds: a look, not a measurement"
+    )
     quick = parser.parse_args().quick
     figures: list[Figure] = []
     failed: list[str] = []

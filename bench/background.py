@@ -1,11 +1,13 @@
-"""Background tasks: tasks that end while they are killed, and the memory and CPU of tasks that do nothing.
+"""Background tasks: tasks that end while they are killed, and the memory and CPU of tasks that do
+nothing.
 
     python bench/background.py [--ends 1000] [--idle 1000] [--seconds 10] [--stall] [--json]
 
-Tasks that end while they are killed are in one process, and each is killed twice at a random turn of the loop. Idle
-tasks are real scripts (`sleep`), each below its supervisor. Memory is the proportional share (PSS) of this process and
-all that it started; CPU is what all of them used in `--seconds`. `--stall` also waits, on the real clock, until a
-script that reads an answer is noticed.
+Tasks that end while they are killed are in one process, and each is killed twice at a random turn
+of the loop. Idle tasks are real scripts (`sleep`), each below its supervisor. Memory is the
+proportional share (PSS) of this process and all that it started; CPU is what all of them used in
+`--seconds`. `--stall` also waits, on the real clock, until a script that reads an answer is
+noticed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 async def ends(folder: Path, count: int) -> list[Figure]:
     told: Counter[str] = Counter()
     started = time.perf_counter()
-    async with BackgroundTasks(folder, callback=lambda notice: told.update([notice.task_id])) as tasks:
+    async with BackgroundTasks(
+        folder, callback=lambda notice: told.update([notice.task_id])
+    ) as tasks:
         random.seed(0)
         wrong = 0
         for _ in range(0, count, 50):  # an open file each
@@ -45,7 +49,9 @@ async def ends(folder: Path, count: int) -> list[Figure]:
         states = Counter(task.status for task in tasks.store.list())
     seconds = time.perf_counter() - started
     return [
-        Figure(f"{count:,} tasks that end while killed: without exactly one notification", wrong, "", 0),
+        Figure(
+            f"{count:,} tasks that end while killed: without exactly one notification", wrong, "", 0
+        ),
         Figure("  completed before the kill", states["completed"], ""),
         Figure("  killed", states["killed"], ""),
         Figure("  tasks per second", count / seconds, "1/s"),
@@ -63,7 +69,9 @@ def tree(root: int) -> Iterator[int]:
 
 def pss_mb(pid: int) -> float:
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
+    return (
+        next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
+    )
 
 
 def cpu_s(pid: int) -> float:
@@ -76,7 +84,9 @@ async def idle(folder: Path, count: int, seconds: float) -> list[Figure]:
         alone = pss_mb(os.getpid())
         started = time.perf_counter()
         for _ in range(0, count, 20):
-            ids = [tasks.start(ScriptWork("exec sleep 3600"), "idle").id for _ in range(min(20, count))]
+            ids = [
+                tasks.start(ScriptWork("exec sleep 3600"), "idle").id for _ in range(min(20, count))
+            ]
             while any(tasks.store.get(each).status == "pending" for each in ids):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         start_s = time.perf_counter() - started
@@ -92,7 +102,9 @@ async def idle(folder: Path, count: int, seconds: float) -> list[Figure]:
         Figure(f"{count:,} idle scripts: memory of the process that runs them", own - alone, "MB"),
         Figure("  memory of supervisors and scripts", supervisors, "MB"),
         Figure("  CPU of the process that runs them", 100 * own_cpu / seconds, "% of a core"),
-        Figure("  CPU of supervisors and scripts", 100 * sum(used.values()) / seconds, "% of a core"),
+        Figure(
+            "  CPU of supervisors and scripts", 100 * sum(used.values()) / seconds, "% of a core"
+        ),
         Figure("  starting all", start_s, "s"),
         Figure("  ending all", end_s, "s"),
     ]
@@ -108,7 +120,9 @@ async def stall(folder: Path) -> list[Figure]:
     return [Figure("a prompt is noticed after", time.perf_counter() - started, "s", 55)]
 
 
-async def measure(ends_count: int, idle_count: int, seconds: float, with_stall: bool) -> list[Figure]:
+async def measure(
+    ends_count: int, idle_count: int, seconds: float, with_stall: bool
+) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="evaluator-background-", dir="/var/tmp") as place:
         folder = Path(place)
         figures = await ends(folder / "ends", ends_count)
@@ -123,7 +137,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--stall", action="store_true")
     options = parser.parse_args()
-    report(asyncio.run(measure(options.ends, options.idle, options.seconds, options.stall)), as_json=options.json)
+    report(
+        asyncio.run(measure(options.ends, options.idle, options.seconds, options.stall)),
+        as_json=options.json,
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Peak memory of a batch of 10,000 rows against one of 100,000, and how long resuming the complete one takes.
+"""Peak memory of a batch of 10,000 rows against one of 100,000, and how long resuming the complete
+one takes.
 
     python bench/batch_scale.py [--small 10000] [--large 100000] [--folder FOLDER]
 
-Rows are read from a JSONL file; the simulated model answers in the same process; every sample has its task file and its
-line of results, and is scored. Each run is a process of its own, whose peak resident memory the system tells.
+Rows are read from a JSONL file; the simulated model answers in the same process; every sample has
+its task file and its line of results, and is scored. Each run is a process of its own, whose peak
+resident memory the system tells.
 """
 
 from __future__ import annotations
@@ -45,10 +47,14 @@ print(json.dumps([seconds, peak / 1024, calls, result.summary.counts.passed, res
 """
 
 
-def run(folder: Path, rows: Path, output: Path, how: str, expected: int) -> tuple[float, float, int]:
+def run(
+    folder: Path, rows: Path, output: Path, how: str, expected: int
+) -> tuple[float, float, int]:
     """Seconds, peak MiB and calls of one process. Raises: SystemExit, if not all samples passed."""
     command = [sys.executable, "-c", RUN, str(folder), str(rows), str(output), how]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+    )
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
     seconds, peak, calls, passed, ran = json.loads(done.stdout)
@@ -64,7 +70,9 @@ def measure(arguments: Any, folder: Path) -> list[Figure]:
         rows = folder / f"rows-{count}.jsonl"
         with rows.open("w", encoding="utf-8") as file:
             for number in range(count):
-                file.write(json.dumps({"id": f"row-{number}", "target": "42", **tasks.row(number)}) + "\n")
+                file.write(
+                    json.dumps({"id": f"row-{number}", "target": "42", **tasks.row(number)}) + "\n"
+                )
         seconds, peak, _ = run(folder, rows, folder / f"batch-{count}", "run", count)
         say(f"{count:,} rows: {seconds:.1f} s, {count / seconds:,.0f}/s, {peak:.0f} MiB")
         peaks.append(peak)

@@ -1,4 +1,6 @@
-"""What every benchmark shares: a measured figure with its goal, how it is printed, and the server process."""
+"""What every benchmark shares: a measured figure with its goal, how it is printed, and the server
+process.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,12 @@ class Figure:
             return self.what, _number(self.value, self.unit), "", ""
         sign = ">=" if self.at_least else "<="
         verdict = "met" if self.met else "NOT MET"
-        return self.what, _number(self.value, self.unit), f"{sign} {_number(self.goal, self.unit)}", verdict
+        return (
+            self.what,
+            _number(self.value, self.unit),
+            f"{sign} {_number(self.goal, self.unit)}",
+            verdict,
+        )
 
 
 def _number(value: float, unit: str) -> str:
@@ -50,14 +57,21 @@ def table(figures: Sequence[Figure]) -> str:
     """One line a figure, with a heading."""
     rows = [("what", "figure", "goal", ""), *(figure.cells() for figure in figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows]
+    lines = [
+        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip()
+        for row in rows
+    ]
     return "\n".join([lines[0], "-" * len(lines[0].rstrip()), *lines[1:]])
 
 
 def parser_for(description: str | None) -> argparse.ArgumentParser:
-    """A parser whose description is the first line of a module's docstring; every benchmark has `--json`."""
+    """A parser whose description is the first line of a module's docstring; every benchmark has
+    `--json`.
+    """
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="print the figures as JSON and nothing else"
+    )
     return parser
 
 
@@ -74,8 +88,9 @@ def remarks(as_json: bool) -> Callable[[str], None]:
 def work_folder(place: Path | None) -> Iterator[Path]:
     """A fresh folder in `place`, which stays; without one in /var/tmp, removed with the block.
 
-    /var/tmp is on a disk where /tmp may be memory. On ext4, creating a file costs up to 200 us instead of 5
-    for minutes after thousands were deleted nearby: several benchmarks in a row should share a `place`.
+    /var/tmp is on a disk where /tmp may be memory. On ext4, creating a file costs up to 200 us
+    instead of 5 for minutes after thousands were deleted nearby: several benchmarks in a row should
+    share a `place`.
     """
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
@@ -91,7 +106,9 @@ def disk() -> Path | None:
 
 
 def creation_us(folder: Path, count: int = 1000) -> float:
-    """Microseconds that creating one empty file in a new folder takes: what no journal can do without."""
+    """Microseconds that creating one empty file in a new folder takes: what no journal can do
+    without.
+    """
     inside = folder / "empty"
     inside.mkdir()
     started = time.perf_counter()
@@ -103,7 +120,14 @@ def creation_us(folder: Path, count: int = 1000) -> float:
 @contextlib.contextmanager
 def serving(content: str = "The answer is 42.", delay_ms: float = 0.0) -> Iterator[str]:
     """Base URL of `server.py` in a process of its own, which ends with the block."""
-    command = [sys.executable, str(HERE / "server.py"), "--content", content, "--delay-ms", str(delay_ms)]
+    command = [
+        sys.executable,
+        str(HERE / "server.py"),
+        "--content",
+        content,
+        "--delay-ms",
+        str(delay_ms),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

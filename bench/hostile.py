@@ -2,8 +2,8 @@
 
     python bench/hostile.py [--show 5]
 
-The inputs are those of `tests/security/test_attempts_bounds.py` and `tests/output/test_schema_bounds.py`, where work is
-counted. Here each is as large as the
+The inputs are those of `tests/security/test_attempts_bounds.py` and
+`tests/output/test_schema_bounds.py`, where work is counted. Here each is as large as the
 bounds allow, or larger, and is measured in seconds of CPU. The tests need pytest.
 """
 
@@ -58,7 +58,11 @@ def measure(show: int, say: Callable[[str], None]) -> list[Figure]:
     for elapsed, name in times[:show]:
         say(f"{elapsed:.2f} s  {name}")
     checks = {name: (schema, good) for name, (schema, good, _) in schemas.HOSTILE.items()}
-    checks |= {f"{name}, not fitting": (schema, bad) for name, (schema, _, bad) in schemas.HOSTILE.items() if bad}
+    checks |= {
+        f"{name}, not fitting": (schema, bad)
+        for name, (schema, _, bad) in schemas.HOSTILE.items()
+        if bad
+    }
     checked: list[tuple[float, str]] = []
     for name, (document, value) in (checks | schemas.SLOW).items():
         schema = compile_schema(document)
@@ -67,14 +71,23 @@ def measure(show: int, say: Callable[[str], None]) -> list[Figure]:
     for elapsed, name in checked[:show]:
         say(f"{elapsed:.2f} s  {name}")
     return [
-        Figure(f"load and bound, worst of {len(times)} hostile files", times[0][0], "s", GOAL_LOAD_S),
-        Figure(f"check by a JSON Schema, worst of {len(checked)} hostile ones", checked[0][0], "s", GOAL_CHECK_S),
+        Figure(
+            f"load and bound, worst of {len(times)} hostile files", times[0][0], "s", GOAL_LOAD_S
+        ),
+        Figure(
+            f"check by a JSON Schema, worst of {len(checked)} hostile ones",
+            checked[0][0],
+            "s",
+            GOAL_CHECK_S,
+        ),
     ]
 
 
 def main() -> None:
     parser = parser_for(__doc__)
-    parser.add_argument("--show", type=int, default=5, help="how many of the slowest inputs to name")
+    parser.add_argument(
+        "--show", type=int, default=5, help="how many of the slowest inputs to name"
+    )
     arguments = parser.parse_args()
     report(measure(arguments.show, remarks(arguments.json)), as_json=arguments.json)
 

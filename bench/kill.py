@@ -1,10 +1,12 @@
-"""One batch killed (SIGKILL) at random, again and again, and gone on with: what was lost, and what was paid for twice.
+"""One batch killed (SIGKILL) at random, again and again, and gone on with: what was lost, and what
+was paid for twice.
 
     python bench/kill.py [--n 2000] [--kills 50] [--concurrency 64] [--seed 0]
 
-A server in this process counts how often each prompt is asked, and knows how many calls were open when the kill came.
-The batch is the command `evaluator batch`; each session is killed at a random time after its first call, so that the
-kills are spread over the whole batch. In the end the results are compared with those of a batch that nobody disturbed.
+A server in this process counts how often each prompt is asked, and knows how many calls were open
+when the kill came. The batch is the command `evaluator batch`; each session is killed at a random
+time after its first call, so that the kills are spread over the whole batch. In the end the results
+are compared with those of a batch that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -57,14 +59,24 @@ class Counting:
         self.open += 1
         try:
             await asyncio.sleep(DELAY_S)
-            message = {"role": "assistant", "content": f"{len(prompt)} characters, {hash_of(prompt)}"}
-            body = json.dumps({
-                "id": "x", "object": "chat.completion", "created": 1, "model": "bench",
-                "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
-                "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
-            }).encode()  # fmt: skip
+            message = {
+                "role": "assistant",
+                "content": f"{len(prompt)} characters, {hash_of(prompt)}",
+            }
+            body = json.dumps(
+                {
+                    "id": "x",
+                    "object": "chat.completion",
+                    "created": 1,
+                    "model": "bench",
+                    "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+                    "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12},
+                }
+            ).encode()
             writer.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                % len(body)
+                + body
             )
             await writer.drain()
         finally:
@@ -78,18 +90,30 @@ def hash_of(prompt: str) -> int:
 async def session(
     folder: Path, output: str, options: list[str], kill_after_s: float | None, server: Counting
 ) -> int | None:
-    """Runs `evaluator batch`; the calls that were open when it was killed, None where it came to its end before."""
+    """Runs `evaluator batch`; the calls that were open when it was killed, None where it came to
+    its end before.
+    """
     server.called.clear()
     is_there = (folder / output / "manifest.json").exists()
     where = ["--resume", output] if is_there else ["--output", output]
     process = await asyncio.create_subprocess_exec(
-        PROGRAM, "batch", *options, *where, "--progress", "none",
-        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        PROGRAM,
+        "batch",
+        *options,
+        *where,
+        "--progress",
+        "none",
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         env={**os.environ, "EVALUATOR_TRUST": str(folder)},
-    )  # fmt: skip
+    )
     ended = asyncio.ensure_future(process.communicate())
     if kill_after_s is not None:
-        await asyncio.wait([ended, asyncio.ensure_future(server.called.wait())], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            [ended, asyncio.ensure_future(server.called.wait())],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
         await asyncio.wait([ended], timeout=kill_after_s)
     if kill_after_s is not None and not ended.done():
         still_open = server.open
@@ -112,16 +136,30 @@ async def measure(arguments: Any, folder: Path) -> list[Figure]:
     tasks.library(folder / "templates")
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
         for number in range(arguments.n):
-            file.write(json.dumps({"id": f"row-{number}", "target": "characters", **tasks.row(number)}) + "\n")
-    options = ["--template", tasks.NAME, "--rows", "rows.jsonl", "--scorer", "includes", "--handler", "bench",
-               "--concurrency", str(arguments.concurrency)]  # fmt: skip
+            file.write(
+                json.dumps({"id": f"row-{number}", "target": "characters", **tasks.row(number)})
+                + "\n"
+            )
+    options = [
+        "--template",
+        tasks.NAME,
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "includes",
+        "--handler",
+        "bench",
+        "--concurrency",
+        str(arguments.concurrency),
+    ]
     await session(folder, "undisturbed", options, None, server)
     expected = contents(folder / "undisturbed")
     server.asked.clear()
 
     draw = random.Random(arguments.seed)
     kills, open_calls = 0, 0
-    # About what one share of the calls takes: most kills meet some that are done, some in flight, and some to come.
+    # About what one share of the calls takes: most kills meet some that are done, some in flight,
+    # and some to come.
     share_s = DELAY_S + arguments.n / arguments.kills / A_SECOND
     while kills < arguments.kills:
         found = await session(folder, "killed", options, draw.uniform(0, 2 * share_s), server)
@@ -134,18 +172,28 @@ async def measure(arguments: Any, folder: Path) -> list[Figure]:
     again = contents(folder / "killed")
     repeated = server.asked.total() - len(server.asked)
     listening.close()
-    different = sum(again.get(key) != value for key, value in expected.items()) + len(again.keys() - expected.keys())
+    different = sum(again.get(key) != value for key, value in expected.items()) + len(
+        again.keys() - expected.keys()
+    )
     return [
         Figure("kills", kills, ""),
         Figure("results that are missing or different", different, "", 0),
         Figure("calls repeated", repeated, ""),
         Figure("calls open at the kills, together", open_calls, ""),
-        Figure("calls repeated : most that can be in flight", repeated / max(1, kills * arguments.concurrency), "", 1),
+        Figure(
+            "calls repeated : most that can be in flight",
+            repeated / max(1, kills * arguments.concurrency),
+            "",
+            1,
+        ),
     ]
 
 
 def contents(folder: Path) -> dict[tuple[str, int], tuple[Any, ...]]:
-    return {(r.sample_id, r.epoch): (r.verdict, r.content, r.inputs) for r in open_batch(folder).results()}
+    return {
+        (r.sample_id, r.epoch): (r.verdict, r.content, r.inputs)
+        for r in open_batch(folder).results()
+    }
 
 
 def main() -> None:

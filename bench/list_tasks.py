@@ -1,9 +1,11 @@
-"""How long a folder of finished tasks takes to list: all of it, its newest, and what a filter leaves.
+"""How long a folder of finished tasks takes to list: all of it, its newest, and what a filter
+leaves.
 
     python bench/list_tasks.py [--n 10000] [--rounds 5]
 
-The files hold one call each and are written by `TaskStore` into a fresh folder on disk; medians of rounds
-with the files in the system's cache. The command is a whole process, its start and its printing included.
+The files hold one call each and are written by `TaskStore` into a fresh folder on disk; medians of
+rounds with the files in the system's cache. The command is a whole process, its start and its
+printing included.
 """
 
 from __future__ import annotations
@@ -26,9 +28,14 @@ from evaluator.record.steps import StepEnd, StepStart, Summary
 MODEL = "local/small"
 COMMAND = [sys.executable, "-c", "from evaluator.cli import main; main()"]
 USAGE = {
-    "input_tokens": 92, "output_tokens": 21, "cached_tokens": 0, "reasoning_tokens": 0, "cost_usd": 0.00031,
-    "turns": 1, "tool_calls": 0,
-}  # fmt: skip
+    "input_tokens": 92,
+    "output_tokens": 21,
+    "cached_tokens": 0,
+    "reasoning_tokens": 0,
+    "cost_usd": 0.00031,
+    "turns": 1,
+    "tool_calls": 0,
+}
 
 
 def fill(store: TaskStore, count: int) -> None:
@@ -36,13 +43,17 @@ def fill(store: TaskStore, count: int) -> None:
     for number in range(count):
         inputs = tasks.row(number)
         args = {"model": MODEL, "settings": {}, "messages": tasks.messages(inputs)}
-        journal = store.create(inputs=inputs, template=tasks.NAME, template_sha256="0" * 64, model=MODEL)
+        journal = store.create(
+            inputs=inputs, template=tasks.NAME, template_sha256="0" * 64, model=MODEL
+        )
         step = journal.begin(StepStart("turn[1]", "model", MODEL, args, "0" * 32))
         answer = {"content": "At six, from the eastern pier.", "finish_reason": "stop"}
         journal.end(step, StepEnd("success", answer, 0.8, None, USAGE))
         failed = number % 10 == 0
         reason = "the server is busy" if failed else None
-        journal.close(Summary("failed" if failed else "completed", 1, 0, 0.8, USAGE, answer, reason))
+        journal.close(
+            Summary("failed" if failed else "completed", 1, 0, 0.8, USAGE, answer, reason)
+        )
 
 
 def median_s(work: Callable[[], int], expected: int, rounds: int) -> float:
@@ -60,7 +71,9 @@ def median_s(work: Callable[[], int], expected: int, rounds: int) -> float:
 def listed(root: Path, *options: str) -> int:
     """Lines that the command prints below the heading."""
     argv = [*COMMAND, "tasks", "list", "--tasks", str(root), *options]
-    done = subprocess.run(argv, capture_output=True, check=True, env={**os.environ, "COLUMNS": "120"})
+    done = subprocess.run(
+        argv, capture_output=True, check=True, env={**os.environ, "COLUMNS": "120"}
+    )
     return done.stdout.count(b"\n") - 1
 
 
@@ -78,11 +91,23 @@ def measure(count: int, rounds: int, folder: Path) -> list[Figure]:
     return [
         Figure(f"list {count:,} tasks", median_s(counted(), count, rounds), "s", 1.0),
         Figure("  the newest 20", median_s(counted(limit=20), few, rounds), "s"),
-        Figure("  those with an error that holds a text", median_s(counted(error="BUSY"), failed, rounds), "s", 1.0),
-        Figure("  those of a template", median_s(counted(template="answer*"), count, rounds), "s", 1.0),
+        Figure(
+            "  those with an error that holds a text",
+            median_s(counted(error="BUSY"), failed, rounds),
+            "s",
+            1.0,
+        ),
+        Figure(
+            "  those of a template", median_s(counted(template="answer*"), count, rounds), "s", 1.0
+        ),
         Figure("evaluator tasks list", median_s(lambda: listed(root), count, rounds), "s", 1.0),
         Figure("  --limit 20", median_s(lambda: listed(root, "--limit", "20"), few, rounds), "s"),
-        Figure("  --error busy", median_s(lambda: listed(root, "--error", "busy"), failed, rounds), "s", 1.0),
+        Figure(
+            "  --error busy",
+            median_s(lambda: listed(root, "--error", "busy"), failed, rounds),
+            "s",
+            1.0,
+        ),
         Figure("  writing the files", written, "s"),
     ]
 

@@ -2,10 +2,10 @@
 
     python bench/load.py [--count 1000] [--runs 3] [--profile]
 
-The templates are atomic tasks (seven of ten), sequences with `cond` and `call`, functions, and reductions,
-in ten folders, 18 lines each on average. What is timed is `TemplateLibrary.load`: reading, the schema,
-building the nodes, and every check; the best of `--runs` fresh processes, because what disturbs a run only
-ever adds to it.
+The templates are atomic tasks (seven of ten), sequences with `cond` and `call`, functions, and
+reductions, in ten folders, 18 lines each on average. What is timed is `TemplateLibrary.load`:
+reading, the schema, building the nodes, and every check; the best of `--runs` fresh processes,
+because what disturbs a run only ever adds to it.
 """
 
 from __future__ import annotations
@@ -150,7 +150,9 @@ def write(folder: Path, count: int) -> int:
             text = sequential(name, verb, topic, number)
         elif kind == 1:
             before = f"{VERBS[0]}_{TOPICS[(number - 1) // 10 % 10]}_{number - 1}"
-            text = function(f"{before}_join", verb, topic, number).replace("points, style", "points, style=plain")
+            text = function(f"{before}_join", verb, topic, number).replace(
+                "points, style", "points, style=plain"
+            )
         elif kind == 2:
             text = reduction(name, verb, topic, number)
         else:
@@ -180,7 +182,9 @@ print(json.dumps({
 
 def load_once(folder: Path, count: int) -> dict[str, Any]:
     """The times of one fresh process. Raises: SystemExit, if not all templates are good."""
-    done = subprocess.run([sys.executable, "-c", CHILD, str(folder)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder)], capture_output=True, text=True, check=True
+    )
     found = json.loads(done.stdout)
     if found["templates"] != count or found["errors"]:
         raise SystemExit(f"{found['templates']} of {count} templates loaded; {found['errors'][:5]}")
@@ -212,7 +216,9 @@ def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--profile", action="store_true", help="print where the time goes, by module, instead")
+    parser.add_argument(
+        "--profile", action="store_true", help="print where the time goes, by module, instead"
+    )
     arguments = parser.parse_args()
     say = remarks(arguments.json)
     folder = Path(tempfile.mkdtemp(prefix="evaluator-load-"))
@@ -225,15 +231,22 @@ def main() -> None:
     finally:
         shutil.rmtree(folder)
     best = min(runs, key=lambda run: run["import_s"] + run["load_s"])
-    say(f"{arguments.count} templates of {lines / arguments.count:.0f} lines, {best['warnings']} warnings")
+    say(
+        f"{arguments.count} templates of {lines / arguments.count:.0f} lines, {best['warnings']} "
+        "warnings"
+    )
     totals = [f"{run['import_s'] + run['load_s']:.2f} s" for run in runs]
     say(f"all runs: {', '.join(totals)}")
     figures = [
-        Figure(f"load {arguments.count} templates", best["import_s"] + best["load_s"], "s",
-               GOAL_S * arguments.count / 1000),
+        Figure(
+            f"load {arguments.count} templates",
+            best["import_s"] + best["load_s"],
+            "s",
+            GOAL_S * arguments.count / 1000,
+        ),
         Figure("  of which imports", best["import_s"], "s"),
         Figure("reload, nothing changed", best["reload_s"], "s"),
-    ]  # fmt: skip
+    ]
     report(figures, as_json=arguments.json)
 
 

@@ -2,11 +2,11 @@
 
     python bench/match.py [--count 1000]
 
-The templates are made of verbs, objects and manners, so that they share words as a real library's do, and
-have descriptions, criteria, inputs and examples. A thousand requests in five shapes, some of which fit
-nothing; then one request of 100 kB. The index is built by the first request, which is not counted but
-shown. Then quality, on the held-out half of `tests/library/match_requests.json`. Public collections need a download:
-see `match_public.py`.
+The templates are made of verbs, objects and manners, so that they share words as a real library's
+do, and have descriptions, criteria, inputs and examples. A thousand requests in five shapes, some
+of which fit nothing; then one request of 100 kB. The index is built by the first request, which is
+not counted but shown. Then quality, on the held-out half of `tests/library/match_requests.json`.
+Public collections need a download: see `match_public.py`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def write(folder: Path, count: int, rng: random.Random) -> None:
     for verb, thing, manner in rng.sample(combinations, count):
         manner = manner.strip()
         name = "_".join([verb, thing, *manner.split()])
-        (folder / f"{name}.xml").write_text(template(name, verb, thing, manner, rng), encoding="utf-8")
+        (folder / f"{name}.xml").write_text(
+            template(name, verb, thing, manner, rng), encoding="utf-8"
+        )
 
 
 def template(name: str, verb: str, thing: str, manner: str, rng: random.Random) -> str:
@@ -89,11 +91,14 @@ def requests(count: int, rng: random.Random) -> list[str]:
     )
     return [
         rng.choice(shapes).format(
-            verb=rng.choice(VERBS), thing=rng.choice(OBJECTS), manner=rng.choice(MANNERS).strip(),
-            word=rng.choice(WORDS), word2=rng.choice(WORDS),
+            verb=rng.choice(VERBS),
+            thing=rng.choice(OBJECTS),
+            manner=rng.choice(MANNERS).strip(),
+            word=rng.choice(WORDS),
+            word2=rng.choice(WORDS),
         )
         for _ in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def measure(count: int) -> list[Figure]:
@@ -119,7 +124,9 @@ def measure(count: int) -> list[Figure]:
     library.match(long, limit=5)
     last = time.perf_counter() - began
     return [
-        Figure(f"match among {count} templates, median", statistics.median(times) * 1e3, "ms", GOAL_MS),
+        Figure(
+            f"match among {count} templates, median", statistics.median(times) * 1e3, "ms", GOAL_MS
+        ),
         Figure("  95th percentile", statistics.quantiles(times, n=20)[-1] * 1e3, "ms"),
         Figure("  a request of 100 kB", last * 1e3, "ms"),
         Figure("  building the index, once", built * 1e3, "ms"),
@@ -128,9 +135,15 @@ def measure(count: int) -> list[Figure]:
 
 def quality() -> list[Figure]:
     """How well the held-out requests of the project's own set find the shipped templates."""
-    rows = json.loads((HERE.parent / "tests/library/match_requests.json").read_text(encoding="utf-8"))
+    rows = json.loads(
+        (HERE.parent / "tests/library/match_requests.json").read_text(encoding="utf-8")
+    )
     library = TemplateLibrary.load(HERE.parent / "templates", shipped=False)
-    found = [(row["template"], library.match(row["request"], 5)) for row in rows if row["set"] == "held_out"]
+    found = [
+        (row["template"], library.match(row["request"], 5))
+        for row in rows
+        if row["set"] == "held_out"
+    ]
     fitting = [(wanted, five) for wanted, five in found if wanted]
     others = [five for wanted, five in found if not wanted]
 
@@ -142,9 +155,22 @@ def quality() -> list[Figure]:
 
     first = [bool(five) and five[0].template.name == wanted for wanted, five in fitting]
     return [
-        Figure("right template first (public sets: bench/match_public.py)", percent(first), "%", 95, at_least=True),
-        Figure("  unrelated requests that run something", percent([runs(five) for five in others]), "%", 5),
-        Figure("  fitting requests refused", percent([not runs(five) for _, five in fitting]), "%", 15),
+        Figure(
+            "right template first (public sets: bench/match_public.py)",
+            percent(first),
+            "%",
+            95,
+            at_least=True,
+        ),
+        Figure(
+            "  unrelated requests that run something",
+            percent([runs(five) for five in others]),
+            "%",
+            5,
+        ),
+        Figure(
+            "  fitting requests refused", percent([not runs(five) for _, five in fitting]), "%", 15
+        ),
     ]
 
 

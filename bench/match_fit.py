@@ -1,13 +1,16 @@
-"""Fits the coefficients of `evaluator/library/calibration.py` on the train parts of public collections.
+"""Fits the coefficients of `evaluator/library/calibration.py` on the train parts of public
+collections.
 
     python bench/match_fit.py --data . [--sample 800] [--vectors]
 
-See `match_public.py` for the data. The label is whether the first match is right; for an unrelated request none is.
-Each collection has the same weight, and so have its fitting and its unrelated requests, unless these are fewer.
-Unrelated are the off-topic requests of the train part and those of `off_topic.txt`; joined by threes they weigh as
-much as singly. Templates left out are not fitted: a near relative of the template that is missing looks like a fit.
-Printed are the coefficients and what thresholds would refuse and let run: with these coefficients, and for each
-collection with coefficients that were fitted on the others, which shows what holds for a library that is not known.
+See `match_public.py` for the data. The label is whether the first match is right; for an unrelated
+request none is. Each collection has the same weight, and so have its fitting and its unrelated
+requests, unless these are fewer. Unrelated are the off-topic requests of the train part and those
+of `off_topic.txt`; joined by threes they weigh as much as singly. Templates left out are not
+fitted: a near relative of the template that is missing looks like a fit. Printed are the
+coefficients and what thresholds would refuse and let run: with these coefficients, and for each
+collection with coefficients that were fitted on the others, which shows what holds for a library
+that is not known.
 """
 
 from __future__ import annotations
@@ -25,14 +28,17 @@ from evaluator.library.matching import LexicalRanker
 from evaluator.library.vectors import make_ranker
 from evaluator.nodes import Atomic
 
-# Small coefficients hold on other collections better; the slope and the intercept are fitted again without a ridge.
+# Small coefficients hold on other collections better; the slope and the intercept are fitted again
+# without a ridge.
 RIDGE, TINY = 1e-2, 1e-9
 ROUNDS = 12
 THRESHOLDS = (0.22, 0.24, 0.25, 0.26, 0.27, 0.28, 0.3, 0.32, 0.34, 0.38)
 
 
 class Found(NamedTuple):
-    """What was found for a request: the evidence (None: nothing), whether it is right, its weight, and the request."""
+    """What was found for a request: the evidence (None: nothing), whether it is right, its weight,
+    and the request.
+    """
 
     evidence: Evidence | None
     is_right: bool
@@ -40,11 +46,16 @@ class Found(NamedTuple):
     row: Row
 
 
-def rows_of(collection: Collection, unrelated: Sequence[Row], most: int, *, vectors: bool) -> list[Found]:
+def rows_of(
+    collection: Collection, unrelated: Sequence[Row], most: int, *, vectors: bool
+) -> list[Found]:
     ranker = (make_ranker if vectors else LexicalRanker)(collection.templates)
     assert isinstance(ranker, LexicalRanker)
     fitting = sampled([row for row in collection.rows if row.wanted], "train", most)
-    others = [*(row for row in collection.rows if not row.wanted and row.part == "train"), *unrelated]
+    others = [
+        *(row for row in collection.rows if not row.wanted and row.part == "train"),
+        *unrelated,
+    ]
     found: list[Found] = []
     for rows in (fitting, others):
         whole = sum(row.joined for row in rows)
@@ -61,9 +72,13 @@ def rows_of(collection: Collection, unrelated: Sequence[Row], most: int, *, vect
 
 
 def fit(rows: Iterable[Found]) -> Logistic:
-    points = [((*row.evidence, 1.0), row.is_right, row.weight) for row in rows if row.evidence is not None]
+    points = [
+        ((*row.evidence, 1.0), row.is_right, row.weight) for row in rows if row.evidence is not None
+    ]
     weights = newton(points, RIDGE)
-    slope, shift = newton([((_dot(weights, x), 1.0), right, weight) for x, right, weight in points], TINY)
+    slope, shift = newton(
+        [((_dot(weights, x), 1.0), right, weight) for x, right, weight in points], TINY
+    )
     *weights, intercept = [slope * w for w in weights]
     return Logistic(*[round(w, 2) for w in (*weights, intercept + shift)])
 
@@ -112,18 +127,25 @@ def solved(matrix: list[list[float]], vector: Sequence[float]) -> list[float]:
 def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds the clones")
-    parser.add_argument("--sample", type=int, default=800, help="at most so many requests of each collection")
-    parser.add_argument("--vectors", action="store_true", help="with the vectors of evaluator[vectors]")
+    parser.add_argument(
+        "--sample", type=int, default=800, help="at most so many requests of each collection"
+    )
+    parser.add_argument(
+        "--vectors", action="store_true", help="with the vectors of evaluator[vectors]"
+    )
     arguments = parser.parse_args()
     unrelated = [*sampled(off_topic(arguments.data), "train", None), *own_off_topic()]
     by_name: dict[str, list[Found]] = {}
     for key, (_, read) in TUNED.items():
         for collection in read(arguments.data):
             if "left out" not in collection.name:
-                # The shipped templates answer questions about anything; a node is always meant for a template.
+                # The shipped templates answer questions about anything; a node is always meant for
+                # a template.
                 others = own_off_topic("Commands") if key == "shipped" else unrelated
                 asked = [] if "node" in collection.name else others
-                by_name[collection.name] = rows_of(collection, asked, arguments.sample, vectors=arguments.vectors)
+                by_name[collection.name] = rows_of(
+                    collection, asked, arguments.sample, vectors=arguments.vectors
+                )
     textual = {name: rows for name, rows in by_name.items() if "node" not in name}
     logistic = fit(row for rows in textual.values() for row in rows)
     print("TEXT =", logistic)
@@ -131,11 +153,17 @@ def main() -> None:
     print_thresholds(dict.fromkeys(textual, logistic), textual)
     print("Fitted on the other collections:")
     print_thresholds(
-        {name: fit(r for n, rows in textual.items() if n != name for r in rows) for name in textual}, textual
+        {
+            name: fit(r for n, rows in textual.items() if n != name for r in rows)
+            for name in textual
+        },
+        textual,
     )
 
 
-def print_thresholds(logistics: Mapping[str, Logistic], by_name: Mapping[str, Sequence[Found]]) -> None:
+def print_thresholds(
+    logistics: Mapping[str, Logistic], by_name: Mapping[str, Sequence[Found]]
+) -> None:
     for threshold in THRESHOLDS:
         shares = [_at(threshold, logistics[name], rows) for name, rows in by_name.items()]
         runs, refused = (sum(column) / len(shares) for column in zip(*shares, strict=True))
@@ -143,11 +171,16 @@ def print_thresholds(logistics: Mapping[str, Logistic], by_name: Mapping[str, Se
             f"{name[:8]} {100 * runs:.1f} / {100 * refused:.1f}"
             for name, (runs, refused) in zip(by_name, shares, strict=True)
         )
-        print(f"{threshold:.2f}: {100 * runs:.1f} % run, {100 * refused:.1f} % refused ({'; '.join(each)})")
+        print(
+            f"{threshold:.2f}: {100 * runs:.1f} % run, {100 * refused:.1f} % refused "
+            f"({'; '.join(each)})"
+        )
 
 
 def _at(threshold: float, logistic: Logistic, rows: Sequence[Found]) -> tuple[float, float]:
-    """The shares of the single unrelated requests that run something, and of the fitting ones that are refused."""
+    """The shares of the single unrelated requests that run something, and of the fitting ones that
+    are refused.
+    """
     runs: dict[bool, list[bool]] = {True: [], False: []}
     for row in rows:
         if row.row.joined == 1:

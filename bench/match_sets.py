@@ -1,10 +1,11 @@
 """The public collections of labelled requests that `match_public.py` and `match_fit.py` read.
 
-Each tool, function or intent becomes a template. The splits are fixed: CLINC150 and Seal-Tools have their own;
-elsewhere the digest of a request decides. The sets of `UNTUNED` have a test part only: nothing is tuned on them.
+Each tool, function or intent becomes a template. The splits are fixed: CLINC150 and Seal-Tools have
+their own; elsewhere the digest of a request decides. The sets of `UNTUNED` have a test part only:
+nothing is tuned on them.
 
-Off-topic requests are the out-of-scope requests of CLINC150, asked of every library. A few of them fit a library of
-general tools all the same, which counts against the matching.
+Off-topic requests are the out-of-scope requests of CLINC150, asked of every library. A few of them
+fit a library of general tools all the same, which counts against the matching.
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ from typing import Any
 from evaluator.nodes import Atomic, Example, Input, Span, Task, Text
 
 EXAMPLES = 10
-"""Of an intent, so many of its training requests are the template's examples: those with the smallest digests."""
+"""Of an intent, so many of its training requests are the template's examples: those with the
+smallest digests.
+"""
 LARGE, LARGE_ROWS = 15_000, 100
 """So many templates of the large library, and requests of each collection."""
 REPOSITORY = Path(__file__).parents[1]
 FOREIGN_DOMAINS = ("banking", "credit_cards", "home", "work")
 BFCL = "gorilla/berkeley-function-call-leaderboard/bfcl_eval/data"
-BFCL_SETS = ("simple_python", "simple_java", "simple_javascript", "multiple", "live_simple", "live_multiple")
+BFCL_SETS = (
+    "simple_python",
+    "simple_java",
+    "simple_javascript",
+    "multiple",
+    "live_simple",
+    "live_multiple",
+)
 # Their functions are in the library; their requests ask for several calls at once.
 BFCL_MORE = ("parallel", "parallel_multiple")
 
@@ -40,8 +50,8 @@ class Template:
 
 @dataclass(frozen=True)
 class Row:
-    """A request, the templates that are right for it (none: unrelated), the part that it belongs to, and of how many
-    requests it was joined.
+    """A request, the templates that are right for it (none: unrelated), the part that it belongs
+    to, and of how many requests it was joined.
     """
 
     request: str | Task
@@ -81,7 +91,9 @@ def tool(name: str, description: str, inputs: dict[str, str] | None = None) -> T
 def intent(name: str, requests: Sequence[str]) -> Template:
     shown = sorted(requests, key=digest)[:EXAMPLES]
     examples = tuple(Example({"request": request}, "", Span()) for request in shown)
-    return Template(name, Atomic(name=name, description=text(name.replace("_", " ")), examples=examples))
+    return Template(
+        name, Atomic(name=name, description=text(name.replace("_", " ")), examples=examples)
+    )
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -99,9 +111,11 @@ def _table(path: Path) -> list[dict[str, str]]:
 
 
 def off_topic(root: Path) -> list[Row]:
-    """The out-of-scope requests of CLINC150, singly and joined by threes; none without that collection.
+    """The out-of-scope requests of CLINC150, singly and joined by threes; none without that
+    collection.
 
-    Requests for tools are longer. Without the joined ones, length alone would tell what is off-topic.
+    Requests for tools are longer. Without the joined ones, length alone would tell what is
+    off-topic.
     """
     if not (root / "oos-eval").is_dir():
         return []
@@ -113,7 +127,9 @@ def off_topic(root: Path) -> list[Row]:
 
 
 def own_off_topic(section: str = "") -> list[Row]:
-    """The off-topic requests of `off_topic.txt`, singly and joined by threes; only of one section, if it is named."""
+    """The off-topic requests of `off_topic.txt`, singly and joined by threes; only of one section,
+    if it is named.
+    """
     found: list[str] = []
     is_wanted = True
     for line in (Path(__file__).parent / "off_topic.txt").read_text(encoding="utf-8").splitlines():
@@ -125,8 +141,12 @@ def own_off_topic(section: str = "") -> list[Row]:
 
 
 def _with_joined(single: Sequence[str], part: str) -> list[Row]:
-    joined = [". ".join(three) for three in zip(single[::3], single[1::3], single[2::3], strict=False)]
-    return [Row(request, frozenset(), part) for request in single] + [Row(r, frozenset(), part, 3) for r in joined]
+    joined = [
+        ". ".join(three) for three in zip(single[::3], single[1::3], single[2::3], strict=False)
+    ]
+    return [Row(request, frozenset(), part) for request in single] + [
+        Row(r, frozenset(), part, 3) for r in joined
+    ]
 
 
 def toole(root: Path) -> list[Collection]:
@@ -145,7 +165,11 @@ def toole_two(root: Path) -> list[Collection]:
     templates = [tool(name, what) for name, what in _json(folder / "plugin_des.json").items()]
     labelled = _json(folder / "data/multi_tool_query_golden.json")
     return [
-        Collection("ToolE, two tools", templates, [Row(r["query"], frozenset(r["tool"]), "test") for r in labelled])
+        Collection(
+            "ToolE, two tools",
+            templates,
+            [Row(r["query"], frozenset(r["tool"]), "test") for r in labelled],
+        )
     ]
 
 
@@ -199,7 +223,9 @@ def bfcl(root: Path) -> list[Collection]:
             wanted = frozenset(answers[row["id"]])
             rows.append(Row(request, wanted, part_of(request)))
             if len(wanted) == 1:
-                nodes.append(Row(_as_node(request, functions[min(wanted)].node), wanted, part_of(request)))
+                nodes.append(
+                    Row(_as_node(request, functions[min(wanted)].node), wanted, part_of(request))
+                )
     for name in BFCL_MORE:
         for row in _lines(folder / f"BFCL_v4_{name}.json"):
             for spec in row["function"]:
@@ -210,20 +236,32 @@ def bfcl(root: Path) -> list[Collection]:
 
 
 def _as_node(request: str, function: Task) -> Atomic:
-    """What a caller that knows the inputs passes: the request as description, the inputs by name."""
-    return Atomic(description=text(request), inputs=tuple(declared(i.name, "") for i in function.inputs))
+    """What a caller that knows the inputs passes: the request as description, the inputs by
+    name.
+    """
+    return Atomic(
+        description=text(request), inputs=tuple(declared(i.name, "") for i in function.inputs)
+    )
 
 
 def seal(root: Path) -> list[Collection]:
     """Seal-Tools: 4,076 tools, requests for one or several of them."""
     folder = root / "Seal-Tools/Seal-Tools_Dataset"
     templates = [
-        tool(t["api_name"], t["api_description"], {k: str(p["description"]) for k, p in t["parameters"].items()})
+        tool(
+            t["api_name"],
+            t["api_description"],
+            {k: str(p["description"]) for k, p in t["parameters"].items()},
+        )
         for t in _lines(folder / "tool.jsonl")
     ]
     rows = [
         Row(row["query"], frozenset(call["api"] for call in row["calling"]), part)
-        for name, part in (("dev", "train"), ("test_in_domain", "test"), ("test_out_domain", "test"))
+        for name, part in (
+            ("dev", "train"),
+            ("test_in_domain", "test"),
+            ("test_out_domain", "test"),
+        )
         for row in _lines(folder / f"{name}.jsonl")
     ]
     several = [row for row in rows if len(row.wanted) > 1]
@@ -238,7 +276,10 @@ def stable(root: Path) -> list[Collection]:
         for row in _json(path):
             for api in row["api_list"]:
                 name = f"{api['tool_name']}: {api['api_name']}"
-                parameters = [*api.get("required_parameters", ()), *api.get("optional_parameters", ())]
+                parameters = [
+                    *api.get("required_parameters", ()),
+                    *api.get("optional_parameters", ()),
+                ]
                 inputs = {str(p["name"]): str(p.get("description", "")) for p in parameters}
                 apis.setdefault(name, tool(name, (api.get("api_description") or "")[:600], inputs))
             wanted = frozenset(f"{name}: {api}" for name, api in row["relevant APIs"])
@@ -255,42 +296,69 @@ def alpaca(root: Path) -> list[Collection]:
             if "Parameters: {" in what:
                 described, _, rest = what.partition("Parameters: ")
                 inputs = json.JSONDecoder().raw_decode(rest)[0]
-                templates.setdefault(name, tool(name, described, {key: str(value) for key, value in inputs.items()}))
+                templates.setdefault(
+                    name, tool(name, described, {key: str(value) for key, value in inputs.items()})
+                )
         for request, calls in zip(service["Instructions"], service["Golden_Answers"], strict=True):
             rows.append(Row(request, frozenset(call["Action"] for call in calls), "test"))
     known = [replace(row, wanted=row.wanted & templates.keys()) for row in rows]
-    return [Collection("ToolAlpaca", list(templates.values()), [row for row in known if row.wanted])]
+    return [
+        Collection("ToolAlpaca", list(templates.values()), [row for row in known if row.wanted])
+    ]
 
 
 def shipped(root: Path) -> list[Collection]:
-    """The shipped templates; unrelated are also the requests of CLINC150 that no text task can serve."""
+    """The shipped templates; unrelated are also the requests of CLINC150 that no text task can
+    serve.
+    """
     from evaluator import TemplateLibrary
 
     library = TemplateLibrary.load(REPOSITORY / "templates", shipped=False)
-    templates = [Template(t.name, t.node) for t in library.templates.values() if isinstance(t.node, Task)]
+    templates = [
+        Template(t.name, t.node) for t in library.templates.values() if isinstance(t.node, Task)
+    ]
     labelled = _json(REPOSITORY / "tests/library/match_requests.json")
     parts = {"tuning": "train", "held_out": "test"}
-    rows = [Row(r["request"], frozenset(filter(None, [r["template"]])), parts[r["set"]]) for r in labelled]
+    rows = [
+        Row(r["request"], frozenset(filter(None, [r["template"]])), parts[r["set"]])
+        for r in labelled
+    ]
     if (root / "oos-eval").is_dir():
         domains = _json(root / "oos-eval/data/domains.json")
         foreign = {intent for domain in FOREIGN_DOMAINS for intent in domains[domain]}
         data = _json(root / "oos-eval/data/data_full.json")
         for part, name, most in (("train", "val", 300), ("test", "test", 300)):
-            unrelated = [Row(request, frozenset(), part) for request, intent in data[name] if intent in foreign]
+            unrelated = [
+                Row(request, frozenset(), part)
+                for request, intent in data[name]
+                if intent in foreign
+            ]
             rows += sampled(unrelated, part, most)
     return [Collection("shipped templates", templates, rows)]
 
 
 def large(root: Path) -> list[Collection]:
-    """15,000 templates: those of all the collections under one roof, with copies up to that number; for the time."""
-    every = [each for folder, read in (TUNED | UNTUNED).values() if (root / folder).is_dir() for each in read(root)[:1]]
+    """15,000 templates: those of all the collections under one roof, with copies up to that number;
+    for the time.
+    """
+    every = [
+        each
+        for folder, read in (TUNED | UNTUNED).values()
+        if (root / folder).is_dir()
+        for each in read(root)[:1]
+    ]
     union = [replace(t, name=f"{c.name}: {t.name}") for c in every for t in c.templates]
     templates = [
-        replace(t, name=f"{t.name} {n // len(union)}") for n, t in zip(range(LARGE), cycle(union), strict=False)
+        replace(t, name=f"{t.name} {n // len(union)}")
+        for n, t in zip(range(LARGE), cycle(union), strict=False)
     ]
     rows = [
         replace(
-            row, wanted=frozenset(f"{c.name}: {name} {copy}" for name in row.wanted for copy in (0, 1, 2)), part=part
+            row,
+            wanted=frozenset(
+                f"{c.name}: {name} {copy}" for name in row.wanted for copy in (0, 1, 2)
+            ),
+            part=part,
         )
         for c in every
         for part in ("train", "test")
@@ -308,7 +376,9 @@ def thinned(collection: Collection) -> Collection:
 
 
 def sampled(rows: Sequence[Row], part: str, most: int | None) -> list[Row]:
-    """The rows of a part, at most `most` of them: those with the smallest digests of their requests."""
+    """The rows of a part, at most `most` of them: those with the smallest digests of their
+    requests.
+    """
     chosen = [row for row in rows if row.part == part]
     if most is None or len(chosen) <= most:
         return chosen

@@ -1,12 +1,15 @@
-"""Time of the memory's index on a real tree of files, and how well it finds files of this repository.
+"""Time of the memory's index on a real tree of files, and how well it finds files of this
+repository.
 
     python bench/memory.py [--tree FOLDER] [--files 12000]
 
-A sample of the tree's files (default: the standard library with all that is installed beside it) is copied
-to a work folder, indexed, edited at one place and indexed again. Requests are then timed against it.
+A sample of the tree's files (default: the standard library with all that is installed beside it) is
+copied to a work folder, indexed, edited at one place and indexed again. Requests are then timed
+against it.
 
-Two sets of requests, written from memory of this repository before they were first run: the weights of the
-fields were chosen with one. The other was held out, and looked at once more when the weights were chosen for FTS5.
+Two sets of requests, written from memory of this repository before they were first run: the weights
+of the fields were chosen with one. The other was held out, and looked at once more when the weights
+were chosen for FTS5.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ REQUESTS = (
     "unit test for email message parsing with unicode",
     "the quick brown fox",
     "connection pool timeout and retries",
-    "I have a report of last year's sales by region; which script draws the figure and where is its style set?",
+    "I have a report of last year's sales by region; which script draws the figure and where is "
+    "its style set?",
     "tokenizer",
 )
 # A request, and the files of which one has to be found.
@@ -47,13 +51,19 @@ HELD_OUT: tuple[tuple[str, tuple[str, ...]], ...] = (
         "how is a template chosen for a request in words",
         ("evaluator/library/matching.py", "docs/explanation/matching.md"),
     ),
-    ("limit on cost and tokens of a task", ("evaluator/limits/budget.py", "docs/explanation/limits.md")),
+    (
+        "limit on cost and tokens of a task",
+        ("evaluator/limits/budget.py", "docs/explanation/limits.md"),
+    ),
     ("open a file without following symbolic links", ("evaluator/files/open_below.py",)),
     ("repair JSON that a model wrote badly", ("evaluator/output/repairs.py",)),
     ("run a shell command with a timeout", ("evaluator/processes/scripts.py",)),
     ("stem English words", ("evaluator/library/words.py",)),
     ("what a model costs per token", ("evaluator/models/prices.py",)),
-    ("a crash while a task file is written", ("evaluator/record/journal.py", "docs/explanation/task-files.md")),
+    (
+        "a crash while a task file is written",
+        ("evaluator/record/journal.py", "docs/explanation/task-files.md"),
+    ),
     ("command that lists the handlers", ("evaluator/cli/listing.py",)),
     ("explain why XML is not valid", ("evaluator/xml/explain.py", "evaluator/xml/schema.py")),
     ("director evaluator loop iterations", ("evaluator/interpreter/operators/loop.py",)),
@@ -63,7 +73,10 @@ HELD_OUT: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 # The requests that the weights were chosen with.
 TUNING: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("which HTTP errors of a provider are retried", ("evaluator/models/failures.py", "evaluator/handler/session.py")),
+    (
+        "which HTTP errors of a provider are retried",
+        ("evaluator/models/failures.py", "evaluator/handler/session.py"),
+    ),
     ("decode the body of a streamed answer", ("evaluator/models/stream.py",)),
     ("load environment and profile files of handlers", ("evaluator/handler/config.py",)),
     ("count tokens before sending", ("evaluator/models/tokens.py",)),
@@ -75,7 +88,11 @@ TUNING: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("which filters may a template use", ("evaluator/language/filters.py",)),
     (
         "sandbox for expressions",
-        ("evaluator/language/sandbox.py", "docs/explanation/sandbox.md", "evaluator/language/expressions.py"),
+        (
+            "evaluator/language/sandbox.py",
+            "docs/explanation/sandbox.md",
+            "evaluator/language/expressions.py",
+        ),
     ),
     ("bind arguments to declared inputs", ("evaluator/language/inputs.py",)),
     (
@@ -90,7 +107,10 @@ TUNING: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("startup time of the import", ("bench/startup.py",)),
     ("check the environment and what is missing", ("evaluator/cli/doctor.py",)),
     ("decomposition of an exhausted task", ("evaluator/interpreter/reparse.py",)),
-    ("show the prompt that the model would see", ("evaluator/interpreter/preview.py", "evaluator/cli/render.py")),
+    (
+        "show the prompt that the model would see",
+        ("evaluator/interpreter/preview.py", "evaluator/cli/render.py"),
+    ),
     ("glossary of terms", ("docs/reference/glossary.md",)),
     ("encoding and byte order marks of XML sources", ("evaluator/xml/decoding.py",)),
     ("write nodes back as XML", ("evaluator/xml/write.py",)),
@@ -115,7 +135,9 @@ def copy_sample(tree: Path, count: int, target: Path) -> int:
     """Copies `count` files, always the same ones. Returns: how many."""
     found = sorted(files_below(tree))
     if len(found) < LEAST_FILES:
-        raise SystemExit(f"{tree} has {len(found)} files; name a tree of at least {LEAST_FILES} with --tree")
+        raise SystemExit(
+            f"{tree} has {len(found)} files; name a tree of at least {LEAST_FILES} with --tree"
+        )
     for path in random.Random(7).sample(found, min(count, len(found))):
         place = target / path.relative_to(tree)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -127,9 +149,13 @@ async def measure(tree: Path, count: int, work: Path) -> list[Figure]:
     copied = copy_sample(tree, count, work / "tree")
     with GlobalIndex(work / "memory.sqlite") as index:
         first = await index.add_folder(work / "tree")
-        await asyncio.sleep(2.1)  # what was modified within two seconds is read again; that is not what is measured
+        await asyncio.sleep(
+            2.1
+        )  # what was modified within two seconds is read again; that is not what is measured
         await index.add_folder(work / "tree")
-        edited = next(path for path in sorted((work / "tree").rglob("*.py")) if path.stat().st_size > 1000)
+        edited = next(
+            path for path in sorted((work / "tree").rglob("*.py")) if path.stat().st_size > 1000
+        )
         with edited.open("a", encoding="utf-8") as file:
             file.write("\n\ndef zebra_crossing():\n    pass\n")
         again = await index.add_folder(work / "tree")
@@ -147,7 +173,9 @@ async def measure(tree: Path, count: int, work: Path) -> list[Figure]:
     return [
         Figure(f"index {copied} files", first.seconds, "s", 30.0),
         Figure("  after one edit", again.seconds, "s", 1.0),
-        Figure(f"query among {again.files} files, median", statistics.median(times) * 1e3, "ms", 20.0),
+        Figure(
+            f"query among {again.files} files, median", statistics.median(times) * 1e3, "ms", 20.0
+        ),
         Figure("  95th percentile", statistics.quantiles(times, n=20)[-1] * 1e3, "ms"),
         Figure("  size of the index", size / 1e6, "MB"),
         Figure("  peak memory of the indexing process", peak / 1e6, "MB"),
@@ -155,7 +183,9 @@ async def measure(tree: Path, count: int, work: Path) -> list[Figure]:
 
 
 async def recall(work: Path, say: Callable[[str], None]) -> list[Figure]:
-    """Of how many requests an expected file of this repository comes first, among five, among ten."""
+    """Of how many requests an expected file of this repository comes first, among five, among
+    ten.
+    """
     figures: list[Figure] = []
     with GlobalIndex(work / "here.sqlite", relative_to=HERE.parent) as index:
         files = (await index.add_folder(HERE.parent)).files

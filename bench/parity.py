@@ -2,10 +2,11 @@
 
     python bench/parity.py --python /tmp/parity/bin/python --repositories /tmp/repositories
 
-The first is the Python of an environment with the packages of parity.txt, the second a folder with clones of the
-repositories that it lists. For each kind every row is combined with every format of an answer, hostile ones included
-(`parity_cases.py`); both sides score the same outputs. Each disagreement is printed with a judgement: who is right, and
-why. A kind whose reference is missing is skipped.
+The first is the Python of an environment with the packages of parity.txt, the second a folder with
+clones of the repositories that it lists. For each kind every row is combined with every format of
+an answer, hostile ones included (`parity_cases.py`); both sides score the same outputs. Each
+disagreement is printed with a judgement: who is right, and why. A kind whose reference is missing
+is skipped.
 """
 
 from __future__ import annotations
@@ -70,17 +71,27 @@ async def ours(found: list[Case], kind: str, evaluator: Evaluator) -> list[float
         row = case.row or {}
         field = "functions" if kind == "calls" else "choices"
         inputs = {"prompt": row["prompt"]} if kind in VALUES else row
-        sample = Sample("1", inputs | ({} if case.options is None else {field: case.options}), case.target, row)
+        sample = Sample(
+            "1", inputs | ({} if case.options is None else {field: case.options}), case.target, row
+        )
         outcome = TaskResult(Status.COMPLETE, case.output)
         async with few:
-            return (await run_scores(scorer, ScorerInput(sample, outcome, lambda: None, evaluate)))[value].value
+            return (await run_scores(scorer, ScorerInput(sample, outcome, lambda: None, evaluate)))[
+                value
+            ].value
 
     return list(await asyncio.gather(*map(score, found)))
 
 
 def theirs(options: argparse.Namespace, by_kind: dict[str, list[Case]]) -> dict[str, Any]:
-    request = json.dumps({kind: [case._asdict() for case in found] for kind, found in by_kind.items()})
-    command = [options.python, str(REFERENCE), *([options.repositories] if options.repositories else [])]
+    request = json.dumps(
+        {kind: [case._asdict() for case in found] for kind, found in by_kind.items()}
+    )
+    command = [
+        options.python,
+        str(REFERENCE),
+        *([options.repositories] if options.repositories else []),
+    ]
     ended = subprocess.run(command, input=request, capture_output=True, text=True, check=False)
     if ended.returncode:
         sys.exit(f"{REFERENCE.name} failed:\n{ended.stderr[-2000:]}")
@@ -94,8 +105,12 @@ def agree(own: float | None, reference: float | None) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", default=sys.executable, help="the Python with the packages of parity.txt")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python", default=sys.executable, help="the Python with the packages of parity.txt"
+    )
     parser.add_argument("--repositories", help="the folder with the repositories of parity.txt")
     parser.add_argument("--kind", action="append", help="only this kind")
     parser.add_argument("--json", action="store_true")
@@ -106,7 +121,10 @@ def main() -> None:
             by_kind.setdefault(case.kind, []).append(case)
     references = theirs(options, by_kind)
     report: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as work, Evaluator(handler="offline", tasks_dir=None, roots=[work]) as evaluator:
+    with (
+        tempfile.TemporaryDirectory() as work,
+        Evaluator(handler="offline", tasks_dir=None, roots=[work]) as evaluator,
+    ):
         for kind, found in by_kind.items():
             if isinstance(references[kind], str):
                 report[kind] = {"skipped": references[kind]}
@@ -116,14 +134,26 @@ def main() -> None:
             except MissingExtra as error:
                 report[kind] = {"skipped": str(error)}
                 continue
-            differ = [each for each in zip(found, own, references[kind], strict=True) if not agree(*each[1:])]
+            differ = [
+                each
+                for each in zip(found, own, references[kind], strict=True)
+                if not agree(*each[1:])
+            ]
             report[kind] = {
-                "agree": len(found) - len(differ), "of": len(found), "goal": GOAL,
+                "agree": len(found) - len(differ),
+                "of": len(found),
+                "goal": GOAL,
                 "disagreements": [
-                    {"output": case.output, "target": case.target, "ours": a, "theirs": b, "judgement": judge(case)}
+                    {
+                        "output": case.output,
+                        "target": case.target,
+                        "ours": a,
+                        "theirs": b,
+                        "judgement": judge(case),
+                    }
                     for case, a, b in differ
                 ],
-            }  # fmt: skip
+            }
     print(json.dumps(report, indent=2, ensure_ascii=False) if options.json else as_text(report))
 
 
@@ -133,9 +163,12 @@ def as_text(report: dict[str, Any]) -> str:
         if "skipped" in found:
             lines.append(f"{kind}: skipped: {found['skipped']}")
             continue
-        lines.append(f"{kind}: {found['agree']} of {found['of']} agree ({found['agree'] / found['of']:.1%})")
+        lines.append(
+            f"{kind}: {found['agree']} of {found['of']} agree ({found['agree'] / found['of']:.1%})"
+        )
         lines += [
-            f"    {each['output']!r} for {each['target']!r}: ours {each['ours']}, reference {each['theirs']}; "
+            f"    {each['output']!r} for {each['target']!r}: ours {each['ours']}, reference "
+            f"{each['theirs']}; "
             f"{each['judgement']}"
             for each in found["disagreements"]
         ]

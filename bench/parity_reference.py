@@ -1,9 +1,11 @@
-"""Verdicts of the reference implementations, for `parity.py`: reads {kind: cases} and writes {kind: verdicts}, as JSON.
+"""Verdicts of the reference implementations, for `parity.py`: reads {kind: cases} and writes {kind:
+verdicts}, as JSON.
 
     python bench/parity_reference.py [REPOSITORIES] < cases.json
 
-It runs in an environment with the packages of `parity.txt` and does not import `evaluator`. A kind whose package or
-repository is missing has a text instead of verdicts. A verdict of null: the reference gives none.
+It runs in an environment with the packages of `parity.txt` and does not import `evaluator`. A kind
+whose package or repository is missing has a text instead of verdicts. A verdict of null: the
+reference gives none.
 """
 
 import contextlib
@@ -35,14 +37,18 @@ def _inspect_choice(several: bool) -> Callable[[Case], float]:
     parse_answers = import_module("inspect_ai.solver._multiple_choice").parse_answers
 
     def verdict(case: Case) -> float:
-        state: Any = SimpleNamespace(output=SimpleNamespace(completion=case["output"]), choices=case["options"])
+        state: Any = SimpleNamespace(
+            output=SimpleNamespace(completion=case["output"]), choices=case["options"]
+        )
         return float(parse_answers(state, several) == {*case["target"]})
 
     return verdict
 
 
 def numeric() -> Callable[[Case], float]:
-    """GSM8K of lm-eval: `flexible-extract`, then exact match without commas, dollar signs and a final point."""
+    """GSM8K of lm-eval: `flexible-extract`, then exact match without commas, dollar signs and a
+    final point.
+    """
     regex_filter = import_module("lm_eval.filters.extraction").RegexFilter
     read = regex_filter(r"(-?[$0-9.,]{2,})|(-?[0-9]+)", group_select=-1)
 
@@ -51,7 +57,9 @@ def numeric() -> Callable[[Case], float]:
             text = re.sub(ignored, "", text)
         return text.lower()
 
-    return lambda case: float(plain(next(iter(read.apply([[case["output"]]], [{}])))[0]) == plain(case["target"]))
+    return lambda case: float(
+        plain(next(iter(read.apply([[case["output"]]], [{}])))[0]) == plain(case["target"])
+    )
 
 
 def squad_em() -> Callable[[Case], float]:
@@ -63,13 +71,21 @@ def squad_f1() -> Callable[[Case], float]:
 
 
 def _squad(name: str) -> Callable[[Case], float]:
-    """The script of SQuAD 2.0, as in huggingface/evaluate; the prediction for "unanswerable" is an empty text."""
-    script = runpy.run_path(str(_repository("evaluate") / "metrics" / "squad_v2" / "compute_score.py"))
+    """The script of SQuAD 2.0, as in huggingface/evaluate; the prediction for "unanswerable" is an
+    empty text.
+    """
+    script = runpy.run_path(
+        str(_repository("evaluate") / "metrics" / "squad_v2" / "compute_score.py")
+    )
     score, normal = script[name], script["normalize_answer"]
 
     def verdict(case: Case) -> float:
         given = "" if normal(case["output"]) == "unanswerable" else case["output"]
-        gold = [] if case["target"] == ["unanswerable"] else [text for text in case["target"] if normal(text)]
+        gold = (
+            []
+            if case["target"] == ["unanswerable"]
+            else [text for text in case["target"] if normal(text)]
+        )
         return float(max(score(text, given) for text in gold or [""]))
 
     return verdict
@@ -77,7 +93,9 @@ def _squad(name: str) -> Callable[[Case], float]:
 
 def drop() -> Callable[[Case], float]:
     process = _lm_eval("drop/utils.py")["process_results"]
-    marked = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")  # of simple-evals and inspect_evals, for an answer with reasoning
+    marked = re.compile(
+        r"(?i)Answer\s*:\s*([^\n]+)"
+    )  # of simple-evals and inspect_evals, for an answer with reasoning
 
     def verdict(case: Case) -> float:
         golds = [tuple(each) for each in case["target"]]
@@ -88,7 +106,9 @@ def drop() -> Callable[[Case], float]:
 
 
 def _lm_eval(path: str) -> dict[str, Any]:
-    """A module of lm-eval's tasks, run from its file: importing the package needs all of lm-eval's dependencies."""
+    """A module of lm-eval's tasks, run from its file: importing the package needs all of lm-eval's
+    dependencies.
+    """
     found = find_spec("lm_eval")
     if found is None or not found.submodule_search_locations:
         raise ImportError("No module named 'lm_eval'")
@@ -99,7 +119,9 @@ def math() -> Callable[[Case], float]:
     """Equal for Hendrycks et al.'s `is_equiv` or for math-verify, as the suite says."""
     math_verify: Any = import_module("math_verify")
     parse, verify = math_verify.parse, math_verify.verify
-    is_equiv = runpy.run_path(str(_repository("math") / "modeling" / "math_equivalence.py"))["is_equiv"]
+    is_equiv = runpy.run_path(str(_repository("math") / "modeling" / "math_equivalence.py"))[
+        "is_equiv"
+    ]
     lines = import_module("inspect_ai.scorer").AnswerPattern.LINE
 
     def boxed(text: str) -> str | None:
@@ -124,7 +146,9 @@ def math() -> Callable[[Case], float]:
 
 
 def calls() -> Callable[[Case], float]:
-    """BFCL's AST evaluation of Python functions, without its table of models, whose clients are large packages."""
+    """BFCL's AST evaluation of Python functions, without its table of models, whose clients are
+    large packages.
+    """
     models: Any = ModuleType("bfcl_eval.constants.model_config")
     models.MODEL_CONFIG_MAPPING = {"any": SimpleNamespace(underscore_to_dot=False)}
     sys.modules[models.__name__] = models
@@ -159,7 +183,9 @@ def humaneval() -> Callable[[Case], float]:
 def simpleqa() -> Callable[[Case], float]:
     """The reading of inspect_evals: the first of A, B and C that stands alone, else C."""
     letter = re.compile(r"\b([ABC])\b")
-    source = Path(import_module("inspect_evals.simpleqa.scorer").__file__ or "").read_text(encoding="utf-8")
+    source = Path(import_module("inspect_evals.simpleqa.scorer").__file__ or "").read_text(
+        encoding="utf-8"
+    )
     if letter.pattern not in source:
         raise ImportError("inspect_evals has changed")
 
@@ -176,7 +202,9 @@ def simpleqa_other() -> Callable[[Case], float]:
 
 def mt_bench() -> Callable[[Case], float | None]:
     """FastChat's reading of a rating, with its own patterns."""
-    source = (_repository("FastChat") / "fastchat" / "llm_judge" / "common.py").read_text(encoding="utf-8")
+    source = (_repository("FastChat") / "fastchat" / "llm_judge" / "common.py").read_text(
+        encoding="utf-8"
+    )
     lines = [line for line in source.splitlines() if line.startswith("one_score_pattern")]
     module = ModuleType("patterns")
     exec("import re\n" + "\n".join(lines), module.__dict__)
@@ -199,7 +227,9 @@ def ifeval_loose() -> Callable[[Case], float]:
 
 
 def _ifeval(strict: bool) -> Callable[[Case], float]:
-    """The checker as a package of its own, which inspect_evals uses; the scorer uses lm-eval's copy."""
+    """The checker as a package of its own, which inspect_evals uses; the scorer uses lm-eval's
+    copy.
+    """
     sys.path.insert(0, str(_repository("instruction_following_eval")))
     check = import_module("instruction_following_eval.evaluation").test_instruction_following
     return lambda case: float(check(case["row"], case["output"], strict).follow_all_instructions)
@@ -214,10 +244,22 @@ def _repository(name: str) -> Path:
 KINDS: dict[str, Callable[[], Callable[[Case], float | None]]] = {
     each.__name__: each
     for each in (
-        choice, choice_set, numeric, squad_em, squad_f1, drop, math, calls, humaneval, simpleqa, simpleqa_other,
-        mt_bench, ifeval, ifeval_loose,
+        choice,
+        choice_set,
+        numeric,
+        squad_em,
+        squad_f1,
+        drop,
+        math,
+        calls,
+        humaneval,
+        simpleqa,
+        simpleqa_other,
+        mt_bench,
+        ifeval,
+        ifeval_loose,
     )
-} | {"choice_default": choice, "choice_set_default": choice_set, "numeric_default": numeric}  # fmt: skip
+} | {"choice_default": choice, "choice_set_default": choice_set, "numeric_default": numeric}
 
 
 def main() -> None:

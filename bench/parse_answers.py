@@ -1,7 +1,8 @@
-"""Measures how many answers of models `parse_output` reads as a person does, and how many it reads wrongly.
+"""Measures how many answers of models `parse_output` reads as a person does, and how many it reads
+wrongly.
 
-Usage: python bench/parse_answers.py TABLE.py… [--list]. The tables are `tests/output/answers_*.py`. A wrong value is
-counted apart from a text in which no value was found, which a caller notices.
+Usage: python bench/parse_answers.py TABLE.py… [--list]. The tables are `tests/output/answers_*.py`.
+A wrong value is counted apart from a text in which no value was found, which a caller notices.
 """
 
 from __future__ import annotations
@@ -26,15 +27,19 @@ def main() -> None:
         counts: Counter[str] = Counter()
         for text, kind, schema, expected in _cases(runpy.run_path(path)):
             parsed = parse_output(text, kind, schema=schema)
-            refused = parsed.error is not None or any("no JSON was found" in warning for warning in parsed.warnings)
+            refused = parsed.error is not None or any(
+                "no JSON was found" in warning for warning in parsed.warnings
+            )
             verdict = _verdict(parsed.value, refused, expected)
             counts[verdict] += 1
             if options.list and verdict != "right":
                 print(
-                    f"{verdict}: {text!r}\n    read {parsed.value!r}, expected {_shown(expected)}\n    {parsed.error}"
+                    f"{verdict}: {text!r}\n    read {parsed.value!r}, expected "
+                    f"{_shown(expected)}\n    {parsed.error}"
                 )
         print(
-            f"{path}: {counts['right']} of {counts.total()} right, {counts['wrong']} wrong, {counts['refused']} refused"
+            f"{path}: {counts['right']} of {counts.total()} right, {counts['wrong']} wrong, "
+            f"{counts['refused']} refused"
         )
 
 
@@ -42,7 +47,12 @@ def _cases(table: dict[str, Any]) -> list[tuple[str, Any, Any, Any]]:
     plain = [(text, "json", None, value) for text, value in table["PLAIN"]]
     typed = [(text, "json", schema, value) for text, schema, value in table["TYPED"]]
     xml = [(text, "xml", None, value) for text, value in table["XML"]]
-    return [*plain, *typed, *xml, *((text, "json", schema, _REFUSED) for text, schema in table["REFUSED"])]
+    return [
+        *plain,
+        *typed,
+        *xml,
+        *((text, "json", schema, _REFUSED) for text, schema in table["REFUSED"]),
+    ]
 
 
 def _verdict(value: Any, refused: bool, expected: Any) -> str:
@@ -52,9 +62,13 @@ def _verdict(value: Any, refused: bool, expected: Any) -> str:
 
 
 def repr_of(value: Any) -> str:
-    """A text that is equal for equal values only: 1 is not True, 1 equals 1.0, the order of keys does not count."""
+    """A text that is equal for equal values only: 1 is not True, 1 equals 1.0, the order of keys
+    does not count.
+    """
     if isinstance(value, dict):
-        return "{" + ",".join(sorted(f"{key!r}:{repr_of(item)}" for key, item in value.items())) + "}"
+        return (
+            "{" + ",".join(sorted(f"{key!r}:{repr_of(item)}" for key, item in value.items())) + "}"
+        )
     if isinstance(value, list):
         return "[" + ",".join(map(repr_of, value)) + "]"
     if isinstance(value, float) and value.is_integer():

@@ -1,12 +1,15 @@
-"""How often `parse_output` restores a JSON document in which one character was damaged, and how often other parsers do.
+"""How often `parse_output` restores a JSON document in which one character was damaged, and how
+often other parsers do.
 
-    python bench/parse_mutations.py [--part train|test|random] [--peers PYTHON] [--node FOLDER] [--show 20]
+    python bench/parse_mutations.py [--part train|test|random] [--peers PYTHON] [--node FOLDER]
+    [--show 20]
 
-Each document is written in three layouts. In each, single quotes, commas, colons and brackets are left out, doubled or
-replaced, and a comment, a line break or dots are inserted, at places chosen with a fixed seed. Right is only the whole
-document. What has several readings counts too: nobody restores all. `--part` is `train` or `test` by document: a
-change of the parser is made on the first and counted on the second. `random` are 40 documents made with a fixed seed
-of words that are hard to tell from JSON. `--peers` and `--node` are those of
+Each document is written in three layouts. In each, single quotes, commas, colons and brackets are
+left out, doubled or replaced, and a comment, a line break or dots are inserted, at places chosen
+with a fixed seed. Right is only the whole document. What has several readings counts too: nobody
+restores all. `--part` is `train` or `test` by document: a change of the parser is made on the first
+and counted on the second. `random` are 40 documents made with a fixed seed of words that are hard
+to tell from JSON. `--peers` and `--node` are those of
 `parse_public.py`.
 """
 
@@ -32,7 +35,11 @@ DOCUMENTS: dict[str, list[Any]] = {
         {"items": [{"sku": "A-1", "qty": 2}, {"sku": "B-2", "qty": 10}], "total": 12.5, "ok": True},
         {"steps": ["Open the door", "Walk in", "Close it"], "count": 3},
         {"a": {"b": {"c": [1, 2, 3]}}, "d": []},
-        {"answer": "Yes, it does.", "confidence": 0.9, "sources": ["https://x.example/a", "https://x.example/b"]},
+        {
+            "answer": "Yes, it does.",
+            "confidence": 0.9,
+            "sources": ["https://x.example/a", "https://x.example/b"],
+        },
         {"query": "SELECT * FROM t WHERE a = 'x'", "limit": 10},
         ["red", "green", "blue"],
         {"summary": 'He said "no" and left.\nThen it rained.', "score": 7},
@@ -46,23 +53,49 @@ DOCUMENTS: dict[str, list[Any]] = {
             "ingredients": [{"what": "leek", "grams": 300}, {"what": "salt", "grams": None}],
             "vegan": True,
         },
-        [{"q": "2 + 2?", "options": ["3", "4"], "right": 1}, {"q": "5 - 1?", "options": ["4", "6"], "right": 0}],
+        [
+            {"q": "2 + 2?", "options": ["3", "4"], "right": 1},
+            {"q": "5 - 1?", "options": ["4", "6"], "right": 0},
+        ],
         {"reply": "Hello, Mr. O'Neil: all is well!", "language": "en", "length": 31},
         {"path": "C:\\temp\\new", "size": 1024, "hidden": False},
         {"points": [[0, 0], [1.5, -2]], "closed": False, "unit": "m"},
         {"label": "positive", "reason": 'The word "great" is used twice.', "score": 0.97},
         ["north", "south-west", "east by south"],
         {"日付": "2026-03-08", "場所": "東京", "人数": 4},
-        {"plan": {"days": [{"day": 1, "todo": ["walk", "rest"]}, {"day": 2, "todo": []}]}, "cost": 80},
+        {
+            "plan": {"days": [{"day": 1, "todo": ["walk", "rest"]}, {"day": 2, "todo": []}]},
+            "cost": 80,
+        },
         {"code": "if (a < b) { return [a, b]; }", "tests": {"passed": 12, "failed": 0}},
-        {"entities": [{"text": "Marie Curie", "type": "PERSON"}, {"text": "Paris", "type": "CITY"}]},
+        {
+            "entities": [
+                {"text": "Marie Curie", "type": "PERSON"},
+                {"text": "Paris", "type": "CITY"},
+            ]
+        },
     ],
 }
 WORDS = """
     river stone Anna blue market cloud seven 'quoted' it's e-mail café über Straße (note) 50% a/b x=1 Dr. No: yes; ok,
     fine! what? C# #1 100 $5 3:30 [draft] {x} – done
 """
-KEYS = ("id", "name", "x y", "größe", "item-2", "a.b", "when", "note", "list", "7", "title", "count", "rows", "flags")
+KEYS = (
+    "id",
+    "name",
+    "x y",
+    "größe",
+    "item-2",
+    "a.b",
+    "when",
+    "note",
+    "list",
+    "7",
+    "title",
+    "count",
+    "rows",
+    "flags",
+)
 RANDOM_DOCUMENTS, DEEPEST = 40, 3
 LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"indent": 2}, {"separators": (",", ":")})
 REPLACED = {"{": "[", "[": "{", "}": "]", "]": "}", '"': "'", ",": ";", ":": "="}
@@ -73,12 +106,17 @@ LEFT_OUT, DOUBLED, CHANGED, PLACES = 22, 12, 8, 2
 def random_value(choose: random.Random, depth: int) -> Any:
     kind = choose.random() if depth else choose.uniform(0.42, 1.0)
     if kind < 0.22 or depth == DEEPEST:
-        return {key: random_value(choose, depth - 1) for key in choose.sample(KEYS, choose.randint(1, 4))}
+        return {
+            key: random_value(choose, depth - 1)
+            for key in choose.sample(KEYS, choose.randint(1, 4))
+        }
     if kind < 0.42:
         return [random_value(choose, depth - 1) for _ in range(choose.randint(0, 4))]
     if kind < 0.72:
         return " ".join(choose.choices(WORDS.split(), k=choose.randint(1, 6)))
-    return choose.choice([True, False, None, choose.randint(-5, 5000), round(choose.uniform(-9, 99), 2)])
+    return choose.choice(
+        [True, False, None, choose.randint(-5, 5000), round(choose.uniform(-9, 99), 2)]
+    )
 
 
 def documents(part: str) -> list[Any]:
@@ -113,13 +151,21 @@ def _damaged(text: str, document: Any, choose: random.Random) -> Iterator[Damage
     for index in choose.sample(marks, min(LEFT_OUT, len(marks))):
         yield Damaged(f"left out: {text[index]}", text[:index] + text[index + 1 :], document)
     for index in choose.sample(marks, min(DOUBLED, len(marks))):
-        yield Damaged(f"doubled: {text[index]}", text[:index] + text[index] + text[index:], document)
+        yield Damaged(
+            f"doubled: {text[index]}", text[:index] + text[index] + text[index:], document
+        )
     for index in choose.sample(marks, min(CHANGED, len(marks))):
         other = REPLACED[text[index]]
-        yield Damaged(f"replaced: {text[index]} by {other}", text[:index] + other + text[index + 1 :], document)
+        yield Damaged(
+            f"replaced: {text[index]} by {other}",
+            text[:index] + other + text[index + 1 :],
+            document,
+        )
     for more in INSERTED:
         for index in choose.sample(brackets, PLACES):
-            yield Damaged(f"inserted: {more.strip()}", text[: index + 1] + more + text[index + 1 :], document)
+            yield Damaged(
+                f"inserted: {more.strip()}", text[: index + 1] + more + text[index + 1 :], document
+            )
 
 
 def main() -> None:
@@ -127,18 +173,23 @@ def main() -> None:
     parser.add_argument("--part", choices=(*DOCUMENTS, "random"), default="test")
     parser.add_argument("--peers", help="the Python of an environment with json_repair")
     parser.add_argument("--node", type=Path, help="a folder whose node_modules has jsonrepair")
-    parser.add_argument("--show", type=int, default=0, help="print so many texts of each kind that are read wrongly")
+    parser.add_argument(
+        "--show", type=int, default=0, help="print so many texts of each kind that are read wrongly"
+    )
     options = parser.parse_args()
     cases = list(damaged(options.part))
     pairs = [Pair(case.text, None, {(): case.document}) for case in cases]
     readers: dict[str, list[Found] | None] = {"evaluator": read_ours(pairs)}
     if options.peers:
-        readers["json_repair"] = read_with([options.peers, str(HERE / "parse_peers.py"), "json_repair"])(pairs)
+        readers["json_repair"] = read_with(
+            [options.peers, str(HERE / "parse_peers.py"), "json_repair"]
+        )(pairs)
     if options.node:
         readers["jsonrepair"] = read_with(["node", "-e", NODE], options.node)(pairs)
     right = {
         name: [
-            has and repr_of(value) == repr_of(case.document) for case, (has, value) in zip(cases, found, strict=True)
+            has and repr_of(value) == repr_of(case.document)
+            for case, (has, value) in zip(cases, found, strict=True)
         ]
         for name, found in readers.items()
         if found is not None
@@ -148,7 +199,10 @@ def main() -> None:
     for kind in [*sorted({case.kind for case in cases}), "all"]:
         rows = [index for index, case in enumerate(cases) if kind in (case.kind, "all")]
         shares = [sum(verdict[index] for index in rows) for verdict in right.values()]
-        print(f"| {kind} | {len(rows)} | {' | '.join(f'{n} ({100 * n / len(rows):.1f} %)' for n in shares)} |")
+        print(
+            f"| {kind} | {len(rows)} | "
+            f"{' | '.join(f'{n} ({100 * n / len(rows):.1f} %)' for n in shares)} |"
+        )
         wrong = [index for index in rows if not right["evaluator"][index]] if kind != "all" else []
         for index in wrong[: options.show]:
             found = (readers["evaluator"] or [])[index]

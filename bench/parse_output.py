@@ -1,12 +1,14 @@
-"""What reading costs: valid 1 kB JSON against `json.loads`, and the worst of many hostile texts of 1 MB.
+"""What reading costs: valid 1 kB JSON against `json.loads`, and the worst of many hostile texts of
+1 MB.
 
     python bench/parse_output.py [--show 8] [--part 1/4]
 
-All times are CPU times, which other programs affect little. The ratio is a median over rounds that time both side by
-side. The hostile texts repeat each of 183 pieces (brackets, quotes, comments, fences, half values) after each of twelve
-beginnings, and add deep, long and wide ones, values under schemas that are slow to check, XML, lists, labelled lines
-and tables; each is read once. The twelve slowest are read again at four sizes: the growth is the time of each doubling,
-by which linear work doubles. `--part K/N` reads only every Nth hostile text, from the Kth on.
+All times are CPU times, which other programs affect little. The ratio is a median over rounds that
+time both side by side. The hostile texts repeat each of 183 pieces (brackets, quotes, comments,
+fences, half values) after each of twelve beginnings, and add deep, long and wide ones, values under
+schemas that are slow to check, XML, lists, labelled lines and tables; each is read once. The twelve
+slowest are read again at four sizes: the growth is the time of each doubling, by which linear work
+doubles. `--part K/N` reads only every Nth hostile text, from the Kth on.
 """
 
 from __future__ import annotations
@@ -27,23 +29,190 @@ GOAL_RATIO, GOAL_HOSTILE_S, GOAL_GROWTH = 2.0, 0.5, 2.6
 MEGABYTE = 1_000_000
 SIZES = (MEGABYTE // 4, MEGABYTE // 2, MEGABYTE, 2 * MEGABYTE)
 PIECES = [
-    "[", "{", "(", '"', "'", "\\", "`", "```", "<", "<think>", "</think>", "[1,", "[]", "{}", "[],", "{},",
-    "[[],", "[{},", '{"a":', '{"a":1,', '{"a":1 ', "{'a':1,", '["', '["a', '["a" ', "['", "['a',", '["a",',
-    '{"', '{"a"', '{"a"}', '[{"a"},', "[{'a':1},", "}", "]", "]}", "[}", "{]", '"}', '{"a":"', '{"a":"\\',
-    '\\"', '"\\"', "“", "[“a”,", "/*", "[/*", "[//", "[#", "[1 ", "[1,\n", "[,", "[ ,", "[tru", "[True,",
-    "[None ", "[a,", "{a:", "{a:b,", "{a:1,", "{ ", "[ ", "\n", " ", "[...,", "\\boxed{", "\\boxed{4}",
-    "Answer: ", "answer is ", "= ", "1,", "1 ", "$1,299", "9", "-", "1.1.", "```json\n{}\n```\n",
-    "```json\n", "<think>{}", "{}</think>", "[THINK]", '{"a":"b" "', '{"a":"<think>"},', "\x00", "\ud800",
-    "４", "é{", "[[1],", '{"a":{"b":[', '["a"b', '"a" "b" ', '{"a":"b"c', "{a", "{a ", "a: ", "{'", "{'a'",
-    "yes", "No, ", "[']", '{"a":1]', '{"a":1}\n', "{'a':1}\n", "<a>", "<a", "&", "[1]x", "[,]",
-    '["', '"]', '"},', '"],"', '", "', '":"', '""', '"""', "'''", '("', ")", '"//', '"/*', '"#', '"\n', ',\n"', '{"x" ',
-    '"<', '" + "', "«", "「", "a b: ", '"a": "b "', "&quot;", "> ", '{\\"', "<answer>", "<!--", '"<!--', "，", "：",
-    "0x", 'b"', "1 kg,", "1 2 ", "not ", "[[[[\"", '"}"',
-    '"], "', '"}, {"', '" ;', '"\n"', '"\n"a",', "- ", '\n- "', "1. ", "#fff,", "f(", "f(),", "$1,000", "a, b ",
-    '("a" ', "(1)", "{{", '{{"', "［", "、", ":a =>", "->", '[{"a":1},"a":', "\\\"", '\\"}', "...(", "1.000.",
-    "A ", "true\n", "&lt;", '"C:\\', '"C:\\",', '"};', 'x "y"} ', '"\nk: 1', "C++ ",
-    '"a", \\n', '{"a": ... no, it goes on:\n',
-]  # fmt: skip
+    "[",
+    "{",
+    "(",
+    '"',
+    "'",
+    "\\",
+    "`",
+    "```",
+    "<",
+    "<think>",
+    "</think>",
+    "[1,",
+    "[]",
+    "{}",
+    "[],",
+    "{},",
+    "[[],",
+    "[{},",
+    '{"a":',
+    '{"a":1,',
+    '{"a":1 ',
+    "{'a':1,",
+    '["',
+    '["a',
+    '["a" ',
+    "['",
+    "['a',",
+    '["a",',
+    '{"',
+    '{"a"',
+    '{"a"}',
+    '[{"a"},',
+    "[{'a':1},",
+    "}",
+    "]",
+    "]}",
+    "[}",
+    "{]",
+    '"}',
+    '{"a":"',
+    '{"a":"\\',
+    '\\"',
+    '"\\"',
+    "“",
+    "[“a”,",
+    "/*",
+    "[/*",
+    "[//",
+    "[#",
+    "[1 ",
+    "[1,\n",
+    "[,",
+    "[ ,",
+    "[tru",
+    "[True,",
+    "[None ",
+    "[a,",
+    "{a:",
+    "{a:b,",
+    "{a:1,",
+    "{ ",
+    "[ ",
+    "\n",
+    " ",
+    "[...,",
+    "\\boxed{",
+    "\\boxed{4}",
+    "Answer: ",
+    "answer is ",
+    "= ",
+    "1,",
+    "1 ",
+    "$1,299",
+    "9",
+    "-",
+    "1.1.",
+    "```json\n{}\n```\n",
+    "```json\n",
+    "<think>{}",
+    "{}</think>",
+    "[THINK]",
+    '{"a":"b" "',
+    '{"a":"<think>"},',
+    "\x00",
+    "\ud800",
+    "４",
+    "é{",
+    "[[1],",
+    '{"a":{"b":[',
+    '["a"b',
+    '"a" "b" ',
+    '{"a":"b"c',
+    "{a",
+    "{a ",
+    "a: ",
+    "{'",
+    "{'a'",
+    "yes",
+    "No, ",
+    "[']",
+    '{"a":1]',
+    '{"a":1}\n',
+    "{'a':1}\n",
+    "<a>",
+    "<a",
+    "&",
+    "[1]x",
+    "[,]",
+    '["',
+    '"]',
+    '"},',
+    '"],"',
+    '", "',
+    '":"',
+    '""',
+    '"""',
+    "'''",
+    '("',
+    ")",
+    '"//',
+    '"/*',
+    '"#',
+    '"\n',
+    ',\n"',
+    '{"x" ',
+    '"<',
+    '" + "',
+    "«",
+    "「",
+    "a b: ",
+    '"a": "b "',
+    "&quot;",
+    "> ",
+    '{\\"',
+    "<answer>",
+    "<!--",
+    '"<!--',
+    "，",
+    "：",
+    "0x",
+    'b"',
+    "1 kg,",
+    "1 2 ",
+    "not ",
+    '[[[["',
+    '"}"',
+    '"], "',
+    '"}, {"',
+    '" ;',
+    '"\n"',
+    '"\n"a",',
+    "- ",
+    '\n- "',
+    "1. ",
+    "#fff,",
+    "f(",
+    "f(),",
+    "$1,000",
+    "a, b ",
+    '("a" ',
+    "(1)",
+    "{{",
+    '{{"',
+    "［",
+    "、",
+    ":a =>",
+    "->",
+    '[{"a":1},"a":',
+    '\\"',
+    '\\"}',
+    "...(",
+    "1.000.",
+    "A ",
+    "true\n",
+    "&lt;",
+    '"C:\\',
+    '"C:\\",',
+    '"};',
+    'x "y"} ',
+    '"\nk: 1',
+    "C++ ",
+    '"a", \\n',
+    '{"a": ... no, it goes on:\n',
+]
 PREFIXES = [
     "",
     "[",
@@ -58,17 +227,57 @@ PREFIXES = [
     '{"a":[1,2,',
     "```json\n",
 ]
-SCHEMAS: list[Any] = [None, "object", "number", "boolean", "string[]", {"type": "string", "enum": ["a", "b c"]}]
+SCHEMAS: list[Any] = [
+    None,
+    "object",
+    "number",
+    "boolean",
+    "string[]",
+    {"type": "string", "enum": ["a", "b c"]},
+]
 UNION = {
-    "$defs": {"n": {"oneOf": [{"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}}, {"type": "string"}]}},
+    "$defs": {
+        "n": {
+            "oneOf": [
+                {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}},
+                {"type": "string"},
+            ]
+        }
+    },
     "$ref": "#/$defs/n",
 }
 OBJECTS = {"type": "array", "uniqueItems": True, "items": {"type": "object", "required": ["a"]}}
 XML_PIECES = [
-    "<a>", "</a>", "<a/>", "<!", "<!--", "<?", "<![CDATA[", "<", "<<", "&", "&amp;", "&x;", "<think>", "</think>",
-    "<a></think>", "<a b='", '<a b="c">', "<a b=c>", "<answer>", "<a>x</b>", "</", "<a ", "]]>", "-->", "<a>\n",
-    '<a b="c" d"', '<a b="c"d" ', "<a@b", "&lt;a&gt;",
-]  # fmt: skip
+    "<a>",
+    "</a>",
+    "<a/>",
+    "<!",
+    "<!--",
+    "<?",
+    "<![CDATA[",
+    "<",
+    "<<",
+    "&",
+    "&amp;",
+    "&x;",
+    "<think>",
+    "</think>",
+    "<a></think>",
+    "<a b='",
+    '<a b="c">',
+    "<a b=c>",
+    "<answer>",
+    "<a>x</b>",
+    "</",
+    "<a ",
+    "]]>",
+    "-->",
+    "<a>\n",
+    '<a b="c" d"',
+    '<a b="c"d" ',
+    "<a@b",
+    "&lt;a&gt;",
+]
 ROWS: dict[str, Any] = {
     "type": "array",
     "items": {
@@ -80,13 +289,41 @@ ROWS: dict[str, Any] = {
 OTHER_FORMS: list[tuple[str, Any]] = [
     (piece, schema)
     for piece in (
-        "- ", "- a\n", "a: ", "a: b\n", "a: b\n\n", "a:\n  ", "|", "| a ", "| a | b |\n", "|---", "|---|---|\n",
-        "a,b\n", "a,", "1. a: b\n", "## a\n", "**a**\n", "P(a=", "P(a='x'),", "<a>", "<a>1</a>", "<parameter=a>",
-        "<arg_key>a</arg_key>", '{"x": ', '{"x": [],', "```yaml\na: b\n```\n", "```\n- a\n", "> a: b\n", "a b c d\n",
-        "12 kg\n", "Answer:\n", "**1** ", "#### 1\n",
+        "- ",
+        "- a\n",
+        "a: ",
+        "a: b\n",
+        "a: b\n\n",
+        "a:\n  ",
+        "|",
+        "| a ",
+        "| a | b |\n",
+        "|---",
+        "|---|---|\n",
+        "a,b\n",
+        "a,",
+        "1. a: b\n",
+        "## a\n",
+        "**a**\n",
+        "P(a=",
+        "P(a='x'),",
+        "<a>",
+        "<a>1</a>",
+        "<parameter=a>",
+        "<arg_key>a</arg_key>",
+        '{"x": ',
+        '{"x": [],',
+        "```yaml\na: b\n```\n",
+        "```\n- a\n",
+        "> a: b\n",
+        "a b c d\n",
+        "12 kg\n",
+        "Answer:\n",
+        "**1** ",
+        "#### 1\n",
     )
     for schema in ("string[]", "number", ROWS, ROWS["items"])
-]  # fmt: skip
+]
 """Pieces of answers that are not JSON, each with a schema that asks for what they could be."""
 
 Text = tuple[str, Callable[[int], str], str, Any]
@@ -96,27 +333,71 @@ Text = tuple[str, Callable[[int], str], str, Any]
 def hostile_texts() -> list[Text]:
     repeated = [(prefix, piece) for prefix in PREFIXES for piece in PIECES]
     texts: list[Text] = [
-        (f"{prefix!r} + {piece!r} * n", partial(repeat, prefix, piece), "json", SCHEMAS[index % len(SCHEMAS)])
+        (
+            f"{prefix!r} + {piece!r} * n",
+            partial(repeat, prefix, piece),
+            "json",
+            SCHEMAS[index % len(SCHEMAS)],
+        )
         for index, (prefix, piece) in enumerate(repeated)
     ]
     texts += [
         ("[ * n + ] * n", lambda n: "[" * (n // 2) + "]" * (n // 2), "json", "number"),
-        ('{"a": * n + } * n', lambda n: '{"a":' * (n // 6) + "1" + "}" * (n // 6), "json", "object"),
-        ("valid list of numbers", lambda n: "[" + "1," * (n // 2) + "1]", "json", {"items": {"type": "integer"}}),
+        (
+            '{"a": * n + } * n',
+            lambda n: '{"a":' * (n // 6) + "1" + "}" * (n // 6),
+            "json",
+            "object",
+        ),
+        (
+            "valid list of numbers",
+            lambda n: "[" + "1," * (n // 2) + "1]",
+            "json",
+            {"items": {"type": "integer"}},
+        ),
         ("one long number", lambda n: "1" * n, "json", "number"),
         ("list of one long number", lambda n: "[" + "1" * n + "]", "json", None),
         ("one long string, cut", lambda n: '{"a": "' + "x" * n, "json", "object"),
         ("deep, then wide", lambda n: "[" * 201 + "1," * (n // 2), "json", "number"),
-        ("different objects under uniqueItems",
-         lambda n: json.dumps([{"a": number} for number in range(n // 12)]), "json", OBJECTS),
-        ("objects under a recursive union", lambda n: '{"a":' * 150 + json.dumps("x" * n) + "}" * 150, "json", UNION),
-        ("texts that hold objects", lambda n: json.dumps(["{'a': 1}"] * (n // 12)), "json", "object[]"),
-        ("objects with broken texts", lambda n: "{},".join(['{"a":"[\'x"}'] * (n // 14)), "json", OBJECTS),
-        ("one text that holds a broken list", lambda n: json.dumps("['" * (n // 2)), "json", "array"),
+        (
+            "different objects under uniqueItems",
+            lambda n: json.dumps([{"a": number} for number in range(n // 12)]),
+            "json",
+            OBJECTS,
+        ),
+        (
+            "objects under a recursive union",
+            lambda n: '{"a":' * 150 + json.dumps("x" * n) + "}" * 150,
+            "json",
+            UNION,
+        ),
+        (
+            "texts that hold objects",
+            lambda n: json.dumps(["{'a': 1}"] * (n // 12)),
+            "json",
+            "object[]",
+        ),
+        (
+            "objects with broken texts",
+            lambda n: "{},".join(['{"a":"[\'x"}'] * (n // 14)),
+            "json",
+            OBJECTS,
+        ),
+        (
+            "one text that holds a broken list",
+            lambda n: json.dumps("['" * (n // 2)),
+            "json",
+            "array",
+        ),
         ("an attribute of quotes", lambda n: '<a b="c' + 'x"' * (n // 2) + ">", "xml", None),
         ("attributes without ends", lambda n: "<a " + 'b="c ' * (n // 5) + ">", "xml", None),
-        ("a list under a recursive union", lambda n: "[" + '{"a":"b"},' * (n // 10) + "1]", "json", UNION),
-    ]  # fmt: skip
+        (
+            "a list under a recursive union",
+            lambda n: "[" + '{"a":"b"},' * (n // 10) + "1]",
+            "json",
+            UNION,
+        ),
+    ]
     texts += [
         (
             f"{piece!r} * n{size or ''}",
@@ -153,19 +434,23 @@ def seconds(call: Callable[[], object]) -> float:
 
 def valid_text() -> str:
     record = {
-        "summary": "The committee met twice and settled on the second proposal after a long talk about cost.",
+        "summary": "The committee met twice and settled on the second proposal after a long talk "
+        "about cost.",
         "score": 0.87,
         "accepted": True,
         "labels": ["finance", "planning", "minutes"],
         "items": [
-            {"name": f"item {i}", "price": 12.5 + i, "count": i, "note": None, "tags": ["a", "b"]} for i in range(11)
+            {"name": f"item {i}", "price": 12.5 + i, "count": i, "note": None, "tags": ["a", "b"]}
+            for i in range(11)
         ],
     }
     return json.dumps(record)
 
 
 def ratio(schema: str | None, rounds: int = 400, repeat: int = 20) -> float:
-    """Median over rounds of time(parse_output) / time(json.loads), the two measured side by side."""
+    """Median over rounds of time(parse_output) / time(json.loads), the two measured side by
+    side.
+    """
     text = valid_text()
     ratios: list[float] = []
     for _ in range(rounds):
@@ -183,7 +468,9 @@ def measure(show: int, part: slice, say: Callable[[str], None]) -> list[Figure]:
     growths: list[float] = []
     for elapsed, index in times[: max(show, 12)]:
         text = texts[index]
-        worst.append((min(elapsed, read_seconds(text), read_seconds(text)), f"{text[0]} (schema {text[3]})"))
+        worst.append(
+            (min(elapsed, read_seconds(text), read_seconds(text)), f"{text[0]} (schema {text[3]})")
+        )
         by_size = [min(read_seconds(text, size) for _ in range(2)) for size in SIZES]
         growths.append(max(larger / smaller for smaller, larger in pairwise(by_size)))
     worst.sort(reverse=True)
@@ -192,7 +479,12 @@ def measure(show: int, part: slice, say: Callable[[str], None]) -> list[Figure]:
     return [
         Figure("parse_output, valid 1 kB JSON : json.loads", ratio(None), "", GOAL_RATIO),
         Figure('  the same with schema "object"', ratio("object"), "", GOAL_RATIO),
-        Figure(f"parse_output, worst of {len(texts)} hostile 1 MB texts", worst[0][0], "s", GOAL_HOSTILE_S),
+        Figure(
+            f"parse_output, worst of {len(texts)} hostile 1 MB texts",
+            worst[0][0],
+            "s",
+            GOAL_HOSTILE_S,
+        ),
         Figure("  largest growth per doubling, 0.25 to 2 MB", max(growths), "", GOAL_GROWTH),
     ]
 
@@ -207,7 +499,11 @@ def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--show", type=int, default=3, help="how many of the slowest texts to name")
     parser.add_argument(
-        "--part", type=every_nth, default="1/1", metavar="K/N", help="only every Nth text, from the Kth on"
+        "--part",
+        type=every_nth,
+        default="1/1",
+        metavar="K/N",
+        help="only every Nth text, from the Kth on",
     )
     arguments = parser.parse_args()
     report(measure(arguments.show, arguments.part, remarks(arguments.json)), as_json=arguments.json)

@@ -12,7 +12,9 @@ NO_VALUE = "<no value>"
 
 @dataclass
 class Pair:
-    """`checks`: the expected value of each path, `()` for the whole. `partial`: ignore null and further members."""
+    """`checks`: the expected value of each path, `()` for the whole. `partial`: ignore null and
+    further members.
+    """
 
     text: str
     schema: Any
@@ -22,12 +24,16 @@ class Pair:
 
 @dataclass
 class Extract:
-    """The pairs of one suite, one for each text and schema, and the number of calls by what became of them."""
+    """The pairs of one suite, one for each text and schema, and the number of calls by what became
+    of them.
+    """
 
     pairs: dict[str, Pair] = field(default_factory=dict[str, Pair])
     calls: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, text: str, schema: Any, path: tuple[Any, ...], expected: Any, partial: bool = False) -> None:
+    def add(
+        self, text: str, schema: Any, path: tuple[Any, ...], expected: Any, partial: bool = False
+    ) -> None:
         pair = self.pairs.setdefault(json.dumps([text, schema]), Pair(text, schema, {}, partial))
         pair.checks.setdefault(path, expected)
 
@@ -44,5 +50,7 @@ class Extract:
 
 
 def expected_of(text: str) -> Any:
-    """The value of an expected JSON text; an empty one says that there is no value. Raises ValueError."""
+    """The value of an expected JSON text; an empty one says that there is no value. Raises
+    ValueError.
+    """
     return json.loads(text) if text.strip() else NO_VALUE

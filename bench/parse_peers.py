@@ -1,10 +1,11 @@
-"""What other parsers read, for `parse_public.py`: reads [[text, schema], …] and writes [[found, value], …], as JSON.
+"""What other parsers read, for `parse_public.py`: reads [[text, schema], …] and writes [[found,
+value], …], as JSON.
 
     python bench/parse_peers.py READER < texts.json
 
-It runs in an environment with the packages of `parse_peers.txt` and does not import `evaluator`. Every parser is called
-as its documentation says. An exception, and more than 10 s for one text, is `[false, null]`. Exit code 3: not
-installed.
+It runs in an environment with the packages of `parse_peers.txt` and does not import `evaluator`.
+Every parser is called as its documentation says. An exception, and more than 10 s for one text, is
+`[false, null]`. Exit code 3: not installed.
 """
 
 import json

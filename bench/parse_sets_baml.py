@@ -1,4 +1,6 @@
-"""Extracts pairs from BAML's `test_deserializer!(name, file, text, type, json)`; see `parse_sets.py`."""
+"""Extracts pairs from BAML's `test_deserializer!(name, file, text, type, json)`; see
+`parse_sets.py`.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +71,13 @@ def _json(tokens: list[str]) -> Any:
     if tokens[:3] == ["json", "!", "("]:
         tokens = tokens[3:-1]
     kept = [
-        token for token, after in zip(tokens, [*tokens[1:], ""], strict=True) if token != "," or after not in ("]", "}")
+        token
+        for token, after in zip(tokens, [*tokens[1:], ""], strict=True)
+        if token != "," or after not in ("]", "}")
     ]
-    return json.loads("".join(json.dumps(t[1:]) if t[0] == '"' else t + "0" * t.endswith(".") for t in kept))
+    return json.loads(
+        "".join(json.dumps(t[1:]) if t[0] == '"' else t + "0" * t.endswith(".") for t in kept)
+    )
 
 
 def _schema(kind: list[str], declarations: str | None) -> Schema:
@@ -103,7 +109,9 @@ def _rust_type(node: ast.expr, texts: dict[str, str]) -> Any:
             return [_rust_type(item, texts) for item in items]
         case ast.Attribute(attr=name):
             return BASIC[name.lower()]
-        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[]) if name.lower() not in BASIC:
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[]) if (
+            name.lower() not in BASIC
+        ):
             return _made(name, [_rust_type(owner, texts)])
         case ast.Call(func=ast.Attribute(attr=name), args=items):
             return _made(name, [_rust_type(item, texts) for item in items])
@@ -136,7 +144,9 @@ def _made(name: str, items: list[Any]) -> Any:
 def declared(source: str) -> dict[str, Schema]:
     """The classes and enums of BAML source as JSON Schemas. Raises Unsuitable or ValueError."""
     source = re.sub(r"//[^\n]*", "", source)
-    source = re.sub(r'@description\((?:"(?:\\.|[^"\\])*"|#".*?"#)\)', "@described", source, flags=re.S)
+    source = re.sub(
+        r'@description\((?:"(?:\\.|[^"\\])*"|#".*?"#)\)', "@described", source, flags=re.S
+    )
     definitions: dict[str, Schema] = {}
     for kind, name, body in re.findall(r"\b(class|enum)\s+(\w+)\s*\{([^{}]*)\}", source):
         members = body.replace("@described", "") if kind == "class" else body
@@ -159,7 +169,9 @@ def _class(body: str) -> Schema:
             members[name] = _union(tokens)
             if tokens:
                 raise ValueError
-    required = [name for name, schema in members.items() if BASIC["null"] not in schema.get("anyOf", [])]
+    required = [
+        name for name, schema in members.items() if BASIC["null"] not in schema.get("anyOf", [])
+    ]
     return {"type": "object", "properties": members, "required": required}
 
 

@@ -1,4 +1,6 @@
-"""Extracts pairs from Python tests by interpreting them as far as their values are literals; see `parse_sets.py`."""
+"""Extracts pairs from Python tests by interpreting them as far as their values are literals; see
+`parse_sets.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from typing import Any
 from parse_pairs import Extract, expected_of
 
 OPTIONS = {"return_objects", "skip_json_loads", "ensure_ascii", "logging", "schema"}
-TEXT_PARSERS = {"repair_json", "extract_json_from_codeblock", "extract_json_from_stream", "strip_markdown_fences"}
+TEXT_PARSERS = {
+    "repair_json",
+    "extract_json_from_codeblock",
+    "extract_json_from_stream",
+    "strip_markdown_fences",
+}
 VALUE_PARSERS = {"loads", "parse_json"}
 PART_PARSERS = {"fix", "fix_fast"}
 """They return the JSON text in two parts."""
@@ -20,7 +27,9 @@ PARSERS = TEXT_PARSERS | VALUE_PARSERS | PART_PARSERS
 
 @dataclass(frozen=True)
 class Read:
-    """What a call of a parser returns, in the interpreted tests: `path` leads to the item that is meant."""
+    """What a call of a parser returns, in the interpreted tests: `path` leads to the item that is
+    meant.
+    """
 
     call: ast.Call
     text: str
@@ -38,7 +47,9 @@ class PythonTests:
 
     def __init__(self, source: str, extract: Extract) -> None:
         self.extract, self.outcome, tree = extract, dict[int, str](), ast.parse(source)
-        self.functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        self.functions = {
+            node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+        }
         for function in self.functions.values():
             if function.name.startswith("test"):
                 for values in self.rows(function):
@@ -49,13 +60,19 @@ class PythonTests:
     def rows(self, function: ast.FunctionDef) -> list[dict[str, Any]]:
         """The arguments of each run of a test, from its `parametrize`."""
         for decorator in function.decorator_list:
-            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("parametrize"):
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith(
+                "parametrize"
+            ):
                 try:
                     names, table = (self.value(argument, {}) for argument in decorator.args[:2])
                 except (NotLiteral, ValueError):
                     return []
-                names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-                return [dict(zip(names, row if len(names) > 1 else [row], strict=True)) for row in table]
+                names = (
+                    [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+                )
+                return [
+                    dict(zip(names, row if len(names) > 1 else [row], strict=True)) for row in table
+                ]
         return [{}]
 
     def run(self, body: Sequence[ast.stmt], names: dict[str, Any], depth: int) -> None:
@@ -89,7 +106,9 @@ class PythonTests:
                     self.run(body, names, depth)
             case ast.Try(body=body):
                 self.run(body, names, depth)
-            case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if name in self.functions and depth < 3:
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if (
+                name in self.functions and depth < 3
+            ):
                 self.run(self.functions[name].body, self.arguments(call, names), depth + 1)
             case _:
                 pass
@@ -97,7 +116,9 @@ class PythonTests:
     def arguments(self, call: ast.Call, names: dict[str, Any]) -> dict[str, Any]:
         assert isinstance(call.func, ast.Name)
         parameters = [argument.arg for argument in self.functions[call.func.id].args.args]
-        found = dict(zip(parameters, (self.value(argument, names) for argument in call.args), strict=False))
+        found = dict(
+            zip(parameters, (self.value(argument, names) for argument in call.args), strict=False)
+        )
         if any(word.arg not in parameters for word in call.keywords):
             raise NotLiteral
         return found | {str(word.arg): self.value(word.value, names) for word in call.keywords}
@@ -130,7 +151,11 @@ class PythonTests:
             case ast.Tuple(elts=items):
                 return tuple(self.value(item, names) for item in items)
             case ast.Dict(keys=keys, values=values) if None not in keys:
-                return {self.value(k, names): self.value(v, names) for k, v in zip(keys, values, strict=True) if k}
+                return {
+                    self.value(k, names): self.value(v, names)
+                    for k, v in zip(keys, values, strict=True)
+                    if k
+                }
             case ast.BinOp(left=left, op=ast.Add(), right=right):
                 return self.value(left, names) + self.value(right, names)
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
@@ -139,7 +164,11 @@ class PythonTests:
                 return -self.value(operand, names)
             case ast.Subscript(value=owner, slice=key):
                 found, index = self.value(owner, names), self.value(key, names)
-                return replace(found, path=(*found.path, index)) if isinstance(found, Read) else found[index]
+                return (
+                    replace(found, path=(*found.path, index))
+                    if isinstance(found, Read)
+                    else found[index]
+                )
             case ast.Call():
                 return self.called(node, names)
             case _:
@@ -157,7 +186,11 @@ class PythonTests:
         ):
             found = self.value(call.args[-1], names)
             return float(found) if name == "float" else found
-        if function is not None and isinstance(function.body[-1], ast.Return) and function.args.kwarg is None:
+        if (
+            function is not None
+            and isinstance(function.body[-1], ast.Return)
+            and function.args.kwarg is None
+        ):
             return self.value(function.body[-1].value or call, self.arguments(call, names))
         raise NotLiteral
 
@@ -170,7 +203,9 @@ class PythonTests:
             raise NotLiteral
         text = self.value(call.args[0], names)
         text = text if isinstance(text, str) else "".join(text)
-        loaded = function_name(call) in VALUE_PARSERS or bool(words.get("return_objects") or words.get("logging"))
+        loaded = function_name(call) in VALUE_PARSERS or bool(
+            words.get("return_objects") or words.get("logging")
+        )
         read = Read(call, text, words.get("schema"), loaded)
         return (read, None) if words.get("logging") else read
 

@@ -1,4 +1,6 @@
-"""Tokens of TypeScript and Rust, as far as the extraction of test cases needs them; see `parse_sets.py`."""
+"""Tokens of TypeScript and Rust, as far as the extraction of test cases needs them; see
+`parse_sets.py`.
+"""
 
 from __future__ import annotations
 

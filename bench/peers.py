@@ -2,9 +2,10 @@
 
     python bench/peers.py NAME URL COUNT CONCURRENCY
 
-Each does what `batch.py` does: one call a sample, one scorer that looks for the target in the answer, so many at once.
-Every peer is used as its documentation says, with its own client where it has one. Exit code 3: not installed.
-promptfoo, a program of its own, is not among these: `batch.py` calls `promptfoo` here.
+Each does what `batch.py` does: one call a sample, one scorer that looks for the target in the
+answer, so many at once. Every peer is used as its documentation says, with its own client where it
+has one. Exit code 3: not installed. promptfoo, a program of its own, is not among these: `batch.py`
+calls `promptfoo` here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ KEY = "bench-key-of-no-use"
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    return [{"id": str(number), "target": "42", "prompt": prompt(number)} for number in range(count)]
+    return [
+        {"id": str(number), "target": "42", "prompt": prompt(number)} for number in range(count)
+    ]
 
 
 def prompt(number: int) -> str:
@@ -45,10 +48,15 @@ def pydantic_evals(url: str, count: int, concurrency: int) -> float:
     client = AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0)
 
     async def answer(text: str) -> str:
-        done = await client.chat.completions.create(model="bench", messages=[{"role": "user", "content": text}])
+        done = await client.chat.completions.create(
+            model="bench", messages=[{"role": "user", "content": text}]
+        )
         return done.choices[0].message.content or ""
 
-    cases = [Case(name=row["id"], inputs=row["prompt"], expected_output=row["target"]) for row in rows(count)]
+    cases = [
+        Case(name=row["id"], inputs=row["prompt"], expected_output=row["target"])
+        for row in rows(count)
+    ]
     dataset: Any = Dataset(name="bench", cases=cases, evaluators=[Includes()])
     started = time.perf_counter()
     found = dataset.evaluate_sync(answer, max_concurrency=concurrency, progress=False)
@@ -65,14 +73,20 @@ def inspect_ai(url: str, count: int, concurrency: int) -> float:
     from inspect_ai.solver import generate
 
     os.environ.update(BENCH_API_KEY=KEY, BENCH_BASE_URL=url)
-    samples = [Sample(input=row["prompt"], target=row["target"], id=row["id"]) for row in rows(count)]
+    samples = [
+        Sample(input=row["prompt"], target=row["target"], id=row["id"]) for row in rows(count)
+    ]
     task = Task(dataset=MemoryDataset(samples), solver=generate(), scorer=includes())
     with tempfile.TemporaryDirectory() as logs:
         started = time.perf_counter()
         (log,) = evaluate(
-            task, model="openai-api/bench/bench", log_dir=logs, display="none", max_connections=concurrency,
+            task,
+            model="openai-api/bench/bench",
+            log_dir=logs,
+            display="none",
+            max_connections=concurrency,
             max_samples=concurrency,
-        )  # fmt: skip
+        )
         elapsed = time.perf_counter() - started
     scores = log.results.scores[0].metrics["accuracy"].value if log.results else 0
     check(round(scores * count), count)
@@ -92,8 +106,13 @@ def dspy(url: str, count: int, concurrency: int) -> float:
     def found(example: Any, prediction: Any, trace: Any = None) -> bool:
         return example.target in prediction.answer
 
-    examples = [dspy.Example(prompt=row["prompt"], target=row["target"]).with_inputs("prompt") for row in rows(count)]
-    evaluate = dspy.Evaluate(devset=examples, metric=found, num_threads=concurrency, display_progress=False)
+    examples = [
+        dspy.Example(prompt=row["prompt"], target=row["target"]).with_inputs("prompt")
+        for row in rows(count)
+    ]
+    evaluate = dspy.Evaluate(
+        devset=examples, metric=found, num_threads=concurrency, display_progress=False
+    )
     started = time.perf_counter()
     score = evaluate(Answer()).score
     elapsed = time.perf_counter() - started
@@ -104,13 +123,17 @@ def dspy(url: str, count: int, concurrency: int) -> float:
 def promptfoo(command: str, folder: Path, url: str, count: int, concurrency: int) -> float:
     """Samples a second of the program `command`, by the duration in its own results.
 
-    That covers calls, assertions and its database in `folder`, which is made; not the start of the process nor the
-    results' file. With telemetry off it still sends one event to say so: a proxy that is not there holds it back.
+    That covers calls, assertions and its database in `folder`, which is made; not the start of the
+    process nor the results' file. With telemetry off it still sends one event to say so: a proxy
+    that is not there holds it back.
     Raises: SystemExit, if not all samples passed.
     """
     folder.mkdir()
     tests = [
-        {"vars": {"prompt": row["prompt"]}, "assert": [{"type": "contains", "value": row["target"]}]}
+        {
+            "vars": {"prompt": row["prompt"]},
+            "assert": [{"type": "contains", "value": row["target"]}],
+        }
         for row in rows(count)
     ]
     provider = {"id": "openai:chat:bench", "config": {"apiBaseUrl": url, "apiKey": KEY}}
@@ -118,13 +141,20 @@ def promptfoo(command: str, folder: Path, url: str, count: int, concurrency: int
     (folder / "promptfooconfig.json").write_text(json.dumps(config), encoding="utf-8")
     switched_off = ("TELEMETRY", "UPDATE", "SHARING", "REMOTE_GENERATION", "RUNTIME_WARNINGS")
     environment = {**os.environ, **{f"PROMPTFOO_DISABLE_{what}": "1" for what in switched_off}}
-    environment |= {"PROMPTFOO_CONFIG_DIR": str(folder / "home"), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    environment |= {
+        "PROMPTFOO_CONFIG_DIR": str(folder / "home"),
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+    }
     arguments = ["--max-concurrency", str(concurrency), "--output", "results.json"]
     switches = ["--no-cache", "--no-share", "--no-table", "--no-progress-bar"]
     done = subprocess.run(
         [command, "eval", "--config", "promptfooconfig.json", *arguments, *switches],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"promptfoo: {done.stdout[-1000:]}{done.stderr[-1000:]}")
     stats = json.loads((folder / "results.json").read_text(encoding="utf-8"))["results"]["stats"]

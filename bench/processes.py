@@ -1,9 +1,11 @@
-"""The engine of processes against one process, for a scorer that keeps a CPU busy: samples per second and in total.
+"""The engine of processes against one process, for a scorer that keeps a CPU busy: samples per
+second and in total.
 
     python bench/processes.py [--samples 160] [--ms 100] [--workers 2]
 
-Each sample asks a simulated model, and a scorer computes for about `--ms`. The CPUs of this machine, and whatever else
-runs on it, bound what can be gained. The ratio counts everything, including the start of the processes.
+Each sample asks a simulated model, and a scorer computes for about `--ms`. The CPUs of this
+machine, and whatever else runs on it, bound what can be gained. The ratio counts everything,
+including the start of the processes.
 """
 
 from __future__ import annotations
@@ -24,13 +26,20 @@ TEMPLATE = """<task name="ask" type="atomic"><description>Ask</description>
 <inputs><input name="n" required="true">n</input></inputs><instructions>{{ n }}</instructions></task>"""
 
 
-async def seconds(evaluator: Evaluator, rounds: int, samples: int, folder: Path, **options: Any) -> float:
+async def seconds(
+    evaluator: Evaluator, rounds: int, samples: int, folder: Path, **options: Any
+) -> float:
     """The wall time of one batch."""
     started = time.perf_counter()
     batch = await run_batch(
-        "ask", [{"id": str(n), "n": str(n)} for n in range(samples)], evaluator=evaluator, scorers=[busy_for(rounds)],
-        output=folder, limits={"concurrency": CONCURRENCY}, **options,
-    )  # fmt: skip
+        "ask",
+        [{"id": str(n), "n": str(n)} for n in range(samples)],
+        evaluator=evaluator,
+        scorers=[busy_for(rounds)],
+        output=folder,
+        limits={"concurrency": CONCURRENCY},
+        **options,
+    )
     assert batch.is_complete and batch.summary.counts.passed == samples
     return time.perf_counter() - started
 
@@ -39,15 +48,25 @@ async def measure(samples: int, ms: float, workers: int, folder: Path, say: Any)
     rounds = rounds_for(ms)
     (folder / "ask.xml").write_text(TEMPLATE)
     library = TemplateLibrary.load(folder / "ask.xml", shipped=False)
-    evaluator = Evaluator(library, "offline", backend=SimulatedBackend(), tasks_dir=None, roots=[folder])
+    evaluator = Evaluator(
+        library, "offline", backend=SimulatedBackend(), tasks_dir=None, roots=[folder]
+    )
     one = await seconds(evaluator, rounds, samples, folder / "one")
-    several = await seconds(evaluator, rounds, samples, folder / "several", engine="processes", workers=workers)
+    several = await seconds(
+        evaluator, rounds, samples, folder / "several", engine="processes", workers=workers
+    )
     await evaluator.aclose()
     say(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}; {samples} samples of {ms:g} ms")
     return [
         Figure("one process", one, "s"),
         Figure(f"{workers} workers", several, "s"),
-        Figure(f"{workers} workers against one process", one / several, "x", goal=0.9 * workers, at_least=True),
+        Figure(
+            f"{workers} workers against one process",
+            one / several,
+            "x",
+            goal=0.9 * workers,
+            at_least=True,
+        ),
     ]
 
 
@@ -59,7 +78,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where to write; stays")
     args = parser.parse_args()
     with work_folder(args.folder) as folder:
-        found = asyncio.run(measure(args.samples, args.ms, args.workers, folder, remarks(args.json)))
+        found = asyncio.run(
+            measure(args.samples, args.ms, args.workers, folder, remarks(args.json))
+        )
     report(found, as_json=args.json)
 
 

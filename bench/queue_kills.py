@@ -1,8 +1,9 @@
 """Workers of a queue that are killed (SIGKILL) at random, and what has to be true in the end.
 
-Every entry ends once, with attempts that add up; no entry runs twice at the same time; each task file belongs to one
-attempt; every published file that was seen is a state that the queue had at one moment. `killed` raises AssertionError
-otherwise. The database logs each version of each entry for that, with a trigger.
+Every entry ends once, with attempts that add up; no entry runs twice at the same time; each task
+file belongs to one attempt; every published file that was seen is a state that the queue had at one
+moment. `killed` raises AssertionError otherwise. The database logs each version of each entry for
+that, with a trigger.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from evaluator.queue.document import document_bytes, read_document
 from evaluator.queue.entries import QueueDocument, entry_id
 
 TEXT = "write the daily report"
-TEMPLATE = '<task name="do"><description>Write the daily report</description><instructions>DO</instructions></task>'
+TEMPLATE = (
+    '<task name="do"><description>Write the daily '
+    "report</description><instructions>DO</instructions></task>"
+)
 WORKER = """
 import asyncio, fcntl, os, sys
 from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
@@ -53,7 +57,9 @@ evaluator = Evaluator(
 with TaskQueue(f"{folder}/queue") as queue:
     queue.work_sync(evaluator, workers=entries_at_once, until_empty=True, verifiers=[exclusively])
 """
-_RESULT = re.compile(r"(?P<task>TASK-\d+): fine(?: \(interrupted (?P<times>once|\d+)(?: times)?\))?")
+_RESULT = re.compile(
+    r"(?P<task>TASK-\d+): fine(?: \(interrupted (?P<times>once|\d+)(?: times)?\))?"
+)
 LOG = """
 CREATE TABLE version (sequence INTEGER PRIMARY KEY, document TEXT);
 CREATE TRIGGER entry_version AFTER UPDATE OF document ON entry
@@ -63,7 +69,9 @@ BEGIN INSERT INTO version (document) VALUES (new.document); END;
 
 @dataclass(frozen=True)
 class Killed:
-    """How many workers were killed, the attempts that this cost, and the published files that were checked."""
+    """How many workers were killed, the attempts that this cost, and the published files that were
+    checked.
+    """
 
     kills: int
     attempts_lost: int
@@ -79,10 +87,19 @@ def fill(folder: Path, entries: int, workers: int, *, log: bool = False) -> Task
     if log:
         with closing(sqlite3.connect(folder / "queue" / "queue.sqlite")) as database:
             database.executescript(LOG)
-    text = document_bytes(QueueDocument("", entry_id(entries), tuple(
-        QueueEntry(entry_id(n), TEXT, TEXT, "unknown", "pending", 0, 1000, "2026-03-08T09:00:00Z")
-        for n in range(1, entries + 1)
-    ), workers))  # fmt: skip
+    text = document_bytes(
+        QueueDocument(
+            "",
+            entry_id(entries),
+            tuple(
+                QueueEntry(
+                    entry_id(n), TEXT, TEXT, "unknown", "pending", 0, 1000, "2026-03-08T09:00:00Z"
+                )
+                for n in range(1, entries + 1)
+            ),
+            workers,
+        )
+    )
     (folder / "in.json").write_bytes(text)
     queue.import_file(folder / "in.json")
     queue.publish()
@@ -90,12 +107,18 @@ def fill(folder: Path, entries: int, workers: int, *, log: bool = False) -> Task
 
 
 def killed(
-    folder: Path, entries: int, *, processes: int, at_once: int = 1, latency_s: float = 0.2, kills: int | None = None
+    folder: Path,
+    entries: int,
+    *,
+    processes: int,
+    at_once: int = 1,
+    latency_s: float = 0.2,
+    kills: int | None = None,
 ) -> Killed:
     """Runs `entries` with `processes` workers that are killed and replaced again and again.
 
-    Without `kills` a random one about once a second, else that many times one that runs an entry, spread over the
-    entries. Raises: AssertionError.
+    Without `kills` a random one about once a second, else that many times one that runs an entry,
+    spread over the entries. Raises: AssertionError.
     """
     choose, done_kills, started = random.Random(1), 0, time.monotonic()
     files: dict[str, Mapping[str, str]] = {}
@@ -140,7 +163,9 @@ def _stopped_while_it_runs(queue: TaskQueue, worker: subprocess.Popen[bytes]) ->
 
 def _check_entries(folder: Path, found: list[QueueEntry], entries: int) -> None:
     assert [entry.id for entry in found] == [entry_id(n) for n in range(1, entries + 1)]
-    assert not (folder / "locks" / "TWICE").exists(), "two attempts of an entry ran at the same time"
+    assert not (folder / "locks" / "TWICE").exists(), (
+        "two attempts of an entry ran at the same time"
+    )
     tasks: set[str] = set()
     for entry in found:
         attempts = entry.strategies_tried
@@ -148,16 +173,24 @@ def _check_entries(folder: Path, found: list[QueueEntry], entries: int) -> None:
         assert [attempt.attempt for attempt in attempts] == list(range(1, len(attempts) + 1)), entry
         found_result = _RESULT.fullmatch(attempts[-1].result)
         assert found_result is not None, entry
-        task, interruptions = found_result["task"], int((found_result["times"] or "0").replace("once", "1"))
-        # A worker that is killed between a claim and the begin of the attempt leaves an attempt that cannot be resumed.
+        task, interruptions = (
+            found_result["task"],
+            int((found_result["times"] or "0").replace("once", "1")),
+        )
+        # A worker that is killed between a claim and the begin of the attempt leaves an attempt
+        # that cannot be resumed.
         assert entry.retries == interruptions + len(attempts) - 1, entry
-        assert all(a.result == "interrupted: the worker's process ended" for a in attempts[:-1]), entry
+        assert all(a.result == "interrupted: the worker's process ended" for a in attempts[:-1]), (
+            entry
+        )
         assert task not in tasks, f"{task} belongs to two entries"
         tasks.add(task)
 
 
 def read_published(folder: Path, files: dict[str, Mapping[str, str]]) -> None:
-    """Adds the published file, as the digests of its entries by their ids. It is valid, or this raises UsageError."""
+    """Adds the published file, as the digests of its entries by their ids. It is valid, or this
+    raises UsageError.
+    """
     data = (folder / "queue" / "task-queue.json").read_bytes()
     name = hashlib.sha256(data).hexdigest()
     if name not in files:
@@ -171,7 +204,9 @@ def check_files(folder: Path, files: Mapping[str, Mapping[str, str]]) -> None:
     ends: dict[str, int] = {}
     current: dict[str, str] = {}
     with closing(sqlite3.connect(folder / "queue" / "queue.sqlite")) as database:
-        for sequence, text in database.execute("SELECT sequence, document FROM version ORDER BY sequence"):
+        for sequence, text in database.execute(
+            "SELECT sequence, document FROM version ORDER BY sequence"
+        ):
             entry = json.loads(text)
             version, before = _digest(entry), current.get(entry["id"])
             if before is not None:
@@ -181,7 +216,9 @@ def check_files(folder: Path, files: Mapping[str, Mapping[str, str]]) -> None:
     for entries in files.values():
         assert entries.keys() == current.keys()
         begin = max(begins[version] for version in entries.values())
-        assert begin < min(ends.get(version, sys.maxsize) for version in entries.values()), "a file mixes two states"
+        assert begin < min(ends.get(version, sys.maxsize) for version in entries.values()), (
+            "a file mixes two states"
+        )
 
 
 def _digest(entry: dict[str, Any]) -> str:

@@ -1,10 +1,13 @@
-"""Two nodes on Ray against one process, for tasks that keep a CPU busy: samples a second, and where the limit is.
+"""Two nodes on Ray against one process, for tasks that keep a CPU busy: samples a second, and where
+the limit is.
 
     python bench/ray_nodes.py [--samples 240] [--ms 20] [--nodes 2]
 
-Each sample asks a simulated model, and a scorer keeps the CPU busy for about `--ms`; a script of a template runs in a
-process of its own, so that one process uses all CPUs for scripts already, and is timed too. The nodes are on this
-machine: its CPUs bound what can be gained. Starting Ray and its processes is left out of the rates, and told apart.
+Each sample asks a simulated model, and a scorer keeps the CPU busy for about `--ms`; a script of a
+template runs in a process of its own, so that one process uses all CPUs for scripts already, and is
+timed too. The nodes are on this
+machine: its CPUs bound what can be gained. Starting Ray and its processes is left out of the rates,
+and told apart.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ from evaluator.batch.engines import Engine, LocalEngine
 from evaluator.batch.engines.ray_engine import RayEngine
 
 CONCURRENCY = 16
-BURN = "import hashlib,sys\ndata = b''\nfor _ in range(int(sys.argv[1])): data = hashlib.sha256(data).digest()\n"
+BURN = (
+    "import hashlib,sys\ndata = b''\nfor _ in range(int(sys.argv[1])): data = "
+    "hashlib.sha256(data).digest()\n"
+)
 TEMPLATES = """<library>
 <task name="ask" type="atomic"><description>Ask</description><inputs><input name="n" required="true">n</input></inputs>
 <instructions>{{ n }}</instructions></task>
@@ -44,7 +50,9 @@ def cluster_of(nodes: int) -> Iterator[None]:
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+    )
     try:
         for _ in range(nodes):
             cluster.add_node(num_cpus=1)
@@ -56,7 +64,12 @@ def cluster_of(nodes: int) -> Iterator[None]:
 
 
 async def rates(
-    evaluator: Evaluator, template: str, scorers: list[Any], samples: int, engine: Engine, folder: Path
+    evaluator: Evaluator,
+    template: str,
+    scorers: list[Any],
+    samples: int,
+    engine: Engine,
+    folder: Path,
 ) -> tuple[float, float]:
     """Samples a second from the first result on, and the seconds until the first."""
     seen: list[float] = []
@@ -72,9 +85,15 @@ async def rates(
     rows = [{"id": str(n), "n": str(n)} for n in range(samples)]
     display: Any = Display()
     batch = await run_batch(
-        template, rows, evaluator=evaluator, scorers=scorers, engine=engine, output=folder, display=display,
+        template,
+        rows,
+        evaluator=evaluator,
+        scorers=scorers,
+        engine=engine,
+        output=folder,
+        display=display,
         limits={"concurrency": CONCURRENCY},
-    )  # fmt: skip
+    )
     assert batch.is_complete and len(seen) == samples, batch.ended
     assert not batch.ended.snapshot.errors, next(batch.results()).failure
     return (samples - 1) / (seen[-1] - seen[0]), seen[0] - started
@@ -85,15 +104,25 @@ async def measure(samples: int, ms: float, nodes: int, folder: Path, say: Any) -
     templates = folder / "templates.xml"
     command = (sys.executable, "-I", "burn.py", str(rounds))
     (folder / "burn.py").write_text(BURN)
-    templates.write_text(TEMPLATES.replace("COMMAND", "".join(f"<arg>{arg}</arg>" for arg in command)))
+    templates.write_text(
+        TEMPLATES.replace("COMMAND", "".join(f"<arg>{arg}</arg>" for arg in command))
+    )
     library = TemplateLibrary.load(templates, shipped=False)
-    evaluator = Evaluator(library, "offline", backend=SimulatedBackend(), tasks_dir=None, roots=[folder])
+    evaluator = Evaluator(
+        library, "offline", backend=SimulatedBackend(), tasks_dir=None, roots=[folder]
+    )
     found: list[Figure] = []
     for what, template, scorers in (
-        (f"scorer of {ms:g} ms", "ask", [busy_for(rounds)]), (f"script of {ms:g} ms", "burn", []),
-    ):  # fmt: skip
+        (f"scorer of {ms:g} ms", "ask", [busy_for(rounds)]),
+        (f"script of {ms:g} ms", "burn", []),
+    ):
         local, _ = await rates(
-            evaluator, template, scorers, samples, LocalEngine(CONCURRENCY), folder / f"l-{template}"
+            evaluator,
+            template,
+            scorers,
+            samples,
+            LocalEngine(CONCURRENCY),
+            folder / f"l-{template}",
         )
         ray, start_s = await rates(
             evaluator, template, scorers, samples, RayEngine(CONCURRENCY), folder / f"r-{template}"
@@ -105,9 +134,12 @@ async def measure(samples: int, ms: float, nodes: int, folder: Path, say: Any) -
             Figure(f"{what}: until the first result on Ray", start_s, "s"),
         ]
     say(
-        f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}: with {nodes} nodes of one CPU each at most "
-        f"{min(nodes, os.cpu_count() or 1)} x can be gained, less what this process takes to hand out and write "
-        "down, and what else runs here; scripts are processes already, for which one event loop is not the limit"
+        f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}: with {nodes} nodes of one CPU "
+        "each at most "
+        f"{min(nodes, os.cpu_count() or 1)} x can be gained, less what this process takes to hand "
+        "out and write "
+        "down, and what else runs here; scripts are processes already, for which one event loop "
+        "is not the limit"
     )
     await evaluator.aclose()
     return found

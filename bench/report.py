@@ -2,8 +2,9 @@
 
     python bench/report.py [--samples 10000] [--keep report.html]
 
-Opening is from the start of navigation until the page has built its tables and plots, the median of five, in a headless
-Chromium at 1,280 x 900. Without a Chromium on the PATH only writing is measured. `--keep` leaves the report there.
+Opening is from the start of navigation until the page has built its tables and plots, the median of
+five, in a headless Chromium at 1,280 x 900. Without a Chromium on the PATH only writing is
+measured. `--keep` leaves the report there.
 """
 
 from __future__ import annotations
@@ -27,17 +28,34 @@ from evaluator.viewer import ReportBatch, write_report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 GOAL_OPEN_S = 1.0
-WORDS = ("ore", "melts", "dense", "silver", "below", "water", "found", "alloy", "soft", "bright", "oxide", "rare")
+WORDS = (
+    "ore",
+    "melts",
+    "dense",
+    "silver",
+    "below",
+    "water",
+    "found",
+    "alloy",
+    "soft",
+    "bright",
+    "oxide",
+    "rare",
+)
 LABELS = ("metal", "nonmetal", "metalloid")
 ERRORS = (
     Failure("TASK_FAILURE", "provider_failure", "the model answered 503 four times", True),
-    Failure("INVALID_OUTPUT", "output_format_failure", "expected an object with `label`, found a text"),
+    Failure(
+        "INVALID_OUTPUT", "output_format_failure", "expected an object with `label`, found a text"
+    ),
     Failure("RESOURCE_EXHAUSTION", "execution_timeout", "60 s have passed", True),
 )
 
 
 def results(count: int, seed: int = 7) -> Iterator[SampleResult]:
-    """`count` results of two templates with two models: some 80 words each, two scorers, all four verdicts."""
+    """`count` results of two templates with two models: some 80 words each, two scorers, all four
+    verdicts.
+    """
     chance = random.Random(seed)
     for number in range(count):
         template, variant = ("classify", "explain")[number % 2], ("small", "large")[number // 2 % 2]
@@ -49,33 +67,73 @@ def results(count: int, seed: int = 7) -> Iterator[SampleResult]:
         answer = target if right else chance.choice(LABELS)
         text = " ".join(chance.choices(WORDS, k=80))
         scores = {
-            "label": Score(float(answer == target), answer == target, answer, f"read {answer!r}, expected {target!r}"),
+            "label": Score(
+                float(answer == target),
+                answer == target,
+                answer,
+                f"read {answer!r}, expected {target!r}",
+            ),
             "rubric": Score(None, None, explanation="the judge gave no grade")
             if draw > 0.98
-            else Score(round(chance.betavariate(6, 2), 3), True, explanation=f"It {chance.choice(WORDS)}s well."),
+            else Score(
+                round(chance.betavariate(6, 2), 3),
+                True,
+                explanation=f"It {chance.choice(WORDS)}s well.",
+            ),
         }
         scores = {} if failure else scores
         price = 0.0002 if variant == "small" else 0.0011
         verdict = verdict_of(failure, scores.values())
         yield SampleResult(
-            f"{number:032x}", f"element-{sample:05d}", sample, 1, template, variant, verdict,
-            {"element": f"element {sample}", "notes": " ".join(chance.choices(WORDS, k=20))}, target,
-            {"level": ("easy", "medium", "hard")[sample % 3]}, f"m-{variant}", "" if failure else f"{text}. {answer}",
-            {"label": answer}, scores, failure,
-            Usage(chance.randint(80, 400), chance.randint(10, 200), 0, 0, price * (0.5 + chance.random()), 1),
-            chance.lognormvariate(0 if variant == "small" else 0.6, 0.5), "2026-03-04T05:06:07+00:00", number,
+            f"{number:032x}",
+            f"element-{sample:05d}",
+            sample,
+            1,
+            template,
+            variant,
+            verdict,
+            {"element": f"element {sample}", "notes": " ".join(chance.choices(WORDS, k=20))},
+            target,
+            {"level": ("easy", "medium", "hard")[sample % 3]},
+            f"m-{variant}",
+            "" if failure else f"{text}. {answer}",
+            {"label": answer},
+            scores,
+            failure,
+            Usage(
+                chance.randint(80, 400),
+                chance.randint(10, 200),
+                0,
+                0,
+                price * (0.5 + chance.random()),
+                1,
+            ),
+            chance.lognormvariate(0 if variant == "small" else 0.6, 0.5),
+            "2026-03-04T05:06:07+00:00",
+            number,
             f"tasks/TASK-{number:06d}.md",
-        )  # fmt: skip
+        )
 
 
 def opened_s(browser: str, page: Path) -> float:
-    """Seconds from the start of navigation until every table of the page is there, by the page's own clock."""
+    """Seconds from the start of navigation until every table of the page is there, by the page's
+    own clock.
+    """
     with tempfile.TemporaryDirectory() as profile:
         command = [
-            browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",
-            f"--user-data-dir={profile}", "--window-size=1280,900", "--dump-dom", page.as_uri(),
-        ]  # fmt: skip
-        shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+            browser,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            f"--user-data-dir={profile}",
+            "--window-size=1280,900",
+            "--dump-dom",
+            page.as_uri(),
+        ]
+        shown = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=True
+        ).stdout
     found = re.search(r'data-ready="(\d+)"', shown[:2_000])
     if found is None:
         raise RuntimeError("the page did not come to its end in the browser")
@@ -105,7 +163,9 @@ def main() -> None:
         else:
             times = [opened_s(browser, page) for _ in range(5)]
             say(f"opened in {json.dumps([round(each, 3) for each in times])} s")
-            figures.append(Figure("opening it in Chromium", statistics.median(times), "s", GOAL_OPEN_S))
+            figures.append(
+                Figure("opening it in Chromium", statistics.median(times), "s", GOAL_OPEN_S)
+            )
         if arguments.keep:
             shutil.copyfile(page, arguments.keep)
     report(figures, as_json=arguments.json)

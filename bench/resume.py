@@ -2,13 +2,14 @@
 
     python bench/resume.py [--calls 1000 5000 10000 20000] [--rounds 3] [--profile]
 
-The run is a `reduce` of two model calls an item, made for real against the simulated model in a process that
-kills itself (SIGKILL) inside the call after the last of `--calls`; each call is two steps of its task file, the
-resolving of the task and the call itself. The notes of earlier items are not in the prompts: they would make the file
-grow with the square of the items. Each round copies the file, and a
-fresh process resumes the copy: `Evaluator.resume` from its call to its result, which holds every recorded
-step, the two or three calls that were missing, and the closing of the file. `TaskStore.reopen` alone is timed
-in another process. The medians of the rounds count.
+The run is a `reduce` of two model calls an item, made for real against the simulated model in a
+process that kills itself (SIGKILL) inside the call after the last of `--calls`; each call is two
+steps of its task file, the resolving of the task and the call itself. The notes of earlier items
+are not in the prompts: they would make the file grow with the square of the items. Each round
+copies the file, and a
+fresh process resumes the copy: `Evaluator.resume` from its call to its result, which holds every
+recorded step, the two or three calls that were missing, and the closing of the file.
+`TaskStore.reopen` alone is timed in another process. The medians of the rounds count.
 """
 
 from __future__ import annotations
@@ -61,14 +62,19 @@ Give both as one line.</instructions>
   </reduction_task>
 </task>
 """
-NOTE = "Note {}: the ferry to the island leaves the eastern pier at six, and at eight on Sundays; dogs need a ticket."
+NOTE = (
+    "Note {}: the ferry to the island leaves the eastern pier at six, and at eight on Sundays; "
+    "dogs need a ticket."
+)
 ANSWER = "The ferry leaves at six from the eastern pier, later on Sundays."
 # The goal is for 10,000 steps.
 GOAL_CALLS, GOAL_S = 5_000, 1.0
 
 
 def make(folder: Path, tasks_dir: Path, calls: int | None) -> Evaluator:
-    """An evaluator whose model answers at once, and kills this process in the call after `calls`."""
+    """An evaluator whose model answers at once, and kills this process in the call after
+    `calls`.
+    """
     made = 0
 
     def answer(_: ModelRequest) -> str:
@@ -83,9 +89,14 @@ def make(folder: Path, tasks_dir: Path, calls: int | None) -> Evaluator:
     (templates / f"{NAME}.xml").write_text(TEMPLATE, encoding="utf-8")
     library = TemplateLibrary.load(templates, shipped=False)
     return Evaluator(
-        library, HandlerConfig(name="bench"), backend=SimulatedBackend(script=answer), tasks_dir=tasks_dir,
-        roots=[folder], profiles={}, notice=lambda _: None,
-    )  # fmt: skip
+        library,
+        HandlerConfig(name="bench"),
+        backend=SimulatedBackend(script=answer),
+        tasks_dir=tasks_dir,
+        roots=[folder],
+        profiles={},
+        notice=lambda _: None,
+    )
 
 
 def run_and_die(folder: Path, tasks_dir: Path, steps: int) -> None:
@@ -94,8 +105,12 @@ def run_and_die(folder: Path, tasks_dir: Path, steps: int) -> None:
     raise SystemExit("the run was not killed")
 
 
-def resume_once(folder: Path, tasks_dir: Path, steps: int, profiler: Profile | None = None) -> float:
-    """Seconds that `Evaluator.resume` takes. Raises: SystemExit, if it does not go on where the run was killed."""
+def resume_once(
+    folder: Path, tasks_dir: Path, steps: int, profiler: Profile | None = None
+) -> float:
+    """Seconds that `Evaluator.resume` takes. Raises: SystemExit, if it does not go on where the run
+    was killed.
+    """
     evaluator = make(folder, tasks_dir, None)
     if profiler is not None:
         profiler.enable()
@@ -124,7 +139,16 @@ def in_child(part: str, folder: Path, tasks_dir: Path, steps: int) -> float | No
 
     Raises: SystemExit, if it fails otherwise.
     """
-    argv = [sys.executable, __file__, "--part", part, "--at", str(folder), str(tasks_dir), str(steps)]
+    argv = [
+        sys.executable,
+        __file__,
+        "--part",
+        part,
+        "--at",
+        str(folder),
+        str(tasks_dir),
+        str(steps),
+    ]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True)
     if done.returncode == -signal.SIGKILL:
         return None
@@ -151,17 +175,27 @@ def measure(all_steps: list[int], rounds: int, folder: Path, say: Any) -> list[F
             here = copied(killed, folder / f"resumed-{steps}-{number}")
             reopened.append(in_child("reopen", folder, here, steps) or 0.0)
             resumed.append(in_child("resume", folder, here, steps) or 0.0)
-            say(f"{steps:,} calls, {size / 1e6:.1f} MB: read {reopened[-1]:.2f} s, resumed {resumed[-1]:.2f} s")
+            say(
+                f"{steps:,} calls, {size / 1e6:.1f} MB: read {reopened[-1]:.2f} s, resumed "
+                f"{resumed[-1]:.2f} s"
+            )
         goal = GOAL_S if steps == GOAL_CALLS else None
         figures += [
-            Figure(f"resume {steps:,} completed calls, {2 * steps:,} steps", statistics.median(resumed), "s", goal),
+            Figure(
+                f"resume {steps:,} completed calls, {2 * steps:,} steps",
+                statistics.median(resumed),
+                "s",
+                goal,
+            ),
             Figure("  of which reading and checking its file", statistics.median(reopened), "s"),
         ]
     return figures
 
 
 def profile(steps: int, folder: Path) -> None:
-    """Prints the functions that take the most time of their own; the profiler makes everything slower."""
+    """Prints the functions that take the most time of their own; the profiler makes everything
+    slower.
+    """
     killed = folder / "killed"
     in_child("run", folder, killed, steps)
     profiler = Profile()
@@ -169,7 +203,9 @@ def profile(steps: int, folder: Path) -> None:
     stats: dict[tuple[str, int, str], tuple[Any, ...]] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     for order, title in ((2, "own time"), (3, "with what it calls")):
         print(f"{title}: us a step, calls a step, function")
-        for (file, line, name), values in sorted(stats.items(), key=lambda item: -item[1][order])[:50]:
+        for (file, line, name), values in sorted(stats.items(), key=lambda item: -item[1][order])[
+            :50
+        ]:
             where = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
             print(f"{values[order] / steps * 1e6:8.1f} {values[1] / steps:7.2f}  {where}")
 

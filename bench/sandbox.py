@@ -2,8 +2,9 @@
 
     python bench/sandbox.py [--runs 40]
 
-Each round runs `true` once in each kind, through `run_script`, so that what disturbs the machine disturbs all alike;
-medians. The cost of a sandbox is the median difference to the same round's start without one.
+Each round runs `true` once in each kind, through `run_script`, so that what disturbs the machine
+disturbs all alike; medians. The cost of a sandbox is the median difference to the same round's
+start without one.
 """
 
 from __future__ import annotations
@@ -55,9 +56,14 @@ async def measure(runs: int) -> list[Figure]:
     medians = {kind: statistics.median(each) for kind, each in times.items()}
     figures = [Figure(f"start of a script, sandbox {kind}", medians[kind], "s") for kind in kinds]
     if "bubblewrap" in kinds:
-        added = [boxed - bare for boxed, bare in zip(times["bubblewrap"], times["none"], strict=True)]
+        added = [
+            boxed - bare for boxed, bare in zip(times["bubblewrap"], times["none"], strict=True)
+        ]
         figures.append(Figure("  added by bubblewrap", statistics.median(added), "s", GOAL_S))
-    return [*figures, Figure("  subprocess.run(['true']), without supervision", medians["fork and exec"], "s")]
+    return [
+        *figures,
+        Figure("  subprocess.run(['true']), without supervision", medians["fork and exec"], "s"),
+    ]
 
 
 def main() -> None:

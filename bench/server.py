@@ -2,8 +2,9 @@
 
     python bench/server.py --port 0 --delay-ms 0
 
-Prints its port on one line, then serves until it is ended. Every POST gets the same completion, every GET
-`{"requests": N}`. HTTP/1.1 keep-alive and pipelining; no TLS, no chunked requests, no streams.
+Prints its port on one line, then serves until it is ended. Every POST gets the same completion,
+every GET `{"requests": N}`. HTTP/1.1 keep-alive and pipelining; no TLS, no chunked requests, no
+streams.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ async def serve(port: int, delay_s: float, content: str) -> None:
     """Serves until SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     server = Server(completion(content), delay_s)
-    listening = await loop.create_server(lambda: Connection(server), "127.0.0.1", port, backlog=1024)
+    listening = await loop.create_server(
+        lambda: Connection(server), "127.0.0.1", port, backlog=1024
+    )
     print(listening.sockets[0].getsockname()[1], flush=True)
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -2,10 +2,11 @@
 
     python bench/size.py [--folder FOLDER]
 
-A conversation's bytes are the UTF-8 bytes of what the model saw and said: the content of every message, each
-message once, and the arguments of every tool call. Roles, names, ids, numbers and JSON's own signs count as
-nothing, and so do the inputs of a task besides the messages that they end up in. They are counted where the
-model stands, not read from the file. Every run is a real one, with the simulated model in the place of one.
+A conversation's bytes are the UTF-8 bytes of what the model saw and said: the content of every
+message, each message once, and the arguments of every tool call. Roles, names, ids, numbers and
+JSON's own signs count as nothing, and so do the inputs of a task besides the messages that they end
+up in. They are counted where the model stands, not read from the file. Every run is a real one,
+with the simulated model in the place of one.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from evaluator.tools import tool
 
 GOAL = 1.3
 TEXT = (
-    "the ferry leaves the eastern pier at six every morning and crosses to the island in forty minutes while dogs need "
-    "a ticket of their own on Sundays it is later and bicycles travel free as far as the old lighthouse"
+    "the ferry leaves the eastern pier at six every morning and crosses to the island in forty "
+    "minutes while dogs need "
+    "a ticket of their own on Sundays it is later and bicycles travel free as far as the old "
+    "lighthouse"
 )
 WORDS = TEXT.split()
 CALL = """<task type="atomic" name="call">
@@ -60,7 +63,9 @@ def prose(size: int, seed: int = 0) -> str:
 
 
 class Counting:
-    """A script for the simulated model that counts what it sees and says. `say` gives the answer to call n."""
+    """A script for the simulated model that counts what it sees and says. `say` gives the answer to
+    call n.
+    """
 
     def __init__(self, say: Callable[[int], Any]) -> None:
         self._say = say
@@ -78,7 +83,9 @@ class Counting:
         if isinstance(answer, str):
             self.bytes += len(answer.encode())
         else:
-            self.bytes += len(answer["text"].encode()) + len(json.dumps(answer["arguments"]).encode())
+            self.bytes += len(answer["text"].encode()) + len(
+                json.dumps(answer["arguments"]).encode()
+            )
         return answer
 
 
@@ -95,7 +102,9 @@ class Shape:
 
 
 def conversation(turns: int, argument: int = 60) -> Callable[[int], Any]:
-    """A tool call with a line of text in every turn but the last; `argument` is the size of its text."""
+    """A tool call with a line of text in every turn but the last; `argument` is the size of its
+    text.
+    """
 
     def say(call: int) -> Any:
         if call == turns - 1:
@@ -121,7 +130,8 @@ def shapes() -> list[Shape]:
     text = prose(3000)
     asked = CALL.format(inputs="", text=text)
     steps = "\n".join(
-        STEP.format(n=n, before="" if n == 1 else "\n\nSo far:\n{{ previous.content }}") for n in range(1, 6)
+        STEP.format(n=n, before="" if n == 1 else "\n\nSo far:\n{{ previous.content }}")
+        for n in range(1, 6)
     )
     sequence = f"""<task type="sequential" name="call">
   <description>Write a guide</description>
@@ -131,16 +141,31 @@ def shapes() -> list[Shape]:
     return [
         Shape("one call, 3 kB in, 1 kB out", asked, {}, lambda _: prose(1000, 1)),
         Shape(
-            "  the same, the 3 kB given as an input", CALL.format(inputs=INPUT, text="{{ text }}"), {"text": text},
+            "  the same, the 3 kB given as an input",
+            CALL.format(inputs=INPUT, text="{{ text }}"),
+            {"text": text},
             lambda _: prose(1000, 1),
         ),
         Shape("50 turns, tool results of 2 kB", long, {}, conversation(50), ("read_page",)),
         Shape("  200 turns", long, {}, conversation(200), ("read_page",)),
-        Shape("  20 turns, tool arguments of 2 kB too", long, {}, conversation(20, 2000), ("read_page",)),
-        Shape("sequential of 5 tasks, answers of 4 kB", sequence, {}, lambda call: prose(4000, call)),
-        Shape("a very short task, 30 bytes in, 5 out", CALL.format(inputs="", text="6"), {}, lambda _: "seven",
-              goal=None),
-    ]  # fmt: skip
+        Shape(
+            "  20 turns, tool arguments of 2 kB too",
+            long,
+            {},
+            conversation(20, 2000),
+            ("read_page",),
+        ),
+        Shape(
+            "sequential of 5 tasks, answers of 4 kB", sequence, {}, lambda call: prose(4000, call)
+        ),
+        Shape(
+            "a very short task, 30 bytes in, 5 out",
+            CALL.format(inputs="", text="6"),
+            {},
+            lambda _: "seven",
+            goal=None,
+        ),
+    ]
 
 
 async def measured(shape: Shape, folder: Path) -> tuple[int, int]:
@@ -149,11 +174,18 @@ async def measured(shape: Shape, folder: Path) -> tuple[int, int]:
     templates.mkdir(parents=True)
     (templates / "call.xml").write_text(shape.template, encoding="utf-8")
     script = Counting(shape.say)
-    config = HandlerConfig(name="bench", max_turns=1000, tools=tuple(ToolGrant(name) for name in shape.tools))
+    config = HandlerConfig(
+        name="bench", max_turns=1000, tools=tuple(ToolGrant(name) for name in shape.tools)
+    )
     evaluator = Evaluator(
-        TemplateLibrary.load(templates, shipped=False), config, backend=SimulatedBackend(script=script),
-        tasks_dir=folder / "tasks", roots=[folder], profiles={}, tools=[read_page],
-    )  # fmt: skip
+        TemplateLibrary.load(templates, shipped=False),
+        config,
+        backend=SimulatedBackend(script=script),
+        tasks_dir=folder / "tasks",
+        roots=[folder],
+        profiles={},
+        tools=[read_page],
+    )
     outcome = await evaluator.evaluate("call", shape.inputs)
     if not outcome.ok:
         raise SystemExit(f"{shape.what}: {outcome}")
@@ -167,7 +199,9 @@ def measure(folder: Path) -> list[Figure]:
         if shape.goal is None:
             figures.append(Figure(f"{shape.what}: bytes of its file besides", size - said, "B"))
         else:
-            figures.append(Figure(f"{shape.what}: file, for a byte said", size / said, "", shape.goal))
+            figures.append(
+                Figure(f"{shape.what}: file, for a byte said", size / said, "", shape.goal)
+            )
     return figures
 
 

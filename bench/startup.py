@@ -2,8 +2,8 @@
 
     python bench/startup.py [--runs 15]
 
-Whole processes, in turn, so that what disturbs the machine disturbs all alike; medians, minus that of
-`python -c pass`. The command runs as its console script does.
+Whole processes, in turn, so that what disturbs the machine disturbs all alike; medians, minus that
+of `python -c pass`. The command runs as its console script does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ MEASURED: tuple[tuple[str, list[str], float], ...] = (
 
 def seconds(argv: list[str], folder: Path) -> float:
     """Raises: SystemExit, if the process fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")
+    }
     started = time.perf_counter()
     done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True)
     elapsed = time.perf_counter() - started
@@ -62,7 +64,8 @@ def measure(runs: int) -> list[Figure]:
                     kept.append(elapsed)
     base, *medians = map(statistics.median, times)
     figures = [
-        Figure(what, median - base, "s", goal) for (what, _, goal), median in zip(MEASURED, medians, strict=True)
+        Figure(what, median - base, "s", goal)
+        for (what, _, goal), median in zip(MEASURED, medians, strict=True)
     ]
     return [*figures, Figure("  python -c pass, subtracted above", base, "s")]
 

@@ -1,9 +1,11 @@
-"""Time of the persistent queue: entries per second through workers, a large list, and workers that are killed.
+"""Time of the persistent queue: entries per second through workers, a large list, and workers that
+are killed.
 
     python bench/task_queue.py [--entries 400] [--listed 100000] [--killed 2000]
 
-Workers are processes with one entry at a time and a simulated model that answers at once. In the last part, 20 workers
-have a model that takes 0.2 s and are killed (SIGKILL) at random; `queue_kills.py` says what is checked.
+Workers are processes with one entry at a time and a simulated model that answers at once. In the
+last part, 20 workers have a model that takes 0.2 s and are killed (SIGKILL) at random;
+`queue_kills.py` says what is checked.
 """
 
 from __future__ import annotations
@@ -37,7 +39,11 @@ def throughput(folder: Path, entries: int) -> float:
     """Entries per second through 4 workers, from the moment at which all of them are loaded."""
     with fill(folder, entries, 4) as queue:
         workers = [
-            subprocess.Popen([sys.executable, "-c", WORKER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            subprocess.Popen(
+                [sys.executable, "-c", WORKER, folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
             for _ in range(4)
         ]
         for worker in workers:
@@ -70,20 +76,29 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=400, help="entries through 4 workers")
     parser.add_argument("--listed", type=int, default=100_000, help="entries to list")
     parser.add_argument(
-        "--killed", type=int, default=2000, help="entries for 20 workers that are killed; 0 leaves it out"
+        "--killed",
+        type=int,
+        default=2000,
+        help="entries for 20 workers that are killed; 0 leaves it out",
     )
     options = parser.parse_args()
     with work_folder(None) as folder:
         whole_s, columns_s = listing_s(folder / "b", options.listed)
         figures = [
-            Figure("entries per second, 4 workers", throughput(folder / "a", options.entries), "/s"),
+            Figure(
+                "entries per second, 4 workers", throughput(folder / "a", options.entries), "/s"
+            ),
             Figure(f"listing {options.listed:,} entries", whole_s, "s", 1.5),
             Figure("the columns that a table shows of them", columns_s, "s"),
         ]
         if options.killed:
             found = killed(folder / "c", options.killed, processes=20)
             figures += [
-                Figure(f"workers killed during {options.killed:,} entries of 20 workers", found.kills, ""),
+                Figure(
+                    f"workers killed during {options.killed:,} entries of 20 workers",
+                    found.kills,
+                    "",
+                ),
                 Figure("attempts lost with them", found.attempts_lost, ""),
                 Figure("published files checked", found.files_checked, ""),
                 Figure("time of that part", found.seconds, "s"),

@@ -1,4 +1,6 @@
-"""The task that the throughput benchmarks run: a short atomic template, and the message it comes to."""
+"""The task that the throughput benchmarks run: a short atomic template, and the message it comes
+to.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,10 @@ Question: {{{{ question }}}}</instructions>
 </task>
 """
 TEXT = (
-    "The ferry leaves the eastern pier at six every morning, crosses to the island in forty minutes, and "
-    "returns at noon. On Sundays it leaves at eight. Bicycles travel free; dogs need a ticket of their own."
+    "The ferry leaves the eastern pier at six every morning, crosses to the island in forty "
+    "minutes, and "
+    "returns at noon. On Sundays it leaves at eight. Bicycles travel free; dogs need a ticket of "
+    "their own."
 )
 
 

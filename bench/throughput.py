@@ -1,11 +1,12 @@
-"""Recorded atomic tasks a second against a bare client loop that makes the same calls to the same server.
+"""Recorded atomic tasks a second against a bare client loop that makes the same calls to the same
+server.
 
-    python bench/throughput.py [--backend openai_compatible|litellm] [--sync off|task|step] [--n 2000]
-                               [--rounds 5] [--profile]
+    python bench/throughput.py [--backend openai_compatible|litellm] [--sync off|task|step] [--n
+                               2000] [--rounds 5] [--profile]
 
-One process of 64 concurrent tasks, each with a task file on disk in a fresh folder, against `server.py` in
-a process of its own that answers at once. Rounds alternate: bare loop, Evaluator, bare loop, Evaluator; the
-ratio is the median over the rounds of the two neighbours' rates.
+One process of 64 concurrent tasks, each with a task file on disk in a fresh folder, against
+`server.py` in a process of its own that answers at once. Rounds alternate: bare loop, Evaluator,
+bare loop, Evaluator; the ratio is the median over the rounds of the two neighbours' rates.
 """
 
 from __future__ import annotations
@@ -81,14 +82,20 @@ def litellm_call(url: str) -> Call:
 
     async def call(row: dict[str, Any]) -> Any:
         return await litellm.acompletion(
-            model=MODEL, messages=tasks.messages(row), api_base=url, api_key=os.environ[KEY],
-            num_retries=0, max_retries=0,
-        )  # fmt: skip
+            model=MODEL,
+            messages=tasks.messages(row),
+            api_base=url,
+            api_key=os.environ[KEY],
+            num_retries=0,
+            max_retries=0,
+        )
 
     return call
 
 
-def make_evaluator(backend: Any, url: str, folder: Path, tasks_dir: Path | None, sync: Sync = "off") -> Evaluator:
+def make_evaluator(
+    backend: Any, url: str, folder: Path, tasks_dir: Path | None, sync: Sync = "off"
+) -> Evaluator:
     config = HandlerConfig(
         name="bench",
         backend=backend,
@@ -96,7 +103,9 @@ def make_evaluator(backend: Any, url: str, folder: Path, tasks_dir: Path | None,
         model=MODEL,
         api_key_env=KEY if backend == "litellm" else None,
     )
-    return Evaluator(tasks.library(folder / "templates"), config, profiles={}, tasks_dir=tasks_dir, sync=sync)
+    return Evaluator(
+        tasks.library(folder / "templates"), config, profiles={}, tasks_dir=tasks_dir, sync=sync
+    )
 
 
 def check_same_request(evaluator: Evaluator) -> None:
@@ -141,7 +150,10 @@ async def measure(
                 files = sum(1 for _ in (tasks_dir / "done").iterdir())
                 if files != count + CONCURRENCY:
                     raise SystemExit(f"{count + CONCURRENCY} tasks left {files} task files")
-                say(f"round {number + 1}: bare {bare_rates[-1]:,.0f}/s, evaluator {own_rates[-1]:,.0f}/s")
+                say(
+                    f"round {number + 1}: bare {bare_rates[-1]:,.0f}/s, evaluator "
+                    f"{own_rates[-1]:,.0f}/s"
+                )
     ratio = statistics.median(own / bare for own, bare in zip(own_rates, bare_rates, strict=True))
     how = "" if sync == "off" else f", sync {sync}"
     return [
@@ -155,7 +167,9 @@ async def measure(
 
 
 async def profile(backend: str, sync: Sync, count: int, folder: Path) -> None:
-    """Prints the functions that take the most time of their own; the profiler makes everything slower."""
+    """Prints the functions that take the most time of their own; the profiler makes everything
+    slower.
+    """
     os.environ[KEY] = "bench-key-of-no-use"
     with serving() as url:
         async with make_evaluator(backend, url, folder, folder / "tasks", sync) as evaluator:
@@ -167,7 +181,9 @@ async def profile(backend: str, sync: Sync, count: int, folder: Path) -> None:
     stats: dict[tuple[str, int, str], tuple[Any, ...]] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     for order, title in ((2, "own time"), (3, "with what it calls")):
         print(f"{title}: us a task, calls a task, function")
-        for (file, line, name), values in sorted(stats.items(), key=lambda item: -item[1][order])[:60]:
+        for (file, line, name), values in sorted(stats.items(), key=lambda item: -item[1][order])[
+            :60
+        ]:
             where = name if file == "~" else f"{'/'.join(Path(file).parts[-2:])}:{line} {name}"
             print(f"{values[order] / count * 1e6:8.1f} {values[1] / count:7.2f}  {where}")
 
@@ -175,7 +191,9 @@ async def profile(backend: str, sync: Sync, count: int, folder: Path) -> None:
 def main() -> None:
     parser = parser_for(__doc__)
     parser.add_argument("--backend", choices=sorted(GOALS), default="openai_compatible")
-    parser.add_argument("--sync", choices=SYNC_POLICIES, default="off", help="what survives a loss of power")
+    parser.add_argument(
+        "--sync", choices=SYNC_POLICIES, default="off", help="what survives a loss of power"
+    )
     parser.add_argument("--n", type=int, help="tasks a round (default 2000; with litellm 500)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where the task files go, and stay")

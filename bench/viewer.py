@@ -1,11 +1,13 @@
-"""The server of `evaluator view`: opening and filtering a large batch, its memory, and what a live page costs.
+"""The server of `evaluator view`: opening and filtering a large batch, its memory, and what a live
+page costs.
 
     python bench/viewer.py [--samples 100000] [--small 10000] [--rounds 3]
 
-Each opening is the first request of a new server. "First page" is until the response with the first samples is there;
-"read" is until every result is, by asking again as the page does. First paint is in a headless Chromium, by its own
-clock. Filters are asked once everything is read; the slowest of each kind counts. The live page asks for a batch that
-runs meanwhile as often as the browser would; its cost is the processor time of the server per second of the batch.
+Each opening is the first request of a new server. "First page" is until the response with the first
+samples is there; "read" is until every result is, by asking again as the page does. First paint is
+in a headless Chromium, by its own clock. Filters are asked once everything is read; the slowest of
+each kind counts. The live page asks for a batch that runs meanwhile as often as the browser would;
+its cost is the processor time of the server per second of the batch.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ sys.path.insert(0, str(HERE.parent))
 from tests.viewer.browser import Page, find_chromium, running, tab
 
 CELLS = [
-    {"template": template, "variant": variant} for template in ("classify", "explain") for variant in ("small", "large")
+    {"template": template, "variant": variant}
+    for template in ("classify", "explain")
+    for variant in ("small", "large")
 ]
 FILTERS = {
     "a verdict": ["verdict=error", "verdict=passed", "cell=1"],
@@ -48,7 +52,14 @@ def write(folder: Path, count: int, state: str = "complete") -> Path:
     path = folder / f"batch-{count}"
     with BatchFolder.create(path) as batch:
         batch.write_manifest(
-            {"name": "elements", "state": state, "cells": CELLS, "total": count, "epochs": 1, "created": "2026-03-04"}
+            {
+                "name": "elements",
+                "state": state,
+                "cells": CELLS,
+                "total": count,
+                "epochs": 1,
+                "created": "2026-03-04",
+            }
         )
         for each in results(count):
             batch.append(each)
@@ -97,7 +108,9 @@ class Server:
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "evaluator", "view", "--no-browser", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             yield Server(process, process.stdout.readline().strip())
@@ -127,7 +140,12 @@ def filters(folder: Path) -> tuple[list[Figure], float]:
         server.until(f"{link}?text=x", "of the results are")
         server.until(link, "The numbers are being computed")
         figures = [
-            Figure(f"filter by {kind}", max(server.timed(f"{link}?{query}")[0] for query in queries), "s", 0.3)
+            Figure(
+                f"filter by {kind}",
+                max(server.timed(f"{link}?{query}")[0] for query in queries),
+                "s",
+                0.3,
+            )
             for kind, queries in FILTERS.items()
         ]
         return figures, server.memory_mb()
@@ -143,7 +161,8 @@ async def _painted(browser: str, server: Server, link: str) -> float:
 
 async def _paint_of(page: Page) -> float:
     script = (
-        "new Promise((done) => new PerformanceObserver((list) => done(list.getEntries().at(-1).startTime))"
+        "new Promise((done) => new PerformanceObserver((list) => "
+        "done(list.getEntries().at(-1).startTime))"
         ".observe({type: 'paint', buffered: true}))"
     )
     return await page.run(script) / 1_000
@@ -151,7 +170,10 @@ async def _paint_of(page: Page) -> float:
 
 def first_paint(folder: Path, rounds: int) -> float:
     times: list[float] = []
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, running(Path(profile)) as browser:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        running(Path(profile)) as browser,
+    ):
         for _ in range(rounds):
             with serving(folder) as server:
                 times.append(asyncio.run(_painted(browser, server, server.batch())))
@@ -159,8 +181,9 @@ def first_paint(folder: Path, rounds: int) -> float:
 
 
 def live_share(folder: Path, count: int, seconds: float) -> float:
-    """The part of a processor that the server takes while a batch of `count` results grows by 100 a second and a page
-    follows it, in percent."""
+    """The part of a processor that the server takes while a batch of `count` results grows by 100 a
+    second and a page follows it, in percent.
+    """
     path = write(folder, count, state="running")
     more = results(count + 1_000_000, seed=8)
     for _ in range(count):
@@ -172,7 +195,9 @@ def live_share(folder: Path, count: int, seconds: float) -> float:
         done = threading.Event()
 
         def follow() -> None:
-            while not done.wait(int(re.findall(r'data-live="(\d+)"', server.get(link))[0] or 1_000) / 1_000):
+            while not done.wait(
+                int(re.findall(r'data-live="(\d+)"', server.get(link))[0] or 1_000) / 1_000
+            ):
                 pass
 
         follower = threading.Thread(target=follow)
@@ -206,13 +231,17 @@ def main() -> None:
             figures.append(Figure(what, first_paint(small, arguments.rounds), "s", 1.0))
         write(large, arguments.samples)
         first, read = openings(large, arguments.samples, arguments.rounds)
-        figures.append(Figure(f"opening a batch of {arguments.samples:,}: first page", first, "s", 2.0))
+        figures.append(
+            Figure(f"opening a batch of {arguments.samples:,}: first page", first, "s", 2.0)
+        )
         figures.append(Figure("the same until every result is read", read, "s"))
         found, memory = filters(large)
         figures += [*found, Figure("memory of the server", memory, "MB")]
         for number, count in enumerate((arguments.small, arguments.samples)):
             share = live_share(folder / f"live-{number}", count, arguments.live_s)
-            figures.append(Figure(f"a live page of a batch of {count:,}, of one processor", share, "%", 2.0))
+            figures.append(
+                Figure(f"a live page of a batch of {count:,}, of one processor", share, "%", 2.0)
+            )
     report(figures, as_json=arguments.json)
 
 

@@ -1,7 +1,8 @@
-"""Finds phrases that are not plain English in docs, messages and docstrings: python docs/check_english.py [PATH ...]
+"""Finds phrases that are not plain English in docs, messages and docstrings: python
+docs/check_english.py [PATH ...]
 
-Each phrase has the words to use in its place. Code blocks in Markdown are skipped. In Python files, docstrings,
-comments and string literals are checked. Exit code 1 where a phrase is found.
+Each phrase has the words to use in its place. Code blocks in Markdown are skipped. In Python files,
+docstrings, comments and string literals are checked. Exit code 1 where a phrase is found.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-FILES = ("README.md", "CHANGELOG.md", "AGENTS.md", "docs/**/*.md", "bench/*.md", "evaluator/**/*.py")
+FILES = (
+    "README.md",
+    "CHANGELOG.md",
+    "AGENTS.md",
+    "docs/**/*.md",
+    "bench/*.md",
+    "evaluator/**/*.py",
+)
 
 # Pattern (words, ignoring case) and what to write instead.
 PHRASES: tuple[tuple[str, str], ...] = (
@@ -25,8 +33,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"but for", "except"),
     (r"what (?:came|comes|became|becomes|has become) of", "the result of"),
     (r"(?:came|comes|come) to (?:no|nothing|something|an error)", "returned no, ended with"),
-    (r"(?<!there )is no (?:integer|number|text|string|list|object|folder|file|template|name|schema|JSON|XML)\b",
-     "is not a"),
+    (
+        r"(?<!there )is no (?:integer|number|text|string|list|object|folder|file|template|name|schema|JSON|XML)\b",
+        "is not a",
+    ),
     (r"(?:that|which) are no(?:ne)?\b", "that are not"),
     (r"that is none", "an invalid"),
     (r"(?<!there )are (?-i:none)\b", "are missing, are not"),
@@ -39,8 +49,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"nor do(?:es)? one", "neither does"),
     (r"nobody (?:knows|says|said|is to|waits)", "it is unknown"),
     (r"says? of (?:it|them|a|an|the)", "describes"),
-    (r"(?:stand|stands|stood) (?:in|beside|above|below|there|where|at) (?:the|a|an|its|it|them)",
-     "is in, is above"),
+    (
+        r"(?:stand|stands|stood) (?:in|beside|above|below|there|where|at) (?:the|a|an|its|it|them)",
+        "is in, is above",
+    ),
     (r"as (?:it|they) (?:stands?|lies?)\b", "as it is"),
     (r"be it", "whether"),
     (r"save for|save that", "except"),
@@ -61,12 +73,16 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"a place of (?:its|their) own", "a separate place"),
     (r"all the same", "anyway"),
     (r"of how many", "n of N"),
-)  # fmt: skip
-_PATTERN = re.compile("|".join(f"(?P<p{i}>\\b(?:{pattern}))" for i, (pattern, _) in enumerate(PHRASES)), re.IGNORECASE)
+)
+_PATTERN = re.compile(
+    "|".join(f"(?P<p{i}>\\b(?:{pattern}))" for i, (pattern, _) in enumerate(PHRASES)), re.IGNORECASE
+)
 
 
 def find_phrases(text: str) -> Iterator[tuple[int, str, str]]:
-    """`(line counted from 0, phrase, what to write)` for each phrase of `text`; a phrase may span a line break."""
+    """`(line counted from 0, phrase, what to write)` for each phrase of `text`; a phrase may span a
+    line break.
+    """
     for found in _PATTERN.finditer(re.sub(r"[ \t\n]", " ", text)):
         index = int(str(found.lastgroup)[1:])
         yield text.count("\n", 0, found.start()), found[0], PHRASES[index][1]
@@ -74,7 +90,12 @@ def find_phrases(text: str) -> Iterator[tuple[int, str, str]]:
 
 def prose_of_markdown(text: str) -> str:
     """The text with code blocks and inline code blanked out, line for line."""
-    text = re.sub(r"^(`{3,}).*?^\1`*$", lambda block: "\n" * block[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^(`{3,}).*?^\1`*$",
+        lambda block: "\n" * block[0].count("\n"),
+        text,
+        flags=re.MULTILINE | re.DOTALL,
+    )
     return re.sub(r"`[^`\n]*`", lambda code: "`" * len(code[0]), text)
 
 
@@ -108,9 +129,13 @@ def check_file(path: Path) -> Iterator[str]:
 def main(arguments: list[str]) -> int:
     """Checks the named files and folders, or all of them. Returns: the exit code."""
     named = [Path(argument).resolve() for argument in arguments]
-    files = sorted({file for pattern in FILES for file in ROOT.glob(pattern) if "_build" not in file.parts})
+    files = sorted(
+        {file for pattern in FILES for file in ROOT.glob(pattern) if "_build" not in file.parts}
+    )
     if named:
-        files = [file for file in files if any(file == path or path in file.parents for path in named)]
+        files = [
+            file for file in files if any(file == path or path in file.parents for path in named)
+        ]
     found = [line for file in files for line in check_file(file)]
     print("\n".join(found) or f"{len(files)} files checked")
     return 1 if found else 0

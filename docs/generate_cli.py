@@ -46,7 +46,10 @@ def page() -> str:
 
 def _helps(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
     """The help of a command and of those below it, as the command line prints it."""
-    yield context.command_path, "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+    yield (
+        context.command_path,
+        "\n".join(line.rstrip() for line in command.get_help(context).splitlines()),
+    )
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             found = command.get_command(context, name)

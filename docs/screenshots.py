@@ -1,9 +1,12 @@
-"""Makes the pictures of the viewer in README.md and in the docs: `make screenshots` (needs Chromium).
+"""Makes the pictures of the viewer in README.md and in the docs: `make screenshots` (needs
+Chromium).
 
-    python -m docs.screenshots [--folder PROJECT] [--output docs/images] [--scheme light|dark] [--width 1280] [--all]
+    python -m docs.screenshots [--folder PROJECT] [--output docs/images] [--scheme light|dark]
+    [--width 1280] [--all]
 
-It makes a project with runs, two batches, a queue and background tasks against a simulated model, serves it, and takes
-the pictures. `--all` takes one of every page; `--folder` leaves the project there.
+It makes a project with runs, two batches, a queue and background tasks against a simulated model,
+serves it, and takes the pictures. `--all` takes one of every page; `--folder` leaves the project
+there.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ SHOWN = ("batch", "sample", "compare", "run", "queue")
 ROWS = [
     json.loads(line)
     for name in ("easy", "medium")
-    for line in (ROOT / "examples" / "data" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    for line in (ROOT / "examples" / "data" / f"{name}.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
 ]
 WRONG = ("copper", "Lisbon", "7", "Na", "Jupiter", "Mercury", "Oslo", "12")
 LIBRARY = """<library>
@@ -70,11 +75,17 @@ Question: {{ question }}</instructions>
 </library>
 """
 FACTS = json.dumps(
-    ["Lake Baikal is 1,642 m deep (1983)", "It holds 23,600 cubic km of water (2003)", "It freezes from January to May"]
+    [
+        "Lake Baikal is 1,642 m deep (1983)",
+        "It holds 23,600 cubic km of water (2003)",
+        "It freezes from January to May",
+    ]
 )
 ARTICLE = (
-    "Lake Baikal is the deepest lake on Earth: soundings of 1983 found 1,642 metres. It holds 23,600 cubic kilometres "
-    "of fresh water, more than all North American Great Lakes together. From January to May it is frozen."
+    "Lake Baikal is the deepest lake on Earth: soundings of 1983 found 1,642 metres. It holds "
+    "23,600 cubic kilometres "
+    "of fresh water, more than all North American Great Lakes together. From January to May it is "
+    "frozen."
 )
 
 
@@ -103,12 +114,22 @@ async def make_project(folder: Path) -> None:
     (folder / "templates").mkdir(parents=True)
     (folder / "templates" / "library.xml").write_text(LIBRARY, encoding="utf-8")
     library = TemplateLibrary.load(folder / "templates")
-    for name, right, words in (("short-answers", 0.72, "It is"), ("full-sentences", 0.86, "The right answer is")):
+    for name, right, words in (
+        ("short-answers", 0.72, "It is"),
+        ("full-sentences", 0.86, "The right answer is"),
+    ):
         evaluator = make_evaluator(library, folder, Model(right, words))
         await run_batch(
-            "answer_question", ROWS, evaluator=evaluator, scorers=["includes"], metadata=["subject"],
-            group_by="subject", name=name, output=folder / "batches" / name, display="none",
-        )  # fmt: skip
+            "answer_question",
+            ROWS,
+            evaluator=evaluator,
+            scorers=["includes"],
+            metadata=["subject"],
+            group_by="subject",
+            name=name,
+            output=folder / "batches" / name,
+            display="none",
+        )
     evaluator = make_evaluator(library, folder, Model(0.8, "It is"))
     for topic in ("Lake Baikal", "the deepest lake"):
         await evaluator.evaluate("write_article", {"topic": topic})
@@ -119,22 +140,31 @@ async def make_project(folder: Path) -> None:
 
 def make_evaluator(library: TemplateLibrary, folder: Path, model: Model) -> Evaluator:
     return Evaluator(
-        library, backend=SimulatedBackend(script=model, latency_s=0.02), tasks_dir=folder / "tasks", roots=[folder],
+        library,
+        backend=SimulatedBackend(script=model, latency_s=0.02),
+        tasks_dir=folder / "tasks",
+        roots=[folder],
         notice=lambda line: None,
-    )  # fmt: skip
+    )
 
 
 async def fill_queue(folder: Path, evaluator: Evaluator) -> None:
     async def refuse(result: Any) -> str | None:
-        return "the answer does not name its source" if "source" in result.entry.description else None
+        return (
+            "the answer does not name its source" if "source" in result.entry.description else None
+        )
 
     with TaskQueue(folder / "queue", notice=lambda line: None) as queue:
         for row in ROWS[3:6]:
-            queue.add(row["question"], template="answer_question", inputs={"question": row["question"]})
+            queue.add(
+                row["question"], template="answer_question", inputs={"question": row["question"]}
+            )
         queue.add(
-            "Say how deep Lake Baikal is, with the source", template="write_article", inputs={"topic": "Lake Baikal"},
+            "Say how deep Lake Baikal is, with the source",
+            template="write_article",
+            inputs={"topic": "Lake Baikal"},
             max_retries=1,
-        )  # fmt: skip
+        )
         await queue.work(evaluator, until_empty=True, verifiers=[refuse])
         queue.add("Write an article about the deepest lake", priority=2)
         queue.add("Summarise the reports of March for the board", needs=["T-05"])
@@ -148,7 +178,9 @@ async def background_tasks(folder: Path) -> Any:
     async with BackgroundTasks(folder / "tasks" / "background") as tasks:
         done = tasks.start(ScriptWork(["sh", "-c", lines], cwd=folder), "train a small model")
         await tasks.wait(done.id)
-        tasks.start(ScriptWork(["sh", "-c", f"{lines}; sleep 600"], cwd=folder), "train the large model")
+        tasks.start(
+            ScriptWork(["sh", "-c", f"{lines}; sleep 600"], cwd=folder), "train the large model"
+        )
         yield
 
 
@@ -158,7 +190,9 @@ async def addresses(page: Page, root: str) -> dict[str, str]:
     async def first(start: str, prefix: str, text: str = "") -> str:
         await page.visit(start)
         found = f"[...document.querySelectorAll('main a[href^=\"{prefix}\"]')]"
-        return await page.run(f"({found}.find((link) => link.closest('tr, li').innerText.includes('{text}'))).href")
+        return await page.run(
+            f"({found}.find((link) => link.closest('tr, li').innerText.includes('{text}'))).href"
+        )
 
     batch = await first(f"{root}/batches", "/batch/", "full-sentences")
     other = await first(f"{root}/batches", "/batch/", "short-answers")
@@ -217,7 +251,9 @@ async def main() -> None:
                 await page.media(scheme=given.scheme)
                 await page.visit(f"{root}/?token=token")
                 pages = await addresses(page, root)
-                await take_all(page, {name: pages[name] for name in (pages if given.all else SHOWN)}, given)
+                await take_all(
+                    page, {name: pages[name] for name in (pages if given.all else SHOWN)}, given
+                )
 
 
 async def take_all(page: Page, pages: Mapping[str, str], given: argparse.Namespace) -> None:

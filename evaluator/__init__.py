@@ -66,7 +66,9 @@ if TYPE_CHECKING:
     from evaluator.models.backend import ToolSpec as ToolSpec
     from evaluator.models.cache import ResponseCache as ResponseCache
     from evaluator.models.litellm_backend import LiteLLMBackend as LiteLLMBackend
-    from evaluator.models.openai_compatible import OpenAICompatibleBackend as OpenAICompatibleBackend
+    from evaluator.models.openai_compatible import (
+        OpenAICompatibleBackend as OpenAICompatibleBackend,
+    )
     from evaluator.models.replay import ReplayBackend as ReplayBackend
     from evaluator.models.simulated import SimulatedBackend as SimulatedBackend
     from evaluator.nodes import Span as Span
@@ -85,14 +87,31 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "evaluator.errors": (
-        "ConfigurationError", "CorruptRecord", "Diagnostic", "EvaluatorError", "MissingExtra", "ProviderError",
-        "RecordError", "StepChanged", "StepUnfinished", "TaskBusy", "TemplateError", "ToolError", "UsageError",
+        "ConfigurationError",
+        "CorruptRecord",
+        "Diagnostic",
+        "EvaluatorError",
+        "MissingExtra",
+        "ProviderError",
+        "RecordError",
+        "StepChanged",
+        "StepUnfinished",
+        "TaskBusy",
+        "TemplateError",
+        "ToolError",
+        "UsageError",
     ),
     "evaluator.batch.run": ("BatchResult", "run_batch", "run_batch_sync"),
     "evaluator.interpreter.evaluator": ("Evaluator",),
     "evaluator.models.attachments": ("Attachment",),
     "evaluator.models.backend": (
-        "Backend", "Hints", "Message", "ModelRequest", "ModelResponse", "ToolCall", "ToolSpec",
+        "Backend",
+        "Hints",
+        "Message",
+        "ModelRequest",
+        "ModelResponse",
+        "ToolCall",
+        "ToolSpec",
     ),
     "evaluator.models.cache": ("ResponseCache",),
     "evaluator.handler.config": ("HandlerConfig", "ToolGrant"),
@@ -115,8 +134,16 @@ _HOMES = {
     "evaluator.record.steps": ("Recording",),
     "evaluator.record.recorded_steps": ("ChangedStep",),
     "evaluator.record.store": ("TaskStore", "TaskSummary"),
-    "evaluator.errors.results": ("Outcome", "Resource", "Status", "TaskError", "TaskFailed", "TaskResult", "Usage"),
-}  # fmt: skip
+    "evaluator.errors.results": (
+        "Outcome",
+        "Resource",
+        "Status",
+        "TaskError",
+        "TaskFailed",
+        "TaskResult",
+        "Usage",
+    ),
+}
 
 __all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of `package`: `homes` has its names by module, absolute or relative (`.module`).
+    """The `__getattr__` of `package`: `homes` has its names by module, absolute or relative
+    (`.module`).
 
     A type checker has to see imports in its place, so that it reports every other name as an error.
     """

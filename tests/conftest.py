@@ -33,7 +33,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(autouse=True)
-def no_real_model(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def no_real_model(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """No provider's key and no model name reaches a test, so that none can be billed. Each test process has a user's
     folder of its own."""
     for variable, _ in KEYS:
@@ -55,7 +57,9 @@ def make_evaluator(tmp_path: Path) -> MakeEvaluator:
     def make(xml: str = "", *, script: Any = None, **options: Any) -> Evaluator:
         folder = tmp_path / "templates"
         folder.mkdir(exist_ok=True)
-        (folder / "t.xml").write_text(f"<library>{xml}</library>" if xml else "<library/>", encoding="utf-8")
+        (folder / "t.xml").write_text(
+            f"<library>{xml}</library>" if xml else "<library/>", encoding="utf-8"
+        )
         library = TemplateLibrary.load(folder, shipped=False)
         assert not library.errors, "\n".join(map(str, library.errors))
         options.setdefault("backend", SimulatedBackend(script=script))

@@ -11,29 +11,70 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 MODULES = (
-    "evaluator", "evaluator.batch", "evaluator.batch.compare", "evaluator.batch.export", "evaluator.batch.rows",
-    "evaluator.batch.scorers", "evaluator.batch.statistics", "evaluator.batch.summary", "evaluator.batch.thresholds",
-    "evaluator.errors", "evaluator.errors.results", "evaluator.library", "evaluator.memory", "evaluator.nodes",
-    "evaluator.output", "evaluator.queue", "evaluator.testing", "evaluator.tools", "evaluator.viewer",
-)  # fmt: skip
+    "evaluator",
+    "evaluator.batch",
+    "evaluator.batch.compare",
+    "evaluator.batch.export",
+    "evaluator.batch.rows",
+    "evaluator.batch.scorers",
+    "evaluator.batch.statistics",
+    "evaluator.batch.summary",
+    "evaluator.batch.thresholds",
+    "evaluator.errors",
+    "evaluator.errors.results",
+    "evaluator.library",
+    "evaluator.memory",
+    "evaluator.nodes",
+    "evaluator.output",
+    "evaluator.queue",
+    "evaluator.testing",
+    "evaluator.tools",
+    "evaluator.viewer",
+)
 """The modules whose names users may import."""
 INTERNAL = {
-    "BackgroundService", "CacheKey", "CacheStats", "CallLimiter", "Header", "Journal", "McpHeader", "Owner", "Profiles", "Reason", "Resumption", "RunOptions", "Scrub", "Services", "Step", "Summary", "TemplateLike", "ShotPool", "XDisplay", "Origin", "_Templates",
-}  # fmt: skip
+    "BackgroundService",
+    "CacheKey",
+    "CacheStats",
+    "CallLimiter",
+    "Header",
+    "Journal",
+    "McpHeader",
+    "Owner",
+    "Profiles",
+    "Reason",
+    "Resumption",
+    "RunOptions",
+    "Scrub",
+    "Services",
+    "Step",
+    "Summary",
+    "TemplateLike",
+    "ShotPool",
+    "XDisplay",
+    "Origin",
+    "_Templates",
+}
 """Types of members of public classes that only our own packages use."""
 
 
 def exported(module: ModuleType) -> dict[str, Any]:
     names = getattr(module, "__all__", None)
     if names is None:
-        names = [name for name, value in vars(module).items() if not name.startswith("_") and _is_own(value, module)]
+        names = [
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and _is_own(value, module)
+        ]
     return {name: getattr(module, name) for name in names}
 
 
 def _is_own(value: Any, module: ModuleType) -> bool:
     # A package also exports what its own modules define.
     home = getattr(value, "__module__", module.__name__) or ""
-    return home == module.__name__ or (hasattr(module, "__path__") and home.startswith(f"{module.__name__}."))
+    return home == module.__name__ or (
+        hasattr(module, "__path__") and home.startswith(f"{module.__name__}.")
+    )
 
 
 def unexported(names: tuple[str, ...] = MODULES) -> set[str]:
@@ -53,14 +94,23 @@ def unexported(names: tuple[str, ...] = MODULES) -> set[str]:
 
 def _annotated_names(module: str, qualname: str) -> Iterator[str]:
     for node in ast.walk(_tree(module)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == qualname:
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and node.name == qualname
+        ):
             for member in [node] if not isinstance(node, ast.ClassDef) else node.body:
                 for annotation in _annotations(member):
-                    yield from (each.id for each in ast.walk(annotation) if isinstance(each, ast.Name))
+                    yield from (
+                        each.id for each in ast.walk(annotation) if isinstance(each, ast.Name)
+                    )
 
 
 def _annotations(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+    if (
+        isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and not node.target.id.startswith("_")
+    ):
         yield node.annotation
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         if node.name.startswith("_") and node.name != "__init__":
@@ -82,8 +132,10 @@ def _tree(module: str) -> ast.Module:
 def _imports(module: str) -> dict[str, tuple[str, str]]:
     return {
         alias.asname or alias.name: (node.module or "", alias.name)
-        for node in ast.walk(_tree(module)) if isinstance(node, ast.ImportFrom) for alias in node.names
-    }  # fmt: skip
+        for node in ast.walk(_tree(module))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def _resolve(module: str, name: str) -> Any:

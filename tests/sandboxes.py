@@ -70,7 +70,9 @@ class StandIn:
         self.log, self.broken = folder / "calls.jsonl", folder / "broken"
         self.log.touch()
         program = folder / name
-        program.write_text(_ENGINE.format(python=sys.executable, log=str(self.log), broken=str(self.broken)))
+        program.write_text(
+            _ENGINE.format(python=sys.executable, log=str(self.log), broken=str(self.broken))
+        )
         program.chmod(0o755)
 
     def calls(self) -> list[list[str]]:

@@ -41,7 +41,9 @@ def a_folder_for_a_counter(path: Path) -> None:
     (path / ".last-id").mkdir()
 
 
-@pytest.mark.parametrize("spoil", [a_file, a_link, a_file_inside, open_to_everybody, a_folder_for_a_counter])
+@pytest.mark.parametrize(
+    "spoil", [a_file, a_link, a_file_inside, open_to_everybody, a_folder_for_a_counter]
+)
 def test_a_task_folder_that_cannot_be_used_is_an_error_before_a_call(
     spoil: Any, make_evaluator: Any, scripted: Any, tmp_path: Path
 ) -> None:
@@ -51,7 +53,9 @@ def test_a_task_folder_that_cannot_be_used_is_an_error_before_a_call(
     assert isinstance(error, TaskError)
     assert error.reason == "execution_halted"
     assert str(tmp_path / "tasks") in error.message
-    assert any(word in error.message for word in ("choose", "chmod", "name the folder")), error.message
+    assert any(word in error.message for word in ("choose", "chmod", "name the folder")), (
+        error.message
+    )
     assert model.seen == []
 
 

@@ -9,9 +9,24 @@ from typing import Any
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, OpenAICompatibleBackend, TaskError, TaskStore, TemplateLibrary
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    OpenAICompatibleBackend,
+    TaskError,
+    TaskStore,
+    TemplateLibrary,
+)
 from evaluator.errors.results import TaskResult
-from evaluator.testing import Answer, HttpReply, LoopbackServer, chunk, error_reply, event, json_reply
+from evaluator.testing import (
+    Answer,
+    HttpReply,
+    LoopbackServer,
+    chunk,
+    error_reply,
+    event,
+    json_reply,
+)
 from tests.patience import with_enough_time
 
 XML = """<library>
@@ -36,7 +51,11 @@ def ask(
     folder.mkdir(parents=True)
     (folder / "t.xml").write_text(XML)
     config = HandlerConfig(
-        name="wire", backend="openai_compatible", model="m", backoff_s=(0.0, 0.0), timeout_s=timeout_s
+        name="wire",
+        backend="openai_compatible",
+        model="m",
+        backoff_s=(0.0, 0.0),
+        timeout_s=timeout_s,
     )
     pieces: list[str] = []
 
@@ -44,7 +63,11 @@ def ask(
         backend = OpenAICompatibleBackend(base_url, "key")
         library = TemplateLibrary.load(folder, shipped=False)
         evaluator = Evaluator(
-            library, config, backend=backend, tasks_dir=tmp_path / "tasks", roots=[tmp_path / "templates"]
+            library,
+            config,
+            backend=backend,
+            tasks_dir=tmp_path / "tasks",
+            roots=[tmp_path / "templates"],
         )
         try:
             return await evaluator.evaluate(name, on_text=pieces.append if stream else None)
@@ -71,12 +94,22 @@ def attempts(recording: Any) -> list[tuple[int, str]]:
 FAULTS: list[tuple[str, HttpReply, bool, str]] = [
     ("429", error_reply(429, "slow down"), True, "slow down"),
     ("500", error_reply(500, "oops"), True, "oops"),
-    ("503 with a page", HttpReply((b"<h1>gone",), status=503, content_type="text/html"), True, "503"),
+    (
+        "503 with a page",
+        HttpReply((b"<h1>gone",), status=503, content_type="text/html"),
+        True,
+        "503",
+    ),
     ("reset", HttpReply(silent=True, end="reset"), True, ""),
     ("cut off", HttpReply((b'{"choi',), length=1000, end="close"), True, ""),
     ("no JSON", HttpReply((b"hello",)), True, ""),
     ("nothing", HttpReply((b"",)), True, ""),
-    ("invalid UTF-8", HttpReply((b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',)), True, ""),
+    (
+        "invalid UTF-8",
+        HttpReply((b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',)),
+        True,
+        "",
+    ),
     ("no choices", json_reply({"choices": []}), True, ""),
     ("wrong shape", json_reply({"choices": [{"message": 5}]}), True, ""),
     ("a list", json_reply([1, 2]), True, ""),
@@ -86,7 +119,9 @@ FAULTS: list[tuple[str, HttpReply, bool, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("reply", "retried", "says"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS])
+@pytest.mark.parametrize(
+    ("reply", "retried", "says"), [f[1:] for f in FAULTS], ids=[f[0] for f in FAULTS]
+)
 def test_a_fault_that_stays_ends_in_an_error_after_finite_attempts(
     reply: HttpReply, retried: bool, says: str, tmp_path: Path
 ) -> None:
@@ -101,7 +136,9 @@ def test_a_fault_that_stays_ends_in_an_error_after_finite_attempts(
     assert outcome.cause is not None
 
 
-@pytest.mark.parametrize("reply", [f[1] for f in FAULTS if f[2]], ids=[f[0] for f in FAULTS if f[2]])
+@pytest.mark.parametrize(
+    "reply", [f[1] for f in FAULTS if f[2]], ids=[f[0] for f in FAULTS if f[2]]
+)
 def test_a_fault_that_passes_is_retried_and_recorded(reply: HttpReply, tmp_path: Path) -> None:
     outcome, server, recording = ask(tmp_path, reply, Answer("fine"))
     assert outcome.unwrap().content == "fine"
@@ -132,7 +169,12 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     with LoopbackServer() as server:
         url, port = server.base_url, server.port
     config = HandlerConfig(
-        name="wire", backend="openai_compatible", model="m", base_url=url, backoff_s=(0.0,), timeout_s=100
+        name="wire",
+        backend="openai_compatible",
+        model="m",
+        base_url=url,
+        backoff_s=(0.0,),
+        timeout_s=100,
     )
     evaluator = Evaluator(TemplateLibrary.load(folder, shipped=False), config, tasks_dir=None)
     error = evaluator.evaluate_sync("plain")
@@ -158,7 +200,9 @@ def test_an_endless_answer_is_stopped_and_what_came_is_kept(stream: bool, tmp_pa
     def attempt(limit_s: float) -> tuple[Outcome, LoopbackServer, Any]:
         return ask(tmp_path / str(limit_s), *[reply] * 3, stream=stream, timeout_s=limit_s)
 
-    outcome, server, recording = with_enough_time(attempt, lambda tried: tried[0].content or not stream)
+    outcome, server, recording = with_enough_time(
+        attempt, lambda tried: tried[0].content or not stream
+    )
     assert isinstance(outcome, TaskError)
     assert outcome.reason in ("execution_timeout", "provider_failure")
     assert server.posts <= 3
@@ -168,7 +212,9 @@ def test_an_endless_answer_is_stopped_and_what_came_is_kept(stream: bool, tmp_pa
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_an_answer_without_bound_is_refused_at_a_size_that_is_named(stream: bool, tmp_path: Path) -> None:
+def test_an_answer_without_bound_is_refused_at_a_size_that_is_named(
+    stream: bool, tmp_path: Path
+) -> None:
     piece = event(chunk({"content": "w" * 60_000})) if stream else b" " * 65536
     kind = "text/event-stream" if stream else "application/json"
     reply = HttpReply((piece,), content_type=kind, length=None if stream else -1, repeat=True)
@@ -192,12 +238,16 @@ RUBBISH = ["", "I would rather not.", "[1, 2", "null", "}{", "\ufffd\ufffd", "{"
 
 
 @pytest.mark.parametrize("text", RUBBISH, ids=[ascii(r[:12]) for r in RUBBISH])
-def test_rubbish_where_an_object_was_declared_is_an_error_that_keeps_the_text(text: str, tmp_path: Path) -> None:
+def test_rubbish_where_an_object_was_declared_is_an_error_that_keeps_the_text(
+    text: str, tmp_path: Path
+) -> None:
     outcome, server, recording = ask(tmp_path, Answer(text), name="json")
     assert isinstance(outcome, TaskError), outcome
     assert (outcome.type, outcome.reason) in (
-        ("TASK_FAILURE", "output_format_failure"), ("INVALID_OUTPUT", None), ("INVALID_OUTPUT", "output_format_failure"),
-    )  # fmt: skip
+        ("TASK_FAILURE", "output_format_failure"),
+        ("INVALID_OUTPUT", None),
+        ("INVALID_OUTPUT", "output_format_failure"),
+    )
     assert outcome.content == text
     assert "object" in outcome.message or "nothing" in outcome.message
     assert server.posts == 1
@@ -220,18 +270,26 @@ BROKEN_CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("tool", "arguments"), [b[1:] for b in BROKEN_CALLS], ids=[b[0] for b in BROKEN_CALLS])
-def test_a_broken_tool_call_is_answered_with_what_is_wrong(tool: str, arguments: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [b[1:] for b in BROKEN_CALLS], ids=[b[0] for b in BROKEN_CALLS]
+)
+def test_a_broken_tool_call_is_answered_with_what_is_wrong(
+    tool: str, arguments: str, tmp_path: Path
+) -> None:
     call = Answer(None, "tool_calls", [("c1", tool, arguments)])
     outcome, server, recording = ask(tmp_path, call, Answer("sorry"), name="tools")
     assert outcome.unwrap().content == "sorry"
     told = server.bodies[1]["messages"][-1]
     assert (told["role"], told["tool_call_id"]) == ("tool", "c1")
     assert told["content"].startswith("error: ")
-    assert "list_files" in told["content"] or "path" in told["content"] or "JSON" in told["content"], told
+    assert (
+        "list_files" in told["content"] or "path" in told["content"] or "JSON" in told["content"]
+    ), told
     assert [(s.start.kind, s.status) for s in steps_of(recording, "model", "tool")] == [
-        ("model", "success"), ("tool", "failed"), ("model", "success"),
-    ]  # fmt: skip
+        ("model", "success"),
+        ("tool", "failed"),
+        ("model", "success"),
+    ]
 
 
 def test_a_tool_call_where_none_was_offered_is_named(tmp_path: Path) -> None:
@@ -243,7 +301,10 @@ def test_a_tool_call_where_none_was_offered_is_named(tmp_path: Path) -> None:
 
 
 def test_a_model_that_only_ever_calls_tools_ends_at_its_turns(tmp_path: Path) -> None:
-    calls = [Answer(None, "tool_calls", [("c1", "list_files", f'{{"pattern": "*.{n}"}}')]) for n in range(30)]
+    calls = [
+        Answer(None, "tool_calls", [("c1", "list_files", f'{{"pattern": "*.{n}"}}')])
+        for n in range(30)
+    ]
     outcome, server, _ = ask(tmp_path, *calls, name="tools")
     assert isinstance(outcome, TaskError)
     assert outcome.resource is not None
@@ -276,14 +337,21 @@ def test_a_path_of_a_model_that_leaves_the_root_is_refused(path: str, tmp_path: 
 
     def script(request: Any) -> Any:
         seen.append(request)
-        return {"tool": "read_file", "arguments": json.dumps({"path": path})} if len(seen) == 1 else "done"
+        return (
+            {"tool": "read_file", "arguments": json.dumps({"path": path})}
+            if len(seen) == 1
+            else "done"
+        )
 
     from evaluator import SimulatedBackend
 
     evaluator = Evaluator(
-        TemplateLibrary.load(folder, shipped=False), "offline", backend=SimulatedBackend(script=script),
-        tasks_dir=tmp_path / "tasks", roots=[folder],
-    )  # fmt: skip
+        TemplateLibrary.load(folder, shipped=False),
+        "offline",
+        backend=SimulatedBackend(script=script),
+        tasks_dir=tmp_path / "tasks",
+        roots=[folder],
+    )
     evaluator.evaluate_sync("tools").unwrap()
     answer = seen[1].messages[-1].content
     assert answer.startswith("error: ")
@@ -303,5 +371,7 @@ def test_a_context_file_outside_the_root_is_a_warning_and_is_not_sent(
     assert model.prompts == ["Q"]
     warnings = result.notes["warnings"]
     assert len(warnings) == 4
-    for path, warning in zip(["/etc/passwd", "link", "../../etc/passwd", "missing.txt"], warnings, strict=True):
+    for path, warning in zip(
+        ["/etc/passwd", "link", "../../etc/passwd", "missing.txt"], warnings, strict=True
+    ):
         assert path in warning

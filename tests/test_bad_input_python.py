@@ -42,12 +42,27 @@ def deep() -> list[Any]:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (object(), "object is not plain data"), (b"x", "bytes is not plain data"), ({1, 2}, "set is not plain data"),
-        (cyclic(), "contains itself"), (deep(), "nested more than"), ({1: 2}, "key 1"), (10**5000, "digits"),
+        (object(), "object is not plain data"),
+        (b"x", "bytes is not plain data"),
+        ({1, 2}, "set is not plain data"),
+        (cyclic(), "contains itself"),
+        (deep(), "nested more than"),
+        ({1: 2}, "key 1"),
+        (10**5000, "digits"),
     ],
-    ids=["an object", "bytes", "a set", "a cycle", "100,000 levels", "a key that is no text", "a huge number"],
-)  # fmt: skip
-def test_a_value_that_is_not_plain_data_is_an_error(value: Any, says: str, make_evaluator: Any) -> None:
+    ids=[
+        "an object",
+        "bytes",
+        "a set",
+        "a cycle",
+        "100,000 levels",
+        "a key that is no text",
+        "a huge number",
+    ],
+)
+def test_a_value_that_is_not_plain_data_is_an_error(
+    value: Any, says: str, make_evaluator: Any
+) -> None:
     error = make_evaluator(ECHO).evaluate_sync("echo", {"t": value})
     assert isinstance(error, TaskError)
     assert error.reason == "input_validation_failure"
@@ -56,7 +71,9 @@ def test_a_value_that_is_not_plain_data_is_an_error(value: Any, says: str, make_
 
 
 @pytest.mark.parametrize("folder", ["a" * 300], ids=["300 characters"])
-def test_a_task_folder_that_no_system_can_have_is_an_error(folder: str, make_evaluator: Any, tmp_path: Path) -> None:
+def test_a_task_folder_that_no_system_can_have_is_an_error(
+    folder: str, make_evaluator: Any, tmp_path: Path
+) -> None:
     error = make_evaluator(ECHO, tasks_dir=tmp_path / folder).evaluate_sync("echo", {"t": "x"})
     assert isinstance(error, TaskError)
     assert error.reason == "execution_halted"
@@ -97,15 +114,39 @@ WRONG_CALLS: list[tuple[Callable[[Evaluator], Any], type[Exception], str]] = [
     (lambda e: Evaluator(e.library, "offline", asker=print), UsageError, "asker is a builtin"),  # type: ignore[arg-type]
     (lambda e: Evaluator(e.library, "offline", cache=3), UsageError, "cache is an int"),  # type: ignore[arg-type]
     (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=3), UsageError, "evaluator is an int"),  # type: ignore[arg-type]
-    (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, engine=3), UsageError, "engine is an int"),  # type: ignore[arg-type]
+    (
+        lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, engine=3),
+        UsageError,
+        "engine is an int",
+    ),  # type: ignore[arg-type]
     (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, cache=3), UsageError, "cache is 3"),  # type: ignore[arg-type]
-    (lambda e: run_batch_sync("echo", {}, evaluator=e), UsageError, "several sets of rows; give a list"),
+    (
+        lambda e: run_batch_sync("echo", {}, evaluator=e),
+        UsageError,
+        "several sets of rows; give a list",
+    ),
     (lambda e: e.library.get("x" * 10_000), UsageError, "xxxxx…'; 1 templates are loaded"),
-    (lambda e: Evaluator(e.library, "offline", tasks_dir="\ud800"), UsageError, "task files is '\\ud800'"),
+    (
+        lambda e: Evaluator(e.library, "offline", tasks_dir="\ud800"),
+        UsageError,
+        "task files is '\\ud800'",
+    ),
     (lambda e: TaskStore("a\x00b"), UsageError, "task files is 'a\\x00b', which has a null byte"),
-    (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, output="a\x00b"), UsageError, "output is 'a\\x00b'"),
-    (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, output="\ud800"), UsageError, "no path can have"),
-    (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, output="a" * 300), RecordError, "choose another folder"),
+    (
+        lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, output="a\x00b"),
+        UsageError,
+        "output is 'a\\x00b'",
+    ),
+    (
+        lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, output="\ud800"),
+        UsageError,
+        "no path can have",
+    ),
+    (
+        lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, output="a" * 300),
+        RecordError,
+        "choose another folder",
+    ),
     (lambda e: parse_output(None), UsageError, "text is a NoneType"),  # type: ignore[arg-type]
     (lambda e: TemplateLibrary.load("a\x00b"), UsageError, "null byte"),
     (lambda e: TaskStore("nowhere").read("abc"), UsageError, "whole number"),  # type: ignore[arg-type]
@@ -150,11 +191,13 @@ def endless() -> Any:
 @pytest.mark.parametrize(
     ("fault", "name"),
     [
-        (raising(ZeroDivisionError("mine")), "ZeroDivisionError: mine"), (endless, "RecursionError"),
-        (raising(MemoryError()), "MemoryError"), (raising(TimeoutError("late")), "TimeoutError: late"),
+        (raising(ZeroDivisionError("mine")), "ZeroDivisionError: mine"),
+        (endless, "RecursionError"),
+        (raising(MemoryError()), "MemoryError"),
+        (raising(TimeoutError("late")), "TimeoutError: late"),
     ],
     ids=["an exception", "a recursion", "no memory", "a timeout of its own"],
-)  # fmt: skip
+)
 def test_a_backend_that_breaks_its_contract_becomes_an_error_with_its_cause(
     fault: Callable[[], Any], name: str, make_evaluator: Any, tmp_path: Path
 ) -> None:
@@ -177,9 +220,13 @@ def test_a_backend_that_returns_no_response_has_failed_and_may_have_been_billed(
 
 
 @pytest.mark.parametrize("which", ["on_text", "on_event"])
-def test_a_callback_that_raises_fails_the_task_and_nothing_else(which: str, make_evaluator: Any) -> None:
+def test_a_callback_that_raises_fails_the_task_and_nothing_else(
+    which: str, make_evaluator: Any
+) -> None:
     evaluator = make_evaluator(ECHO)
-    error = evaluator.evaluate_sync("echo", {"t": "x"}, **{which: raising(ZeroDivisionError("mine"))})
+    error = evaluator.evaluate_sync(
+        "echo", {"t": "x"}, **{which: raising(ZeroDivisionError("mine"))}
+    )
     assert isinstance(error, TaskError)
     assert "ZeroDivisionError: mine" in error.message
     assert evaluator.evaluate_sync("echo", {"t": "x"}).ok
@@ -221,7 +268,9 @@ def test_an_unknown_output_type_is_an_error_and_keeps_the_text() -> None:
     assert parsed.text == "x"
 
 
-def test_a_tool_that_does_not_exist_is_an_error_before_a_call(make_evaluator: Any, scripted: Any) -> None:
+def test_a_tool_that_does_not_exist_is_an_error_before_a_call(
+    make_evaluator: Any, scripted: Any
+) -> None:
     xml = '<task name="t" type="atomic"><description>d</description><tools><tool name="teleport"/></tools></task>'
     model = scripted()
     error = make_evaluator(xml, backend=SimulatedBackend(script=model)).evaluate_sync("t")
@@ -231,7 +280,9 @@ def test_a_tool_that_does_not_exist_is_an_error_before_a_call(make_evaluator: An
     assert model.seen == []
 
 
-def test_the_sync_form_inside_an_evaluation_is_refused_and_does_not_hang(make_evaluator: Any) -> None:
+def test_the_sync_form_inside_an_evaluation_is_refused_and_does_not_hang(
+    make_evaluator: Any,
+) -> None:
     evaluator = make_evaluator(ECHO)
 
     def nested(_: str) -> None:
@@ -242,7 +293,9 @@ def test_the_sync_form_inside_an_evaluation_is_refused_and_does_not_hang(make_ev
     assert "use the async one" in error.message
 
 
-def test_a_cancelled_evaluation_closes_its_task_file_as_aborted(make_evaluator: Any, tmp_path: Path) -> None:
+def test_a_cancelled_evaluation_closes_its_task_file_as_aborted(
+    make_evaluator: Any, tmp_path: Path
+) -> None:
     async def cancelled() -> None:
         asked = asyncio.Event()
 
@@ -251,7 +304,9 @@ def test_a_cancelled_evaluation_closes_its_task_file_as_aborted(make_evaluator: 
                 asked.set()
                 await asyncio.Event().wait()
 
-        task = asyncio.create_task(make_evaluator(ECHO, backend=Hanging()).evaluate("echo", {"t": "x"}))
+        task = asyncio.create_task(
+            make_evaluator(ECHO, backend=Hanging()).evaluate("echo", {"t": "x"})
+        )
         await asked.wait()
         await asyncio.wait_for(task, 0.01)
 

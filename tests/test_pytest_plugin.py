@@ -66,7 +66,9 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """`run(test file, *arguments)`: a pytest that has no other plugin, with `apart` in a process of its own."""
     installed = pytester.mkdir("site")
     (installed / "plugin-1.dist-info").mkdir()
-    (installed / "plugin-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1\n")
+    (installed / "plugin-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: plugin\nVersion: 1\n"
+    )
     (installed / "plugin-1.dist-info" / "entry_points.txt").write_text(
         "[pytest11]\nevaluator = evaluator.pytest_plugin\n"
     )
@@ -83,7 +85,9 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
         if apart:
             return pytester.runpytest_subprocess(*fixed, *arguments)
         # Here the package is imported already.
-        return pytester.runpytest_inprocess(*fixed, "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments)
+        return pytester.runpytest_inprocess(
+            *fixed, "-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments
+        )
 
     return run
 
@@ -95,14 +99,18 @@ def calls(pytester: pytest.Pytester) -> list[str]:
 
 
 def marked(rows: str = "quiz.ROWS[:2]", **options: str) -> str:
-    said = "".join(f", {name}={value}" for name, value in {"scorers": "['exact']", **options}.items())
+    said = "".join(
+        f", {name}={value}" for name, value in {"scorers": "['exact']", **options}.items()
+    )
     return f"@pytest.mark.evaluator_batch('double', rows={rows}, evaluator=quiz.make(){said})\n"
 
 
 # -- a batch is a test -----------------------------------------------------------------------------------------------
 
 
-def test_a_test_passes_only_if_its_batch_is_complete_and_its_gates_hold(run: Run, pytester: pytest.Pytester) -> None:
+def test_a_test_passes_only_if_its_batch_is_complete_and_its_gates_hold(
+    run: Run, pytester: pytest.Pytester
+) -> None:
     done = run(
         marked(thresholds="['accuracy >= 1']") + "def test_good(batch):\n"
         "    assert batch.ok and {result.sample_id for result in batch.results()} == {'r1', 'r2'}\n"
@@ -117,30 +125,35 @@ def test_a_test_passes_only_if_its_batch_is_complete_and_its_gates_hold(run: Run
         apart=True,
     )
     done.assert_outcomes(passed=1, failed=2, skipped=1, xfailed=1)
-    done.stdout.fnmatch_lines([
-        "*_ test_missed _*",
-        "4 of 4 samples have a result: 2 passed, 1 failed, 1 error, 0 unscored",
-        "threshold missed: accuracy >= 0.9 for double*: 0.66* (3 of 4): *",
-        "failed:",
-        "  r3 (double, *): exact: *",
-        "error:",
-        "  r4 (double, *): *it broke*",
-        "results: *",
-        "resume with: pytest test_it.py::test_missed --evaluator-output * --evaluator-resume",
-        "*_ test_incomplete _*",
-        "1 of 4 samples have a result: 0 passed, 0 failed, 1 error, 0 unscored",
-        "the batch is not complete: repeated error: 1 samples in a row ended with: *",
-    ])  # fmt: skip
+    done.stdout.fnmatch_lines(
+        [
+            "*_ test_missed _*",
+            "4 of 4 samples have a result: 2 passed, 1 failed, 1 error, 0 unscored",
+            "threshold missed: accuracy >= 0.9 for double*: 0.66* (3 of 4): *",
+            "failed:",
+            "  r3 (double, *): exact: *",
+            "error:",
+            "  r4 (double, *): *it broke*",
+            "results: *",
+            "resume with: pytest test_it.py::test_missed --evaluator-output * --evaluator-resume",
+            "*_ test_incomplete _*",
+            "1 of 4 samples have a result: 0 passed, 0 failed, 1 error, 0 unscored",
+            "the batch is not complete: repeated error: 1 samples in a row ended with: *",
+        ]
+    )
     text = done.stdout.str()
     assert "Traceback" not in text and "evaluator/pytest_plugin" not in text
     assert "errors <= 1" not in text.replace("thresholds=[", "", 1), "that threshold holds"
     assert "\x1b[31m" not in text and "\\x1b[31m" in text
-    assert calls(pytester) == ["1", "1", "2", "2", "3", "3", "4", "4"], "nothing for the skipped one"
+    assert calls(pytester) == ["1", "1", "2", "2", "3", "3", "4", "4"], (
+        "nothing for the skipped one"
+    )
 
 
 def test_what_shares_a_marker_shares_its_batch(run: Run, pytester: pytest.Pytester) -> None:
     done = run(
-        "import unittest\n" + marked()
+        "import unittest\n"
+        + marked()
         + "class TestOne:\n    def test_a(self, batch): assert batch.ok\n    def test_b(self, batch): assert batch.ok\n"
         + marked("quiz.ROWS[2:]", thresholds="['accuracy >= 1']")
         + "class TestTwo(unittest.TestCase):\n    def test_c(self): pass\n"
@@ -149,7 +162,7 @@ def test_what_shares_a_marker_shares_its_batch(run: Run, pytester: pytest.Pytest
         "def test_own(n, batch): assert [r.sample_id for r in batch.results()] == [f'r{n}']\n"
         + marked("quiz.ROWS[1:2]")
         + "@pytest.mark.parametrize('n', [1, 2])\ndef test_same(n, batch): assert batch.ok\n"
-    )  # fmt: skip
+    )
     done.assert_outcomes(passed=6, failed=1)
     assert calls(pytester) == sorted(["1", "2", "3", "4", "1", "2", "2"])
 
@@ -167,12 +180,16 @@ UNUSABLE = {
 def test_what_cannot_be_run_is_an_error_of_the_test_in_a_line(run: Run) -> None:
     unusable = {
         **UNUSABLE,
-        marked(threshold="['accuracy >= 1']"): "evaluator_batch: threshold is unknown; did you mean `thresholds`?",
+        marked(
+            threshold="['accuracy >= 1']"
+        ): "evaluator_batch: threshold is unknown; did you mean `thresholds`?",
         marked(thresholds="['accurate >= 1']"): "evaluator_batch: unknown metric 'accurate'*",
         marked(library="'x'"): "evaluator_batch: give either an evaluator, or library to make one",
         marked() + "@pytest.mark.usefixtures('sample')\n": "sample is for tests of one sample*",
     }
-    done = run("\n".join(f"{mark.strip()}\ndef test_{n}(): pass" for n, mark in enumerate(unusable)))
+    done = run(
+        "\n".join(f"{mark.strip()}\ndef test_{n}(): pass" for n, mark in enumerate(unusable))
+    )
     done.assert_outcomes(errors=len(unusable))
     for said in unusable.values():
         done.stdout.fnmatch_lines([said.replace("[", "[[]")])
@@ -196,7 +213,9 @@ def test_what_is_wrong_is_said_once(run: Run, test: str) -> None:
     assert "During handling" not in text and "Traceback" not in text and "runs.py" not in text
 
 
-def test_two_markers_at_one_place_are_an_error_since_only_one_would_run(run: Run, pytester: pytest.Pytester) -> None:
+def test_two_markers_at_one_place_are_an_error_since_only_one_would_run(
+    run: Run, pytester: pytest.Pytester
+) -> None:
     one, each = marked("quiz.ROWS[:1]"), marked("quiz.ROWS[1:2]", each="True")
     case = f"@pytest.mark.parametrize('n', [pytest.param(1, marks={one.strip()[1:]}), 2])\n"
     done = run(
@@ -212,16 +231,19 @@ def test_two_markers_at_one_place_are_an_error_since_only_one_would_run(run: Run
     assert calls(pytester) == ["3"], "the case without a marker of its own"
 
 
-def test_of_markers_at_several_places_the_nearest_counts(run: Run, pytester: pytest.Pytester) -> None:
+def test_of_markers_at_several_places_the_nearest_counts(
+    run: Run, pytester: pytest.Pytester
+) -> None:
     done = run(
         f"pytestmark = {marked('quiz.ROWS[:1]').strip()[1:]}\n"
         "def test_of_module(batch): assert batch.ok\n"
-        + marked("quiz.ROWS[1:2]") + "class TestIt:\n"
+        + marked("quiz.ROWS[1:2]")
+        + "class TestIt:\n"
         + "    def test_of_class(self, batch): assert [r.sample_id for r in batch.results()] == ['r2']\n"
         + f"    {marked('quiz.ROWS[3:]', each='True')}    def test_own(self, sample): pass\n"
         + "shared = pytest.mark.evaluator_batch('double', rows=quiz.ROWS[2:3], evaluator=quiz.make())\n"
         + "@shared\n@pytest.mark.parametrize('n', [pytest.param(1, marks=shared)])\ndef test_same(n, batch): pass\n"
-    )  # fmt: skip
+    )
     done.assert_outcomes(passed=3, errors=1)
     assert calls(pytester) == ["1", "2", "3", "4"]
 
@@ -246,27 +268,53 @@ def test_a_marker_that_no_hook_can_serve_does_not_pass(run: Run, pytester: pytes
 # -- a sample is a test ----------------------------------------------------------------------------------------------
 
 EACH = (
-    marked("quiz.ROWS + [{'id': 'r5', 'question': '5 + 5?'}]", each="True", thresholds="['accuracy >= 0.9']")
+    marked(
+        "quiz.ROWS + [{'id': 'r5', 'question': '5 + 5?'}]",
+        each="True",
+        thresholds="['accuracy >= 0.9']",
+    )
     + "def test_each(sample): assert sample.verdict == 'passed'"
 )
 
 
-def test_each_sample_passes_fails_errs_or_is_skipped_by_itself(run: Run, pytester: pytest.Pytester) -> None:
+def test_each_sample_passes_fails_errs_or_is_skipped_by_itself(
+    run: Run, pytester: pytest.Pytester
+) -> None:
     done = run(EACH, "-v", "-rs", "--junit-xml=junit.xml")
     done.assert_outcomes(passed=2, failed=2, errors=1, skipped=1)
-    done.stdout.fnmatch_lines([
-        "*test_each?r1? PASSED*", "*test_each?r2? PASSED*", "*test_each?r3? FAILED*", "*test_each?r4? ERROR*",
-        "*test_each?r5? SKIPPED*", "*test_each?thresholds? FAILED*",
-    ])  # fmt: skip
+    done.stdout.fnmatch_lines(
+        [
+            "*test_each?r1? PASSED*",
+            "*test_each?r2? PASSED*",
+            "*test_each?r3? FAILED*",
+            "*test_each?r4? ERROR*",
+            "*test_each?r5? SKIPPED*",
+            "*test_each?thresholds? FAILED*",
+        ]
+    )
     assert calls(pytester) == ["1", "2", "3", "4", "5"], "one batch"
-    cases = {case.get("name"): case for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")}
-    kinds = {name: [child.tag for child in case if child.tag != "properties"] for name, case in cases.items()}
+    cases = {
+        case.get("name"): case
+        for case in ElementTree.parse(pytester.path / "junit.xml").iter("testcase")
+    }
+    kinds = {
+        name: [child.tag for child in case if child.tag != "properties"]
+        for name, case in cases.items()
+    }
     assert kinds == {
-        "test_each[r1]": [], "test_each[r2]": [], "test_each[r3]": ["failure"], "test_each[r4]": ["error"],
-        "test_each[r5]": ["skipped"], "test_each[thresholds]": ["failure"],
-    }  # fmt: skip
+        "test_each[r1]": [],
+        "test_each[r2]": [],
+        "test_each[r3]": ["failure"],
+        "test_each[r4]": ["error"],
+        "test_each[r5]": ["skipped"],
+        "test_each[thresholds]": ["failure"],
+    }
     failure = cases["test_each[r3]"].find("failure")
-    assert failure is not None and "answer: nine" in (failure.text or "") and "target: 6" in (failure.text or "")
+    assert (
+        failure is not None
+        and "answer: nine" in (failure.text or "")
+        and "target: 6" in (failure.text or "")
+    )
 
 
 def test_only_samples_that_were_chosen_are_evaluated(run: Run, pytester: pytest.Pytester) -> None:
@@ -295,8 +343,19 @@ def test_epochs_and_variants_are_tests_of_their_own_and_rows_are_read_at_collect
 
 
 def test_the_processes_of_xdist_share_one_run(run: Run, pytester: pytest.Pytester) -> None:
-    done = run(EACH + "\n" + marked() + "class TestTwo:\n    def test_a(self): pass\n    def test_b(self): pass",
-               "-p", "xdist", "-p", "xdist.looponfail", "-n", "2", apart=True)  # fmt: skip
+    done = run(
+        EACH
+        + "\n"
+        + marked()
+        + "class TestTwo:\n    def test_a(self): pass\n    def test_b(self): pass",
+        "-p",
+        "xdist",
+        "-p",
+        "xdist.looponfail",
+        "-n",
+        "2",
+        apart=True,
+    )
     done.assert_outcomes(passed=4, failed=2, errors=1, skipped=1)
     assert calls(pytester) == ["1", "1", "2", "2", "3", "4", "5"], "each batch once"
     done.stdout.fnmatch_lines(["evaluator: 2 batches, 7 samples evaluated, *"])
@@ -324,7 +383,9 @@ def test_the_fixture_runs_batches_in_folders_of_the_test(run: Run) -> None:
         "    assert not result.ok\n"
     )
     done.assert_outcomes(passed=3, failed=1)
-    done.stdout.fnmatch_lines(["FAILED test_it.py::test_checked?True? - Failed: 4 of 4 samples have a result*"])
+    done.stdout.fnmatch_lines(
+        ["FAILED test_it.py::test_checked?True? - Failed: 4 of 4 samples have a result*"]
+    )
     assert "Traceback" not in done.stdout.str() and "runs.py" not in done.stdout.str()
 
 
@@ -334,7 +395,10 @@ def test_the_fixture_runs_batches_in_folders_of_the_test(run: Run) -> None:
 def test_a_batch_that_was_broken_off_is_gone_on_with(
     run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    test = marked("quiz.ROWS", retry_errors="True") + "def test_all(batch): assert batch.summary.counts.error == 0"
+    test = (
+        marked("quiz.ROWS", retry_errors="True")
+        + "def test_all(batch): assert batch.summary.counts.error == 0"
+    )
     run(test, "--evaluator-output", "kept").assert_outcomes(failed=1)
     assert calls(pytester) == ["1", "2", "3", "4"]
     again = run(test, "--evaluator-output", "kept")
@@ -347,12 +411,18 @@ def test_a_batch_that_was_broken_off_is_gone_on_with(
 
 def test_going_on_needs_to_know_with_what(run: Run) -> None:
     done = run("", "--evaluator-resume")
-    done.stderr.fnmatch_lines(["ERROR: --evaluator-resume resumes the batches in --evaluator-output DIR*"])
+    done.stderr.fnmatch_lines(
+        ["ERROR: --evaluator-resume resumes the batches in --evaluator-output DIR*"]
+    )
 
 
-def test_a_definition_s_file_and_its_rows_are_found_beside_the_test(run: Run, pytester: pytest.Pytester) -> None:
+def test_a_definition_s_file_and_its_rows_are_found_beside_the_test(
+    run: Run, pytester: pytest.Pytester
+) -> None:
     folder = pytester.mkdir("sub")
-    (folder / "rows.jsonl").write_text(json.dumps({"id": "a", "question": "1 + 1?", "target": "2"}) + "\n")
+    (folder / "rows.jsonl").write_text(
+        json.dumps({"id": "a", "question": "1 + 1?", "target": "2"}) + "\n"
+    )
     (folder / "double.toml").write_text(
         'name = "doubles"\ntemplate = "double"\nrows = "rows.jsonl"\nscorers = ["exact"]\n'
         'thresholds = ["accuracy >= 1"]\nlibrary = ["../library"]\noutput = "nowhere"\n'
@@ -372,9 +442,12 @@ def test_a_definition_s_file_and_its_rows_are_found_beside_the_test(run: Run, py
 
 GRADED = {"type": "reference", "model": "anthropic/claude-haiku-4-5"}
 NAMING: dict[str, Any] = {
-    "scorers": ["includes", GRADED], "models": ["openai/gpt-4o", "mistral/small"], "handlers": ["anthropic"],
-    "model_roles": {"grader": "openai/gpt-4o"}, "library": "library",
-}  # fmt: skip
+    "scorers": ["includes", GRADED],
+    "models": ["openai/gpt-4o", "mistral/small"],
+    "handlers": ["anthropic"],
+    "model_roles": {"grader": "openai/gpt-4o"},
+    "library": "library",
+}
 
 
 def test_without_an_option_every_model_is_simulated_whatever_is_named(
@@ -393,9 +466,11 @@ def test_without_an_option_every_model_is_simulated_whatever_is_named(
         apart=True,
     )
     done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines([
-        "evaluator: 1 batch, 2 samples evaluated, * input and * output tokens, cost 0.0000 US dollars, answers simulated"
-    ])  # fmt: skip
+    done.stdout.fnmatch_lines(
+        [
+            "evaluator: 1 batch, 2 samples evaluated, * input and * output tokens, cost 0.0000 US dollars, answers simulated"
+        ]
+    )
 
 
 class Options:
@@ -412,7 +487,12 @@ class Options:
     ("options", "variable", "variants", "simulated"),
     [
         ({}, None, ["openai/gpt-4o", "mistral/small"], True),
-        ({"evaluator_live": True}, None, ["openai/gpt-4o @ anthropic", "mistral/small @ anthropic"], False),
+        (
+            {"evaluator_live": True},
+            None,
+            ["openai/gpt-4o @ anthropic", "mistral/small @ anthropic"],
+            False,
+        ),
         ({"evaluator_model": "groq/x"}, None, ["groq/x"], False),
         ({"evaluator_model": "groq/x", "evaluator_live": True}, "openai/gpt-4o", ["groq/x"], False),
         ({"evaluator_model": "simulated/small"}, None, ["simulated/small"], True),
@@ -422,9 +502,13 @@ class Options:
     ],
 )
 def test_real_models_are_used_only_where_they_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], variable: str | None,
-    variants: list[str], simulated: bool,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    variable: str | None,
+    variants: list[str],
+    simulated: bool,
+) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"):
         monkeypatch.setenv(name, "k")
     if variable is not None:
@@ -432,7 +516,10 @@ def test_real_models_are_used_only_where_they_are_asked_for(
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "t.xml").write_text(TEMPLATE)
     ready = prepare(Options(**options), "double", [{"question": "x"}], NAMING, tmp_path)  # type: ignore[arg-type]
-    assert ([cell.variant for cell, _ in ready.plan.cells], ready.is_simulated) == (variants, simulated)
+    assert ([cell.variant for cell, _ in ready.plan.cells], ready.is_simulated) == (
+        variants,
+        simulated,
+    )
     ready.evaluator.close()
 
 
@@ -440,23 +527,39 @@ def test_real_models_are_used_only_where_they_are_asked_for(
     ("said", "line"),
     [
         (
-            {"folder": ["a", "b"], "samples": [3, 1200], "input_tokens": [10, 20], "output_tokens": [5, 6],
-             "cost_usd": [0.25, 0.5], "simulated": [False, True]},
+            {
+                "folder": ["a", "b"],
+                "samples": [3, 1200],
+                "input_tokens": [10, 20],
+                "output_tokens": [5, 6],
+                "cost_usd": [0.25, 0.5],
+                "simulated": [False, True],
+            },
             "evaluator: 2 batches, 1,203 samples evaluated, 30 input and 11 output tokens, cost 0.7500 US dollars, "
             "answers of 1 simulated",
         ),
         (
-            {"folder": ["a", "a"], "samples": [1, 0], "input_tokens": ["unknown", 0], "output_tokens": [5, 0],
-             "cost_usd": ["unknown", 0.0], "simulated": [False, False]},
+            {
+                "folder": ["a", "a"],
+                "samples": [1, 0],
+                "input_tokens": ["unknown", 0],
+                "output_tokens": [5, 0],
+                "cost_usd": ["unknown", 0.0],
+                "simulated": [False, False],
+            },
             "evaluator: 1 batch, 1 sample evaluated, an unknown number of input and 5 output tokens, cost unknown",
         ),
     ],
-)  # fmt: skip
-def test_the_summary_says_what_was_used_and_what_is_unknown(said: dict[str, Any], line: str) -> None:
+)
+def test_the_summary_says_what_was_used_and_what_is_unknown(
+    said: dict[str, Any], line: str
+) -> None:
     assert summary_line(said) == line
 
 
-def test_what_is_unknown_is_a_word_in_junit_and_in_the_summary(run: Run, pytester: pytest.Pytester) -> None:
+def test_what_is_unknown_is_a_word_in_junit_and_in_the_summary(
+    run: Run, pytester: pytest.Pytester
+) -> None:
     done = run(
         "import dataclasses\n"
         "class Unpriced(quiz.Model):\n"
@@ -472,7 +575,9 @@ def test_what_is_unknown_is_a_word_in_junit_and_in_the_summary(run: Run, pyteste
         "--junit-xml=junit.xml",
     )
     done.assert_outcomes(passed=1)
-    done.stdout.fnmatch_lines(["evaluator: 1 batch, 2 samples *and an unknown number of output tokens, cost unknown*"])
+    done.stdout.fnmatch_lines(
+        ["evaluator: 1 batch, 2 samples *and an unknown number of output tokens, cost unknown*"]
+    )
     properties = ElementTree.parse(pytester.path / "junit.xml").iter("property")
     said = {each.get("name"): each.get("value") for each in properties}
     assert said["evaluator.cost_usd"] == said["evaluator.output_tokens"] == "unknown"
@@ -487,11 +592,15 @@ def test_without_batches_nothing_is_loaded() -> None:
         "import sys, pytest\nbefore = set(sys.modules)\nimport evaluator.pytest_plugin\n"
         "print(sorted(set(sys.modules) - before))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert done.stdout.strip() == "['evaluator', 'evaluator.lazy_names', 'evaluator.pytest_plugin']"
 
 
-def test_it_can_be_left_out(run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_left_out(
+    run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     pytester.makepyfile(
         test_it="def test_it(pytestconfig): assert not pytestconfig.pluginmanager.has_plugin('evaluator')"
@@ -500,9 +609,15 @@ def test_it_can_be_left_out(run: Run, pytester: pytest.Pytester, monkeypatch: py
     done.assert_outcomes(passed=1)
 
 
-def test_a_fixture_of_the_user_s_stands_above_ours_and_the_options_are_in_the_help(run: Run) -> None:
-    done = run("@pytest.fixture\ndef batch(): return 'mine'\ndef test_it(batch): assert batch == 'mine'")
+def test_a_fixture_of_the_user_s_stands_above_ours_and_the_options_are_in_the_help(
+    run: Run,
+) -> None:
+    done = run(
+        "@pytest.fixture\ndef batch(): return 'mine'\ndef test_it(batch): assert batch == 'mine'"
+    )
     done.assert_outcomes(passed=1)
     assert "evaluator:" not in done.stdout.str()
     options = set(re.findall(r"--evaluator-[a-z]+", run("", "--help").stdout.str()))
-    assert options == {f"--evaluator-{name}" for name in ("model", "handler", "live", "output", "resume")}
+    assert options == {
+        f"--evaluator-{name}" for name in ("model", "handler", "live", "output", "resume")
+    }

@@ -11,7 +11,9 @@ import pytest
 
 from evaluator import ModelResponse, ProviderError
 
-SCHEMA = json.loads((Path(__file__).parent.parent / "schemas" / "result.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    (Path(__file__).parent.parent / "schemas" / "result.json").read_text(encoding="utf-8")
+)
 XML = """<task name="t" type="atomic"><description>d</description><inputs><input name="x"/></inputs>
 <output_format type="json" schema="object"/></task>"""
 

@@ -1,6 +1,8 @@
-"""Tasks that run in the background: started in one process, seen and ended from any other, also after a restart.
+"""Tasks that run in the background: started in one process, seen and ended from any other, also
+after a restart.
 
-`manager` runs the tasks that this process started, `store` holds the state of all, `tasks` declares what a task is.
+`manager` runs the tasks that this process started, `store` holds the state of all, `tasks` declares
+what a task is.
 """
 
 from evaluator.background.evaluations import EvaluationWork

@@ -1,4 +1,6 @@
-"""The clock of the background tasks of a process; tests replace it by `evaluator.testing.FakeClock`."""
+"""The clock of the background tasks of a process; tests replace it by
+`evaluator.testing.FakeClock`.
+"""
 
 from __future__ import annotations
 

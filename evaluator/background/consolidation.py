@@ -1,8 +1,9 @@
 """Type `d`: brings a memory index up to date with its folders, in the background.
 
-A lock file beside the index holds the lock of the consolidation that runs, and its modification time says when the
-last one completed. The time is set when a consolidation starts, so that no other session starts one. A consolidation
-that is killed or fails sets it back; one whose process died is recognised by the former time in the file.
+A lock file beside the index holds the lock of the consolidation that runs, and its modification
+time says when the last one completed. The time is set when a consolidation starts, so that no other
+session starts one. A consolidation that is killed or fails sets it back; one whose process died is
+recognised by the former time in the file.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ class ConsolidationLock:
             return False
         try:
             # A time in the future is from a clock that was wrong.
-            return abs((time.time() if now is None else now) - os.fstat(descriptor).st_mtime) > DUE_S
+            return (
+                abs((time.time() if now is None else now) - os.fstat(descriptor).st_mtime) > DUE_S
+            )
         finally:
             os.close(descriptor)
 
     def acquire(self) -> int | None:
-        """A descriptor that holds the lock until it is closed; None if another process has it. Raises: OSError.
+        """A descriptor that holds the lock until it is closed; None if another process has it.
+        Raises: OSError.
 
         The time that a process left behind when it died is set back.
         """

@@ -1,4 +1,6 @@
-"""Delivers the notifications of a task that no session takes: to a command of the user, or to a callback."""
+"""Delivers the notifications of a task that no session takes: to a command of the user, or to a
+callback.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ NoticeCallback = Callable[[Notice], None]
 
 async def deliver(
     store: BackgroundStore, task: BackgroundTask, callback: NoticeCallback | None = None
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Claims the notifications of `task` and passes each to the task's command and to `callback`.
 
-    Without either, they stay for the session that started the task. Returns: a warning for each failed command; the
-    last one is also in the task's state.
+    Without either, they stay for the session that started the task. Returns: a warning for each
+    failed command; the last one is also in the task's state.
     """
     if task.notify_command is None and callback is None:
         return []

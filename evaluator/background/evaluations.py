@@ -1,8 +1,8 @@
 """Types `a` and `w`: a Handler of one atomic task, and a composite template, in this process.
 
-The output file is a transcript in JSON lines: each message of each conversation as it is added, then the outcome. The
-task file, which the last line names, has the whole record. A kill aborts the evaluation, which closes its record as
-aborted and ends the scripts and subtasks that it runs.
+The output file is a transcript in JSON lines: each message of each conversation as it is added,
+then the outcome. The task file, which the last line names, has the whole record. A kill aborts the
+evaluation, which closes its record as aborted and ends the scripts and subtasks that it runs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ EvaluationType = Literal["a", "w", "t"]
 
 def type_of(node: Node | TopLevel) -> Literal["a", "w"]:
     """The type of the background task that evaluates `node`."""
-    return "a" if isinstance(node, Atomic) else "w"
+    if isinstance(node, Atomic):
+        return "a"
+    return "w"
 
 
 class EvaluationWork(Work):
-    """Evaluates one task: `evaluate` gets the callbacks for messages and for the id of its task file, and returns the
-    outcome."""
+    """Evaluates one task: `evaluate` gets the callbacks for messages and for the id of its task
+    file, and returns the outcome.
+    """
 
     def __init__(self, kind: EvaluationType, evaluate: Evaluate, redactor: Redactor) -> None:
         self.type = kind
@@ -42,7 +45,9 @@ class EvaluationWork(Work):
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
-        """Input tokens of the last request of each session, summed; output tokens of all turns. None: unknown."""
+        """Input tokens of the last request of each session, summed; output tokens of all turns.
+        None: unknown.
+        """
         return _sum(self._inputs.values()), _sum(self._outputs)
 
     async def run(self, output: Output) -> End:
@@ -78,10 +83,31 @@ class EvaluationWork(Work):
 
     def _end(self, outcome: Outcome) -> End:
         used, made = self.tokens
-        number = None if outcome.task_id is None else f"TASK-{outcome.task_id}"
+        if outcome.task_id is None:
+            number = None
+        else:
+            number = f"TASK-{outcome.task_id}"
         if isinstance(outcome, TaskError):
-            return End("failed", None, None, self._redactor.redact(str(outcome)), "", number, used, made)
-        return End("completed", None, None, None, self.shortened(outcome.content), number, used, made)
+            return End(
+                "failed",
+                None,
+                signal=None,
+                reason=self._redactor.redact(str(outcome)),
+                summary="",
+                task_file=number,
+                input_tokens=used,
+                output_tokens=made,
+            )
+        return End(
+            "completed",
+            None,
+            signal=None,
+            reason=None,
+            summary=self.shortened(outcome.content),
+            task_file=number,
+            input_tokens=used,
+            output_tokens=made,
+        )
 
     def shortened(self, content: str) -> str:
         """The beginning of `content`, redacted."""
@@ -91,4 +117,6 @@ class EvaluationWork(Work):
 
 def _sum(counts: Any) -> int | None:
     found = list(counts)
-    return None if not found or None in found else sum(found)
+    if not found or None in found:
+        return None
+    return sum(found)

@@ -1,4 +1,6 @@
-"""Runs the background tasks that this process starts, and ends those of them that anybody asks to kill."""
+"""Runs the background tasks that this process starts, and ends those of them that anybody asks to
+kill.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,8 @@ class _Running:
 class BackgroundTasks:
     """The background tasks that this process runs, with their states and outputs in `folder`.
 
-    One object serves one event loop. `callback` receives each notification of its tasks instead of their sessions;
-    `max_output_bytes` is the size of an output at which its task is killed.
+    One object serves one event loop. `callback` receives each notification of its tasks instead of
+    their sessions; `max_output_bytes` is the size of an output at which its task is killed.
 
     Raises: as `BackgroundStore`.
     """
@@ -97,8 +99,8 @@ class BackgroundTasks:
     ) -> BackgroundTask:
         """Starts `work` and returns at once. The task ends with this process, at the latest.
 
-        Without `priority`, its notifications have that of its type. Raises: RecordError or OSError, if its state or its
-        output cannot be written.
+        Without `priority`, its notifications have that of its type. Raises: RecordError or OSError,
+        if its state or its output cannot be written.
         """
         if self._started % _EVICT_EVERY == 0:
             self.store.evict()
@@ -108,16 +110,26 @@ class BackgroundTasks:
         output = Output.create(self.store.folder, f"{task_id}.{suffix}")
         try:
             task = BackgroundTask(
-                task_id, work.type, " ".join(description.split())[:200], "pending", str(output.path), time.time(),
-                current_owner(), session, tool_use_id, priority or work.priority,
-                None if notify_command is None else tuple(notify_command),
-            )  # fmt: skip
+                task_id,
+                work.type,
+                description=" ".join(description.split())[:200],
+                status="pending",
+                output_file=str(output.path),
+                created_at=time.time(),
+                owner=current_owner(),
+                session=session,
+                tool_use_id=tool_use_id,
+                priority=priority or work.priority,
+                notify_command=None if notify_command is None else tuple(notify_command),
+            )
             self.store.add(task)
         except BaseException:
             output.close()
             output.path.unlink()
             raise
-        running = _Running(task_id, work, output, StallWatch(self._clock.time()), session)
+        running = _Running(
+            task_id, work, output=output, watch=StallWatch(self._clock.time()), session=session
+        )
         work.on_task_file = partial(self._note_at_once, running)
         self._running[task_id] = running
         self._create(self._run(running))
@@ -126,8 +138,11 @@ class BackgroundTasks:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
         return task
 
-    async def wait(self, task_id: str, timeout_s: float | None = None, *, idle: bool = False) -> BackgroundTask:
-        """Waits until the task has ended, at most `timeout_s`; returns its state then. It may be of another process.
+    async def wait(
+        self, task_id: str, timeout_s: float | None = None, *, idle: bool = False
+    ) -> BackgroundTask:
+        """Waits until the task has ended, at most `timeout_s`; returns its state then. It may be of
+        another process.
 
         `idle`: a session is waited for until it has answered everything that was sent to it.
 
@@ -139,15 +154,20 @@ class BackgroundTasks:
                 if running is not None and not idle:
                     await running.ended.wait()
                     return self.store.get(task_id)
-                while not (task := self.store.get(task_id)).has_ended and not (idle and task.activity == "idle"):
+                while not (task := self.store.get(task_id)).has_ended and not (
+                    idle and task.activity == "idle"
+                ):
                     await self.end_orphans()
                     await asyncio.sleep(LOOK_S)
                 return task
         except TimeoutError:
             return self.store.get(task_id)
 
-    async def kill(self, task_id: str, reason: str, timeout_s: float | None = 10.0) -> BackgroundTask:
-        """Kills a task of any process with everything that it started, and returns its state after at most `timeout_s`.
+    async def kill(
+        self, task_id: str, reason: str, timeout_s: float | None = 10.0
+    ) -> BackgroundTask:
+        """Kills a task of any process with everything that it started, and returns its state after
+        at most `timeout_s`.
 
         A task that has ended stays as it is. Raises: UsageError, if there is no such task.
         """
@@ -170,9 +190,13 @@ class BackgroundTasks:
         if task_id in self._running:
             self._pass_messages(task_id)
 
-    async def end_session(self, session: str, reason: str = "the task that started it has ended") -> None:
+    async def end_session(
+        self, session: str, reason: str = "the task that started it has ended"
+    ) -> None:
         """Kills what this process runs for `session`; returns when nothing of it is running."""
-        await self._end([running for running in self._running.values() if running.session == session], reason)
+        await self._end(
+            [running for running in self._running.values() if running.session == session], reason
+        )
 
     async def list(self) -> list[BackgroundTask]:
         """All tasks, after `end_orphans`."""
@@ -183,7 +207,7 @@ class BackgroundTasks:
         """Ends the tasks whose process is gone, and delivers their notifications."""
         ended = self.store.end_orphans()
         for task in ended:
-            await deliver(self.store, task, None)
+            await deliver(self.store, task, callback=None)
         return ended
 
     async def aclose(self) -> None:
@@ -202,19 +226,25 @@ class BackgroundTasks:
             try:
                 self.store.request_kill(one.task_id, reason)
             except sqlite3.Error as error:  # the disk is full: nothing of it may run on
-                self._notice(f"the reason for the end of the background task {one.task_id} cannot be written: {error}")
+                self._notice(
+                    f"the reason for the end of the background task {one.task_id} cannot be "
+                    f"written: {error}"
+                )
         if running:
             await run_to_end(_all_ended(running))
 
     async def _run(self, running: _Running) -> None:
-        store, task_id = self.store, running.task_id
+        store = self.store
+        task_id = running.task_id
         try:
             end = End("killed")
             if store.begin(task_id):
                 end = await self._result(running)
             running.output.cut(self._max_output_bytes)
             await self._deliver(store.end(task_id, end) or store.get(task_id))
-        except Exception as error:  # the disk is full, or a callback is wrong: the other tasks go on
+        except (
+            Exception
+        ) as error:  # the disk is full, or a callback is wrong: the other tasks go on
             self._notice(f"the end of the background task {task_id} cannot be handled: {error}")
         finally:
             running.output.close()
@@ -234,10 +264,10 @@ class BackgroundTasks:
         return replace(end, status="killed", reason=limit)
 
     async def _deliver(self, task: BackgroundTask) -> None:
-        for warning in await deliver(self.store, task, self._callback):
+        for warning in await deliver(self.store, task, callback=self._callback):
             self._notice(warning)
 
-    # -- watching -------------------------------------------------------------------------------------------
+    # -- watching ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
         next_check = self._clock.time() + CHECK_S
@@ -280,7 +310,9 @@ class BackgroundTasks:
 
     def _look(self, running: _Running) -> None:
         """Enforces the size of the output, and notes what has changed."""
-        work, task_id, size = running.work, running.task_id, running.output.size()
+        work = running.work
+        task_id = running.task_id
+        size = running.output.size()
         if size > self._max_output_bytes and not running.flood:
             running.flood = True
             work.kill()
@@ -334,7 +366,9 @@ class BackgroundTasks:
         try:
             await self._deliver(task)
         except Exception as error:  # a callback is wrong
-            self._notice(f"a notification of the background task {task.id} cannot be delivered: {error}")
+            self._notice(
+                f"a notification of the background task {task.id} cannot be delivered: {error}"
+            )
 
     def _create(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -350,8 +384,10 @@ async def _all_ended(running: Sequence[_Running]) -> None:
 
 def _advice(task: BackgroundTask, hint: str) -> str:
     return (
-        f"{task.description!r} seems to wait for an answer: {hint}, and its output has not grown for {STALL_S:g} s. "
-        "It is still running. Kill it, and start it again with the answer in its arguments, or with an option (--yes)"
+        f"{task.description!r} seems to wait for an answer: {hint}, and its output has not grown "
+        f"for {STALL_S:g} s. "
+        "It is still running. Kill it, and start it again with the answer in its arguments, or "
+        "with an option (--yes)"
     )
 
 

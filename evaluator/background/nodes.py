@@ -1,8 +1,8 @@
 """Type `r`: a command that runs on another node.
 
-A `NodeCommand` on the node runs the command below the supervisor of all scripts, with its output in a file there; this
-process copies the file as it grows. What starts one on a node is passed to `NodeWork`, see
-`evaluator.batch.engines.ray_command` for Ray.
+A `NodeCommand` on the node runs the command below the supervisor of all scripts, with its output in
+a file there; this process copies the file as it grows. What starts one on a node is passed to
+`NodeWork`, see `evaluator.batch.engines.ray_command` for Ray.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ POLL_S = 0.25
 BLOCK_BYTES = 1 << 20
 _BLOCKS_AFTER_KILL = 16
 _KILL_S = 2.0
-"""Seconds after which a node that does not answer is left; its processes end with the connection."""
+"""Seconds after which a node that does not answer is left; its processes end with the
+connection.
+"""
 
 
 class RemoteCommand(Protocol):
@@ -40,8 +42,9 @@ class RemoteCommand(Protocol):
 
 
 OpenNode = Callable[[Callable[[], bool]], AbstractAsyncContextManager[RemoteCommand | None]]
-"""Starts a NodeCommand on a node; at the end of the context nothing of it is running. It gets a function that says
-whether the task was killed, in which case it may give up and return None."""
+"""Starts a NodeCommand on a node; at the end of the context nothing of it is running. It gets a
+function that says whether the task was killed, in which case it may give up and return None.
+"""
 
 
 class NodeCommand:
@@ -82,11 +85,14 @@ class NodeWork(Work):
     is_watched = True
 
     def __init__(self, command: Command, open_node: OpenNode) -> None:
-        self._command, self._open_node = command, open_node
+        self._command = command
+        self._open_node = open_node
         self._wake = asyncio.Event()
 
     async def run(self, output: Output) -> End:
-        """Runs the command to its end. A node that is lost, and a command that cannot be started, are failures."""
+        """Runs the command to its end. A node that is lost, and a command that cannot be started,
+        are failures.
+        """
         try:
             async with self._open_node(lambda: self._is_killed) as remote:
                 if remote is None or self._is_killed:
@@ -105,7 +111,8 @@ class NodeWork(Work):
         """Copies the output until the command has ended."""
         running = asyncio.ensure_future(remote.run(self._command))
         waking = asyncio.ensure_future(self._wake.wait())
-        offset, left = 0, _BLOCKS_AFTER_KILL
+        offset = 0
+        left = _BLOCKS_AFTER_KILL
         try:
             while True:
                 has_ended = running.done()

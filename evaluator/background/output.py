@@ -1,7 +1,7 @@
 """The output file of a task: written by descriptor, read by anybody at any time.
 
-The file is created new, never through a link, readable by its owner only. Its name is the task's id, so nothing that
-another program created before is ever written to.
+The file is created new, never through a link, readable by its owner only. Its name is the task's
+id, so nothing that another program created before is ever written to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Output:
 
     @classmethod
     def create(cls, folder: Path, name: str) -> Output:
-        """Creates the file. Raises: FileExistsError; OSError; RecordError, if others may change the folder."""
+        """Creates the file. Raises: FileExistsError; OSError; RecordError, if others may change the
+        folder.
+        """
         parent = open_private_folder(folder, "folder of background tasks")
         try:
             return cls(folder / name, os.open(name, _FLAGS, 0o600, dir_fd=parent))
@@ -62,7 +64,10 @@ class Output:
     def write_record(self, record: Mapping[str, Any], redactor: Redactor) -> None:
         """Appends a line of JSON: `record` with the time, redacted. Raises: OSError."""
         shown = redactor.redact_value({"time": round(time.time(), 3), **record})
-        self.write(json.dumps(shown, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace") + b"\n")
+        self.write(
+            json.dumps(shown, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
+            + b"\n"
+        )
 
     def tail(self, max_bytes: int) -> bytes:
         """The last bytes, also if another file has taken its name."""
@@ -77,12 +82,16 @@ def _open(path: Path) -> int:
         return os.open(path, FILE)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "the output was replaced by a link, which is not followed", str(path)) from error
+            raise OSError(
+                errno.ELOOP, "the output was replaced by a link, which is not followed", str(path)
+            ) from error
         raise
 
 
 def read_output(path: Path, offset: int, max_bytes: int) -> bytes:
-    """At most `max_bytes` of the file from `offset`; empty past its end. Raises: OSError, also for a link."""
+    """At most `max_bytes` of the file from `offset`; empty past its end. Raises: OSError, also for
+    a link.
+    """
     descriptor = _open(path)
     try:
         return os.pread(descriptor, max_bytes, offset)
@@ -91,7 +100,9 @@ def read_output(path: Path, offset: int, max_bytes: int) -> bytes:
 
 
 def window_start(path: Path, messages: int = WINDOW_MESSAGES) -> int:
-    """The offset of the last `messages` lines of a transcript. Reads only as much of the file as these take."""
+    """The offset of the last `messages` lines of a transcript. Reads only as much of the file as
+    these take.
+    """
     with open(_open(path), "rb") as file:
         start = file.seek(0, os.SEEK_END)
         seen = 0

@@ -20,13 +20,16 @@ _REASONS = {
 
 
 class CommandWork(Work):
-    """Runs a command below the supervisor of all scripts. When the task ends, nothing that it started is running."""
+    """Runs a command below the supervisor of all scripts. When the task ends, nothing that it
+    started is running.
+    """
 
     type: TaskType = "b"
     is_watched = True
 
     def __init__(self, command: Command, *, has_input: bool = False) -> None:
-        self._command, self._has_input = command, has_input
+        self._command = command
+        self._has_input = has_input
         self._process: SupervisedProcess | None = None
         self._input: asyncio.WriteTransport | None = None
 
@@ -36,8 +39,11 @@ class CommandWork(Work):
             return End("killed")
         try:
             process = SupervisedProcess(
-                self._command, output.descriptor, output.descriptor, has_input=self._has_input
-            )  # fmt: skip
+                self._command,
+                output.descriptor,
+                stderr=output.descriptor,
+                has_input=self._has_input,
+            )
         except ToolError as error:
             return End("failed", reason=str(error))
         try:
@@ -60,7 +66,8 @@ class CommandWork(Work):
 
 
 class ScriptWork(CommandWork):
-    """Runs `argv` (a string is passed to `/bin/sh -c`) under the supervisor of all scripts, with the same limits.
+    """Runs `argv` (a string is passed to `/bin/sh -c`) under the supervisor of all scripts, with
+    the same limits.
 
     Its standard input is empty; with `has_input` it stays open, and `write` sends to it.
     """
@@ -76,12 +83,21 @@ class ScriptWork(CommandWork):
         sandbox: Sandbox = NO_SANDBOX,
         has_input: bool = False,
     ) -> None:
-        words = argv if not isinstance(argv, str) else ["/bin/sh", "-c", argv] if argv.strip() else []
-        command = Command(tuple(words), timeout_s, cwd, env, memory_bytes, sandbox=sandbox)
+        if not isinstance(argv, str):
+            words = argv
+        elif argv.strip():
+            words = ["/bin/sh", "-c", argv]
+        else:
+            words = []
+        command = Command(
+            tuple(words), timeout_s, cwd=cwd, env=env, memory_bytes=memory_bytes, sandbox=sandbox
+        )
         super().__init__(command, has_input=has_input)
 
     def write(self, data: bytes) -> None:
-        """Sends `data` to the script's standard input. Raises: ToolError, if it has none or has ended."""
+        """Sends `data` to the script's standard input. Raises: ToolError, if it has none or has
+        ended.
+        """
         if self._input is None:
             raise ToolError("the script has no open standard input")
         self._input.write(data)
@@ -93,7 +109,10 @@ def _end_of(end: ProcessEnd) -> End:
     if end.survivors:
         left = f"{end.survivors} processes of another user could not be killed"
         reason = f"{reason}; {left}" if reason else left
-    status = "completed" if end.exit_code == 0 and end.reason == "ended" else "failed"
+    if end.exit_code == 0 and end.reason == "ended":
+        status = "completed"
+    else:
+        status = "failed"
     if end.reason == "killed":
         status = "killed"
-    return End(status, end.exit_code, end.signal, reason)
+    return End(status, end.exit_code, signal=end.signal, reason=reason)

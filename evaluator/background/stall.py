@@ -1,4 +1,6 @@
-"""Notices a script that waits for an answer: its output has stopped growing and ends with a prompt."""
+"""Notices a script that waits for an answer: its output has stopped growing and ends with a
+prompt.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ STALL_S = 45.0
 """Seconds without growth after which the end of the output is read."""
 TAIL_BYTES = 1_024
 
-# The prompt is what the output ends with; a script that has written a line end goes on by itself as a rule. Each
-# entry is a hint and the patterns of one kind of prompt, tried on the last line.
+# The prompt is what the output ends with; a script that has written a line end goes on by itself as
+# a rule. Each entry is a hint and the patterns of one kind of prompt, tried on the last line.
 _PROMPTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "it asks for a password or passphrase",
@@ -40,10 +42,17 @@ _PROMPTS: tuple[tuple[str, tuple[str, ...]], ...] = (
             r"|presione|pressione|нажмите|按任意键|按任意鍵|任意のキー|아무 키",
         ),
     ),
-    ("it waits for an entry", (r"(?:enter|input|type|choose|select|user ?name|login)\b[^\n]{0,80}[:?>]\s*$",)),
-)  # fmt: skip
-_COMPILED = tuple((hint, re.compile("|".join(patterns), re.IGNORECASE)) for hint, patterns in _PROMPTS)
-_ENDS_AS_PROMPT = re.compile(r"[:：?？>\])）]\s*$|--\s*more\s*--|\.\s?\.\s?\.\s*$|…\s*$|\(END\)\s*$", re.IGNORECASE)
+    (
+        "it waits for an entry",
+        (r"(?:enter|input|type|choose|select|user ?name|login)\b[^\n]{0,80}[:?>]\s*$",),
+    ),
+)
+_COMPILED = tuple(
+    (hint, re.compile("|".join(patterns), re.IGNORECASE)) for hint, patterns in _PROMPTS
+)
+_ENDS_AS_PROMPT = re.compile(
+    r"[:：?？>\])）]\s*$|--\s*more\s*--|\.\s?\.\s?\.\s*$|…\s*$|\(END\)\s*$", re.IGNORECASE
+)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -68,15 +77,21 @@ class StallWatch:
     was_read: bool = False
 
     def note(self, now: float, size: int) -> bool:
-        """Notes the size of the output. Returns whether it grows again after a stop that was read."""
+        """Notes the size of the output. Returns whether it grows again after a stop that was
+        read.
+        """
         if size == self.size:
             return False
         resumed = self.was_read
-        self.since, self.size, self.was_read = now, size, False
+        self.since = now
+        self.size = size
+        self.was_read = False
         return resumed
 
     def is_due(self, now: float) -> bool:
-        """Whether the end of the output has to be read now, because it has not grown for STALL_S seconds."""
+        """Whether the end of the output has to be read now, because it has not grown for STALL_S
+        seconds.
+        """
         if self.was_read or now - self.since < STALL_S:
             return False
         self.was_read = True

@@ -3,8 +3,8 @@
     pending ──> running ──> completed | failed | killed
        └──────────────────> failed | killed
 
-The last three states are final. An id is the letter of the type and eight characters from a cryptographic source, so
-that nobody can guess the name of an output file before it is created.
+The last three states are final. An id is the letter of the type and eight characters from a
+cryptographic source, so that nobody can guess the name of an output file before it is created.
 """
 
 from __future__ import annotations
@@ -50,16 +50,20 @@ def new_id(kind: TaskType) -> str:
 def check_id(text: str) -> str:
     """`text`, which is a task's id. Raises: UsageError, if it is not."""
     if not _ID.fullmatch(text):
-        raise UsageError(f"{text[:40]!r} is not a background task; an id looks like b3f9k2m1x. See: evaluator ps --all")
+        raise UsageError(
+            f"{text[:40]!r} is not a background task; an id looks like b3f9k2m1x. See: evaluator "
+            "ps --all"
+        )
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a task ended. A process has an exit code or a signal; `reason` says why a task failed or was killed.
+    """How a task ended. A process has an exit code or a signal; `reason` says why a task failed or
+    was killed.
 
-    `input_tokens` is what the last request of each session held, which includes everything before it;
-    `output_tokens` is the sum over all turns. None: unknown.
+    `input_tokens` is what the last request of each session held, which includes everything before
+    it; `output_tokens` is the sum over all turns. None: unknown.
     """
 
     status: FinalStatus
@@ -76,11 +80,12 @@ class End:
 class BackgroundTask:
     """The recorded state of a task. Times are seconds since 1970.
 
-    `session` identifies what started the task and gets its notifications; `tool_use_id` is the call of a model.
-    `kill_reason` is set as soon as somebody asks to kill the task. `is_waiting`: its output stopped growing at a
-    prompt. `activity` is that of a running session: idle as soon as everything that was sent to it is answered.
-    `notify_command` gets its notifications on standard input; without one, the session gets them. `notify_error` says
-    why that command failed the last time.
+    `session` identifies what started the task and gets its notifications; `tool_use_id` is the call
+    of a model. `kill_reason` is set as soon as somebody asks to kill the task. `is_waiting`: its
+    output stopped growing at a prompt. `activity` is that of a running session: idle as soon as
+    everything that was sent to it is answered. `notify_command` gets its notifications on standard
+    input; without one, the session gets them. `notify_error` says why that command failed the last
+    time.
     """
 
     id: str
@@ -145,8 +150,11 @@ class Work(ABC):
         return None, None
 
     def take_event(self) -> str:
-        """What happened since the last call that is worth a notice while the task runs; empty: nothing."""
-        event, self._event = self._event, ""
+        """What happened since the last call that is worth a notice while the task runs; empty:
+        nothing.
+        """
+        event = self._event
+        self._event = ""
         return event
 
     def receive(self, message: str | None) -> None:

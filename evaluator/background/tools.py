@@ -1,8 +1,9 @@
 """The tools with which a model starts, reads, awaits and kills background tasks.
 
-A model sees only the tasks that its own session started. They run within the authority of its task: a script with its
-sandbox, memory and first root, a subtask or a session as the tool `subtask` would run it, within the limits of the task
-above, a watch on a server of its profile. Everything ends with the session.
+A model sees only the tasks that its own session started. They run within the authority of its task:
+a script with its sandbox, memory and first root, a subtask or a session as the tool `subtask` would
+run it, within the limits of the task above, a watch on a server of its profile. Everything ends
+with the session.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ MAX_READ_BYTES = 200_000
 class BackgroundTools:
     """Background tasks for the models of an Evaluator, with their states and outputs in `folder`.
 
-    Nothing is created before the first task is started. A pickled copy uses the same folder: the worker processes of a
-    batch record their tasks there.
+    Nothing is created before the first task is started. A pickled copy uses the same folder: the
+    worker processes of a batch record their tasks there.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -88,10 +89,18 @@ class _SessionTools:
     def tools(self) -> Mapping[str, Tool]:
         close = partial(self._service.end_session, self._id)
         general = subtask_tool(self._spawner)
-        text = "Starts a part of the work as a subtask in the background and returns its task_id at once."
+        text = (
+            "Starts a part of the work as a subtask in the background and returns its task_id "
+            "at once."
+        )
         made = [
             replace(tool(policy="ask")(self.start_script), close=close),
-            Tool(ToolSpec(START_SUBTASK, text, PARAMETERS), self.start_subtask, preview=general.preview, close=close),
+            Tool(
+                ToolSpec(START_SUBTASK, text, parameters=PARAMETERS),
+                self.start_subtask,
+                preview=general.preview,
+                close=close,
+            ),
             replace(tool(self.start_session), close=close),
             replace(tool(policy="ask")(self.start_watch), close=close),
             tool(self.send_message),
@@ -107,40 +116,58 @@ class _SessionTools:
         context: ToolContext,
         command: Annotated[list[str], "the program and its arguments, one string each; no shell"],
         description: Annotated[str, "what it does, in a few words"] = "",
-        timeout_s: Annotated[float | None, "seconds after which it is killed; without it, the end of this task"] = None,
+        timeout_s: Annotated[
+            float | None, "seconds after which it is killed; without it, the end of this task"
+        ] = None,
     ) -> dict[str, Any]:
-        """Start a program in the task's folder in the background, with an empty standard input. Returns its task_id at
-        once; read its output with read_background. It is killed when this task ends."""
+        """Start a program in the task's folder in the background, with an empty standard input.
+        Returns its task_id at once; read its output with read_background. It is killed when this
+        task ends.
+        """
         folders = context.roots.roots.folders
         work = ScriptWork(
-            command, cwd=folders[0] if folders else None, memory_bytes=context.script_memory_bytes,
-            timeout_s=min(context.remaining_s, inf if timeout_s is None else timeout_s), sandbox=context.sandbox,
-        )  # fmt: skip
-        return self._start(work, description or shlex.join(command), context)
+            command,
+            cwd=folders[0] if folders else None,
+            memory_bytes=context.script_memory_bytes,
+            timeout_s=min(context.remaining_s, inf if timeout_s is None else timeout_s),
+            sandbox=context.sandbox,
+        )
+        return self._start(work, description or shlex.join(command), context=context)
 
-    async def start_subtask(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    async def start_subtask(
+        self, arguments: dict[str, Any], context: ToolContext
+    ) -> dict[str, Any]:
         request = read_request(arguments)
 
         async def evaluate(on_message: OnMessage, on_begin: OnBegin) -> Outcome:
             return await self._spawner.spawn(request, context, on_message, on_begin)
 
-        library, name = self._spawner.run.services.library, request.template
-        kind = "a" if name is None or name not in library else type_of(library.get(name).node)
-        work = EvaluationWork(kind, evaluate, self._spawner.run.services.redactor)
-        return self._start(work, request.description, context)
+        library = self._spawner.run.services.library
+        name = request.template
+        if name is None or name not in library:
+            kind = "a"
+        else:
+            kind = type_of(library.get(name).node)
+        work = EvaluationWork(kind, evaluate, redactor=self._spawner.run.services.redactor)
+        return self._start(work, request.description, context=context)
 
     async def start_session(
         self, context: ToolContext, message: Annotated[str, "its first message"]
-    ) -> dict[str, Any]:  # fmt: skip
-        """Start an interactive session in the background: it answers each message that send_message sends to it and
-        remembers the earlier ones. Returns its task_id at once; wait_background waits for its answer, read_background
-        reads it."""
+    ) -> dict[str, Any]:
+        """Start an interactive session in the background: it answers each message that send_message
+        sends to it and remembers the earlier ones. Returns its task_id at once; wait_background
+        waits for its answer, read_background reads it.
+        """
 
-        async def converse(ask: Any, show: Any, on_message: OnMessage, on_begin: OnBegin) -> Outcome:
-            return await self._spawner.converse(spec_of(Chat(ask, show)), context, on_message, on_begin)
+        async def converse(
+            ask: Any, show: Any, on_message: OnMessage, on_begin: OnBegin
+        ) -> Outcome:
+            return await self._spawner.converse(
+                spec_of(Chat(ask, show)), context, on_message, on_begin
+            )
 
         work = SessionWork(converse, self._spawner.run.services.redactor)
-        started = self._start(work, message, context)
+        started = self._start(work, message, context=context)
         await self._service.make_tasks().send(started["task_id"], message)
         return started
 
@@ -148,21 +175,29 @@ class _SessionTools:
         self,
         context: ToolContext,
         server: Annotated[str, "the name of an MCP server of this profile"],
-        resources: Annotated[list[str] | None, "URIs of resources whose changes are reported"] = None,
-        max_events: Annotated[int | None, "events after which it completes; without it, the end of this task"] = None,
+        resources: Annotated[
+            list[str] | None, "URIs of resources whose changes are reported"
+        ] = None,
+        max_events: Annotated[
+            int | None, "events after which it completes; without it, the end of this task"
+        ] = None,
     ) -> dict[str, Any]:
-        """Watch an MCP server in the background: changes of resources and of its lists, and its log messages. Returns
-        its task_id at once; each event comes as a notification and is in its output."""
+        """Watch an MCP server in the background: changes of resources and of its lists, and its log
+        messages. Returns its task_id at once; each event comes as a notification and is in its
+        output.
+        """
         config = self._spawner.prepared.config
         found = next((each for each in config.mcp if each.name == server), None)
         if found is None:
             known = ", ".join(each.name for each in config.mcp) or "none"
-            raise ToolError(f"the profile has no MCP server {server[:100]!r}; its servers are: {known}")
+            raise ToolError(
+                f"the profile has no MCP server {server[:100]!r}; its servers are: {known}"
+            )
         if max_events is not None and max_events < 1:
             raise ToolError("max_events is at least 1; nothing was started")
         root = self._spawner.run.services.root
         work = WatchWork(found, tuple(resources or ()), cwd=root, max_events=max_events)
-        return self._start(work, " ".join(["watch", server, *(resources or ())]), context)
+        return self._start(work, " ".join(["watch", server, *(resources or ())]), context=context)
 
     async def send_message(
         self,
@@ -178,7 +213,9 @@ class _SessionTools:
         return _shown(await self._own(task_id))
 
     async def list_background(self) -> dict[str, Any]:
-        """List the background tasks that this session started, and the notifications that it has not seen yet."""
+        """List the background tasks that this session started, and the notifications that it has
+        not seen yet.
+        """
         tasks = self._service.make_tasks()
         await tasks.end_orphans()
         found = [_shown(task) for task in tasks.store.list(session=self._id)]
@@ -197,10 +234,13 @@ class _SessionTools:
         task = await self._own(task_id)
         path = Path(task.output_file)
         if offset is None:
-            offset = window_start(path) if path.suffix == ".jsonl" else 0
+            if path.suffix == ".jsonl":
+                offset = window_start(path)
+            else:
+                offset = 0
         if offset < 0 or max_bytes < 1:
             raise ToolError("offset is at least 0 and max_bytes at least 1; nothing was read")
-        data = read_output(path, offset, min(max_bytes, MAX_READ_BYTES))
+        data = read_output(path, offset, max_bytes=min(max_bytes, MAX_READ_BYTES))
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(data, final=task.has_ended and len(data) < max_bytes)
         read = len(data) - len(decoder.getstate()[0])
@@ -212,15 +252,21 @@ class _SessionTools:
         task_id: Annotated[str, "the id that the start returned"],
         timeout_s: Annotated[float, "how long to wait at most, in seconds"] = WAIT_S,
     ) -> dict[str, Any]:
-        """Wait until a background task has ended, or until a session has answered, and return its state."""
+        """Wait until a background task has ended, or until a session has answered, and return its
+        state.
+        """
         tasks = self._service.make_tasks()
         await self._own(task_id)
-        task = await tasks.wait(task_id, max(0.0, min(timeout_s, context.remaining_s, MAX_WAIT_S)), idle=True)
+        task = await tasks.wait(
+            task_id, max(0.0, min(timeout_s, context.remaining_s, MAX_WAIT_S)), idle=True
+        )
         if task.has_ended or task.activity == "idle":
             tasks.store.claim(task_id=task_id)  # this answer is the notification
         return _shown(task)
 
-    async def kill_background(self, task_id: Annotated[str, "the id that the start returned"]) -> dict[str, Any]:
+    async def kill_background(
+        self, task_id: Annotated[str, "the id that the start returned"]
+    ) -> dict[str, Any]:
         """Kill a background task with everything that it started."""
         tasks = self._service.make_tasks()
         await self._own(task_id)
@@ -232,7 +278,7 @@ class _SessionTools:
     def _start(self, work: Work, description: str, context: ToolContext) -> dict[str, Any]:
         task = self._service.make_tasks().start(
             work, description, session=self._id, tool_use_id=context.call_id or None
-        )  # fmt: skip
+        )
         return {"task_id": task.id, "status": task.status}
 
     async def _own(self, task_id: str) -> BackgroundTask:
@@ -244,14 +290,23 @@ class _SessionTools:
         except UsageError:
             task = None
         if task is None or task.session != self._id:
-            raise ToolError(f"this session has not started a background task {task_id[:40]!r}; call list_background")
+            raise ToolError(
+                f"this session has not started a background task {task_id[:40]!r}; call "
+                "list_background"
+            )
         return task
 
 
 def _shown(task: BackgroundTask) -> dict[str, Any]:
     values = {
-        "task_id": task.id, "description": task.description, "status": task.status, "exit_code": task.exit_code,
-        "activity": task.activity, "signal": task.signal, "reason": task.reason, "summary": task.summary or None,
+        "task_id": task.id,
+        "description": task.description,
+        "status": task.status,
+        "exit_code": task.exit_code,
+        "activity": task.activity,
+        "signal": task.signal,
+        "reason": task.reason,
+        "summary": task.summary or None,
         "waits_for_an_answer": task.is_waiting or None,
-    }  # fmt: skip
+    }
     return {name: value for name, value in values.items() if value is not None}

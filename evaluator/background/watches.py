@@ -1,7 +1,8 @@
 """Type `m`: watches an MCP server: its resources, its lists and its log messages.
 
-The output file has a line of JSON for each event, and one with the text of a watched resource after each change. The
-task goes on until it is killed, has seen `max_events` events (completed), or the server is lost (failed).
+The output file has a line of JSON for each event, and one with the text of a watched resource after
+each change. The task goes on until it is killed, has seen `max_events` events (completed), or the
+server is lost (failed).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class WatchWork(Work):
-    """Watches the resources `uris` of `server`, whose program starts in `cwd`, and what it announces by itself."""
+    """Watches the resources `uris` of `server`, whose program starts in `cwd`, and what it
+    announces by itself.
+    """
 
     type: TaskType = "m"
     priority = "next"
@@ -39,7 +42,10 @@ class WatchWork(Work):
         max_events: int | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._server, self._uris, self._cwd, self._max_events = server, uris, cwd, max_events
+        self._server = server
+        self._uris = uris
+        self._cwd = cwd
+        self._max_events = max_events
         self._environ = os.environ if environ is None else environ
         self._redactor = Redactor.from_environment(self._environ)
         self._is_done = False
@@ -56,7 +62,9 @@ class WatchWork(Work):
         if self._is_killed:
             return End("killed")
         self._output = output
-        connection = Connection(self._server, self._environ, self._cwd, EventWatch(self._uris, self._note))
+        connection = Connection(
+            self._server, self._environ, cwd=self._cwd, watch=EventWatch(self._uris, self._note)
+        )
         following = self._running = asyncio.ensure_future(self._follow(connection))
         try:
             await asyncio.wait([following])
@@ -71,7 +79,9 @@ class WatchWork(Work):
         return End("completed", summary=self._summary())
 
     async def _follow(self, connection: Connection) -> str:
-        """Reads resources that have changed. Returns: why the server is lost; "" after the last event."""
+        """Reads resources that have changed. Returns: why the server is lost; "" after the last
+        event.
+        """
         ended = asyncio.ensure_future(connection.ended())
         while not self._is_done or self._changed:
             waking = asyncio.ensure_future(self._wake.wait())
@@ -90,7 +100,9 @@ class WatchWork(Work):
         """Writes the text of a changed resource. Changes during the read cause another one."""
         del self._changed[uri]
         try:
-            answer = await connection.request(uri, lambda client: client.read_resource(uri), self._server.timeout_s)
+            answer = await connection.request(
+                uri, lambda client: client.read_resource(uri), self._server.timeout_s
+            )
             self._write({"event": "resource", "uri": uri, "text": text_of_contents(answer)})
         except ToolError as error:
             self._write({"event": "resource", "uri": uri, "error": str(error)})
@@ -106,7 +118,9 @@ class WatchWork(Work):
             self._failure = error
         if event.get("uri") in self._uris:
             self._changed[event["uri"]] = None
-        what = self._redactor.redact(" ".join(str(event[key]) for key in ("event", "uri", "data") if key in event))
+        what = self._redactor.redact(
+            " ".join(str(event[key]) for key in ("event", "uri", "data") if key in event)
+        )
         self._event = f"event {self._events}: {what[:500]}"
         self._wake.set()
 
@@ -115,4 +129,6 @@ class WatchWork(Work):
             self._output.write_record(record, self._redactor)
 
     def _summary(self) -> str:
-        return f"{self._events} events" if self._events != 1 else "1 event"
+        if self._events != 1:
+            return f"{self._events} events"
+        return "1 event"

@@ -30,8 +30,9 @@ class Counter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Average(Declared):
-    """`of`: a scorer, whose values are averaged; None: whether results passed. `cluster`: the metadata field or
-    expression of related samples, as that of a batch."""
+    """`of`: a scorer, whose values are averaged; None: whether results passed. `cluster`: the
+    metadata field or expression of related samples, as that of a batch.
+    """
 
     of: str | None = None
     cluster: str | None = None
@@ -58,28 +59,36 @@ class _Average(Declared):
         if self.of is None:
             return {Verdict.PASSED: 1.0, Verdict.FAILED: 0.0}.get(result.verdict)
         score = result.scores.get(self.of)
-        return None if score is None or fault_of(score) is not None else score.value
+        if score is None or fault_of(score) is not None:
+            return None
+        return score.value
 
     def cluster_reader(self) -> Callable[[SampleResult], Hashable]:
-        """The cluster of a result: its sample, whose epochs are related, or the value of `cluster`."""
+        """The cluster of a result: its sample, whose epochs are related, or the value of
+        `cluster`.
+        """
         if self.cluster is None:
             return lambda result: result.sample_id
         read = reader_of(self.cluster, "cluster")
 
         def cluster_of(result: SampleResult) -> Hashable:
             value = read(result)
-            return ("sample", result.sample_id) if value is None else ("cluster", str(value))
+            if value is None:
+                return ("sample", result.sample_id)
+            return ("cluster", str(value))
 
         return cluster_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MacroAverage(_Average):
-    """The mean over the groups of `by` of each group's mean, so that each group counts the same, whatever its size.
+    """The mean over the groups of `by` of each group's mean, so that each group counts the same,
+    whatever its size.
 
-    `by`: a metadata field or an expression; None: that of `group_by`. `weights`: how much each group counts; None: all
-    the same. Without a value for some group there is no average. The groups are taken as given, not as drawn: the
-    interval is of the samples within them, and there is none if a cluster has samples of several groups.
+    `by`: a metadata field or an expression; None: that of `group_by`. `weights`: how much each
+    group counts; None: all the same. Without a value for some group there is no average. The groups
+    are taken as given, not as drawn: the interval is of the samples within them, and there is none
+    if a cluster has samples of several groups.
     """
 
     type: ClassVar[str] = "macro"
@@ -88,7 +97,9 @@ class MacroAverage(_Average):
 
     def check(self) -> None:
         weights = self.weights
-        if weights is not None and (not weights or min(weights.values()) < 0 or not sum(weights.values())):
+        if weights is not None and (
+            not weights or min(weights.values()) < 0 or not sum(weights.values())
+        ):
             raise UsageError("macro: weights has to have numbers of at least 0, and not only 0")
 
     @property
@@ -112,7 +123,8 @@ class _GroupMean:
 class _MacroCounter:
     def __init__(self, average: MacroAverage) -> None:
         self.average = average
-        self.read, self.cluster_of = reader_of(average.by or "", "metrics.by"), average.cluster_reader()
+        self.read = reader_of(average.by or "", "metrics.by")
+        self.cluster_of = average.cluster_reader()
         self.groups: dict[str, _GroupMean] = {}
 
     def add(self, result: SampleResult) -> None:
@@ -123,10 +135,18 @@ class _MacroCounter:
             group.clusters.append(self.cluster_of(result))
 
     def values(self) -> Mapping[str, MetricValue]:
-        name, groups = self.average.name, self.groups
-        weights = dict.fromkeys(groups, 1.0) if self.average.weights is None else self.average.weights
+        name = self.average.name
+        groups = self.groups
+        if self.average.weights is None:
+            weights = dict.fromkeys(groups, 1.0)
+        else:
+            weights = self.average.weights
         if error := self._error(weights):
-            return {name: MetricValue(None, sum(len(group.values) for group in groups.values()), error=error)}
+            return {
+                name: MetricValue(
+                    None, sum(len(group.values) for group in groups.values()), error=error
+                )
+            }
         strata = [group.stratum() for group in groups.values()]
         found = stratified_interval(strata, [weights[group] for group in groups])
         clusters = [set(group.clusters) for group in groups.values()]
@@ -135,19 +155,24 @@ class _MacroCounter:
         return {name: _metric_value(found)}
 
     def _error(self, weights: Mapping[str, float]) -> str:
-        groups, by = self.groups, self.average.by
+        groups = self.groups
+        by = self.average.by
         if empty := [name for name, group in groups.items() if not group.values]:
             return f"{len(empty)} of {len(groups)} groups of {by} have no value: {_some(empty)}"
         if missing := [name for name in groups if name not in weights]:
             return f"weights has no weight for {_some(missing)}"
         if unused := [name for name in weights if name not in groups]:
             return f"there are no results of {_some(unused)}, which has a weight"
-        return "" if groups else "there is no result"
+        if groups:
+            return ""
+        return "there is no result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedAverage(_Average):
-    """The average of results weighted by `weight`, a metadata field or an expression with a number of at least 0."""
+    """The average of results weighted by `weight`, a metadata field or an expression with a number
+    of at least 0.
+    """
 
     type: ClassVar[str] = "weighted"
     weight: str
@@ -163,25 +188,36 @@ class WeightedAverage(_Average):
 class _WeightedCounter:
     def __init__(self, average: WeightedAverage) -> None:
         self.average = average
-        self.read, self.cluster_of = reader_of(average.weight, "metrics.weight"), average.cluster_reader()
-        self.found, self.weights, self.clusters = array("d"), array("d"), list[Hashable]()
+        self.read = reader_of(average.weight, "metrics.weight")
+        self.cluster_of = average.cluster_reader()
+        self.found = array("d")
+        self.weights = array("d")
+        self.clusters = list[Hashable]()
         self.error = ""
 
     def add(self, result: SampleResult) -> None:
         weight = _number(self.read(result))
         if weight is None or not 0 <= weight < math.inf:
-            self.error = self.error or f"the weight of sample {result.sample_id!r:.80} is not a number of at least 0"
+            self.error = (
+                self.error
+                or f"the weight of sample {result.sample_id!r:.80} is not a number of at least 0"
+            )
         elif (value := self.average.value_of(result)) is not None:
             self.found.append(value)
             self.weights.append(weight)
             self.clusters.append(self.cluster_of(result))
 
     def values(self) -> Mapping[str, MetricValue]:
-        name, n = self.average.name, len(self.found)
-        error = self.error or ("" if any(self.weights) else "the weights of the results with a value add up to 0")
+        name = self.average.name
+        n = len(self.found)
+        error = self.error or (
+            "" if any(self.weights) else "the weights of the results with a value add up to 0"
+        )
         if error:
             return {name: MetricValue(None, n, error=error)}
-        return {name: _metric_value(weighted_interval(self.found, self.weights, self.clusters))}
+        return {
+            name: _metric_value(weighted_interval(self.found, self.weights, clusters=self.clusters))
+        }
 
 
 def _metric_value(found: Estimate) -> MetricValue:
@@ -194,9 +230,13 @@ def _number(value: Any) -> float | None:
             return float(value)
         except ValueError:
             return None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return None
 
 
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MOST_NAMED])
-    return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
+    if len(names) > _MOST_NAMED:
+        return f"{shown} and {len(names) - _MOST_NAMED} more"
+    return shown

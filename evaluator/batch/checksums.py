@@ -1,9 +1,10 @@
 """Checksums of what a batch writes: each line of its results, and its manifest.
 
-They show that bytes were changed after they were written: by a disk, a transfer or an editor. They do not protect
-against somebody who computes them again.
+They show that bytes were changed after they were written: by a disk, a transfer or an editor. They
+do not protect against somebody who computes them again.
 
-A line is `{"crc32":"0a1b2c3d",…}` and a manifest begins likewise: the CRC-32 of all bytes after the one's digits.
+A line is `{"crc32":"0a1b2c3d",…}` and a manifest begins likewise: the CRC-32 of all bytes after the
+one's digits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from evaluator.errors.messages import type_of
 ALTERED = "was changed after it was written, or was written by an earlier version"
 REPAIR = "resume the batch with --repair (in Python: repair=True)"
 
-_LINE, _DIGITS = b'{"crc32":"', 8
+_LINE = b'{"crc32":"'
+_DIGITS = 8
 _LINE_BODY = len(_LINE) + _DIGITS
 _MANIFEST = b'{\n  "crc32": "'
 _MANIFEST_BODY = len(_MANIFEST) + _DIGITS
@@ -32,7 +34,9 @@ def seal_line(text: str) -> bytes:
 
 def is_sealed(line: bytes) -> bool:
     """Whether a line, with its line end, is as `seal_line` made it."""
-    return line.startswith(_LINE) and line[len(_LINE) : _LINE_BODY] == b"%08x" % crc32(memoryview(line)[_LINE_BODY:-1])
+    return line.startswith(_LINE) and line[len(_LINE) : _LINE_BODY] == b"%08x" % crc32(
+        memoryview(line)[_LINE_BODY:-1]
+    )
 
 
 def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
@@ -42,7 +46,9 @@ def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
 
 
 def indented_json(value: Mapping[str, Any]) -> bytes:
-    """`value` as UTF-8. A lone surrogate, which UTF-8 lacks, is written as JSON's own escape for it."""
+    """`value` as UTF-8. A lone surrogate, which UTF-8 lacks, is written as JSON's own escape for
+    it.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
     return text.encode("utf-8", "backslashreplace")
 
@@ -54,13 +60,16 @@ def read_manifest(data: bytes, *, repair: bool = False) -> dict[str, Any]:
     """
     if not repair and (
         not data.startswith(_MANIFEST)
-        or data[len(_MANIFEST) : _MANIFEST_BODY] != b"%08x" % crc32(memoryview(data)[_MANIFEST_BODY:])
+        or data[len(_MANIFEST) : _MANIFEST_BODY]
+        != b"%08x" % crc32(memoryview(data)[_MANIFEST_BODY:])
     ):
         raise ValueError(f"{ALTERED}; to use it as it is, {REPAIR}")
     try:
         value = json.loads(data)
     except ValueError as error:
-        raise ValueError(f"invalid JSON: {error}; restore it, or run the batch into a new folder") from error
+        raise ValueError(
+            f"invalid JSON: {error}; restore it, or run the batch into a new folder"
+        ) from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type_of(value)}")
     found = cast("dict[str, Any]", value)

@@ -1,4 +1,5 @@
-"""A batch as data: read from a TOML file, from the command line, or from the manifest of an earlier session.
+"""A batch as data: read from a TOML file, from the command line, or from the manifest of an earlier
+session.
 
 name = "capitals"
 template = "answer_question"          # or: templates = [...]
@@ -48,15 +49,22 @@ DEFAULT_FILE = "evaluator.toml"
 
 @dataclass(frozen=True, slots=True)
 class BatchDefinition:
-    """A batch that can be written down: templates, the path of its rows, options, and what its evaluator needs.
+    """A batch that can be written down: templates, the path of its rows, options, and what its
+    evaluator needs.
 
     `library` and `roots` are paths; see `Evaluator`.
     """
 
     templates: tuple[str, ...] = option(
-        (), check_texts, Flag("--template", "Evaluate this template.", "NAME", several=True)
+        (),
+        check_texts,
+        flag=Flag("--template", "Evaluate this template.", metavar="NAME", several=True),
     )
-    rows: str = option("", check_text, Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:NAME:SPLIT.", "FILE"))
+    rows: str = option(
+        "",
+        check_text,
+        flag=Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:NAME:SPLIT.", metavar="FILE"),
+    )
     options: BatchOptions = BatchOptions()
     library: tuple[str, ...] = option((), check_texts)
     roots: tuple[str, ...] = option((), check_texts)
@@ -111,7 +119,9 @@ def definition_from(data: Mapping[str, Any], folder: Path | None = None) -> Batc
             raise UsageError(f"{name} is missing")
     options = BatchOptions(**{name: given.pop(name) for name in known & given.keys()})
     definition = BatchDefinition(**given, options=options)
-    return definition if folder is None else _in_folder(definition, folder)
+    if folder is None:
+        return definition
+    return _in_folder(definition, folder)
 
 
 def _in_folder(definition: BatchDefinition, folder: Path) -> BatchDefinition:

@@ -1,6 +1,8 @@
-"""The metadata fields, or expressions, `cluster` and `group_by` and the targets, checked before a batch runs.
+"""The metadata fields, or expressions, `cluster` and `group_by` and the targets, checked before a
+batch runs.
 
-Without the check, a misspelt name would give intervals as if all results were independent, and a single group.
+Without the check, a misspelt name would give intervals as if all results were independent, and a
+single group.
 """
 
 from __future__ import annotations
@@ -26,14 +28,18 @@ MOST_FIELDS = 1_000
 
 
 def value_of(metadata: Mapping[str, Any], field: str) -> Any:
-    """The value of a field; None if it is missing, null, or blank, as an empty cell of a CSV file is."""
+    """The value of a field; None if it is missing, null, or blank, as an empty cell of a CSV file
+    is.
+    """
     return _unless_blank(metadata.get(field))
 
 
 def reader_of(field: str, what: str) -> Callable[[Sample | SampleResult], Any]:
-    """A function that reads a metadata field, or evaluates an expression in `{{ … }}` over metadata, inputs and target.
+    """A function that reads a metadata field, or evaluates an expression in `{{ … }}` over
+    metadata, inputs and target.
 
-    None stands for a value that is missing, null or blank, and for an expression that cannot be evaluated.
+    None stands for a value that is missing, null or blank, and for an expression that cannot be
+    evaluated.
 
     Raises: UsageError, for an invalid expression.
     """
@@ -54,7 +60,9 @@ def _fields_of(sample: Sample | SampleResult) -> dict[str, Any]:
 
 
 def _unless_blank(value: Any) -> Any:
-    return None if isinstance(value, str) and not value.strip() else value
+    if isinstance(value, str) and not value.strip():
+        return None
+    return value
 
 
 def nearest_field(name: str, fields: Collection[str]) -> str:
@@ -66,19 +74,24 @@ def nearest_field(name: str, fields: Collection[str]) -> str:
     return did_you_mean(name, fields) or f"the fields are {listed(fields)}"
 
 
-def check_fields(rows: RowSource, wanted: Mapping[str, str | None], target: str | None = None) -> None:
-    """Checks that some row has each field in its metadata. `wanted`: fields or expressions by the option with them.
+def check_fields(
+    rows: RowSource, wanted: Mapping[str, str | None], target: str | None = None
+) -> None:
+    """Checks that some row has each field in its metadata. `wanted`: fields or expressions by the
+    option with them.
     `target`: the field with the target, None for `target`.
 
-    Rows are read until each field is found, usually in the first row; expressions are evaluated for all rows. Rows from
-    an iterator, which can be read only once, and rows that have to be waited for are not checked.
+    Rows are read until each field is found, usually in the first row; expressions are evaluated for
+    all rows. Rows from an iterator, which can be read only once, and rows that have to be waited
+    for are not checked.
 
-    Raises: UsageError, for a field that no row has, or that is empty in each; says which one is near, or how an input
-    or the target becomes metadata; for an invalid expression, and one that cannot be evaluated for a row.
+    Raises: UsageError, for a field that no row has, or that is empty in each; says which one is
+    near, or how an input or the target becomes metadata; for an invalid expression, and one that
+    cannot be evaluated for a row.
     """
     missing = {purpose: name for purpose, name in wanted.items() if name is not None}
     for purpose in [purpose for purpose, name in missing.items() if has_markup(name)]:
-        _check_expression(rows, missing.pop(purpose), purpose)
+        _check_expression(rows, missing.pop(purpose), purpose=purpose)
     if not missing:
         return
     fields: dict[str, None] = {}
@@ -86,7 +99,11 @@ def check_fields(rows: RowSource, wanted: Mapping[str, str | None], target: str 
     for sample in rows.read_ahead():
         if sample is None:
             return
-        missing = {purpose: name for purpose, name in missing.items() if value_of(sample.metadata, name) is None}
+        missing = {
+            purpose: name
+            for purpose, name in missing.items()
+            if value_of(sample.metadata, name) is None
+        }
         if not missing:
             return
         if len(fields) < MOST_FIELDS:
@@ -96,32 +113,40 @@ def check_fields(rows: RowSource, wanted: Mapping[str, str | None], target: str 
         if sample.target is not None:
             taken[target or "target"] = "the target"
     for purpose, name in missing.items():
-        raise UsageError(f"{purpose}: no row has {name!r} in its metadata; {_hint(name, fields, taken)}")
+        raise UsageError(
+            f"{purpose}: no row has {name!r} in its metadata; {_hint(name, fields, taken=taken)}"
+        )
 
 
 def _check_expression(rows: RowSource, text: str, purpose: str) -> None:
-    get, has_value = getter(text, purpose), False
+    get = getter(text, purpose)
+    has_value = False
     for sample in rows.read_ahead():
         if sample is None:
             return
         try:
             has_value = _unless_blank(get(_fields_of(sample))) is not None or has_value
         except (ExpressionError, MissingField) as error:
-            message = f"{error.span}: {error.message}" if isinstance(error, ExpressionError) else str(error)
+            if isinstance(error, ExpressionError):
+                message = f"{error.span}: {error.message}"
+            else:
+                message = str(error)
             raise UsageError(f"{purpose}, row {sample.id!r:.80}: {message}") from error
     if not has_value:
         raise UsageError(f"{purpose}: {text} has no value for any row")
 
 
 def check_targets(rows: RowSource, scorers: Iterable[Scorer]) -> None:
-    """Checks the targets of the first 1,000 rows, as far as they can be read ahead, with the scorers that can.
+    """Checks the targets of the first 1,000 rows, as far as they can be read ahead, with the
+    scorers that can.
 
     Raises: UsageError, for a target that a scorer cannot compare; says which row has it.
     """
     checked = [
         each
         for each in scorers
-        if isinstance(each, BuiltinScorer) and type(each).check_target is not BuiltinScorer.check_target
+        if isinstance(each, BuiltinScorer)
+        and type(each).check_target is not BuiltinScorer.check_target
     ]
     if not checked:
         return
@@ -132,13 +157,16 @@ def check_targets(rows: RowSource, scorers: Iterable[Scorer]) -> None:
             try:
                 scorer.check_target(sample.target)
             except UsageError as error:
-                raise UsageError(f"scorer {scorer.name!r}, row {sample.id!r:.80}: {error}") from error
+                raise UsageError(
+                    f"scorer {scorer.name!r}, row {sample.id!r:.80}: {error}"
+                ) from error
 
 
 def _hint(name: str, fields: Collection[str], taken: Mapping[str, str]) -> str:
     if name in taken and name not in fields:
         return (
-            f"it is {taken[name]}; to make it metadata too, list it in `metadata` (--metadata {name}), "
+            f"it is {taken[name]}; to make it metadata too, list it in `metadata` (--metadata "
+            f"{name}), "
             "with all other fields to keep"
         )
     return nearest_field(name, fields)

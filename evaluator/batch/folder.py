@@ -1,7 +1,8 @@
 """A batch's folder: its manifest, the result of each sample, and the task files.
 
-    manifest.json    what was run, complete enough to run it again; replaced atomically; has a checksum
-    results.jsonl    one line per result, with a checksum, appended as results arrive; of several lines with one key the
+    manifest.json    what was run, complete enough to run it again; replaced atomically; has a
+    checksum results.jsonl    one line per result, with a checksum, appended as results arrive; of
+    several lines with one key the
                      last counts
     damaged.jsonl    lines that were removed from the results, because they were damaged
     summary.json     the numbers, replaced atomically at the end of each session
@@ -9,9 +10,9 @@
     changed.txt      for each result whose question has changed since: what has changed
     tasks/           the task file of each sample, and of each judge's call
 
-One process at a time works on the folder and holds the lock on `results.jsonl`. A killed process loses no line that
-was written. An incomplete last line is removed when the folder is opened again, and the task of its sample is resumed
-from `tasks/`. Links are not followed. Files are 0600.
+One process at a time works on the folder and holds the lock on `results.jsonl`. A killed process
+loses no line that was written. An incomplete last line is removed when the folder is opened again,
+and the task of its sample is resumed from `tasks/`. Links are not followed. Files are 0600.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from evaluator.batch.checksums import ALTERED, REPAIR, indented_json, is_sealed, read_manifest, seal_line, seal_manifest
+from evaluator.batch.checksums import (
+    ALTERED,
+    REPAIR,
+    indented_json,
+    is_sealed,
+    read_manifest,
+    seal_line,
+    seal_manifest,
+)
 from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy
@@ -39,8 +48,13 @@ from evaluator.files.open_below import FILE
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.steps import Scrub, json_encoder
 
-MANIFEST, RESULTS, SUMMARY, TASKS, CHANGED = "manifest.json", "results.jsonl", "summary.json", "tasks", "changed.txt"
-DAMAGED, PROGRESS = "damaged.jsonl", "progress.json"
+MANIFEST = "manifest.json"
+RESULTS = "results.jsonl"
+SUMMARY = "summary.json"
+TASKS = "tasks"
+CHANGED = "changed.txt"
+DAMAGED = "damaged.jsonl"
+PROGRESS = "progress.json"
 _HEAD = re.compile(
     rb'\{"crc32":"[0-9a-f]{8}","key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"([0-9a-f]*)",'
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
@@ -52,7 +66,9 @@ _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
 
 @dataclass(frozen=True, slots=True)
 class ResultEntry:
-    """The index entry of a result: the position of its line, and the values that decide whether it is run again."""
+    """The index entry of a result: the position of its line, and the values that decide whether it
+    is run again.
+    """
 
     offset: int
     identity: bytes
@@ -83,26 +99,33 @@ class BatchFolder:
     def create(cls, path: str | Path) -> BatchFolder:
         """A new, empty folder.
 
-        Raises: RecordError, if it is not empty, is a link, belongs to another user, or cannot be written.
+        Raises: RecordError, if it is not empty, is a link, belongs to another user, or cannot be
+        written.
         """
         path = Path(path)
         os.close(open_private_folder(path, "folder of the batch"))
         there = sorted(name for name in os.listdir(path) if not name.startswith("."))
         if MANIFEST in there:
-            raise RecordError(f"{path}: there is a batch already; resume it (--resume), or name another folder")
+            raise RecordError(
+                f"{path}: there is a batch already; resume it (--resume), or name another folder"
+            )
         # A process that was killed before it wrote its manifest has run nothing.
         if there and not (there == [RESULTS] and (path / RESULTS).lstat().st_size == 0):
-            raise RecordError(f"{path}: holds other files ({there[0]}, …); a batch needs a folder of its own")
+            raise RecordError(
+                f"{path}: holds other files ({there[0]}, …); a batch needs a folder of its own"
+            )
         return cls._lock(path, create=True)
 
     @classmethod
     def open(cls, path: str | Path, *, repair: bool = False) -> BatchFolder:
-        """An existing batch, to resume it. Removes an incomplete last line; `torn_bytes` is its length.
+        """An existing batch, to resume it. Removes an incomplete last line; `torn_bytes` is its
+        length.
 
-        `repair`: damaged lines, `damaged_lines` of them, are moved to `damaged.jsonl`, and a missing file of results is
-        created.
+        `repair`: damaged lines, `damaged_lines` of them, are moved to `damaged.jsonl`, and a
+        missing file of results is created.
 
-        Raises: RecordError, if there is no batch or it cannot be written; TaskBusy, if another process works on it.
+        Raises: RecordError, if there is no batch or it cannot be written; TaskBusy, if another
+        process works on it.
         """
         path = Path(path)
         _expect_batch(path)
@@ -129,13 +152,17 @@ class BatchFolder:
 
     @classmethod
     def _lock(cls, path: Path, *, create: bool) -> BatchFolder:
-        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = (
+            os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        )
         try:
             fd = os.open(path / RESULTS, flags, 0o600)
         except FileNotFoundError:
             raise _missing(path) from None
         except OSError as error:
-            raise RecordError(f"{path / RESULTS}: cannot be opened for writing: {error.strerror}") from error
+            raise RecordError(
+                f"{path / RESULTS}: cannot be opened for writing: {error.strerror}"
+            ) from error
         try:
             is_free = try_lock(fd)
         except OSError:
@@ -166,14 +193,18 @@ class BatchFolder:
                 keep = start
         if keep < size:
             os.ftruncate(self._writable, keep)
-        self.torn_bytes, self._end = size - keep, keep
+        self.torn_bytes = size - keep
+        self._end = keep
 
     def _remove_damaged_lines(self) -> None:
         damaged = [line for _, _, line in self._raw_lines() if not is_sealed(line)]
         if not damaged:
             return
         with open(
-            os.open(self.path / DAMAGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "ab"
+            os.open(
+                self.path / DAMAGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600
+            ),
+            "ab",
         ) as aside:
             aside.writelines(damaged)
         fd = -1
@@ -189,21 +220,25 @@ class BatchFolder:
                 os.close(fd)
             raise
         self.close()
-        self._fd, self._end, self.damaged_lines = fd, os.fstat(fd).st_size, len(damaged)
+        self._fd = fd
+        self._end = os.fstat(fd).st_size
+        self.damaged_lines = len(damaged)
 
     @property
     def tasks(self) -> Path:
         return self.path / TASKS
 
-    # -- results -------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def append(self, result: SampleResult, scrub: Scrub | None = None) -> None:
-        """Writes a line, without the secrets that `scrub` knows. Every reader sees it when this returns.
+        """Writes a line, without the secrets that `scrub` knows. Every reader sees it when this
+        returns.
 
-        Raises: RecordError, if the disk is full or fails; the file then ends where it ended before. RecordError too, if
-        the file is no longer what this process wrote.
+        Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
+        RecordError too, if the file is no longer what this process wrote.
         """
-        fd, data = self._writable, result.to_dict()
+        fd = self._writable
+        data = result.to_dict()
         self._check_unchanged()
         text = _to_json(data)
         if scrub is not None and scrub.suspects(text):
@@ -217,12 +252,15 @@ class BatchFolder:
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, self._end)
             raise RecordNotWritten(
-                f"{self.path / RESULTS}: a result cannot be written: {error.strerror}; {advice_on(error)}"
+                f"{self.path / RESULTS}: a result cannot be written: {error.strerror}; "
+                f"{advice_on(error)}"
             ) from error
         self._end += len(line)
 
     def _check_unchanged(self) -> None:
-        """Raises: RecordError, if the file of results was removed, replaced, cut or written to by somebody else."""
+        """Raises: RecordError, if the file of results was removed, replaced, cut or written to by
+        somebody else.
+        """
         here = os.fstat(self._writable)
         try:
             there = os.stat(self._results, follow_symlinks=False)
@@ -232,7 +270,8 @@ class BatchFolder:
             raise BatchDamaged(f"{self._results}: was replaced while the batch ran; {REPAIR}")
         if here.st_size != self._end:
             raise BatchDamaged(
-                f"{self._results}: was changed while the batch ran: it has {here.st_size:,} bytes instead of "
+                f"{self._results}: was changed while the batch ran: it has {here.st_size:,} bytes "
+                "instead of "
                 f"{self._end:,}; {REPAIR}"
             )
 
@@ -256,16 +295,23 @@ class BatchFolder:
         """
         found: dict[str, ResultEntry] = {}
         for _, offset, _, head in self._lines():
-            found[head[1].decode()] = ResultEntry(offset, head[2], head[3], _VERDICTS[head[4]], head[5] == b"true")
+            found[head[1].decode()] = ResultEntry(
+                offset,
+                head[2],
+                scored_by=head[3],
+                verdict=_VERDICTS[head[4]],
+                retryable=head[5] == b"true",
+            )
         return found
 
     def results(self) -> Iterator[SampleResult]:
-        """The current result of each key, in the order in which they were written. Memory holds one result at a time,
-        and about 40 bytes per key.
+        """The current result of each key, in the order in which they were written. Memory holds one
+        result at a time, and about 40 bytes per key.
 
         Raises: RecordError, with file and line, if a line is not a result.
         """
-        keys, last = Interner(), array("q")
+        keys = Interner()
+        last = array("q")
         for _, offset, _, head in self._lines():
             place = keys.number(head[1])
             if place == len(last):
@@ -287,10 +333,11 @@ class BatchFolder:
             yield self._parsed(line, number)
 
     def entries(self, start: int = 0) -> Iterator[tuple[int, int, dict[str, Any]]]:
-        """Each line from byte `start` on: where it begins, where it ends, and the result as JSON, see
-        `SampleResult.from_dict`.
+        """Each line from byte `start` on: where it begins, where it ends, and the result as JSON,
+        see `SampleResult.from_dict`.
 
-        Raises: RecordError, with the line's number from `start` on, if it is not a result or was changed.
+        Raises: RecordError, with the line's number from `start` on, if it is not a result or was
+        changed.
         """
         for _, offset, line, _ in self._lines(start):
             yield offset, offset + len(line), json.loads(line)
@@ -301,26 +348,27 @@ class BatchFolder:
             file.seek(offset)
             line = file.readline()
         if not is_sealed(line):
-            raise _corrupt(self.path, None, f"the line at byte {offset} {ALTERED}")
+            raise _corrupt(self.path, None, what=f"the line at byte {offset} {ALTERED}")
         return self._parsed(line, None)
 
     def _parsed(self, line: bytes, number: int | None) -> SampleResult:
         try:
             return SampleResult.from_dict(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise _corrupt(self.path, number, f"{type(error).__name__}: {error}") from error
+            raise _corrupt(self.path, number, what=f"{type(error).__name__}: {error}") from error
 
     def _lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes, re.Match[bytes]]]:
-        """`(line number, offset, line, its head)`, without an incomplete last line that is still being written.
+        """`(line number, offset, line, its head)`, without an incomplete last line that is still
+        being written.
 
         Raises: RecordError, with file and line, if a line is not a result or not as it was written.
         """
         for number, offset, line in self._raw_lines(start):
             if not is_sealed(line):
-                raise _corrupt(self.path, number, f"the line {ALTERED}")
+                raise _corrupt(self.path, number, what=f"the line {ALTERED}")
             head = _HEAD.match(line)
             if head is None or head[4] not in _VERDICTS:
-                raise _corrupt(self.path, number, "not a line of results")
+                raise _corrupt(self.path, number, what="not a line of results")
             yield number, offset, line, head
 
     def _raw_lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
@@ -334,7 +382,7 @@ class BatchFolder:
         except FileNotFoundError:
             raise _missing(self.path) from None
 
-    # -- the rest ------------------------------------------------------------------------------------------------
+    # -- the rest ----------------------------------------------------------------------------------
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         write_atomic(self.path / MANIFEST, seal_manifest(manifest))
@@ -343,7 +391,9 @@ class BatchFolder:
         write_atomic(self.path / SUMMARY, indented_json(summary))
 
     def write_progress(self, progress: Mapping[str, Any] | None) -> None:
-        """Writes the progress of the session, or removes it. Nothing depends on it, so a failure is not an error."""
+        """Writes the progress of the session, or removes it. Nothing depends on it, so a failure is
+        not an error.
+        """
         path = self.path / PROGRESS
         with contextlib.suppress(OSError):
             if progress is None:
@@ -352,13 +402,17 @@ class BatchFolder:
                 write_atomic(path, indented_json(progress), sync=False, error=None)
 
     def progress(self) -> Mapping[str, Any] | None:
-        """The progress of the running session, as it was written; None if there is none or it cannot be read."""
+        """The progress of the running session, as it was written; None if there is none or it
+        cannot be read.
+        """
         try:
             with open(os.open(self.path / PROGRESS, FILE), "rb") as file:
                 found = json.loads(file.read(_MAX_PROGRESS_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+        if isinstance(found, dict):
+            return cast("dict[str, Any]", found)
+        return None
 
     def write_changed(self, changed: Sequence[object]) -> None:
         """Writes a line for each of `changed`; without any, removes an older file."""
@@ -416,15 +470,24 @@ def _finite(value: Any) -> Any:
 
 def _expect_batch(path: Path) -> None:
     if not path.is_dir():
-        raise RecordError(f"{path}: no such folder; give the folder that the batch was run with (--output)")
+        raise RecordError(
+            f"{path}: no such folder; give the folder that the batch was run with (--output)"
+        )
     if not (path / MANIFEST).is_file():
         raise RecordError(f"{path}: not a batch: it has no {MANIFEST}")
 
 
 def _corrupt(path: Path, number: int | None, what: str) -> BatchDamaged:
-    where = f"{path / RESULTS}" if number is None else f"{path / RESULTS}:{number}"
-    return BatchDamaged(f"{where}: {what}; to remove damaged lines and evaluate their samples again, {REPAIR}")
+    if number is None:
+        where = f"{path / RESULTS}"
+    else:
+        where = f"{path / RESULTS}:{number}"
+    return BatchDamaged(
+        f"{where}: {what}; to remove damaged lines and evaluate their samples again, {REPAIR}"
+    )
 
 
 def _missing(path: Path) -> BatchDamaged:
-    return BatchDamaged(f"{path / RESULTS}: was removed; to start it again from the task files, {REPAIR}")
+    return BatchDamaged(
+        f"{path / RESULTS}: was removed; to start it again from the task files, {REPAIR}"
+    )

@@ -1,11 +1,13 @@
 """Hashes that identify samples, so that nothing runs twice and every change is noticed.
 
-A result's `key` says which cell of the batch it fills: sample id, epoch, template, variant. Its `identity` is the hash
-of everything that determines the answer; `parts` are the hashes that it was made of, so that a change can be named.
-Two results with one key and different identities answer different questions.
+A result's `key` says which cell of the batch it fills: sample id, epoch, template, variant. Its
+`identity` is the hash of everything that determines the answer; `parts` are the hashes that it was
+made of, so that a change can be named. Two results with one key and different identities answer
+different questions.
 
-Not part of the identity: files that a template reads while it runs, the time, and what a provider changes behind a
-model's name. Neither are the scorers: after a change of scorers, answers are judged again, without a model call.
+Not part of the identity: files that a template reads while it runs, the time, and what a provider
+changes behind a model's name. Neither are the scorers: after a change of scorers, answers are
+judged again, without a model call.
 """
 
 from __future__ import annotations
@@ -26,9 +28,19 @@ from evaluator.record.steps import json_encoder
 SCHEMA = "evaluator-batch/1"
 _canonical = json_encoder((",", ":"), ascii_only=True, sort_keys=True, allow_nan=False)
 
-# Settings of a profile that change how long a call may take or what it costs, but not what is asked.
+# Settings of a profile that change how long a call may take or what it costs, but not what is
+# asked.
 _WITHOUT_EFFECT = frozenset(
-    {"name", "description", "api_key_env", "timeout_s", "max_cost_usd", "backoff_s", "prices", "cache"}
+    {
+        "name",
+        "description",
+        "api_key_env",
+        "timeout_s",
+        "max_cost_usd",
+        "backoff_s",
+        "prices",
+        "cache",
+    }
 )
 
 # Settings that were added later: folders of batches that were run before they existed stay valid.
@@ -40,7 +52,8 @@ _SHOWN = frozenset({"model", "backend", "tool_calling"})
 
 
 def digest(value: Any) -> str:
-    """The hash of a JSON value, 32 hexadecimal digits; the order of an object's keys does not matter.
+    """The hash of a JSON value, 32 hexadecimal digits; the order of an object's keys does not
+    matter.
 
     Raises: UsageError, if it is not JSON.
     """
@@ -52,7 +65,9 @@ def digest(value: Any) -> str:
 
 
 def template_part(library: TemplateLibrary, name: str) -> str:
-    """The hash of the template and of everything that it includes, takes parts from and may call."""
+    """The hash of the template and of everything that it includes, takes parts from and may
+    call.
+    """
     return digest({name: library.get(name).sha256, **library.called_by(name)})
 
 
@@ -65,26 +80,38 @@ def roles_reached(library: TemplateLibrary, names: Iterable[str]) -> set[str]:
 def handler_settings(
     config: HandlerConfig, model: str, roles: Mapping[str, str], named: Collection[str]
 ) -> dict[str, Any]:
-    """The settings of a profile that determine answers, with its model and the models of the roles `named`."""
+    """The settings of a profile that determine answers, with its model and the models of the roles
+    `named`.
+    """
     settings: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)
         if field.name not in _WITHOUT_EFFECT and not (field.name in _ADDED and value in _NOT_SET):
             settings[field.name] = _plain(value)
     mapped = {**config.roles, **roles}
-    return {**settings, "model": model, "roles": {role: mapped[role] for role in sorted(named) if role in mapped}}
+    return {
+        **settings,
+        "model": model,
+        "roles": {role: mapped[role] for role in sorted(named) if role in mapped},
+    }
 
 
 def storable_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` (see `handler_settings`) as the manifest stores them: numbers and names as they are, others hashed."""
+    """`settings` (see `handler_settings`) as the manifest stores them: numbers and names as they
+    are, others hashed.
+    """
     return {
-        name: value if name in _SHOWN or value is None or isinstance(value, (bool, int, float)) else f"#{digest(value)}"
+        name: value
+        if name in _SHOWN or value is None or isinstance(value, (bool, int, float))
+        else f"#{digest(value)}"
         for name, value in settings.items()
     }
 
 
 def changed_settings(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences between two `storable_settings`: `temperature (was not set, is 0.7)`, `system`."""
+    """The differences between two `storable_settings`: `temperature (was not set, is 0.7)`,
+    `system`.
+    """
     changed: list[str] = []
     for name in {**was, **now}:
         values = was.get(name), now.get(name)
@@ -100,13 +127,16 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    return repr(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the simulated model
-    answers with it, an existing answer, and few-shot examples."""
+    """A sample's key and identity. `parts`: template, handler and inputs; also the target, if the
+    simulated model answers with it, an existing answer, and few-shot examples.
+    """
 
     key: str
     value: str
@@ -125,7 +155,11 @@ class Cell:
 
     def identity(self, sample: Sample, epoch: int, inputs_part: str) -> Identity:
         """The identity of `sample` in this cell. `inputs_part` is `digest(sample.inputs)`."""
-        parts = {"template": self.template_part, "handler": self.handler_part, "inputs": inputs_part}
+        parts = {
+            "template": self.template_part,
+            "handler": self.handler_part,
+            "inputs": inputs_part,
+        }
         if self.is_simulated:
             parts["target"] = digest(sample.target)
         if sample.answer is not None:
@@ -134,7 +168,11 @@ class Cell:
             parts["fewshot"] = digest([[shot.inputs, shot.answer] for shot in sample.shots])
         text = "\0".join((SCHEMA, sample.id, str(epoch), self.template, *parts.values()))
         value = blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-        return Identity(key_of(sample.id, epoch, self.template, self.variant), value, parts)
+        return Identity(
+            key_of(sample.id, epoch, template=self.template, variant=self.variant),
+            value,
+            parts=parts,
+        )
 
 
 def changed_parts(was: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:

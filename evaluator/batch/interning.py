@@ -1,7 +1,7 @@
 """Numbers for very many strings, in about 30 bytes each: the strings themselves are not stored.
 
-Strings are compared by their 64-bit hashes, which each process keys differently: with a million strings, two would be
-taken for equal in one of 40 million runs.
+Strings are compared by their 64-bit hashes, which each process keys differently: with a million
+strings, two would be taken for equal in one of 40 million runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ _FIRST_SLOTS = 1024
 
 
 class Interner:
-    """Numbers keys from 0, in the order in which they are first seen; equal keys have the same number."""
+    """Numbers keys from 0, in the order in which they are first seen; equal keys have the same
+    number.
+    """
 
     __slots__ = ("_count", "_hashes", "_mask", "_numbers")
 
@@ -32,7 +34,8 @@ class Interner:
         slot = self._slot(digest)
         if self._hashes[slot] != _EMPTY:
             return self._numbers[slot]
-        self._hashes[slot], self._numbers[slot] = digest, self._count
+        self._numbers[slot] = self._count
+        self._hashes[slot] = digest
         self._count += 1
         if 5 * self._count > 4 * self._mask:
             self._grow()
@@ -41,22 +44,28 @@ class Interner:
     def find(self, key: str | bytes) -> int | None:
         """The number of `key`; None if it is unknown."""
         slot = self._slot(hash(key) or 1)
-        return None if self._hashes[slot] == _EMPTY else self._numbers[slot]
+        if self._hashes[slot] == _EMPTY:
+            return None
+        return self._numbers[slot]
 
     def _slot(self, digest: int) -> int:
         """The slot where `digest` is, or would be."""
-        mask, hashes = self._mask, self._hashes
+        mask = self._mask
+        hashes = self._hashes
         slot = (digest ^ (digest >> 32)) & mask
         while (found := hashes[slot]) != _EMPTY and found != digest:
             slot = (slot + 1) & mask
         return slot
 
     def _grow(self) -> None:
-        hashes, numbers = self._hashes, self._numbers
+        hashes = self._hashes
+        numbers = self._numbers
         size = 2 * (self._mask + 1)
         self._mask = size - 1
-        self._hashes, self._numbers = array("q", bytes(8 * size)), array("i", bytes(4 * size))
+        self._hashes = array("q", bytes(8 * size))
+        self._numbers = array("i", bytes(4 * size))
         for digest, number in zip(hashes, numbers, strict=True):
             if digest != _EMPTY:
                 slot = self._slot(digest)
-                self._hashes[slot], self._numbers[slot] = digest, number
+                self._hashes[slot] = digest
+                self._numbers[slot] = number

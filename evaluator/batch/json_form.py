@@ -8,7 +8,8 @@ from typing import Any, ClassVar, cast
 
 
 class JsonForm:
-    """A dataclass whose JSON object has a key for each field, and then for each property in `computed`.
+    """A dataclass whose JSON object has a key for each field, and then for each property in
+    `computed`.
 
     A field's metadata may name another `key`, or `merged`: the keys of its value then replace it.
     """

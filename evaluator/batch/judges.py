@@ -1,7 +1,8 @@
 """The judges of a batch: the models that scorers ask in a role, known before any of them is asked.
 
-If nothing names a model for a role, the profile's own model judges, which may be the one that is judged: a notice says
-so at the start. The manifest stores the models, but no hash includes them (`plan.scorer_parts` does that).
+If nothing names a model for a role, the profile's own model judges, which may be the one that is
+judged: a notice says so at the start. The manifest stores the models, but no hash includes them
+(`plan.scorer_parts` does that).
 """
 
 from __future__ import annotations
@@ -25,17 +26,23 @@ _Models = dict[str, dict[str, list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Judges:
-    """`models`: scorer → handler profile ("" if none is named) → role → the models that are asked in it, each once.
-    Scorers that ask no model in a role are left out. `notices`: one line for each role that nothing gives a model.
-    `templates`: those that scorers call."""
+    """`models`: scorer → handler profile ("" if none is named) → role → the models that are asked
+    in it, each once. Scorers that ask no model in a role are left out. `notices`: one line for each
+    role that nothing gives a model.
+    `templates`: those that scorers call.
+    """
 
-    models: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = field(default_factory=dict[str, _Models])
+    models: Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]] = field(
+        default_factory=dict[str, _Models]
+    )
     notices: tuple[str, ...] = ()
     templates: tuple[str, ...] = ()
 
 
 class _Judge(NamedTuple):
-    """`is_chosen`: a scorer, the batch, the profile or the template names the model of this role."""
+    """`is_chosen`: a scorer, the batch, the profile or the template names the model of this
+    role.
+    """
 
     role: str
     model: str
@@ -47,43 +54,57 @@ def handlers_of(cells: Sequence[tuple[Cell, Variant]]) -> list[str]:
     return sorted({variant.handler or "" for _, variant in cells})
 
 
-def find_judges(evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]) -> Judges:
+def find_judges(
+    evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]
+) -> Judges:
     """The judges of a batch of these cells.
 
-    Raises: UsageError or TemplateError, for a template of a scorer that cannot be used; ConfigurationError, for a
-    profile or model that cannot be used.
+    Raises: UsageError or TemplateError, for a template of a scorer that cannot be used;
+    ConfigurationError, for a profile or model that cannot be used.
     """
     models: dict[str, _Models] = {}
     unchosen: dict[str, list[tuple[str, str]]] = {}
     for scorer in scorers:
         for handler in handlers_of(cells):
-            for judge in _judges_of(evaluator, scorer, handler):
-                found = models.setdefault(scorer.name, {}).setdefault(handler, {}).setdefault(judge.role, [])
+            for judge in _judges_of(evaluator, scorer, handler=handler):
+                found = (
+                    models.setdefault(scorer.name, {})
+                    .setdefault(handler, {})
+                    .setdefault(judge.role, [])
+                )
                 if judge.model not in found:
                     found.append(judge.model)
                 if not judge.is_chosen:
-                    model = f"{judge.model!r} (handler {handler})" if handler else repr(judge.model)
+                    if handler:
+                        model = f"{judge.model!r} (handler {handler})"
+                    else:
+                        model = repr(judge.model)
                     unchosen.setdefault(judge.role, []).append((scorer.name, model))
     members = [member for scorer in scorers for member in member_scorers(scorer)]
-    called = (describe_scorer(member, evaluator.library).get("templates") or () for member in members)
+    called = (
+        describe_scorer(member, evaluator.library).get("templates") or () for member in members
+    )
     return Judges(
         models,
         tuple(_notice(role, pairs) for role, pairs in unchosen.items()),
-        tuple(dict.fromkeys(name for names in called for name in names)),
+        templates=tuple(dict.fromkeys(name for names in called for name in names)),
     )
 
 
 def _notice(role: str, pairs: Iterable[tuple[str, str]]) -> str:
     names, models = (tuple(dict.fromkeys(column)) for column in zip(*pairs, strict=True))
     return (
-        f"{'scorer' if len(names) == 1 else 'scorers'} {', '.join(names)}: no model is named for the role {role!r}, so "
-        f"the judge is the model {', '.join(models)}; to choose another: --model-role {role}=MODEL, model_roles, or "
+        f"{'scorer' if len(names) == 1 else 'scorers'} {', '.join(names)}: no model is named for "
+        f"the role {role!r}, so "
+        f"the judge is the model {', '.join(models)}; to choose another: --model-role "
+        f"{role}=MODEL, model_roles, or "
         f'<role name="{role}" model="MODEL"/> in the handler profile'
     )
 
 
 def _judges_of(evaluator: Evaluator, scorer: Scorer, handler: str) -> Iterator[_Judge]:
-    library, services = evaluator.library, evaluator.services
+    library = evaluator.library
+    services = evaluator.services
     config = services.profile(handler or None)
     for member in member_scorers(scorer):
         described = describe_scorer(member, library)
@@ -92,19 +113,31 @@ def _judges_of(evaluator: Evaluator, scorer: Scorer, handler: str) -> Iterator[_
         if isinstance(own, str):
             mapped[GRADER] = mapped.get(own, own)
         for role, task in _tasks_with_roles(library, described.get("templates") or ()):
-            template = None if task.model is None else task.model.value.strip()
+            if task.model is None:
+                template = None
+            else:
+                template = task.model.value.strip()
             if named := mapped.get(role):
-                yield _Judge(role, named, True)
+                yield _Judge(role, named, is_chosen=True)
             elif template is not None and evaluator.model is None:
-                yield _Judge(role, template, True)
-            elif handler or evaluator.model is not None or task.handler is None or task.handler.ref is None:
+                yield _Judge(role, template, is_chosen=True)
+            elif (
+                handler
+                or evaluator.model is not None
+                or task.handler is None
+                or task.handler.ref is None
+            ):
                 # A task with a profile of its own names its model itself.
                 label = services.chooser.choose(evaluator.model, None, config).label
-                yield _Judge(role, label, template is not None)
+                yield _Judge(role, label, is_chosen=template is not None)
 
 
-def _tasks_with_roles(library: TemplateLibrary, templates: Iterable[str]) -> Iterator[tuple[str, Task]]:
-    for reached in dict.fromkeys(each for name in templates for each in (name, *library.called_by(name))):
+def _tasks_with_roles(
+    library: TemplateLibrary, templates: Iterable[str]
+) -> Iterator[tuple[str, Task]]:
+    for reached in dict.fromkeys(
+        each for name in templates for each in (name, *library.called_by(name))
+    ):
         for task in tasks(library.get(reached).node):
             if task.model_role is not None:
                 yield task.model_role, task

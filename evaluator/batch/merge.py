@@ -1,7 +1,8 @@
 """Merges shards: the folders of batches that each evaluated a part of the rows (`Selection.shard`).
 
-The merged folder is that of one batch: every current result, every task file under its own id, and one manifest. It is
-written beside its final place and renamed when it is whole, so that an interrupted merge leaves no batch.
+The merged folder is that of one batch: every current result, every task file under its own id, and
+one manifest. It is written beside its final place and renamed when it is whole, so that an
+interrupted merge leaves no batch.
 """
 
 from __future__ import annotations
@@ -29,10 +30,24 @@ from evaluator.record.journal import now
 
 # Everything that has to be equal in the manifests of shards of one batch.
 _SAME = (
-    "schema", "name", "rows", "select", "templates", "cells", "epochs", "scorers", "judges", "count_as_failed",
-    "limited", "thresholds", "cluster", "group_by", "reducers", "fewshot",
+    "schema",
+    "name",
+    "rows",
+    "select",
+    "templates",
+    "cells",
+    "epochs",
+    "scorers",
+    "judges",
+    "count_as_failed",
+    "limited",
+    "thresholds",
+    "cluster",
+    "group_by",
+    "reducers",
+    "fewshot",
     "metrics",
-)  # fmt: skip
+)
 _SAME_ARGUMENTS = ("inputs", "id", "target", "answers", "shuffle_choices", "metadata")
 
 
@@ -45,13 +60,14 @@ class _ShardBatch:
 
 
 def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
-    """The batch in the new folder `output`, with everything in the folders of its shards, which stay as they are.
+    """The batch in the new folder `output`, with everything in the folders of its shards, which
+    stay as they are.
 
     If shards are missing or incomplete, so is the merged batch, and resuming it runs the rest.
 
-    Raises: UsageError, for folders that are not shards, are the same shard or are shards of different batches;
-    RecordError, for a folder that was changed or cannot be read, or an `output` that exists or cannot be written;
-    TaskBusy, if a process works on a shard.
+    Raises: UsageError, for folders that are not shards, are the same shard or are shards of
+    different batches; RecordError, for a folder that was changed or cannot be read, or an `output`
+    that exists or cannot be written; TaskBusy, if a process works on a shard.
     """
     output = Path(os.path.abspath(output))
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -61,7 +77,9 @@ def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
         if sum(os.path.realpath(other) == os.path.realpath(folder) for other in paths) > 1:
             raise UsageError(f"{folder} is named twice; name each shard once")
         if output.is_relative_to(os.path.abspath(folder)):
-            raise UsageError(f"{output} is inside of the shard {folder}; name a folder outside of it")
+            raise UsageError(
+                f"{output} is inside of the shard {folder}; name a folder outside of it"
+            )
     with ExitStack() as stack:
         parts: list[_ShardBatch] = []
         for folder in paths:
@@ -79,7 +97,9 @@ def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
             _write(parts, building)
             os.rename(building, output)
         except OSError as error:
-            raise RecordError(f"{output}: the merged batch cannot be written: {error.strerror}") from error
+            raise RecordError(
+                f"{output}: the merged batch cannot be written: {error.strerror}"
+            ) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
     return open_batch(output)
@@ -89,30 +109,38 @@ def _read_part(folder: Path) -> _ShardBatch:
     batch = open_batch(folder)
     shard = batch.manifest.get("shard")
     if not isinstance(shard, str):
-        raise UsageError(f"{folder}: not a shard; merge folders of batches that were run with --shard K/N")
-    return _ShardBatch(folder, Shard.parse(shard), batch, batch.manifest)
+        raise UsageError(
+            f"{folder}: not a shard; merge folders of batches that were run with --shard K/N"
+        )
+    return _ShardBatch(folder, Shard.parse(shard), batch=batch, manifest=batch.manifest)
 
 
 def _check(parts: Sequence[_ShardBatch]) -> None:
     """Raises: UsageError, if `parts` are not different shards of one batch."""
     if not parts:
         raise UsageError("name the folders of the shards")
-    first, seen = parts[0], dict[int, Path]()
+    first = parts[0]
+    seen = dict[int, Path]()
     for part in parts:
         if part.shard.of != first.shard.of:
             raise UsageError(
-                f"{first.folder} is shard {first.shard} and {part.folder} is shard {part.shard}; merge shards of one "
+                f"{first.folder} is shard {first.shard} and {part.folder} is shard {part.shard}; "
+                "merge shards of one "
                 "division"
             )
         if part.shard.number in seen:
-            raise UsageError(f"{seen[part.shard.number]} and {part.folder} are both shard {part.shard}; name one")
+            raise UsageError(
+                f"{seen[part.shard.number]} and {part.folder} are both shard {part.shard}; name one"
+            )
         seen[part.shard.number] = part.folder
-        ours, theirs = _definition(first.manifest), _definition(part.manifest)
+        ours = _definition(first.manifest)
+        theirs = _definition(part.manifest)
         differences = [name for name in ours if ours[name] != theirs[name]]
         if differences:
             raise UsageError(
                 f"{first.folder} and {part.folder} are shards of different batches: they differ in "
-                f"{listed(differences, len(differences))}; run one of them again, with the definition of the other"
+                f"{listed(differences, len(differences))}; run one of them again, with the "
+                "definition of the other"
             )
 
 
@@ -138,8 +166,10 @@ def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
                 known = len(keys)
                 if keys.number(result.key.encode()) < known:
                     raise UsageError(
-                        f"{part.folder}: sample {result.sample_id!r} (epoch {result.epoch}, {result.template}, "
-                        f"{result.variant}) is in another shard too; were the rows changed between them?"
+                        f"{part.folder}: sample {result.sample_id!r} (epoch {result.epoch}, "
+                        f"{result.template}, "
+                        f"{result.variant}) is in another shard too; were the rows changed "
+                        "between them?"
                     )
                 folder.append(result)
             _copy_tasks(part.folder / TASKS, path / TASKS)
@@ -162,28 +192,46 @@ def _copy_tasks(source: Path, target: Path) -> None:
                     # Its name is the hash of its content.
                     continue
                 raise RecordError(f"{file}: another shard has a task file of this name") from None
-            with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as original, open(copy, "wb") as written:
+            with (
+                open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as original,
+                open(copy, "wb") as written,
+            ):
                 shutil.copyfileobj(original, written)
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
     if folder.is_dir():
         with os.scandir(folder) as entries:
-            yield from (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
+            yield from (
+                Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)
+            )
 
 
 def _merged_manifest(parts: Sequence[_ShardBatch]) -> dict[str, Any]:
-    first, manifests = parts[0], [part.manifest for part in parts]
+    first = parts[0]
+    manifests = [part.manifest for part in parts]
     reason = _reason(parts)
     state = "incomplete" if reason else "complete"
     total = None
-    if len(parts) == first.shard.of and all(isinstance(each.get("total"), int) for each in manifests):
+    if len(parts) == first.shard.of and all(
+        isinstance(each.get("total"), int) for each in manifests
+    ):
         total = sum(each["total"] for each in manifests)
-    arguments = {name: value for name, value in (first.manifest.get("arguments") or {}).items() if name != "output"}
+    arguments = {
+        name: value
+        for name, value in (first.manifest.get("arguments") or {}).items()
+        if name != "output"
+    }
     if "select" in arguments:
-        arguments["select"] = {name: value for name, value in arguments["select"].items() if name != "shard"}
+        arguments["select"] = {
+            name: value for name, value in arguments["select"].items() if name != "shard"
+        }
     sessions = sorted(
-        ({**session, "shard": str(part.shard)} for part in parts for session in part.manifest.get("sessions", [])),
+        (
+            {**session, "shard": str(part.shard)}
+            for part in parts
+            for session in part.manifest.get("sessions", [])
+        ),
         key=lambda session: session.get("started") or "",
     )
     merged = {"started": now(), "ended": now(), "state": state, "reason": reason, "ran": 0}
@@ -195,13 +243,17 @@ def _merged_manifest(parts: Sequence[_ShardBatch]) -> dict[str, Any]:
         "state": state,
         "total": total,
         "left_out": [],
-        "settings": {name: value for each in manifests for name, value in each.get("settings", {}).items()},
+        "settings": {
+            name: value for each in manifests for name, value in each.get("settings", {}).items()
+        },
         "sessions": [*sessions, merged],
         "arguments": arguments,
         "signature": None,
     }
     # What somebody else's shard names still needs a permission.
-    return sign(manifest) if all(map(is_own, manifests)) else manifest
+    if all(map(is_own, manifests)):
+        return sign(manifest)
+    return manifest
 
 
 def _reason(parts: Sequence[_ShardBatch]) -> str:
@@ -212,4 +264,6 @@ def _reason(parts: Sequence[_ShardBatch]) -> str:
     if missing:
         return f"missing shards: {', '.join(missing)}"
     unfinished = [str(part.shard) for part in parts if part.manifest.get("state") != "complete"]
-    return f"incomplete shards: {', '.join(unfinished)}" if unfinished else ""
+    if unfinished:
+        return f"incomplete shards: {', '.join(unfinished)}"
+    return ""

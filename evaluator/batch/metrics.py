@@ -1,7 +1,8 @@
-"""Metrics over all results of a template and variant: averages over groups, weighted averages, functions of your own.
+"""Metrics over all results of a template and variant: averages over groups, weighted averages,
+functions of your own.
 
-A metric has one value, or several named ones. Each is n of N results. A metric that cannot be computed has no value and
-says why; it is never zero, and no result is left out of N.
+A metric has one value, or several named ones. Each is n of N results. A metric that cannot be
+computed has no value and says why; it is never zero, and no result is left out of N.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _FUNCTION = re.compile(r"(?:.+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*", re.DOTALL)
 
 
 class Metric(Protocol):
-    """A metric. `values` are the names of its values, NAME.VALUE in summaries; empty: one value, called `name`."""
+    """A metric. `values` are the names of its values, NAME.VALUE in summaries; empty: one value,
+    called `name`.
+    """
 
     @property
     def name(self) -> str: ...
@@ -40,7 +43,9 @@ class Metric(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def compute(self, results: Iterable[SampleResult]) -> Mapping[str, MetricValue]:
-        """The values by `metric_names`. `results` can be read once. N is filled in by the caller."""
+        """The values by `metric_names`. `results` can be read once. N is filled in by the
+        caller.
+        """
         ...
 
 
@@ -50,18 +55,26 @@ def metric_names(metric: Metric) -> list[str]:
 
 def describe_metric(metric: Metric) -> dict[str, Any]:
     """The metric as the manifest stores it."""
-    values = {"values": list(metric.values)} if metric.values else {}
+    if metric.values:
+        values = {"values": list(metric.values)}
+    else:
+        values = {}
     return {**metric.describe(), "name": metric.name, **values}
 
 
 def compute_metrics(
     metrics: Sequence[Metric], read: Callable[[], Iterable[SampleResult]], of: int
 ) -> dict[str, MetricValue]:
-    """The values of metrics, of N = `of` results. An exception is the error of the values of its metric.
+    """The values of metrics, of N = `of` results. An exception is the error of the values of its
+    metric.
 
     All averages together read the results once, each function once more, and a StoredMetric never.
     """
-    counters = {each.name: each.counter() for each in metrics if isinstance(each, MacroAverage | WeightedAverage)}
+    counters = {
+        each.name: each.counter()
+        for each in metrics
+        if isinstance(each, MacroAverage | WeightedAverage)
+    }
     if counters:
         for result in read():
             for counter in counters.values():
@@ -70,24 +83,31 @@ def compute_metrics(
     for metric in metrics:
         counter = counters.get(metric.name)
         try:
-            found = counter.values() if counter is not None else metric.compute(read())
+            if counter is not None:
+                found = counter.values()
+            else:
+                found = metric.compute(read())
         except (MachineError, RecordError):
             raise
         except Exception as error:
-            found = {name: MetricValue(None, 0, error=exception_text(error)) for name in metric_names(metric)}
+            found = {
+                name: MetricValue(None, 0, error=exception_text(error))
+                for name in metric_names(metric)
+            }
         values |= {name: replace(value, of=of) for name, value in found.items()}
     return values
 
 
-# -- functions -------------------------------------------------------------------------------------------------------
+# -- functions -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionMetric:
     """A metric made from a function of the results; calling it calls the function.
 
-    The function gets an iterator of `SampleResult`, errors included, and returns a number, or a `MetricValue` with the
-    number of results that it is of; with `values` a mapping of these names to such. A plain number is of all results.
+    The function gets an iterator of `SampleResult`, errors included, and returns a number, or a
+    `MetricValue` with the number of results that it is of; with `values` a mapping of these names
+    to such. A plain number is of all results.
 
     Raises: UsageError, for invalid names.
     """
@@ -116,15 +136,26 @@ class FunctionMetric:
             if not self.values:
                 return {self.name: _metric_value(given, counted.count)}
             if not isinstance(given, Mapping):
-                raise UsageError(f"it returned {type_name(given)}, expected a mapping of {', '.join(self.values)}")
+                raise UsageError(
+                    f"it returned {type_name(given)}, expected a mapping of "
+                    f"{', '.join(self.values)}"
+                )
             found = cast("Mapping[Any, Any]", given)
             if unknown := [name for name in found if name not in self.values]:
-                raise UsageError(f"it returned {str(unknown[0])[:40]!r}, which is not one of its values")
+                raise UsageError(
+                    f"it returned {str(unknown[0])[:40]!r}, which is not one of its values"
+                )
         except (MachineError, RecordError):
             raise
         except Exception as error:
-            return {name: MetricValue(None, 0, error=exception_text(error)) for name in metric_names(self)}
-        return {f"{self.name}.{value}": self._of(value, found, counted.count) for value in self.values}
+            return {
+                name: MetricValue(None, 0, error=exception_text(error))
+                for name in metric_names(self)
+            }
+        return {
+            f"{self.name}.{value}": self._of(value, found, count=counted.count)
+            for value in self.values
+        }
 
     def _of(self, value: str, found: Mapping[Any, Any], count: int) -> MetricValue:
         if value not in found:
@@ -157,17 +188,28 @@ class _Counted:
 def _metric_value(given: Any, count: int) -> MetricValue:
     """Raises: UsageError, for anything but a finite number, None or a MetricValue."""
     if isinstance(given, MetricValue):
-        value, n, error = plain_scalar(given.value), given.n, given.error
+        value = plain_scalar(given.value)
+        n = given.n
+        error = given.error
         interval = {name: getattr(given, name) for name in ("se", "low", "high")}
-        if not all(fits(each, float | None) and (each is None or math.isfinite(each)) for each in interval.values()):
-            raise UsageError("it returned a MetricValue whose se, low or high is not a finite number")
+        if not all(
+            fits(each, float | None) and (each is None or math.isfinite(each))
+            for each in interval.values()
+        ):
+            raise UsageError(
+                "it returned a MetricValue whose se, low or high is not a finite number"
+            )
     else:
-        value, n, error, interval = plain_scalar(given), count, "", {}
+        value = plain_scalar(given)
+        n = count
+        error = ""
+        interval = {}
     if value is None:
         return MetricValue(None, n, error=error or "it returned no value")
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise UsageError(
-            f"it returned {type_name(given)} {str(given)[:40]!r}, expected a finite number or a MetricValue"
+            f"it returned {type_name(given)} {str(given)[:40]!r}, expected a finite number or a "
+            "MetricValue"
         )
     if not 0 <= n <= count:
         raise UsageError(f"it returned n={n!r}, expected 0 to {count:,}, the number of results")
@@ -181,25 +223,34 @@ def metric(
     *, name: str | None = None, values: Sequence[str] = ()
 ) -> Callable[[Callable[..., Any]], FunctionMetric]: ...
 def metric(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, values: Sequence[str] = ()
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    values: Sequence[str] = (),
 ) -> FunctionMetric | Callable[[Callable[..., Any]], FunctionMetric]:
-    """Decorates a function of results to make it a metric, named after the function unless `name` is given.
+    """Decorates a function of results to make it a metric, named after the function unless `name`
+    is given.
 
     Raises: UsageError, as FunctionMetric does.
     """
     if function is None:
         return partial(_of_function, name=name, values=values)
-    return _of_function(function, name, values)
+    return _of_function(function, name, values=values)
 
 
-def _of_function(function: Callable[..., Any], name: str | None = None, values: Sequence[str] = ()) -> FunctionMetric:
+def _of_function(
+    function: Callable[..., Any], name: str | None = None, values: Sequence[str] = ()
+) -> FunctionMetric:
     called = name or getattr(function, "__name__", None) or type(function).__name__
-    return FunctionMetric(function, called, values)
+    return FunctionMetric(function, called, values=values)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMetric:
-    """A function that is not imported: its code is only named, or its values are those of an earlier session."""
+    """A function that is not imported: its code is only named, or its values are those of an
+    earlier session.
+    """
 
     name: str
     values: Sequence[str] = ()
@@ -209,11 +260,13 @@ class StoredMetric:
         return {"type": "function"}
 
     def compute(self, results: Iterable[SampleResult]) -> Mapping[str, MetricValue]:
-        unknown = MetricValue(None, 0, error="not computed since the results changed; resume the batch")
+        unknown = MetricValue(
+            None, 0, error="not computed since the results changed; resume the batch"
+        )
         return {name: self.stored.get(name, unknown) for name in metric_names(self)}
 
 
-# -- specs -----------------------------------------------------------------------------------------------------------
+# -- specs -----------------------------------------------------------------------------------------
 
 AVERAGES: Mapping[str, type[MacroAverage] | type[WeightedAverage]] = {
     "macro": MacroAverage,
@@ -224,10 +277,12 @@ AVERAGES: Mapping[str, type[MacroAverage] | type[WeightedAverage]] = {
 def make_metrics(
     specs: Iterable[MetricSpec], group_by: str | None = None, cluster: str | None = None
 ) -> tuple[Metric, ...]:
-    """The metrics of a batch. `group_by` is the field of macro averages that name none, `cluster` that of the clusters.
+    """The metrics of a batch. `group_by` is the field of macro averages that name none, `cluster`
+    that of the clusters.
 
-    A spec is a text as for scorers (`macro:by=subject`, `file.py:function`), a table with a `type`, a function or a
-    Metric. Raises: UsageError, for an unknown name or argument, and for two metrics with one name; MissingExtra.
+    A spec is a text as for scorers (`macro:by=subject`, `file.py:function`), a table with a `type`,
+    a function or a Metric. Raises: UsageError, for an unknown name or argument, and for two metrics
+    with one name; MissingExtra.
     """
     made: list[Metric] = []
     names = set[str]()
@@ -235,7 +290,10 @@ def make_metrics(
         one = _made(spec)
         if isinstance(one, MacroAverage) and one.by is None:
             if group_by is None:
-                raise UsageError(f"metric {one.name!r} needs the field of its groups: by, or group_by of the batch")
+                raise UsageError(
+                    f"metric {one.name!r} needs the field of its groups: by, or group_by of the "
+                    "batch"
+                )
             one = replace(one, by=group_by)
         if isinstance(one, MacroAverage | WeightedAverage) and one.cluster is None:
             one = replace(one, cluster=cluster)
@@ -256,7 +314,9 @@ def _made(spec: MetricSpec) -> Metric:
         return cast("Metric", spec)
     if callable(spec):
         return _of_function(spec)
-    raise UsageError(f"a metric is a name, a table with a type, a function or a Metric, not {type_name(spec)}")
+    raise UsageError(
+        f"a metric is a name, a table with a type, a function or a Metric, not {type_name(spec)}"
+    )
 
 
 def _of_table(table: Mapping[str, Any]) -> Metric:
@@ -266,16 +326,25 @@ def _of_table(table: Mapping[str, Any]) -> Metric:
         return AVERAGES[kind].of_arguments(arguments)
     if not isinstance(kind, str) or not _FUNCTION.fullmatch(kind):
         known = ", ".join(AVERAGES)
-        hint = suggestion(kind, AVERAGES) if isinstance(kind, str) else ""
-        raise UsageError(f"there is no metric {kind!r}{hint} (metrics: {known}; or file.py:function)")
+        if isinstance(kind, str):
+            hint = suggestion(kind, AVERAGES)
+        else:
+            hint = ""
+        raise UsageError(
+            f"there is no metric {kind!r}{hint} (metrics: {known}; or file.py:function)"
+        )
     name = arguments.pop("name", None)
     if arguments or not fits(name, str | None):
-        raise UsageError(f"{kind} takes only a name here, not {', '.join(arguments) or f'{name!r:.40}'}")
+        raise UsageError(
+            f"{kind} takes only a name here, not {', '.join(arguments) or f'{name!r:.40}'}"
+        )
     if unloaded(kind, name) is not None:
         return StoredMetric(name or kind.rpartition(":")[2])
     found = load_function(kind)
     if isinstance(found, FunctionMetric):
-        return found if name is None else replace(found, name=name)
+        if name is None:
+            return found
+        return replace(found, name=name)
     if callable(getattr(found, "compute", None)):
         return cast("Metric", found)
     if not callable(found):
@@ -291,7 +360,9 @@ def stored_metrics(described: Any, stored: Any) -> tuple[Metric, ...]:
     try:
         return tuple(_stored(each, stored) for each in described)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"the metrics in the manifest cannot be read: {exception_text(error)}") from error
+        raise RecordError(
+            f"the metrics in the manifest cannot be read: {exception_text(error)}"
+        ) from error
 
 
 def _stored(described: Mapping[str, Any], stored: Mapping[str, Any]) -> Metric:

@@ -1,4 +1,6 @@
-"""The display of a batch in a notebook, and the choice of the display: terminal, notebook or none."""
+"""The display of a batch in a notebook, and the choice of the display: terminal, notebook or
+none.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import IO, Any, Literal, cast
 
-from evaluator.batch.progress import Display, LiveDisplay, NoDisplay, PlainDisplay, Snapshot, figures, of_total
+from evaluator.batch.progress import (
+    Display,
+    LiveDisplay,
+    NoDisplay,
+    PlainDisplay,
+    Snapshot,
+    figures,
+    of_total,
+)
 from evaluator.errors import html
 
 DisplayName = Literal["auto", "live", "plain", "none"]
@@ -23,7 +33,8 @@ class NotebookDisplay(NoDisplay):
         self._handle: Any = None
 
     def start(self, name: str, snapshot: Snapshot) -> None:
-        self._name, self._snapshot = name, snapshot
+        self._name = name
+        self._snapshot = snapshot
         self._handle = import_module("IPython.display").display(self, display_id=True)
 
     def progress(self, snapshot: Snapshot) -> None:
@@ -44,22 +55,42 @@ class NotebookDisplay(NoDisplay):
             return ""
         counts = {name: f"{count:,}" for name, count in snapshot.verdicts.items()}
         errors = {f"error: {kind}": f"{count:,}" for kind, count in snapshot.errors.items()}
-        share = f'<progress value="{snapshot.done}" max="{snapshot.total or snapshot.done or 1}"></progress>'
-        values = {"done": of_total(snapshot), **counts, **errors, "now": self._state or " · ".join(figures(snapshot))}
+        share = (
+            f'<progress value="{snapshot.done}" '
+            f'max="{snapshot.total or snapshot.done or 1}"></progress>'
+        )
+        values = {
+            "done": of_total(snapshot),
+            **counts,
+            **errors,
+            "now": self._state or " · ".join(figures(snapshot)),
+        }
         return share + html.fields(self._name, values | {"notices": "\n".join(self._notices)})
 
 
 def make_display(display: Display | DisplayName | None) -> Display:
-    """The display that `run_batch` was given. "auto" is a table in a notebook, else live on a terminal, else none."""
+    """The display that `run_batch` was given. "auto" is a table in a notebook, else live on a
+    terminal, else none.
+    """
     stream = cast("IO[str] | None", sys.stderr)
     if display == "auto":
         if _is_notebook():
             return NotebookDisplay()
-        display = "live" if stream is not None and stream.isatty() else "none"
+        if stream is not None and stream.isatty():
+            display = "live"
+        else:
+            display = "none"
     if isinstance(display, str):
-        kinds: dict[str, Callable[[IO[str]], Display]] = {"live": LiveDisplay, "plain": PlainDisplay}
-        return NoDisplay() if stream is None or display == "none" else kinds[display](stream)
-    return NoDisplay() if display is None else display
+        kinds: dict[str, Callable[[IO[str]], Display]] = {
+            "live": LiveDisplay,
+            "plain": PlainDisplay,
+        }
+        if stream is None or display == "none":
+            return NoDisplay()
+        return kinds[display](stream)
+    if display is None:
+        return NoDisplay()
+    return display
 
 
 def _is_notebook() -> bool:

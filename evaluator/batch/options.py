@@ -1,7 +1,9 @@
-"""The options of a batch, each declared once: its default, its check, and its flag on the command line.
+"""The options of a batch, each declared once: its default, its check, and its flag on the command
+line.
 
-`run_batch` takes the fields of `BatchOptions` as keyword arguments, a TOML file has them as keys, `evaluator batch` has
-their flags, and the manifest stores them. A new option is a new field here and a new parameter of `run_batch`.
+`run_batch` takes the fields of `BatchOptions` as keyword arguments, a TOML file has them as keys,
+`evaluator batch` has their flags, and the manifest stores them. A new option is a new field here
+and a new parameter of `run_batch`.
 """
 
 from __future__ import annotations
@@ -32,14 +34,18 @@ State = Literal["complete", "incomplete", "stopped", "budget", "repeated error"]
 _DISPLAYS = ("auto", "live", "plain", "none")
 _ENGINES = ("local", "processes", "ray")
 Check = Callable[[str, Any], Any]
-"""Takes an option's name and value. Returns the value as it is stored. Raises UsageError if it is invalid."""
+"""Takes an option's name and value. Returns the value as it is stored. Raises UsageError if it is
+invalid.
+"""
 
 
 @dataclass(slots=True)
 class Stop:
-    """Ends a running session early: nothing new starts, samples in flight are finished. `reason` is shown.
+    """Ends a running session early: nothing new starts, samples in flight are finished. `reason` is
+    shown.
 
-    `ask` may be called from any thread and from a signal handler. Only the first call has an effect.
+    `ask` may be called from any thread and from a signal handler. Only the first call has an
+    effect.
     """
 
     state: State | None = None
@@ -50,7 +56,8 @@ class Stop:
 
     def ask(self, state: State = "stopped", reason: str = "stop requested") -> None:
         if self.state is None:
-            self.reason, self.state = reason, state
+            self.reason = reason
+            self.state = state
             for listener in tuple(self._listeners):
                 listener()
 
@@ -64,7 +71,7 @@ class Stop:
             self._listeners.remove(listener)
 
 
-# -- checks ----------------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
 def check_text(name: str, value: Any) -> str:
@@ -103,7 +110,9 @@ def check_names(given: Iterable[str], known: Iterable[str], where: str = "") -> 
 
 
 def check_table_of_texts(name: str, value: Any) -> dict[str, str]:
-    return {key: check_text(f"{name}.{key}", inner) for key, inner in check_table(name, value).items()}
+    return {
+        key: check_text(f"{name}.{key}", inner) for key, inner in check_table(name, value).items()
+    }
 
 
 def _display(name: str, value: Any) -> Any:
@@ -158,18 +167,22 @@ def _objects(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _sandbox(name: str, value: Any) -> Sandbox:
-    return value if isinstance(value, Sandbox) else Sandbox.parse(check_text(name, value))
+    if isinstance(value, Sandbox):
+        return value
+    return Sandbox.parse(check_text(name, value))
 
 
 def _thresholds(name: str, value: Any) -> tuple[Any, ...]:
-    return (value,) if isinstance(value, str) else _objects(name, value)
+    if isinstance(value, str):
+        return (value,)
+    return _objects(name, value)
 
 
 def _reasons(name: str, value: Any) -> tuple[str, ...]:
     reasons = check_texts(name, value)
     if reasons == ("none",):
         return ()
-    check_names(reasons, COUNTABLE, f"{name}: ")
+    check_names(reasons, COUNTABLE, where=f"{name}: ")
     return reasons
 
 
@@ -179,8 +192,9 @@ def _table_of(kind: type[Any]) -> Check:
     def check(name: str, value: Any) -> Any:
         if isinstance(value, kind):
             return value
-        table, known = check_table(name, value), fields(kind)
-        check_names(table, (each.name for each in known), f"{name}.")
+        table = check_table(name, value)
+        known = fields(kind)
+        check_names(table, (each.name for each in known), where=f"{name}.")
         for each in known:
             if each.default is MISSING and each.name not in table:
                 raise UsageError(f"{name}.{each.name} is missing")
@@ -190,14 +204,18 @@ def _table_of(kind: type[Any]) -> Check:
 
 
 def _metadata(name: str, value: Any) -> tuple[str, ...] | dict[str, str]:
-    return check_table_of_texts(name, value) if isinstance(value, Mapping) else check_texts(name, value)
+    if isinstance(value, Mapping):
+        return check_table_of_texts(name, value)
+    return check_texts(name, value)
 
 
 def _engine(name: str, value: Any) -> Any:
-    return _one_of(_ENGINES)(name, value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _one_of(_ENGINES)(name, value)
+    return value
 
 
-# -- declarations ----------------------------------------------------------------------------------------------------
+# -- declarations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +231,22 @@ class Flag:
     default: str | None = None
 
 
-def option(default: Any, check: Check | None = None, flag: Flag | None = None, *, in_file: bool = True) -> Any:
-    """A dataclass field that is an option. `in_file`: a TOML file may have it, and the manifest stores it."""
+def option(
+    default: Any, check: Check | None = None, flag: Flag | None = None, *, in_file: bool = True
+) -> Any:
+    """A dataclass field that is an option. `in_file`: a TOML file may have it, and the manifest
+    stores it.
+    """
     return field(default=default, metadata={"check": check, "flag": flag, "in_file": in_file})
 
 
 def check_options(options: Any) -> None:
-    """Checks and normalizes the fields of a dataclass made of `option`s; None stands for the default."""
+    """Checks and normalizes the fields of a dataclass made of `option`s; None stands for the
+    default.
+    """
     for each in fields(options):
-        value, check = getattr(options, each.name), each.metadata.get("check")
+        value = getattr(options, each.name)
+        check = each.metadata.get("check")
         if value is None and each.default is not MISSING:
             object.__setattr__(options, each.name, each.default)
         elif check is not None and value is not each.default:
@@ -244,12 +269,17 @@ def options_to_dict(options: Any) -> dict[str, Any]:
 
 
 def flags_of(options: type[Any]) -> Iterator[tuple[str, Flag]]:
-    """The flags of a dataclass of options, each with the name of its option, such as `epochs` or `limits.max_cost`."""
+    """The flags of a dataclass of options, each with the name of its option, such as `epochs` or
+    `limits.max_cost`.
+    """
     for each in fields(options):
         if each.metadata.get("flag"):
             yield each.name, each.metadata["flag"]
         elif each.name in ("select", "fewshot"):
-            flags = SELECT_FLAGS if each.name == "select" else FEWSHOT_FLAGS
+            if each.name == "select":
+                flags = SELECT_FLAGS
+            else:
+                flags = FEWSHOT_FLAGS
             yield from ((f"{each.name}.{name}", flag) for name, flag in flags.items())
         elif each.name == "limits":
             yield from ((f"limits.{name}", flag) for name, flag in flags_of(BatchLimits))
@@ -259,29 +289,40 @@ def flags_of(options: type[Any]) -> Iterator[tuple[str, Flag]]:
 class BatchLimits:
     """Limits of a whole batch; None: no limit.
 
-    `concurrency`: tasks at once, and the most calls in flight to one endpoint. `requests_per_minute` and
-    `tokens_per_minute` hold for each model and endpoint. `max_cost` in US dollars, `max_tokens` input and output
-    together, `max_time` in seconds: reserved before each call, for tasks and their judges. `stop_after`: the session
-    ends after this many samples in a row with the same error; 0: never.
+    `concurrency`: tasks at once, and the most calls in flight to one endpoint.
+    `requests_per_minute` and `tokens_per_minute` hold for each model and endpoint. `max_cost` in US
+    dollars, `max_tokens` input and output together, `max_time` in seconds: reserved before each
+    call, for tasks and their judges. `stop_after`: the session ends after this many samples in a
+    row with the same error; 0: never.
     """
 
-    concurrency: int = option(64, _at_least(1), Flag("--concurrency", "Tasks at once. Default: 64.", type=int))
+    concurrency: int = option(
+        64, _at_least(1), flag=Flag("--concurrency", "Tasks at once. Default: 64.", type=int)
+    )
     requests_per_minute: float | None = option(
-        None, _positive, Flag("--rpm", "Requests per minute to each model.", type=float)
+        None, _positive, flag=Flag("--rpm", "Requests per minute to each model.", type=float)
     )
     tokens_per_minute: float | None = option(
-        None, _positive, Flag("--tpm", "Tokens per minute to each model.", type=float)
+        None, _positive, flag=Flag("--tpm", "Tokens per minute to each model.", type=float)
     )
     max_cost: float | None = option(
-        None, _positive, Flag("--max-cost", "US dollars for the whole session.", type=float)
+        None, _positive, flag=Flag("--max-cost", "US dollars for the whole session.", type=float)
     )
-    max_tokens: int | None = option(None, _at_least(1), Flag("--max-tokens", "Tokens for the whole session.", type=int))
-    max_time: float | None = option(None, _positive, Flag("--max-time", "Seconds for the whole session.", type=float))
+    max_tokens: int | None = option(
+        None, _at_least(1), flag=Flag("--max-tokens", "Tokens for the whole session.", type=int)
+    )
+    max_time: float | None = option(
+        None, _positive, flag=Flag("--max-time", "Seconds for the whole session.", type=float)
+    )
     stop_after: int = option(
-        20, _at_least(0),
-        Flag("--stop-after", "Stop after this many samples in a row with the same error; 0: never. Default: 20.",
-             type=int),
-    )  # fmt: skip
+        20,
+        _at_least(0),
+        flag=Flag(
+            "--stop-after",
+            "Stop after this many samples in a row with the same error; 0: never. Default: 20.",
+            type=int,
+        ),
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -291,18 +332,37 @@ SELECT_FLAGS: Mapping[str, Flag] = {
     "limit": Flag("--limit", "At most this many rows.", type=int),
     "sample": Flag("--sample", "This many rows, drawn at random with --seed.", type=int),
     "seed": Flag("--seed", "Seed of --sample. Default: 0.", type=int),
-    "where": Flag("--where", "Only rows for which this is true, e.g. \"subject == 'physics'\".", "EXPRESSION"),
+    "where": Flag(
+        "--where",
+        "Only rows for which this is true, e.g. \"subject == 'physics'\".",
+        metavar="EXPRESSION",
+    ),
     "start": Flag("--start", "Rows from this position on, counted from 0.", type=int),
     "stop": Flag("--stop", "Rows before this position.", type=int),
-    "shard": Flag("--shard", "Only part K of N of these rows; see: evaluator batch merge.", "K/N"),
+    "shard": Flag(
+        "--shard", "Only part K of N of these rows; see: evaluator batch merge.", metavar="K/N"
+    ),
 }
 """The fields of `Selection`."""
 FEWSHOT_FLAGS: Mapping[str, Flag] = {
-    "rows": Flag("--fewshot", "Show examples from these rows to the model, with --shots.", "FILE"),
-    "k": Flag("--shots", "How many examples each row gets.", "K", int),
-    "seed": Flag("--fewshot-seed", "The order in which examples are taken. Default: that of the file.", "SEED", int),
-    "match": Flag("--fewshot-match", "Only examples with the same value of this field.", "FIELD"),
-    "answer": Flag("--fewshot-answer", "The field that is shown as an example's answer. Default: the target.", "FIELD"),
+    "rows": Flag(
+        "--fewshot", "Show examples from these rows to the model, with --shots.", metavar="FILE"
+    ),
+    "k": Flag("--shots", "How many examples each row gets.", metavar="K", type=int),
+    "seed": Flag(
+        "--fewshot-seed",
+        "The order in which examples are taken. Default: that of the file.",
+        metavar="SEED",
+        type=int,
+    ),
+    "match": Flag(
+        "--fewshot-match", "Only examples with the same value of this field.", metavar="FIELD"
+    ),
+    "answer": Flag(
+        "--fewshot-answer",
+        "The field that is shown as an example's answer. Default: the target.",
+        metavar="FIELD",
+    ),
 }
 """The fields of `FewShot`."""
 
@@ -311,123 +371,244 @@ FEWSHOT_FLAGS: Mapping[str, Flag] = {
 class BatchOptions:
     """The options of a batch, besides its templates and rows. `run_batch` documents each option.
 
-    Values are checked and stored in one form: lists as tuples, tables as `Selection` and `BatchLimits`.
+    Values are checked and stored in one form: lists as tuples, tables as `Selection` and
+    `BatchLimits`.
 
     Raises: UsageError, for an invalid value.
     """
 
     name: str = option("", check_text)
     inputs: Mapping[str, str] | None = option(
-        None, check_table_of_texts,
-        Flag("--map", "Take an input from this field, or from an expression in {{ … }}.", "INPUT=FIELD", several=True),
-    )  # fmt: skip
+        None,
+        check_table_of_texts,
+        flag=Flag(
+            "--map",
+            "Take an input from this field, or from an expression in {{ … }}.",
+            metavar="INPUT=FIELD",
+            several=True,
+        ),
+    )
     id: str | None = option(
-        None, check_text, Flag("--id", "The field that identifies a row. Default: id, or its content.", "FIELD")
+        None,
+        check_text,
+        flag=Flag(
+            "--id", "The field that identifies a row. Default: id, or its content.", metavar="FIELD"
+        ),
     )
     target: str | None = option(
-        None, check_text, Flag("--target", "The field with the right answer. Default: target.", "FIELD")
+        None,
+        check_text,
+        flag=Flag("--target", "The field with the right answer. Default: target.", metavar="FIELD"),
     )
     answers: str | None = option(
-        None, check_text,
-        Flag("--answers", "Score the answers in this field of the rows; no model is asked for one.", "FIELD"),
-    )  # fmt: skip
+        None,
+        check_text,
+        flag=Flag(
+            "--answers",
+            "Score the answers in this field of the rows; no model is asked for one.",
+            metavar="FIELD",
+        ),
+    )
     shuffle_choices: int | None = option(
-        None, _at_least(0),
-        Flag("--shuffle-choices", "Order the options of each row by this seed, and move the target along.",
-             "SEED", int),
-    )  # fmt: skip
+        None,
+        _at_least(0),
+        flag=Flag(
+            "--shuffle-choices",
+            "Order the options of each row by this seed, and move the target along.",
+            metavar="SEED",
+            type=int,
+        ),
+    )
     fewshot: FewShot | None = option(None, _table_of(FewShot))
     scorers: tuple[Any, ...] = option(
-        (), _objects,
-        Flag("--scorer", "How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION …",
-             "NAME[:ARG=VALUE,…]", several=True),
-    )  # fmt: skip
-    metrics: tuple[Any, ...] = option(
-        (), _objects,
-        Flag("--metric", "A number over all results: macro:by=FIELD, weighted:weight=FIELD, FILE.py:FUNCTION …",
-             "NAME[:ARG=VALUE,…]", several=True),
-    )  # fmt: skip
-    epochs: int = option(1, _at_least(1), Flag("--epochs", "How often each sample is evaluated.", type=int))
-    reducers: tuple[str, ...] | None = option(
-        None, check_texts,
-        Flag("--epochs-by", "How epochs become one number: mean, mode, max, pass@3, pass^3 …", "REDUCER", several=True),
-    )  # fmt: skip
-    models: tuple[str, ...] = option(
-        (), check_texts, Flag("--model", "A model to evaluate with.", "MODEL", several=True)
+        (),
+        _objects,
+        flag=Flag(
+            "--scorer",
+            "How answers are judged: includes, numeric:abs_tol=0.01, FILE.py:FUNCTION …",
+            metavar="NAME[:ARG=VALUE,…]",
+            several=True,
+        ),
     )
-    handlers: tuple[str, ...] = option((), check_texts, Flag("--handler", "A handler profile.", "NAME", several=True))
+    metrics: tuple[Any, ...] = option(
+        (),
+        _objects,
+        flag=Flag(
+            "--metric",
+            "A number over all results: macro:by=FIELD, weighted:weight=FIELD, FILE.py:FUNCTION …",
+            metavar="NAME[:ARG=VALUE,…]",
+            several=True,
+        ),
+    )
+    epochs: int = option(
+        1, _at_least(1), flag=Flag("--epochs", "How often each sample is evaluated.", type=int)
+    )
+    reducers: tuple[str, ...] | None = option(
+        None,
+        check_texts,
+        flag=Flag(
+            "--epochs-by",
+            "How epochs become one number: mean, mode, max, pass@3, pass^3 …",
+            metavar="REDUCER",
+            several=True,
+        ),
+    )
+    models: tuple[str, ...] = option(
+        (),
+        check_texts,
+        flag=Flag("--model", "A model to evaluate with.", metavar="MODEL", several=True),
+    )
+    handlers: tuple[str, ...] = option(
+        (), check_texts, flag=Flag("--handler", "A handler profile.", metavar="NAME", several=True)
+    )
     select: Selection = option(Selection(), _table_of(Selection))
     metadata: tuple[str, ...] | Mapping[str, str] | None = option(
-        None, _metadata,
-        Flag("--metadata", "A field, or NAME={{ EXPRESSION }}, to store with each result. Default: all that are left.",
-             "FIELD", several=True),
-    )  # fmt: skip
+        None,
+        _metadata,
+        flag=Flag(
+            "--metadata",
+            "A field, or NAME={{ EXPRESSION }}, to store with each result. Default: all that are "
+            "left.",
+            metavar="FIELD",
+            several=True,
+        ),
+    )
     cluster: str | None = option(
         None,
         check_text,
-        Flag("--cluster", "The metadata field, or {{ expression }}, whose equal values are not independent.", "FIELD"),
+        flag=Flag(
+            "--cluster",
+            "The metadata field, or {{ expression }}, whose equal values are not independent.",
+            metavar="FIELD",
+        ),
     )
     group_by: str | None = option(
         None,
         check_text,
-        Flag("--group-by", "Show the numbers for each value of this metadata field, or {{ expression }}.", "FIELD"),
+        flag=Flag(
+            "--group-by",
+            "Show the numbers for each value of this metadata field, or {{ expression }}.",
+            metavar="FIELD",
+        ),
     )
     thresholds: tuple[Any, ...] = option(
-        (), _thresholds,
-        Flag("--threshold", "A condition on the numbers, e.g. 'accuracy >= 0.8'.", "CONDITION", several=True),
-    )  # fmt: skip
+        (),
+        _thresholds,
+        flag=Flag(
+            "--threshold",
+            "A condition on the numbers, e.g. 'accuracy >= 0.8'.",
+            metavar="CONDITION",
+            several=True,
+        ),
+    )
     count_as_failed: tuple[str, ...] = option(
-        COUNTED, _reasons,
-        Flag("--count-as-failed", "Errors of this type or with this reason count as failed answers; none: no error. "
-             "Default: output_format_failure.", "REASON", several=True),
-    )  # fmt: skip
+        COUNTED,
+        _reasons,
+        flag=Flag(
+            "--count-as-failed",
+            "Errors of this type or with this reason count as failed answers; none: no error. "
+            "Default: output_format_failure.",
+            metavar="REASON",
+            several=True,
+        ),
+    )
     limited: Limited = option(
-        "scored", _one_of(get_args(Limited)),
-        Flag("--limited", "What an answer is that a limit cut off: scored like any other, failed, or an error.",
-             choices=get_args(Limited), default="scored"),
-    )  # fmt: skip
+        "scored",
+        _one_of(get_args(Limited)),
+        flag=Flag(
+            "--limited",
+            "What an answer is that a limit cut off: scored like any other, failed, or an error.",
+            choices=get_args(Limited),
+            default="scored",
+        ),
+    )
     limits: BatchLimits = option(BatchLimits(), _table_of(BatchLimits))
     output: str | None = option(
-        None, _path, Flag("--output", "The batch's folder. Default: a new folder in batches/.", "FOLDER")
+        None,
+        _path,
+        flag=Flag(
+            "--output", "The batch's folder. Default: a new folder in batches/.", metavar="FOLDER"
+        ),
     )
     cache: ResponseCache | str | None = option(
-        None, _cache,
-        Flag("--cache", "Answer calls that were made before from this file; see: evaluator cache.", "FILE"),
-    )  # fmt: skip
+        None,
+        _cache,
+        flag=Flag(
+            "--cache",
+            "Answer calls that were made before from this file; see: evaluator cache.",
+            metavar="FILE",
+        ),
+    )
     resume: bool = option(False, in_file=False)
     retry_errors: bool = option(
-        False, None, Flag("--retry-errors", "With --resume: run samples again that ended with an error.", type=bool),
+        False,
+        None,
+        flag=Flag(
+            "--retry-errors",
+            "With --resume: run samples again that ended with an error.",
+            type=bool,
+        ),
         in_file=False,
-    )  # fmt: skip
+    )
     repair: bool = option(
-        False, None,
-        Flag("--repair", "With --resume: remove damaged results, whose samples are evaluated again, and accept a "
-             "changed manifest.", type=bool),
+        False,
+        None,
+        flag=Flag(
+            "--repair",
+            "With --resume: remove damaged results, whose samples are evaluated again, and "
+            "accept a "
+            "changed manifest.",
+            type=bool,
+        ),
         in_file=False,
-    )  # fmt: skip
+    )
     on_changed: OnChanged = option(
-        "leave", _one_of(get_args(OnChanged)),
-        Flag("--changed", "With --resume: what to do with results whose template, row or model has changed.",
-             choices=get_args(OnChanged), default="leave"),
+        "leave",
+        _one_of(get_args(OnChanged)),
+        flag=Flag(
+            "--changed",
+            "With --resume: what to do with results whose template, row or model has changed.",
+            choices=get_args(OnChanged),
+            default="leave",
+        ),
         in_file=False,
-    )  # fmt: skip
+    )
     unfinished: OnUnfinished = option(
-        "ask", _one_of(ON_UNFINISHED),
-        Flag("--unfinished", "With --resume: what to do about a side effect that was started and has no recorded end.",
-             choices=ON_UNFINISHED, default="stop"),
+        "ask",
+        _one_of(ON_UNFINISHED),
+        flag=Flag(
+            "--unfinished",
+            "With --resume: what to do about a side effect that was started and has no "
+            "recorded end.",
+            choices=ON_UNFINISHED,
+            default="stop",
+        ),
         in_file=False,
-    )  # fmt: skip
+    )
     engine: Engine | str | None = option(
-        None, _engine,
-        Flag("--engine", "Where samples are evaluated: in this process (local), in several, or on a Ray cluster. "
-             "Default: local.", choices=_ENGINES),
-    )  # fmt: skip
+        None,
+        _engine,
+        flag=Flag(
+            "--engine",
+            "Where samples are evaluated: in this process (local), in several, or on a Ray "
+            "cluster. "
+            "Default: local.",
+            choices=_ENGINES,
+        ),
+    )
     workers: int | None = option(
-        None, _at_least(1),
-        Flag("--workers", "Processes of --engine processes, or of --engine ray on each node. Default: one per CPU.",
-             type=int),
-    )  # fmt: skip
-    sandbox: Sandbox | str | None = option(None, _sandbox, Flag("--sandbox", HELP, "KIND"), in_file=False)
+        None,
+        _at_least(1),
+        flag=Flag(
+            "--workers",
+            "Processes of --engine processes, or of --engine ray on each node. Default: one "
+            "per CPU.",
+            type=int,
+        ),
+    )
+    sandbox: Sandbox | str | None = option(
+        None, _sandbox, flag=Flag("--sandbox", HELP, metavar="KIND"), in_file=False
+    )
     display: Display | DisplayName | None = option("auto", _display, in_file=False)
     stop: Stop | None = option(None, in_file=False)
 

@@ -1,4 +1,6 @@
-"""The work left in a batch: rows x templates x variants x epochs, without what an earlier session has done."""
+"""The work left in a batch: rows x templates x variants x epochs, without what an earlier session
+has done.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,9 @@ class Changed:
 class Counts:
     """Counts of the samples of the rows read so far.
 
-    `done`: have a result that stays. `judged_anew`: get new scores, without a call. `retried`: ended with an error and
-    run again. `changed`: have a result whose question has changed; `explained` has the first MAX_EXPLAINED of them.
+    `done`: have a result that stays. `judged_anew`: get new scores, without a call. `retried`:
+    ended with an error and run again. `changed`: have a result whose question has changed;
+    `explained` has the first MAX_EXPLAINED of them.
     """
 
     rows: int = 0
@@ -52,16 +55,17 @@ class Counts:
 class PendingWork:
     """The work that is left, row by row.
 
-    `earlier` is the index of existing results by key. Keys are removed as their rows are read; in the end those are
-    left that no row asks for. An existing result stays, except in three cases:
+    `earlier` is the index of existing results by key. Keys are removed as their rows are read; in
+    the end those are left that no row asks for. An existing result stays, except in three cases:
 
     - It is an error, and `retry_errors` is set.
-    - The scorers, the target or the metadata have changed: it is judged again, without a model call.
-    - Its question has changed. `on_changed` says whether it is "run" again, "keep"s its place, or is "leave"d out:
-      neither run nor counted. `stale` has the keys of the last kind.
+    - The scorers, the target or the metadata have changed: it is judged again, without a model
+      call.
+    - Its question has changed. `on_changed` says whether it is "run" again, "keep"s its place, or
+      is "leave"d out: neither run nor counted. `stale` has the keys of the last kind.
 
-    `on_kept` is called for each result that stays. `settings` are the settings of handlers by their hash, now and in
-    earlier sessions, as far as they are known (see `storable_settings`).
+    `on_kept` is called for each result that stays. `settings` are the settings of handlers by their
+    hash, now and in earlier sessions, as far as they are known (see `storable_settings`).
     """
 
     cells: Sequence[tuple[Cell, Variant]]
@@ -91,15 +95,27 @@ class PendingWork:
             for cell, variant in self.cells:
                 counts.samples += 1
                 identity = cell.identity(sample, epoch, inputs_part)
-                work = WorkItem(sample, epoch, cell, variant, identity, scored_by)
-                entry = self.earlier.pop(identity.key, None) if self.earlier else None
+                work = WorkItem(
+                    sample,
+                    epoch,
+                    cell=cell,
+                    variant=variant,
+                    identity=identity,
+                    scored_by=scored_by,
+                )
+                if self.earlier:
+                    entry = self.earlier.pop(identity.key, None)
+                else:
+                    entry = None
                 if entry is None:
                     yield work
                 elif (again := self._work_again(entry, work)) is not None:
                     yield again
 
     def _scored_by(self, sample: Sample) -> str:
-        return digest([self.scoring_part, sample.target, sample.metadata])[:16] if self.scoring_part else ""
+        if self.scoring_part:
+            return digest([self.scoring_part, sample.target, sample.metadata])[:16]
+        return ""
 
     def _work_again(self, entry: ResultEntry, work: WorkItem) -> WorkItem | None:
         """The work that is left for a sample with a result."""
@@ -118,8 +134,8 @@ class PendingWork:
         if entry.verdict is Verdict.ERROR and self.retry_errors:
             counts.retried += 1
             result = self.read_result(entry.offset)
-            # A failed transfer is repeated inside its task, and a failed judge needs no new answer. Any other failure
-            # would only repeat itself, so that task starts again.
+            # A failed transfer is repeated inside its task, and a failed judge needs no new answer.
+            # Any other failure would only repeat itself, so that task starts again.
             if entry.retryable or result.failure is None:
                 return replace(work, resumes=result.task_id)
             return replace(work, retry_of=result.task_id)
@@ -136,16 +152,29 @@ class PendingWork:
             if part == "inputs":
                 now = work.sample.inputs
                 what += [
-                    f"input {name!r}" for name in {**result.inputs, **now}
+                    f"input {name!r}"
+                    for name in {**result.inputs, **now}
                     if result.inputs.get(name, _MISSING) != now.get(name, _MISSING)
-                ]  # fmt: skip
+                ]
             elif part == "handler":
-                what += self._changed_settings(result.parts.get("handler", ""), work.cell.handler_part)
+                what += self._changed_settings(
+                    result.parts.get("handler", ""), work.cell.handler_part
+                )
             else:
                 what.append(f"template {work.cell.template!r}" if part == "template" else part)
-        return Changed(result.sample_id, result.epoch, result.template, result.variant, tuple(what or ["the format"]))
+        return Changed(
+            result.sample_id,
+            result.epoch,
+            template=result.template,
+            variant=result.variant,
+            what=tuple(what or ["the format"]),
+        )
 
     def _changed_settings(self, was: str, now: str) -> list[str]:
-        before, after = self.settings.get(was), self.settings.get(now)
-        found = [] if before is None or after is None else changed_settings(before, after)
+        before = self.settings.get(was)
+        after = self.settings.get(now)
+        if before is None or after is None:
+            found = []
+        else:
+            found = changed_settings(before, after)
         return found or ["model or handler"]

@@ -1,7 +1,9 @@
-"""What the definition of a batch names that needs the user's permission: code, and places outside of its folder.
+"""What the definition of a batch names that needs the user's permission: code, and places outside
+of its folder.
 
-A batch's folder records where the batch was started, and what it ran. The manifest is signed, so that this user's own
-batches are recognised, also after a move; the folder of somebody else needs a permission for what it names.
+A batch's folder records where the batch was started, and what it ran. The manifest is signed, so
+that this user's own batches are recognised, also after a move; the folder of somebody else needs a
+permission for what it names.
 """
 
 from __future__ import annotations
@@ -24,40 +26,62 @@ from evaluator.files.trust import ProjectFile, is_signed, signature
 
 
 def file_of_definition(path: str | Path, definition: BatchDefinition) -> ProjectFile:
-    """A definition's file with what it names: code, and folders outside of its own that tasks may read or write."""
+    """A definition's file with what it names: code, and folders outside of its own that tasks may
+    read or write.
+    """
     folder = Path(path).absolute().parent
     options = definition.options
-    places = {"lets tasks read": definition.roots, "writes into": _texts(options.output, options.cache)}
+    places = {
+        "lets tasks read": definition.roots,
+        "writes into": _texts(options.output, options.cache),
+    }
     names = [*_code(definition), *_outside(folder, places)]
-    return ProjectFile.of(folder, path, Path(path).read_bytes(), names)
+    return ProjectFile.of(folder, path, content=Path(path).read_bytes(), names=names)
 
 
-def file_of_manifest(folder: str | Path, manifest: Mapping[str, Any], definition: BatchDefinition) -> ProjectFile:
+def file_of_manifest(
+    folder: str | Path, manifest: Mapping[str, Any], definition: BatchDefinition
+) -> ProjectFile:
     """A batch's manifest with what it names; nothing, if this user's own program wrote it."""
     names: list[str] = []
     if not is_own(manifest):
         start = manifest.get("cwd")
-        base = Path.cwd() if not isinstance(start, str) else Path(start)
+        if not isinstance(start, str):
+            base = Path.cwd()
+        else:
+            base = Path(start)
         if base != Path.cwd():
             names.append(f"the folder {start}, where the batch continues")
         options = definition.options
         places = {
-            "lets tasks read": definition.roots, "writes into": _texts(options.output, options.cache),
-            "reads": (*_files(definition.rows, options.fewshot and options.fewshot.rows), *definition.library),
-        }  # fmt: skip
+            "lets tasks read": definition.roots,
+            "writes into": _texts(options.output, options.cache),
+            "reads": (
+                *_files(definition.rows, options.fewshot and options.fewshot.rows),
+                *definition.library,
+            ),
+        }
         names += [*_code(definition), *_outside(base, places)]
-    return ProjectFile.of(folder, Path(folder, MANIFEST), _signed_part(manifest), names)
+    return ProjectFile.of(
+        folder, Path(folder, MANIFEST), content=_signed_part(manifest), names=names
+    )
 
 
 def files_of_batches(folder: str | Path) -> list[ProjectFile]:
-    """The definitions, and the manifest, in a folder that name something; those that cannot be read are left out."""
+    """The definitions, and the manifest, in a folder that name something; those that cannot be read
+    are left out.
+    """
     found: list[ProjectFile] = []
     for path in sorted(Path(folder).glob("*.toml")):
         with suppress(EvaluatorError, OSError):
             found.append(file_of_definition(path, read_definition(path)))
     with suppress(EvaluatorError):
         manifest = BatchFolder.reader(folder).manifest()
-        found.append(file_of_manifest(folder, manifest, definition_from(manifest.get("arguments") or {})))
+        found.append(
+            file_of_manifest(
+                folder, manifest, definition=definition_from(manifest.get("arguments") or {})
+            )
+        )
     return [file for file in found if file.names]
 
 

@@ -22,11 +22,24 @@ from evaluator.batch.identity import (
     template_part,
 )
 from evaluator.batch.judges import Judges, find_judges, handlers_of
-from evaluator.batch.metrics import Metric, StoredMetric, describe_metric, make_metrics, metric_names
+from evaluator.batch.metrics import (
+    Metric,
+    StoredMetric,
+    describe_metric,
+    make_metrics,
+    metric_names,
+)
 from evaluator.batch.options import BatchOptions, check_texts
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, check_shots, read_shots
-from evaluator.batch.scorers import Scorer, describe_scorer, is_bounded, make_scorers, member_scorers, score_names
+from evaluator.batch.scorers import (
+    Scorer,
+    describe_scorer,
+    is_bounded,
+    make_scorers,
+    member_scorers,
+    score_names,
+)
 from evaluator.batch.scorers.unloaded import UnloadedScorer
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
@@ -49,9 +62,10 @@ _PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "aiohttp")
 class BatchPlan:
     """The plan of a session, made from `options`.
 
-    `call_bound` counts the model calls of one row in all cells, one epoch, without judges. `scorer_parts` is what
-    determines the judgements of each scorer; `judges` are the models that judge. `reducers` are those of the options
-    and those that thresholds need. `shots` are the few-shot examples.
+    `call_bound` counts the model calls of one row in all cells, one epoch, without judges.
+    `scorer_parts` is what determines the judgements of each scorer; `judges` are the models that
+    judge. `reducers` are those of the options and those that thresholds need. `shots` are the
+    few-shot examples.
     """
 
     name: str
@@ -71,19 +85,29 @@ class BatchPlan:
     def scoring_part(self) -> str:
         """The hash of everything that judges; empty without scorers."""
         options = self.options
-        return digest([self.scorer_parts, sorted(options.count_as_failed), options.limited]) if self.scorers else ""
+        if self.scorers:
+            return digest([self.scorer_parts, sorted(options.count_as_failed), options.limited])
+        return ""
 
     @property
     def evaluations(self) -> list[tuple[str, str | None]]:
-        """Each template that the session evaluates, those of scorers included, with its handler profile."""
+        """Each template that the session evaluates, those of scorers included, with its handler
+        profile.
+        """
         return [
-            (name, variant.handler) for cell, variant in self.cells for name in (cell.template, *self.judges.templates)
+            (name, variant.handler)
+            for cell, variant in self.cells
+            for name in (cell.template, *self.judges.templates)
         ]
 
     @property
     def notices(self) -> tuple[str, ...]:
         """What a user has to know before the batch runs."""
-        return (*self.rows.notices, *(() if self.shots is None else self.shots.notices), *self.judges.notices)
+        return (
+            *self.rows.notices,
+            *(() if self.shots is None else self.shots.notices),
+            *self.judges.notices,
+        )
 
     def pinned(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """`arguments` with the commits of data sets, so that a resumed batch has the same rows."""
@@ -97,7 +121,9 @@ class BatchPlan:
     @property
     def total(self) -> int | None:
         """Samples, if the number of rows is known before they are read."""
-        return None if self.rows.total is None else self.rows.total * self.options.epochs * len(self.cells)
+        if self.rows.total is None:
+            return None
+        return self.rows.total * self.options.epochs * len(self.cells)
 
 
 def make_plan(
@@ -113,31 +139,57 @@ def make_plan(
     scorers = make_scorers(options.scorers)
     variants = make_variants(options.models, options.handlers)
     is_answered = options.answers is not None
-    cells = answered_cells(evaluator, names, variants) if is_answered else make_cells(evaluator, names, variants)
-    parts = _scorer_parts(evaluator, scorers, cells)
-    metrics = make_metrics(options.metrics, options.group_by, options.cluster)
-    thresholds = [parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds]
+    if is_answered:
+        cells = answered_cells(evaluator, names, variants=variants)
+    else:
+        cells = make_cells(evaluator, names, variants=variants)
+    parts = _scorer_parts(evaluator, scorers, cells=cells)
+    metrics = make_metrics(options.metrics, options.group_by, cluster=options.cluster)
+    thresholds = [
+        parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds
+    ]
     reducers = check_fit(
         thresholds,
-        scorers=[*parts, *_values_of_unloaded(scorers, UnloadedScorer, thresholds)],
+        scorers=[*parts, *_values_of_unloaded(scorers, UnloadedScorer, thresholds=thresholds)],
         cells=[(cell.template, cell.variant) for cell, _ in cells],
         epochs=options.epochs,
-        reducers=None if options.reducers is None else tuple(reducer(name).name for name in options.reducers),
+        reducers=None
+        if options.reducers is None
+        else tuple(reducer(name).name for name in options.reducers),
         bounded=[name for name, part in parts.items() if is_bounded(part)],
-        metrics=[*_names_of(metrics, parts), *_values_of_unloaded(metrics, StoredMetric, thresholds)],
+        metrics=[
+            *_names_of(metrics, parts),
+            *_values_of_unloaded(metrics, StoredMetric, thresholds=thresholds),
+        ],
     )
     declared, required = _inputs_of(evaluator, names)
     mapping = RowMapping(
-        options.inputs, options.id, options.target, options.metadata, options.answers, options.shuffle_choices
+        options.inputs,
+        options.id,
+        target=options.target,
+        metadata=options.metadata,
+        answers=options.answers,
+        shuffle_choices=options.shuffle_choices,
     )
     required = [] if is_answered else required
-    shots = None if is_answered else _shots_of(evaluator, names, options, mapping, declared, required)
+    if is_answered:
+        shots = None
+    else:
+        shots = _shots_of(
+            evaluator, names, options=options, mapping=mapping, declared=declared, required=required
+        )
     if shots is not None:
-        declared, required = ([name for name in names if name != FEWSHOT] for names in (declared, required))
+        declared, required = (
+            [name for name in names if name != FEWSHOT] for names in (declared, required)
+        )
     source = open_rows(
-        rows, mapping, options.select, declared=declared, required=required,
+        rows,
+        mapping,
+        selection=options.select,
+        declared=declared,
+        required=required,
         choose_shots=None if shots is None else shots.choose,
-    )  # fmt: skip
+    )
     if shots is not None:
         check_shots(source, shots)
     reads = {
@@ -145,19 +197,37 @@ def make_plan(
         for metric in metrics
         if isinstance(metric, MacroAverage | WeightedAverage)
     }
-    check_fields(source, {"cluster": options.cluster, "group_by": options.group_by, **reads}, options.target)
+    check_fields(
+        source,
+        {"cluster": options.cluster, "group_by": options.group_by, **reads},
+        target=options.target,
+    )
     check_targets(source, scorers)
     return BatchPlan(
-        options.name or ", ".join(names), options, cells, source, scorers, parts, thresholds, reducers,
-        CallBound(0, 0, ()) if is_answered else _call_bound(evaluator, cells), find_judges(evaluator, scorers, cells),
-        shots, metrics,
-    )  # fmt: skip
+        options.name or ", ".join(names),
+        options,
+        cells=cells,
+        rows=source,
+        scorers=scorers,
+        scorer_parts=parts,
+        thresholds=thresholds,
+        reducers=reducers,
+        call_bound=CallBound(0, 0, lines=()) if is_answered else _call_bound(evaluator, cells),
+        judges=find_judges(evaluator, scorers, cells=cells),
+        shots=shots,
+        metrics=metrics,
+    )
 
 
 def _names_of(metrics: Sequence[Metric], scorers: Collection[str]) -> list[str]:
-    """The names of all values of metrics. Raises: UsageError, for an average of an unknown scorer."""
+    """The names of all values of metrics. Raises: UsageError, for an average of an unknown
+    scorer.
+    """
     for metric in metrics:
-        of = metric.of if isinstance(metric, MacroAverage | WeightedAverage) else None
+        if isinstance(metric, MacroAverage | WeightedAverage):
+            of = metric.of
+        else:
+            of = None
         if of is not None and of not in scorers:
             hint = did_you_mean(of, scorers) or f"its scorers are {listed(scorers)}"
             raise UsageError(f"metric {metric.name!r}: the batch has no scorer {of!r}; {hint}")
@@ -167,7 +237,9 @@ def _names_of(metrics: Sequence[Metric], scorers: Collection[str]) -> list[str]:
 def _values_of_unloaded(
     made: Sequence[Scorer] | Sequence[Metric], kind: type, thresholds: Sequence[Threshold]
 ) -> list[str]:
-    """The values NAME.VALUE that thresholds name, of functions whose code is not imported and may declare them."""
+    """The values NAME.VALUE that thresholds name, of functions whose code is not imported and may
+    declare them.
+    """
     named = [threshold.scorer for threshold in thresholds if threshold.scorer is not None]
     unloaded = [f"{each.name}." for each in made if isinstance(each, kind)]
     return [name for name in named if any(name.startswith(prefix) for prefix in unloaded)]
@@ -177,7 +249,9 @@ def make_variants(models: Sequence[str], handlers: Sequence[str]) -> list[Varian
     """Each model with each handler; without any, the evaluator's own, which `make_cells` names."""
     found: list[Variant] = []
     for model, handler in product(models or (None,), handlers or (None,)):
-        found.append(Variant(" @ ".join(part for part in (model, handler) if part), model, handler))
+        found.append(
+            Variant(" @ ".join(part for part in (model, handler) if part), model, handler=handler)
+        )
     return found
 
 
@@ -186,16 +260,22 @@ def make_cells(
 ) -> list[tuple[Cell, Variant]]:
     """Each template with each variant.
 
-    Raises: UsageError or TemplateError, for a template that is missing or has errors; ConfigurationError, for a model
-    or profile that cannot be used, such as one without its key.
+    Raises: UsageError or TemplateError, for a template that is missing or has errors;
+    ConfigurationError, for a model or profile that cannot be used, such as one without its key.
     """
     found: list[tuple[Cell, Variant]] = []
     for template in templates:
         part = template_part(evaluator.library, template)
         for variant in variants:
-            choice, settings = _settings(evaluator, template, variant)
+            choice, settings = _settings(evaluator, template, variant=variant)
             name = variant.name or choice.label
-            cell = Cell(template, name, part, digest(settings), choice.is_simulated)
+            cell = Cell(
+                template,
+                name,
+                template_part=part,
+                handler_part=digest(settings),
+                is_simulated=choice.is_simulated,
+            )
             found.append((cell, replace(variant, name=name)))
     return found
 
@@ -203,30 +283,46 @@ def make_cells(
 def answered_cells(
     evaluator: Evaluator, templates: Sequence[str], variants: Sequence[Variant]
 ) -> list[tuple[Cell, Variant]]:
-    """As `make_cells`, for rows with existing answers: no model is chosen, and `models` only name the variants.
+    """As `make_cells`, for rows with existing answers: no model is chosen, and `models` only name
+    the variants.
 
     Raises: UsageError or TemplateError, for a template that is missing or has errors.
     """
     named = [replace(variant, name=variant.name or ANSWERS) for variant in variants]
     return [
-        (Cell(template, variant.name, template_part(evaluator.library, template), "", False), variant)
+        (
+            Cell(
+                template,
+                variant.name,
+                template_part=template_part(evaluator.library, template),
+                handler_part="",
+                is_simulated=False,
+            ),
+            variant,
+        )
         for template in templates
         for variant in named
     ]
 
 
-def _settings(evaluator: Evaluator, template: str, variant: Variant) -> tuple[ModelChoice, dict[str, Any]]:
-    """The model of a cell, and the other settings besides the template that determine its answers."""
+def _settings(
+    evaluator: Evaluator, template: str, variant: Variant
+) -> tuple[ModelChoice, dict[str, Any]]:
+    """The model of a cell, and the other settings besides the template that determine its
+    answers.
+    """
     config = evaluator.services.profile(variant.handler)
     choice = evaluator.services.chooser.choose(variant.model or evaluator.model, None, config)
     roles = roles_reached(evaluator.library, [template])
-    return choice, handler_settings(config, choice.label, evaluator.model_roles, roles)
+    return choice, handler_settings(config, choice.label, roles=evaluator.model_roles, named=roles)
 
 
 def _scorer_parts(
     evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]
 ) -> dict[str, Any]:
-    """The hash of everything that determines the judgements of each scorer, including the model that it asks."""
+    """The hash of everything that determines the judgements of each scorer, including the model
+    that it asks.
+    """
     services = evaluator.services
     found: dict[str, Any] = {}
     for scorer in scorers:
@@ -236,51 +332,71 @@ def _scorer_parts(
         if not templates:
             continue
         # A scorer's model may be the name of a role.
-        asked = {model for each in member_scorers(scorer) if isinstance(model := each.describe().get("model"), str)}
+        asked = {
+            model
+            for each in member_scorers(scorer)
+            if isinstance(model := each.describe().get("model"), str)
+        }
         roles = roles_reached(evaluator.library, templates) | asked
         part["judges"] = {}
         for handler in handlers_of(cells):
             config = services.profile(handler or None)
             label = services.chooser.choose(evaluator.model, None, config).label
-            part["judges"][handler] = digest(handler_settings(config, label, evaluator.model_roles, roles))
+            part["judges"][handler] = digest(
+                handler_settings(config, label, roles=evaluator.model_roles, named=roles)
+            )
     return found
 
 
 def _inputs_of(evaluator: Evaluator, templates: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names of the inputs that any of the templates declares, and of those that any of them requires."""
+    """The names of the inputs that any of the templates declares, and of those that any of them
+    requires.
+    """
     declared: dict[str, None] = {}
     required: dict[str, None] = {}
     for template in templates:
         node = evaluator.library.get(template).node
         for each in node.params if isinstance(node, Function) else node.inputs:
             declared[each.name] = None
-            is_needed = not isinstance(each, Input) or (each.required and each.task is None and each.source is None)
+            is_needed = not isinstance(each, Input) or (
+                each.required and each.task is None and each.source is None
+            )
             if is_needed and each.default is None:
                 required[each.name] = None
     return list(declared), list(required)
 
 
 def _shots_of(
-    evaluator: Evaluator, templates: Sequence[str], options: BatchOptions, mapping: RowMapping,
-    declared: Sequence[str], required: Sequence[str],
-) -> ShotPool | None:  # fmt: skip
-    """The few-shot examples, read and checked. Raises: UsageError, for a template or a row that cannot have them."""
+    evaluator: Evaluator,
+    templates: Sequence[str],
+    options: BatchOptions,
+    mapping: RowMapping,
+    declared: Sequence[str],
+    required: Sequence[str],
+) -> ShotPool | None:
+    """The few-shot examples, read and checked. Raises: UsageError, for a template or a row that
+    cannot have them.
+    """
     if options.fewshot is None:
         return None
     nodes = [evaluator.library.get(template).node for template in templates]
     for template, node in zip(templates, nodes, strict=True):
         if not takes_shots(node) and not isinstance(node, Atomic):
             raise UsageError(
-                f"fewshot: the template {template!r} is not atomic, so that examples cannot be turns of its "
-                f'conversation; declare <input name="{FEWSHOT}" type="array"/> and show them in its text'
+                f"fewshot: the template {template!r} is not atomic, so that examples cannot be "
+                "turns of its "
+                f'conversation; declare <input name="{FEWSHOT}" type="array"/> and show them in '
+                "its text"
             )
 
     def check(inputs: Mapping[str, Any]) -> None:
         for node in nodes:
             read_inputs(node, inputs)
 
-    declared, required = ([name for name in names if name != FEWSHOT] for names in (declared, required))
-    return read_shots(options.fewshot, mapping, declared, required, check)
+    declared, required = (
+        [name for name in names if name != FEWSHOT] for names in (declared, required)
+    )
+    return read_shots(options.fewshot, mapping, declared=declared, required=required, check=check)
 
 
 def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> CallBound:
@@ -290,14 +406,21 @@ def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> 
         config = evaluator.services.profile(variant.handler)
         node = evaluator.library.get(cell.template).node
         granted = bool(config.tools)
-        bounds.append(bound(node, evaluator.library, max_turns=config.max_turns, tools_granted=granted))
+        bounds.append(
+            bound(node, evaluator.library, max_turns=config.max_turns, tools_granted=granted)
+        )
     most = [each.max_calls for each in bounds if each.max_calls is not None]
-    lines = [f"{cell.template}, {cell.variant}: {each}" for (cell, _), each in zip(cells, bounds, strict=True)]
+    lines = [
+        f"{cell.template}, {cell.variant}: {each}"
+        for (cell, _), each in zip(cells, bounds, strict=True)
+    ]
     high = sum(most) if len(most) == len(bounds) else None
-    return CallBound(sum(each.min_calls for each in bounds), high, lines)
+    return CallBound(sum(each.min_calls for each in bounds), high, lines=lines)
 
 
-def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def make_manifest(
+    plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
     """Everything that is needed to run the batch again, or to see what has changed."""
     options = plan.options
     return {
@@ -305,18 +428,28 @@ def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str,
         "name": plan.name,
         "versions": _versions(),
         "rows": dict(plan.rows.description),
-        "select": {name: value for name, value in asdict(options.select).items() if name != "shard"},
+        "select": {
+            name: value for name, value in asdict(options.select).items() if name != "shard"
+        },
         "shard": options.select.shard,
         "fewshot": None if plan.shots is None else plan.shots.describe(),
         "epochs": options.epochs,
         "templates": {cell.template: cell.template_part for cell, _ in plan.cells},
         "cells": [
-            {"template": cell.template, "variant": cell.variant, "model": variant.model, "handler": variant.handler,
-             "handler_part": cell.handler_part, "simulated": cell.is_simulated}
+            {
+                "template": cell.template,
+                "variant": cell.variant,
+                "model": variant.model,
+                "handler": variant.handler,
+                "handler_part": cell.handler_part,
+                "simulated": cell.is_simulated,
+            }
             for cell, variant in plan.cells
         ],
         "settings": {
-            cell.handler_part: storable_settings(_settings(evaluator, cell.template, variant)[1])
+            cell.handler_part: storable_settings(
+                _settings(evaluator, cell.template, variant=variant)[1]
+            )
             for cell, variant in plan.cells
             if options.answers is None
         },
@@ -325,7 +458,9 @@ def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str,
         "count_as_failed": sorted(options.count_as_failed),
         "limited": options.limited,
         "metrics": [describe_metric(metric) for metric in plan.metrics],
-        "limits": {name: value for name, value in asdict(options.limits).items() if value is not None},
+        "limits": {
+            name: value for name, value in asdict(options.limits).items() if value is not None
+        },
         "thresholds": [str(threshold) for threshold in plan.thresholds],
         "cluster": options.cluster,
         "group_by": options.group_by,
@@ -333,7 +468,7 @@ def make_manifest(plan: BatchPlan, evaluator: Evaluator, arguments: Mapping[str,
         "call_bound": {"min": plan.call_bound.min_calls, "max": plan.call_bound.max_calls},
         "cwd": os.getcwd(),
         "arguments": dict(arguments),
-    }  # fmt: skip
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""The progress of a running batch: counted as results arrive, and shown to a person, a log or a program.
+"""The progress of a running batch: counted as results arrive, and shown to a person, a log or a
+program.
 
-A display gets every result and, every TICK_S seconds, a Snapshot. Snapshots contain ids, counts and kinds of errors,
-never text of a model or a row.
+A display gets every result and, every TICK_S seconds, a Snapshot. Snapshots contain ids, counts and
+kinds of errors, never text of a model or a row.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _RATE_OVER_S = 30.0
 class EndpointStatus:
     """One model at one endpoint: calls in flight, their limit now, and waiting calls.
 
-    `held_s` is how long a `Retry-After` of `host` still holds its calls, in seconds; 0 if it does not.
+    `held_s` is how long a `Retry-After` of `host` still holds its calls, in seconds; 0 if it does
+    not.
     """
 
     name: str
@@ -43,8 +45,9 @@ class EndpointStatus:
 class Snapshot:
     """The progress at one moment. `done` counts results, of `total` samples (None: not known yet).
 
-    `rate` is results per second over the last half minute; `eta_s` seconds to the end at that rate, None if unknown.
-    `usage` is this session's, judges included; its cost is None once the cost of one call is unknown.
+    `rate` is results per second over the last half minute; `eta_s` seconds to the end at that rate,
+    None if unknown. `usage` is this session's, judges included; its cost is None once the cost of
+    one call is unknown.
     """
 
     done: int
@@ -61,18 +64,22 @@ class Snapshot:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {
-            "verdicts": dict(self.verdicts), "errors": dict(self.errors), "elapsed_s": round(self.elapsed_s, 3),
-            "rate": round(self.rate, 3), "eta_s": None if self.eta_s is None else round(self.eta_s, 1),
-            "usage": self.usage.to_dict(), "endpoints": [asdict(endpoint) for endpoint in self.endpoints],
-        }  # fmt: skip
+            "verdicts": dict(self.verdicts),
+            "errors": dict(self.errors),
+            "elapsed_s": round(self.elapsed_s, 3),
+            "rate": round(self.rate, 3),
+            "eta_s": None if self.eta_s is None else round(self.eta_s, 1),
+            "usage": self.usage.to_dict(),
+            "endpoints": [asdict(endpoint) for endpoint in self.endpoints],
+        }
 
 
 @dataclass(slots=True)
 class Tally:
     """Counts results: those that are kept from an earlier session (`keep`), and new ones (`add`).
 
-    `earlier`: results of earlier sessions that are expected to stay. They count as done from the start; which of them
-    stay is known as their rows are read.
+    `earlier`: results of earlier sessions that are expected to stay. They count as done from the
+    start; which of them stay is known as their rows are read.
     """
 
     clock: Callable[[], float] = time.monotonic
@@ -108,21 +115,44 @@ class Tally:
         while len(self._recent) > 1 and now - self._recent[1][0] > _RATE_OVER_S:
             self._recent.popleft()
         since, then = self._recent[0]
-        rate = (self.ran - then) / (now - since) if now > since else 0.0
+        if now > since:
+            rate = (self.ran - then) / (now - since)
+        else:
+            rate = 0.0
         if now - self._recent[-1][0] >= TICK_S:
             self._recent.append((now, self.ran))
         done = max(self.before, self.earlier) + self.ran
-        done = done if self.total is None else min(done, max(self.total, self.before + self.ran))
-        left = None if self.total is None else max(0, self.total - done)
-        eta_s = left / rate if left is not None and rate > 0 else None
+        if self.total is None:
+            done = done
+        else:
+            done = min(done, max(self.total, self.before + self.ran))
+        if self.total is None:
+            left = None
+        else:
+            left = max(0, self.total - done)
+        if left is not None and rate > 0:
+            eta_s = left / rate
+        else:
+            eta_s = None
         return Snapshot(
-            done, self.total, dict(self.verdicts), dict(self.errors), in_flight, now - self.started, rate, eta_s,
-            self.usage, self.cached_calls, endpoints,
-        )  # fmt: skip
+            done,
+            self.total,
+            verdicts=dict(self.verdicts),
+            errors=dict(self.errors),
+            in_flight=in_flight,
+            elapsed_s=now - self.started,
+            rate=rate,
+            eta_s=eta_s,
+            usage=self.usage,
+            cached_calls=self.cached_calls,
+            endpoints=endpoints,
+        )
 
 
 class Display(Protocol):
-    """Shows a running batch. Its methods are called in the event loop and must not block for long."""
+    """Shows a running batch. Its methods are called in the event loop and must not block for
+    long.
+    """
 
     def start(self, name: str, snapshot: Snapshot) -> None: ...
 
@@ -150,19 +180,25 @@ class NoDisplay:
 
 
 class SafeDisplay:
-    """Calls a display whose failure does not end the batch: it is logged once, and the display is not called again."""
+    """Calls a display whose failure does not end the batch: it is logged once, and the display is
+    not called again.
+    """
 
     def __init__(self, display: Display) -> None:
         self._display: Display = display
 
-    def show(self, event: Literal["start", "result", "progress", "notice", "end"], *arguments: Any) -> None:
+    def show(
+        self, event: Literal["start", "result", "progress", "notice", "end"], *arguments: Any
+    ) -> None:
         try:
             getattr(self._display, event)(*arguments)
         except Exception as error:
             name = type(self._display).__name__
             self._display = NoDisplay()
             reason = visible(f"{type(error).__name__}: {error}")
-            LOGGER.warning("the display %s of the batch failed and is not called again: %s", name, reason)
+            LOGGER.warning(
+                "the display %s of the batch failed and is not called again: %s", name, reason
+            )
 
 
 class PlainDisplay(NoDisplay):
@@ -174,7 +210,10 @@ class PlainDisplay(NoDisplay):
         self._last = 0.0
 
     def start(self, name: str, snapshot: Snapshot) -> None:
-        done = f", {snapshot.done} from earlier sessions" if snapshot.done else ""
+        if snapshot.done:
+            done = f", {snapshot.done} from earlier sessions"
+        else:
+            done = ""
         self._print(f"{visible(name)}: {of_total(snapshot)} samples{done}")
         self._last = self._clock()
 
@@ -194,7 +233,9 @@ class PlainDisplay(NoDisplay):
 
 
 class JsonDisplay:
-    """One JSON object per line: `begun`, `result` (each), `progress` (twice a second), `notice`, `ended`."""
+    """One JSON object per line: `begun`, `result` (each), `progress` (twice a second), `notice`,
+    `ended`.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -203,13 +244,20 @@ class JsonDisplay:
         self._print({"event": "begun", "name": name, **snapshot.to_dict()})
 
     def result(self, result: SampleResult) -> None:
-        self._print({
-            "event": "result", "sample_id": result.sample_id, "epoch": result.epoch, "template": result.template,
-            "variant": result.variant, "verdict": result.verdict.value,
-            "error": None if result.failure is None else result.failure.kind,
-            "scores": {name: score.value for name, score in result.scores.items()},
-            "duration_s": round(result.duration_s, 3), "task_id": result.task_id,
-        })  # fmt: skip
+        self._print(
+            {
+                "event": "result",
+                "sample_id": result.sample_id,
+                "epoch": result.epoch,
+                "template": result.template,
+                "variant": result.variant,
+                "verdict": result.verdict.value,
+                "error": None if result.failure is None else result.failure.kind,
+                "scores": {name: score.value for name, score in result.scores.items()},
+                "duration_s": round(result.duration_s, 3),
+                "task_id": result.task_id,
+            }
+        )
 
     def progress(self, snapshot: Snapshot) -> None:
         self._print({"event": "progress", **snapshot.to_dict()})
@@ -260,7 +308,12 @@ class LiveDisplay(NoDisplay):
             verdicts.append(f"{snapshot.verdicts.get(name, 0):,} {name}  ", style=style)
         lines: list[Any] = [
             Text(f"{self._name}  {of_total(snapshot)}", style="bold"),
-            ProgressBar(total=snapshot.total or None, completed=snapshot.done, pulse=snapshot.total is None, width=60),
+            ProgressBar(
+                total=snapshot.total or None,
+                completed=snapshot.done,
+                pulse=snapshot.total is None,
+                width=60,
+            ),
             verdicts,
             Text(" · ".join(figures(snapshot)), style="dim"),
         ]
@@ -274,8 +327,13 @@ _STYLES = {"passed": "green", "failed": "red", "error": "yellow", "unscored": "d
 
 def line_of(snapshot: Snapshot) -> str:
     """The snapshot on one line."""
-    verdicts = ", ".join(f"{count:,} {name}" for name, count in snapshot.verdicts.items()) or "none yet"
-    errors = f" · errors: {_error_kinds(snapshot)}" if snapshot.errors else ""
+    verdicts = (
+        ", ".join(f"{count:,} {name}" for name, count in snapshot.verdicts.items()) or "none yet"
+    )
+    if snapshot.errors:
+        errors = f" · errors: {_error_kinds(snapshot)}"
+    else:
+        errors = ""
     return f"{of_total(snapshot)}: {verdicts} · {' · '.join(figures(snapshot))}{errors}"
 
 
@@ -291,9 +349,10 @@ def _error_kinds(snapshot: Snapshot) -> str:
 def figures(snapshot: Snapshot) -> list[str]:
     """Rate, time, tokens, cost and calls, a text each."""
     usage = snapshot.usage
-    tokens = (
-        None if usage.input_tokens is None or usage.output_tokens is None else usage.input_tokens + usage.output_tokens
-    )
+    if usage.input_tokens is None or usage.output_tokens is None:
+        tokens = None
+    else:
+        tokens = usage.input_tokens + usage.output_tokens
     parts = [
         f"{snapshot.rate:,.1f}/s",
         "ETA ?" if snapshot.eta_s is None else f"ETA {duration(snapshot.eta_s)}",
@@ -302,10 +361,18 @@ def figures(snapshot: Snapshot) -> list[str]:
         f"{snapshot.in_flight} running",
     ]
     for endpoint in snapshot.endpoints:
-        limit = "" if endpoint.limit is None else f" of {endpoint.limit}"
-        waiting = f", {endpoint.waiting} waiting" if endpoint.waiting else ""
+        if endpoint.limit is None:
+            limit = ""
+        else:
+            limit = f" of {endpoint.limit}"
+        if endpoint.waiting:
+            waiting = f", {endpoint.waiting} waiting"
+        else:
+            waiting = ""
         parts.append(f"{visible(endpoint.name)} {endpoint.in_flight}{limit}{waiting}")
-    held = {endpoint.host: endpoint.held_s for endpoint in snapshot.endpoints if endpoint.held_s > 0}
+    held = {
+        endpoint.host: endpoint.held_s for endpoint in snapshot.endpoints if endpoint.held_s > 0
+    }
     parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")
@@ -316,4 +383,6 @@ def duration(seconds: float) -> str:
     """`65.4` as `1:05`, `3725` as `1:02:05`."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+    if hours:
+        return f"{hours}:{minutes:02}:{whole % 60:02}"
+    return f"{minutes}:{whole % 60:02}"

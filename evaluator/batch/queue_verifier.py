@@ -13,10 +13,12 @@ from evaluator.record.steps import Recording
 
 
 class ScorerVerifier:
-    """A `Verifier` of the queue that asks scorers, shipped ones or functions, as `run_batch` takes them.
+    """A `Verifier` of the queue that asks scorers, shipped ones or functions, as `run_batch` takes
+    them.
 
-    A sample is the entry: its id, the inputs that it names, and its `description`, `goal`, `type` and the path of the
-    delivered `file` as metadata. It has no target. A scorer without a verdict refuses the result.
+    A sample is the entry: its id, the inputs that it names, and its `description`, `goal`, `type`
+    and the path of the delivered `file` as metadata. It has no target. A scorer without a verdict
+    refuses the result.
 
     Raises: UsageError, as `make_scorers`.
     """
@@ -25,7 +27,8 @@ class ScorerVerifier:
         self._scorers: tuple[Scorer, ...] = make_scorers(scorers)
 
     async def __call__(self, result: ResultToVerify) -> str | None:
-        entry, evaluator = result.entry, result.evaluator
+        entry = result.entry
+        evaluator = result.evaluator
         metadata = {
             "description": entry.description,
             "goal": entry.goal,
@@ -35,14 +38,27 @@ class ScorerVerifier:
 
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
             model = options.get("model")
-            roles = None if model is None else {"grader": evaluator.model_roles.get(model, model)}
-            return await result.evaluate(template, inputs, model_roles=roles, epoch=options.get("repeat", 1))
+            if model is None:
+                roles = None
+            else:
+                roles = {"grader": evaluator.model_roles.get(model, model)}
+            return await result.evaluate(
+                template, inputs, model_roles=roles, epoch=options.get("repeat", 1)
+            )
 
         def recording() -> Recording | None:
-            store, number = evaluator.services.store, result.outcome.task_id
-            return None if store is None or number is None else store.read(number)
+            store = evaluator.services.store
+            number = result.outcome.task_id
+            if store is None or number is None:
+                return None
+            return store.read(number)
 
-        scored = ScorerInput(Sample(entry.id, result.inputs, metadata=metadata), result.outcome, recording, evaluate)
+        scored = ScorerInput(
+            Sample(entry.id, result.inputs, metadata=metadata),
+            result.outcome,
+            recording=recording,
+            evaluate=evaluate,
+        )
         for scorer in self._scorers:
             for name, score in (await run_scores(scorer, scored)).items():
                 if not score.decides:

@@ -18,10 +18,11 @@ from evaluator.batch.summary import BatchSummary, MetricValue, summarise
 class Declared:
     """The manifest's declarations about the results of a batch, or of some of its cells.
 
-    `total` is how many there will be; None if unknown. `unfinished` is why the batch is not finished; empty if it is.
-    `cluster` is the metadata field by which it is clustered. `scorers` is what determines the judgements of each
-    scorer, by its name, `count_as_failed` which errors count as failed, and `limited` what a cut-off answer is; None if
-    the manifest has none. `judges` are the models that a scorer asks, by its name, as far as they are known.
+    `total` is how many there will be; None if unknown. `unfinished` is why the batch is not
+    finished; empty if it is. `cluster` is the metadata field by which it is clustered. `scorers` is
+    what determines the judgements of each scorer, by its name, `count_as_failed` which errors count
+    as failed, and `limited` what a cut-off answer is; None if the manifest has none. `judges` are
+    the models that a scorer asks, by its name, as far as they are known.
     """
 
     total: int | None = None
@@ -37,7 +38,8 @@ class Results(Iterator[SampleResult]):
     """The results of a batch, one at a time, with what the manifest declares about them."""
 
     def __init__(self, results: Iterator[SampleResult], declared: Declared) -> None:
-        self._results, self.declared = results, declared
+        self._results = results
+        self.declared = declared
 
     def __next__(self) -> SampleResult:
         return next(self._results)
@@ -47,8 +49,8 @@ class Results(Iterator[SampleResult]):
 class Batch:
     """A batch in its folder.
 
-    `totals` is the number of results that each template and variant will have; None if unknown, as for rows from an
-    iterator that was not read to its end.
+    `totals` is the number of results that each template and variant will have; None if unknown, as
+    for rows from an iterator that was not read to its end.
     """
 
     folder: Path
@@ -66,18 +68,25 @@ class Batch:
 
     @property
     def cluster(self) -> str | None:
-        """The metadata field whose values cluster the batch's standard errors; None if there is none."""
+        """The metadata field whose values cluster the batch's standard errors; None if there is
+        none.
+        """
         return self.manifest.get("cluster") or None
 
     def results(self, cell: tuple[str, str] | None = None) -> Results:
-        """The current results of the last session's cells, or of one of them, one at a time; without results of rows
-        that the last session did not have, and without results whose question has changed.
+        """The current results of the last session's cells, or of one of them, one at a time;
+        without results of rows that the last session did not have, and without results whose
+        question has changed.
 
         Raises: RecordError, if a line of the results was changed.
         """
         cells = set(self.cells) if cell is None else {cell}
         is_left_out = self._left_out(cells)
-        found = (result for result in BatchFolder.reader(self.folder).results() if not is_left_out(result))
+        found = (
+            result
+            for result in BatchFolder.reader(self.folder).results()
+            if not is_left_out(result)
+        )
         return Results(found, self._declared(cells))
 
     def _declared(self, cells: set[tuple[str, str]]) -> Declared:
@@ -87,31 +96,44 @@ class Batch:
             for cell in manifest.get("cells", [])
             if (cell["template"], cell["variant"]) in cells
         }
-        scorers, reasons = manifest.get("scorers"), manifest.get("count_as_failed")
+        scorers = manifest.get("scorers")
+        reasons = manifest.get("count_as_failed")
         return Declared(
             None if self.totals is None else sum(self.totals.get(cell, 0) for cell in cells),
             About(manifest).unfinished,
-            self.cluster,
-            None if scorers is None else {name: _with_handlers(part, handlers) for name, part in scorers.items()},
-            None if reasons is None else tuple(reasons),
-            manifest.get("limited"),
-            {name: _models(by_handler, handlers) for name, by_handler in manifest.get("judges", {}).items()},
+            cluster=self.cluster,
+            scorers=None
+            if scorers is None
+            else {name: _with_handlers(part, handlers) for name, part in scorers.items()},
+            count_as_failed=None if reasons is None else tuple(reasons),
+            limited=manifest.get("limited"),
+            judges={
+                name: _models(by_handler, handlers)
+                for name, by_handler in manifest.get("judges", {}).items()
+            },
         )
 
     def _left_out(self, cells: set[tuple[str, str]]) -> Callable[[SampleResult], bool]:
         keys = set(self.manifest.get("left_out", []))
-        return lambda result: (result.template, result.variant) not in cells or (bool(keys) and result.key in keys)
+        return lambda result: (
+            (result.template, result.variant) not in cells or (bool(keys) and result.key in keys)
+        )
 
     def summarise(self, metrics: Sequence[Metric] | None = None) -> BatchSummary:
         """The numbers as they are now. Raises: as `results`.
 
-        `metrics` are computed with it; None: those of the manifest. Their functions are not run: they have the values
-        that the last session computed, if the results are still the same.
+        `metrics` are computed with it; None: those of the manifest. Their functions are not run:
+        they have the values that the last session computed, if the results are still the same.
         """
         return replace(
             summary := self._summary(),
             groups=tuple(
-                replace(group, metrics=self._metrics((group.template, group.variant), group.part.counts.total, metrics))
+                replace(
+                    group,
+                    metrics=self._metrics(
+                        (group.template, group.variant), group.part.counts.total, metrics=metrics
+                    ),
+                )
                 for group in summary.groups
             ),
         )
@@ -133,7 +155,7 @@ class Batch:
             groups = known.get("groups", ()) if is_current else ()
             stored = {(template, variant): values for template, variant, values in groups}
             metrics = stored_metrics(manifest.get("metrics") or (), stored.get(cell, {}))
-        return compute_metrics(metrics, lambda: self.results(cell), of)
+        return compute_metrics(metrics, lambda: self.results(cell), of=of)
 
     def _summary(self) -> BatchSummary:
         manifest = self.manifest
@@ -155,19 +177,24 @@ def open_batch(folder: str | Path) -> Batch:
     """
     path = Path(folder)
     manifest = BatchFolder.reader(path).manifest()
-    total, cells = manifest.get("total"), manifest.get("cells", [])
+    total = manifest.get("total")
+    cells = manifest.get("cells", [])
     totals = None
     if isinstance(total, int) and cells:
         totals = {(cell["template"], cell["variant"]): total // len(cells) for cell in cells}
-    return Batch(path, manifest, totals)
+    return Batch(path, manifest, totals=totals)
 
 
 def _with_handlers(part: Mapping[str, Any], handlers: set[str]) -> Mapping[str, Any]:
     """A scorer in the manifest, with only the judges under `handlers`."""
     judges = part.get("judges")
-    return part if judges is None else {**part, "judges": sorted({judges.get(name, "") for name in handlers})}
+    if judges is None:
+        return part
+    return {**part, "judges": sorted({judges.get(name, "") for name in handlers})}
 
 
-def _models(by_handler: Mapping[str, Mapping[str, Collection[str]]], handlers: set[str]) -> list[str]:
+def _models(
+    by_handler: Mapping[str, Mapping[str, Collection[str]]], handlers: set[str]
+) -> list[str]:
     roles = [by_handler.get(name, {}) for name in handlers]
     return sorted({model for each in roles for models in each.values() for model in models})

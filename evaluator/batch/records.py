@@ -1,12 +1,14 @@
-"""The records of a batch: a row is a Sample; its result is a SampleResult with one Score for each scorer.
+"""The records of a batch: a row is a Sample; its result is a SampleResult with one Score for each
+scorer.
 
 Each result has exactly one of four verdicts:
 
 - passed: every scorer passed it.
 - failed: at least one scorer failed it.
-- error: the task or a scorer ended with an error, other than one that counts as a failed answer. Errors are counted
-  separately. They are never scored as zero and never dropped.
-- unscored: no scorer failed the answer, but one could not judge it (no target), or there is no scorer.
+- error: the task or a scorer ended with an error, other than one that counts as a failed answer.
+  Errors are counted separately. They are never scored as zero and never dropped.
+- unscored: no scorer failed the answer, but one could not judge it (no target), or there is no
+  scorer.
 """
 
 from __future__ import annotations
@@ -43,11 +45,12 @@ class Shot:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row, ready for a template. `id` is unique in its batch; `place` counts rows from 0 in their source.
+    """One row, ready for a template. `id` is unique in its batch; `place` counts rows from 0 in
+    their source.
 
-    `target` is the right answer, any JSON value; None: no target. `metadata` are the other fields of the row, by which
-    a report may group. `answer` is an existing answer, which is scored instead of asking a model; None: there is none.
-    `shots` are examples that the model sees before the row.
+    `target` is the right answer, any JSON value; None: no target. `metadata` are the other fields
+    of the row, by which a report may group. `answer` is an existing answer, which is scored instead
+    of asking a model; None: there is none. `shots` are examples that the model sees before the row.
     """
 
     id: str
@@ -61,11 +64,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The judgement of one scorer on one result. `value` is in [0, 1] unless the scorer says otherwise.
+    """The judgement of one scorer on one result. `value` is in [0, 1] unless the scorer says
+    otherwise.
 
-    `passed` is None if the scorer could not judge (`value` is None too), or for a tie (`value` is 0.5). `error` is set
-    if the scorer itself failed; `value` and `passed` are None then. `answer` is what the scorer read from the result,
-    `explanation` why it decided so, `usage` what judging used. With `decides` False the verdict does not depend on it.
+    `passed` is None if the scorer could not judge (`value` is None too), or for a tie (`value` is
+    0.5). `error` is set if the scorer itself failed; `value` and `passed` are None then. `answer`
+    is what the scorer read from the result, `explanation` why it decided so, `usage` what judging
+    used. With `decides` False the verdict does not depend on it.
     """
 
     value: float | None
@@ -79,7 +84,11 @@ class Score:
 
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = {"value": self.value, "passed": self.passed}
-        for name, value in (("answer", self.answer), ("explanation", self.explanation), ("error", self.error)):
+        for name, value in (
+            ("answer", self.answer),
+            ("explanation", self.explanation),
+            ("error", self.error),
+        ):
             if value:
                 data[name] = value
         if self.metadata:
@@ -93,17 +102,23 @@ class Score:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Score:
         return cls(
-            data["value"], data["passed"], data.get("answer"), data.get("explanation", ""), data.get("error"),
-            data.get("metadata", {}), Usage.from_dict(data["usage"]) if "usage" in data else NOTHING,
+            data["value"],
+            data["passed"],
+            data.get("answer"),
+            data.get("explanation", ""),
+            data.get("error"),
+            data.get("metadata", {}),
+            Usage.from_dict(data["usage"]) if "usage" in data else NOTHING,
             data.get("decides", True),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why there is no complete answer. `kind` is the TaskError's reason, or its type if it has no reason;
-    `resource` is the limit that ended the task, such as `output`. The verdict may be passed or failed anyway, see
-    `evaluator.batch.limited`."""
+    """The reason why there is no complete answer. `kind` is the TaskError's reason, or its type if
+    it has no reason; `resource` is the limit that ended the task, such as `output`. The verdict may
+    be passed or failed anyway, see `evaluator.batch.limited`.
+    """
 
     type: str
     kind: str
@@ -116,7 +131,9 @@ class Failure:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Failure:
-        return cls(data["type"], data["kind"], data["message"], data["retryable"], data.get("resource"))
+        return cls(
+            data["type"], data["kind"], data["message"], data["retryable"], data.get("resource")
+        )
 
 
 _COMPUTED_ID = re.compile(r"[0-9a-f]{16}(-[0-9]+)?")
@@ -127,12 +144,14 @@ _LABEL_CHARS = 60
 class SampleResult:
     """One sample evaluated once: a line of `results.jsonl`.
 
-    `identity` is the hash of everything that determines the answer (template, inputs, handler and model, epoch).
-    `epoch` counts from 1. `variant` names the handler or model among those that the batch compares. `duration_s` is
-    seconds from the start of the task to its end, without scoring and without waiting for the rate limiter; `started`
-    is an ISO time, UTC. `usage` is the task's own, without its scorers'. `cached_calls` were answered by the cache and
-    cost nothing. `task_file` is relative to the batch's folder. `parts` are the hashes that `identity` was made of,
-    `scored_by` is the hash of the scorers; with them a later session finds out what has changed.
+    `identity` is the hash of everything that determines the answer (template, inputs, handler and
+    model, epoch). `epoch` counts from 1. `variant` names the handler or model among those that the
+    batch compares. `duration_s` is seconds from the start of the task to its end, without scoring
+    and without waiting for the rate limiter; `started` is an ISO time, UTC. `usage` is the task's
+    own, without its scorers'. `cached_calls` were answered by the cache and cost nothing.
+    `task_file` is relative to the batch's folder. `parts` are the hashes that `identity` was made
+    of, `scored_by` is the hash of the scorers; with them a later session finds out what has
+    changed.
     """
 
     identity: str
@@ -162,28 +181,41 @@ class SampleResult:
 
     @property
     def title(self) -> str:
-        """The sample for a person: its id; for a row without an id its number, from 1, and its first words."""
+        """The sample for a person: its id; for a row without an id its number, from 1, and its
+        first words.
+        """
         if not _COMPUTED_ID.fullmatch(self.sample_id):
             return self.sample_id
-        words = next((" ".join(text.split()) for text in self.inputs.values() if isinstance(text, str)), "")
-        title = f"row {self.place + 1}: {words}" if words else f"row {self.place + 1}"
+        words = next(
+            (" ".join(text.split()) for text in self.inputs.values() if isinstance(text, str)), ""
+        )
+        if words:
+            title = f"row {self.place + 1}: {words}"
+        else:
+            title = f"row {self.place + 1}"
         return cut(title, _LABEL_CHARS)
 
     @property
     def label(self) -> str:
         """The title, and the computed id of a row without an id: unique in its batch."""
         title = self.title
-        return title if title == self.sample_id else f"{title} [{self.sample_id}]"
+        if title == self.sample_id:
+            return title
+        return f"{title} [{self.sample_id}]"
 
     @property
     def key(self) -> str:
-        """The cell of the batch that this fills; of several results with one key the last one counts."""
-        return key_of(self.sample_id, self.epoch, self.template, self.variant)
+        """The cell of the batch that this fills; of several results with one key the last one
+        counts.
+        """
+        return key_of(self.sample_id, self.epoch, template=self.template, variant=self.variant)
 
     @property
     def scoring_usage(self) -> Usage:
         used = [score.usage for score in self.scores.values() if score.usage is not NOTHING]
-        return sum(used, NOTHING) if used else NOTHING
+        if used:
+            return sum(used, NOTHING)
+        return NOTHING
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON object. Its first five members are short: an index reads only those."""
@@ -196,9 +228,14 @@ class SampleResult:
         }
         data.update(zip(_FIELDS, _field_values(self), strict=True))
         data["verdict"] = self.verdict.value
-        data["inputs"], data["metadata"], data["parts"] = dict(self.inputs), dict(self.metadata), dict(self.parts)
+        data["inputs"] = dict(self.inputs)
+        data["metadata"] = dict(self.metadata)
+        data["parts"] = dict(self.parts)
         data["scores"] = {name: score.to_dict() for name, score in self.scores.items()}
-        data["failure"] = None if self.failure is None else self.failure.to_dict()
+        if self.failure is None:
+            data["failure"] = None
+        else:
+            data["failure"] = self.failure.to_dict()
         data["usage"] = self.usage.non_zero()
         data["duration_s"] = round(self.duration_s, 6)
         data["warnings"] = list(self.warnings)
@@ -213,14 +250,18 @@ class SampleResult:
         values = dict(zip(_FIELDS, _members(data), strict=True))
         values["verdict"] = Verdict(data["verdict"])
         values["scores"] = {name: Score.from_dict(score) for name, score in data["scores"].items()}
-        values["failure"] = None if data["failure"] is None else Failure.from_dict(data["failure"])
+        if data["failure"] is None:
+            values["failure"] = None
+        else:
+            values["failure"] = Failure.from_dict(data["failure"])
         values["usage"] = Usage.from_dict(data["usage"])
         values["warnings"] = tuple(data["warnings"])
         return cls(**values)
 
 
 _FIELDS = tuple(each.name for each in fields(SampleResult))
-_field_values, _members = attrgetter(*_FIELDS), itemgetter(*_FIELDS)
+_field_values = attrgetter(*_FIELDS)
+_members = itemgetter(*_FIELDS)
 
 
 def key_of(sample_id: str, epoch: int, template: str, variant: str) -> str:
@@ -241,4 +282,6 @@ def verdict_of(failure: Failure | None, scores: Iterable[Score]) -> Verdict:
         return Verdict.UNSCORED
     if False in judged:
         return Verdict.FAILED
-    return Verdict.PASSED if len(judged) == len(seen) else Verdict.UNSCORED
+    if len(judged) == len(seen):
+        return Verdict.PASSED
+    return Verdict.UNSCORED

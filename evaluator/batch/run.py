@@ -1,4 +1,6 @@
-"""Runs a batch: `run_batch` plans it, runs or resumes it, summarises the results and checks the thresholds."""
+"""Runs a batch: `run_batch` plans it, runs or resumes it, summarises the results and checks the
+thresholds.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,18 @@ if TYPE_CHECKING:
 
 BATCHES = "batches"
 SHARD_IDS = 10**12
-"""Task ids of a shard begin at its number times this, so that the task files of all shards fit into one folder."""
+"""Task ids of a shard begin at its number times this, so that the task files of all shards fit into
+one folder.
+"""
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The summary of a batch and its folder. `ended` says how the session ended; `folder` is absolute."""
+    """The summary of a batch and its folder. `ended` says how the session ended; `folder` is
+    absolute.
+    """
 
     folder: Path
     ended: SessionEnd
@@ -62,8 +68,14 @@ class BatchResult:
 
     def __repr__(self) -> str:
         met = sum(threshold.met for threshold in self.thresholds)
-        thresholds = f", {met} of {len(self.thresholds)} thresholds met" if self.thresholds else ""
-        return f"<BatchResult, {self.ended.state}: {self.summary.counts}{thresholds}, in {str(self.folder)!r}>"
+        if self.thresholds:
+            thresholds = f", {met} of {len(self.thresholds)} thresholds met"
+        else:
+            thresholds = ""
+        return (
+            f"<BatchResult, {self.ended.state}: {self.summary.counts}{thresholds}, in "
+            f"{str(self.folder)!r}>"
+        )
 
     def __str__(self) -> str:
         return str(self.summary)
@@ -129,7 +141,8 @@ async def run_batch(
     display: Display | DisplayName | None = "auto",
     stop: Stop | None = None,
 ) -> BatchResult:
-    """Evaluates each row with each template, model and handler `epochs` times, and scores the answers.
+    """Evaluates each row with each template, model and handler `epochs` times, and scores the
+    answers.
 
     >>> from evaluator import Evaluator, run_batch_sync
     >>> rows = [{"question": "What is the symbol of iron?", "target": "Fe"}]
@@ -140,61 +153,81 @@ async def run_batch(
     >>> [sample.verdict.value for sample in result.results()]
     ['passed']
 
-    `rows`: a file (JSONL, JSON, CSV, TSV, Parquet), a list, an iterator, an async iterator, a data frame or a
-    `datasets.Dataset`. `evaluator`: without one, an `Evaluator()` is made and closed when the batch has ended.
+    `rows`: a file (JSONL, JSON, CSV, TSV, Parquet), a list, an iterator, an async iterator, a data
+    frame or a `datasets.Dataset`. `evaluator`: without one, an `Evaluator()` is made and closed
+    when the batch has ended.
 
-    `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`; `select` says which
-    rows. `answers`: the field with existing answers, which are scored without a call. `shuffle_choices`: a seed for the
-    order of each row's options; the target is moved along. `fewshot`: examples that the model sees before each row, see
-    `FewShot`. `scorers`: names, tables or functions. `metrics`: averages, or functions of all results. Each of `models`
-    is combined with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`. `count_as_failed`: types
-    and reasons of errors that count as failed answers. `limited`: whether an answer that a limit cut off is "scored"
-    like any other, "failed" or an "error". `cluster` and `group_by` name metadata fields, or are expressions over them:
-    equal values of `cluster` are not independent (clustered standard errors); numbers are shown for each value of
-    `group_by`. `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
+    `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`;
+    `select` says which rows. `answers`: the field with existing answers, which are scored without a
+    call. `shuffle_choices`: a seed for the order of each row's options; the target is moved along.
+    `fewshot`: examples that the model sees before each row, see `FewShot`. `scorers`: names, tables
+    or functions. `metrics`: averages, or functions of all results. Each of `models` is combined
+    with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`.
+    `count_as_failed`: types and reasons of errors that count as failed answers. `limited`: whether
+    an answer that a limit cut off is "scored" like any other, "failed" or an "error". `cluster` and
+    `group_by` name metadata fields, or are expressions over them: equal values of `cluster` are not
+    independent (clustered standard errors); numbers are shown for each value of `group_by`.
+    `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
 
-    Everything is stored in the folder `output` (default: a new one in `batches/`): results as they arrive, task files,
-    manifest, summary. `resume` continues the batch in that folder; `retry_errors` runs samples again that ended with an
-    error; `repair` removes damaged results, whose samples are evaluated again, and accepts a changed manifest;
-    `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them again, "keep"
-    them; `unfinished`: what to do about a side effect without a recorded end, see `Evaluator.resume`. `cache`: a file
-    of responses. `engine`: "local" (default), "processes", "ray" or your own; `workers`: the number of processes, for
-    "ray" on each node. `sandbox`: as for `Evaluator`. `display`: "auto" (live progress on a terminal and in a notebook,
-    else nothing), "live", "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples in
-    flight; cancelling the call cancels them. The folder then says that the session was stopped.
+    Everything is stored in the folder `output` (default: a new one in `batches/`): results as they
+    arrive, task files, manifest, summary. `resume` continues the batch in that folder;
+    `retry_errors` runs samples again that ended with an error; `repair` removes damaged results,
+    whose samples are evaluated again, and accepts a changed manifest;
+    `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them
+    again, "keep" them; `unfinished`: what to do about a side effect without a recorded end, see
+    `Evaluator.resume`. `cache`: a file of responses. `engine`: "local" (default), "processes",
+    "ray" or your own; `workers`: the number of processes, for "ray" on each node. `sandbox`: as for
+    `Evaluator`. `display`: "auto" (live progress on a terminal and in a notebook, else nothing),
+    "live", "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples
+    in flight; cancelling the call cancels them. The folder then says that the session was stopped.
 
-    Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a result with an error.
-    Raises: UsageError, TemplateError or ConfigurationError, before anything runs, for anything that cannot be used;
-    UsageError later, for a row that cannot be read, after the samples in flight; RecordError, for a folder that cannot
-    be used or written; TaskBusy, if another process works on it.
+    Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a
+    result with an error.
+    Raises: UsageError, TemplateError or ConfigurationError, before anything runs, for anything that
+    cannot be used; UsageError later, for a row that cannot be read, after the samples in flight;
+    RecordError, for a folder that cannot be used or written; TaskBusy, if another process works on
+    it.
     """
-    given = {name: value for name, value in locals().items() if name not in ("templates", "rows", "evaluator")}
+    given = {
+        name: value
+        for name, value in locals().items()
+        if name not in ("templates", "rows", "evaluator")
+    }
     options = BatchOptions(**given)
     from evaluator.interpreter.evaluator import Evaluator
 
     if evaluator is not None:
         if not isinstance(evaluator, Evaluator):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"evaluator is {type_of(evaluator)}, expected an Evaluator")
-        return await run_plan(evaluator, make_plan(evaluator, templates, rows, options))
+        return await run_plan(
+            evaluator, make_plan(evaluator, templates, rows=rows, options=options)
+        )
     async with Evaluator(tasks_dir=None) as own:
-        return await run_plan(own, make_plan(own, templates, rows, options))
+        return await run_plan(own, make_plan(own, templates, rows=rows, options=options))
 
 
-def _sync_form(function: Callable[_Arguments, Coroutine[Any, Any, _Result]]) -> Callable[_Arguments, _Result]:
+def _sync_form(
+    function: Callable[_Arguments, Coroutine[Any, Any, _Result]],
+) -> Callable[_Arguments, _Result]:
     @wraps(function)
     def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         return run_sync(function(*args, **kwargs))
 
     call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
-    call.__doc__ = f"`{function.__name__}` for code that is not async; also works inside a running event loop."
+    call.__doc__ = (
+        f"`{function.__name__}` for code that is not async; also works inside a running event loop."
+    )
     return call
 
 
 run_batch_sync = _sync_form(run_batch)
 
 
-async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str, Any] | None = None) -> BatchResult:
-    """Runs everything in `plan` that has no result in its folder yet. The manifest stores `arguments`.
+async def run_plan(
+    evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str, Any] | None = None
+) -> BatchResult:
+    """Runs everything in `plan` that has no result in its folder yet. The manifest stores
+    `arguments`.
 
     Raises: as `run_batch`.
     """
@@ -205,34 +238,70 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         raise UsageError("resume continues the batch in a folder: name it as output")
     plan, notices = _fit_to_machine(plan)
     options = plan.options
-    path = _absolute(given_path(options.output or new_folder(plan.name, shard_of(options.select)), "output"))
-    engine = make_engine(options.engine, options.limits.concurrency, options.workers)
+    path = _absolute(
+        given_path(options.output or new_folder(plan.name, shard_of(options.select)), "output")
+    )
+    engine = make_engine(options.engine, options.limits.concurrency, workers=options.workers)
     exists = options.resume and (path / "manifest.json").exists()
-    with BatchFolder.open(path, repair=options.repair) if exists else BatchFolder.create(path) as folder:
-        before = folder.manifest(repair=options.repair) if exists else {}
+    with (
+        BatchFolder.open(path, repair=options.repair)
+        if exists
+        else BatchFolder.create(path) as folder
+    ):
+        if exists:
+            before = folder.manifest(repair=options.repair)
+        else:
+            before = {}
         if exists and before.get("shard") != options.select.shard:
-            have, want = before.get("shard") or "all rows", options.select.shard or "all rows"
-            raise UsageError(f"{path}: holds the batch of shard {have}, not {want}; name another folder")
-        manifest = sign(make_manifest(plan, evaluator, arguments or {}))
+            have = before.get("shard") or "all rows"
+            want = options.select.shard or "all rows"
+            raise UsageError(
+                f"{path}: holds the batch of shard {have}, not {want}; name another folder"
+            )
+        manifest = sign(make_manifest(plan, evaluator, arguments=arguments or {}))
         started = now()
         sessions = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
-        manifest |= {"created": before.get("created", started), "state": "running", "total": plan.total}
-        manifest |= {"settings": before.get("settings", {}) | manifest["settings"], "sessions": sessions}
+        manifest |= {
+            "created": before.get("created", started),
+            "state": "running",
+            "total": plan.total,
+        }
+        manifest |= {
+            "settings": before.get("settings", {}) | manifest["settings"],
+            "sessions": sessions,
+        }
         folder.write_manifest(manifest)
         tally = Tally()
         try:
-            ended = await _run_session(evaluator, plan, folder, engine, before, tally, notices)
+            ended = await _run_session(
+                evaluator,
+                plan,
+                folder=folder,
+                engine=engine,
+                before=before,
+                tally=tally,
+                notices=notices,
+            )
             folder.sync()
         except BaseException as error:
-            # `error` is raised even if the manifest cannot be written. There is no summary, because a cancelled call
-            # has to end soon.
+            # `error` is raised even if the manifest cannot be written. There is no summary, because
+            # a cancelled call has to end soon.
             state, reason = interrupted_state(error)
             sessions[-1] |= {"ended": now(), "state": state, "reason": reason, "ran": tally.ran}
             with suppress(EvaluatorError, OSError):
                 folder.write_manifest(manifest | {"state": state})
             raise
-        sessions[-1] |= {"ended": now(), "state": ended.state, "reason": ended.reason, "ran": ended.ran}
-        manifest |= {"state": ended.state, "total": ended.total, "left_out": sorted(ended.stale | ended.orphans)}
+        sessions[-1] |= {
+            "ended": now(),
+            "state": ended.state,
+            "reason": ended.reason,
+            "ran": ended.ran,
+        }
+        manifest |= {
+            "state": ended.state,
+            "total": ended.total,
+            "left_out": sorted(ended.stale | ended.orphans),
+        }
         folder.write_manifest(manifest)
         folder.write_changed(ended.counts.explained)
         summary = open_batch(path).summarise(plan.metrics)
@@ -242,31 +311,44 @@ async def run_plan(evaluator: Evaluator, plan: BatchPlan, arguments: Mapping[str
         if ended.error is not None:
             raise ended.error
         # The thresholds of a shard are those of its whole batch.
-        thresholds = () if options.select.shard else check_thresholds(summary, plan.thresholds)
-        return BatchResult(path, ended, summary, tuple(thresholds))
+        if options.select.shard:
+            thresholds = ()
+        else:
+            thresholds = check_thresholds(summary, plan.thresholds)
+        return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
 
 
 def _metric_values(summary: BatchSummary, folder: BatchFolder) -> dict[str, Any]:
-    """The values of metrics as the manifest stores them, with the size of the results that they belong to."""
+    """The values of metrics as the manifest stores them, with the size of the results that they
+    belong to.
+    """
     groups = [
-        [group.template, group.variant, {name: value.to_dict() for name, value in group.metrics.items()}]
+        [
+            group.template,
+            group.variant,
+            {name: value.to_dict() for name, value in group.metrics.items()},
+        ]
         for group in summary.groups
     ]
     return {"bytes": folder.size, "groups": groups}
 
 
 def _fit_to_machine(plan: BatchPlan) -> tuple[BatchPlan, list[str]]:
-    """`plan` with a concurrency that the limit on open files allows, and notices about what was changed.
+    """`plan` with a concurrency that the limit on open files allows, and notices about what was
+    changed.
 
-    Raises the soft limit as far as needed. The samples of other engines than "local" are not in this process.
+    Raises the soft limit as far as needed. The samples of other engines than "local" are not in
+    this process.
     """
-    options, wanted = plan.options, plan.options.limits.concurrency
+    wanted = plan.options.limits.concurrency
+    options = plan.options
     fitting = fit_concurrency(wanted)
     if fitting == wanted or options.engine not in (None, "local"):
         return plan, []
     limits = replace(options.limits, concurrency=fitting)
     notice = (
-        f"evaluating {fitting} samples at once instead of {wanted}: this process may open no more files; for more, "
+        f"evaluating {fitting} samples at once instead of {wanted}: this process may open no more "
+        "files; for more, "
         "raise the hard limit (ulimit -Hn)"
     )
     return replace(plan, options=replace(options, limits=limits)), [notice]
@@ -278,43 +360,68 @@ def _absolute(path: str | Path) -> Path:
 
 
 def _has_all_results(before: Mapping[str, Any], results: int) -> bool:
-    """Whether every task of the earlier sessions has its result; `results` is how many results there are."""
-    sessions, total = before.get("sessions", []), before.get("total")
-    return not sessions or (sessions[-1].get("state") == "complete" and isinstance(total, int) and results >= total)
+    """Whether every task of the earlier sessions has its result; `results` is how many results
+    there are.
+    """
+    sessions = before.get("sessions", [])
+    total = before.get("total")
+    return not sessions or (
+        sessions[-1].get("state") == "complete" and isinstance(total, int) and results >= total
+    )
 
 
 async def _run_session(
-    evaluator: Evaluator, plan: BatchPlan, folder: BatchFolder, engine: Engine, before: Mapping[str, Any], tally: Tally,
+    evaluator: Evaluator,
+    plan: BatchPlan,
+    folder: BatchFolder,
+    engine: Engine,
+    before: Mapping[str, Any],
+    tally: Tally,
     notices: Sequence[str],
-) -> SessionEnd:  # fmt: skip
-    options, limits = plan.options, plan.options.limits
+) -> SessionEnd:
+    limits = plan.options.limits
+    options = plan.options
     pace = Pace(
         concurrency=limits.concurrency,
         requests_per_minute=limits.requests_per_minute,
         tokens_per_minute=limits.tokens_per_minute,
     )
-    budget = BatchBudget(max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens, max_seconds=limits.max_time)
+    budget = BatchBudget(
+        max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens, max_seconds=limits.max_time
+    )
     limiter = RateLimiter(pace, budget=budget)
     earlier = folder.index()
-    stop, display = options.stop or Stop(), SafeDisplay(make_display(options.display))
+    stop = options.stop or Stop()
+    display = SafeDisplay(make_display(options.display))
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
             evaluator.with_limiter(limiter, folder.tasks, options.cache, [folder.path])
         )
-        store, part = own.services.store, shard_of(options.select)
+        store = own.services.store
+        part = shard_of(options.select)
         if store is not None and part is not None:
             store.skip_to(part.number * SHARD_IDS)
         unrecorded: dict[str, int] = {}
-        if store is not None and (options.retry_errors or not _has_all_results(before, len(earlier))):
+        if store is not None and (
+            options.retry_errors or not _has_all_results(before, len(earlier))
+        ):
             unrecorded = find_unrecorded(store, earlier)
         worker = Worker(
-            own, plan.scorers, lambda: None if limiter.refused is None else str(limiter.refused),
-            options.count_as_failed, options.limited, unrecorded, options.unfinished,
-        )  # fmt: skip
+            own,
+            plan.scorers,
+            budget_ended=lambda: None if limiter.refused is None else str(limiter.refused),
+            count_as_failed=options.count_as_failed,
+            limited=options.limited,
+            unrecorded=unrecorded,
+            unfinished=options.unfinished,
+        )
         for line in (*plan.notices, *notices):
             display.show("notice", line)
         if folder.torn_bytes:
-            display.show("notice", f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes")
+            display.show(
+                "notice",
+                f"{folder.path}: removed an incomplete last line of {folder.torn_bytes} bytes",
+            )
         if folder.damaged_lines:
             moved = f"moved {folder.damaged_lines} damaged results to {DAMAGED}"
             display.show("notice", f"{folder.path}: {moved}; their samples are pending")
@@ -322,17 +429,30 @@ async def _run_session(
         reason = "the batch was stopped before it was this call's turn"
         stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
         with own.services.tracer.batch(plan.name) as span:
-            ended = await Session(plan, folder, worker, limiter, engine, stop, display, tally).run(earlier)
+            ended = await Session(
+                plan,
+                folder,
+                worker=worker,
+                limiter=limiter,
+                engine=engine,
+                stop=stop,
+                display=display,
+                tally=tally,
+            ).run(earlier)
             span.set_result(ended)
         return ended
 
 
 def new_folder(name: str, shard: Shard | None = None) -> Path:
     """`batches/NAME-DATE-TIME`, with a number appended if that exists already."""
-    name = name if shard is None else f"{name[:40]}-shard-{shard.number}-of-{shard.of}"
+    if shard is None:
+        name = name
+    else:
+        name = f"{name[:40]}-shard-{shard.number}-of-{shard.of}"
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:60] or "batch"
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    path, number = Path(BATCHES) / f"{word}-{stamp}", 1
+    path = Path(BATCHES) / f"{word}-{stamp}"
+    number = 1
     while path.exists():
         number += 1
         path = Path(BATCHES) / f"{word}-{stamp}-{number}"

@@ -1,9 +1,11 @@
-"""One session of a batch: evaluates the samples that have no result yet and writes each result as it arrives.
+"""One session of a batch: evaluates the samples that have no result yet and writes each result as
+it arrives.
 
-A session ends when no work is left, or earlier: a stop was requested (samples in flight are finished), the budget is
-spent, this machine cannot continue, the engine has lost all processes, or the same error came too often in a row. The
-first two also end a wait for the next row of an asynchronous iterator. A later session does the rest and nothing else.
-A session that was cancelled or killed leaves its task files: the samples that were in flight continue from them.
+A session ends when no work is left, or earlier: a stop was requested (samples in flight are
+finished), the budget is spent, this machine cannot continue, the engine has lost all processes, or
+the same error came too often in a row. The first two also end a wait for the next row of an
+asynchronous iterator. A later session does the rest and nothing else. A session that was cancelled
+or killed leaves its task files: the samples that were in flight continue from them.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)?|0x[0-9a-f]+")
 class SessionEnd:
     """The end of a session.
 
-    `ran` results were added. `total` samples are wanted; None if unknown, because the rows were not read to their end.
-    `stale` are the keys of results whose question has changed, `orphans` those of results that no row asks for.
-    `error` is why reading the rows failed.
+    `ran` results were added. `total` samples are wanted; None if unknown, because the rows were not
+    read to their end. `stale` are the keys of results whose question has changed, `orphans` those
+    of results that no row asks for. `error` is why reading the rows failed.
     """
 
     state: State
@@ -74,18 +76,29 @@ class Session:
     _wait: asyncio.Timeout | None = None
 
     async def run(self, earlier: dict[str, ResultEntry]) -> SessionEnd:
-        """Evaluates the samples that have no result in `earlier`. A row that cannot be read ends the session after the
-        samples in flight; it is the `error` of the returned SessionEnd.
+        """Evaluates the samples that have no result in `earlier`. A row that cannot be read ends
+        the session after the samples in flight; it is the `error` of the returned SessionEnd.
 
-        Cancelling it cancels the samples in flight. Raises: RecordError, if a result cannot be written.
+        Cancelling it cancels the samples in flight. Raises: RecordError, if a result cannot be
+        written.
         """
         options = self.plan.options
         pending = PendingWork(
-            self.plan.cells, options.epochs, earlier, self.folder.read_at, self.tally.keep, self.plan.scoring_part,
-            options.retry_errors, options.on_changed, self.folder.manifest().get("settings", {}),
-        )  # fmt: skip
+            self.plan.cells,
+            options.epochs,
+            earlier=earlier,
+            read_result=self.folder.read_at,
+            on_kept=self.tally.keep,
+            scoring_part=self.plan.scoring_part,
+            retry_errors=options.retry_errors,
+            on_changed=options.on_changed,
+            settings=self.folder.manifest().get("settings", {}),
+        )
         self.tally.total = self.plan.total
-        is_retried = {Verdict.ERROR} if options.retry_errors else set[Verdict]()
+        if options.retry_errors:
+            is_retried = {Verdict.ERROR}
+        else:
+            is_retried = set[Verdict]()
         self.tally.earlier = sum(entry.verdict not in is_retried for entry in earlier.values())
         rows = aiter(self.plan.rows)
         work = pending.work(rows)
@@ -94,7 +107,10 @@ class Session:
         try:
             with self.stop.calling(partial(_call_in, asyncio.get_running_loop(), self._end_wait)):
                 await self.engine.run(
-                    self.worker, lambda: self._next(work), self._finish, lambda: self.stop.state is not None
+                    self.worker,
+                    lambda: self._next(work),
+                    self._finish,
+                    lambda: self.stop.state is not None,
                 )
             total = self.tally.total = await self._count_rest(work, pending.counts)
             self.tally.earlier = 0
@@ -111,16 +127,27 @@ class Session:
             self.folder.write_progress(None)
             await work.aclose()
             await rows.aclose()
-        state, snapshot = self._state(total), self._snapshot()
+        state = self._state(total)
+        snapshot = self._snapshot()
         self.display.show("end", snapshot, state)
         return SessionEnd(
-            state, self.stop.reason, self.tally.ran, total, pending.counts, snapshot,
-            frozenset(pending.stale), frozenset(earlier), self._error,
-        )  # fmt: skip
+            state,
+            self.stop.reason,
+            ran=self.tally.ran,
+            total=total,
+            counts=pending.counts,
+            snapshot=snapshot,
+            stale=frozenset(pending.stale),
+            orphans=frozenset(earlier),
+            error=self._error,
+        )
 
     async def _next(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
         """The next work, as soon as the limiter has room for one more sample; None at the end."""
-        found = await self._read(work) if self.stop.state is None else None
+        if self.stop.state is None:
+            found = await self._read(work)
+        else:
+            found = None
         if found is None:
             return None
         await self.limiter.start_sample()
@@ -135,7 +162,9 @@ class Session:
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            self._error = UsageError("reading the rows raised CancelledError, but nobody cancelled the batch")
+            self._error = UsageError(
+                "reading the rows raised CancelledError, but nobody cancelled the batch"
+            )
             self._error.__cause__ = error
         except Exception as error:
             self._error = error
@@ -148,7 +177,8 @@ class Session:
         max_time = self.plan.options.limits.max_time
         if self._ends_at is None and max_time is not None:
             self._ends_at = asyncio.get_running_loop().time() + max_time
-        found, wait = None, asyncio.timeout_at(self._ends_at)
+        found = None
+        wait = asyncio.timeout_at(self._ends_at)
         self._wait = wait
         try:
             async with wait:
@@ -173,7 +203,8 @@ class Session:
     def _finish(self, done: WorkResult) -> None:
         self.limiter.end_sample()
         if done.result is None:
-            # Without a call that the limiter rejected, it is this machine that could not do the work.
+            # Without a call that the limiter rejected, it is this machine that could not do the
+            # work.
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
         store = self.worker.evaluator.services.store
@@ -191,7 +222,9 @@ class Session:
         self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)
         limit = self.plan.options.limits.stop_after
         if limit and self._repeated[1] >= limit:
-            self.stop.ask("repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}")
+            self.stop.ask(
+                "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
+            )
 
     async def _count_rest(self, work: AsyncGenerator[WorkItem], counts: Counts) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
@@ -219,14 +252,25 @@ class Session:
 
     def _progress(self, snapshot: Snapshot) -> Mapping[str, Any]:
         """What another process may show of this session."""
-        limits = {name: value for name, value in asdict(self.plan.options.limits).items() if value is not None}
+        limits = {
+            name: value
+            for name, value in asdict(self.plan.options.limits).items()
+            if value is not None
+        }
         return {"at": time.time(), "stop": self.stop.reason, "limits": limits, **snapshot.to_dict()}
 
     def _snapshot(self) -> Snapshot:
         endpoints = [
-            EndpointStatus(each.label, each.in_flight, each.limit, each.waiting, host_of(each.endpoint), each.held_s)
+            EndpointStatus(
+                each.label,
+                each.in_flight,
+                limit=each.limit,
+                waiting=each.waiting,
+                host=host_of(each.endpoint),
+                held_s=each.held_s,
+            )
             for each in self.limiter.state()
-        ]  # fmt: skip
+        ]
         return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints))
 
 
@@ -244,7 +288,9 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 
 def _is_cancelled() -> bool:
-    """Whether the current task is being cancelled; an awaited object may also raise CancelledError on its own."""
+    """Whether the current task is being cancelled; an awaited object may also raise CancelledError
+    on its own.
+    """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -258,7 +304,8 @@ def kind_of_error(result: SampleResult) -> str:
 
 
 def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dict[str, int]:
-    """Task files of samples and of their judges that no result refers to: label → the newest task's id.
+    """Task files of samples and of their judges that no result refers to: label → the newest task's
+    id.
 
     For a sample that ended with an error, those of a further try that was interrupted.
     """

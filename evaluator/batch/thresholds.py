@@ -1,13 +1,16 @@
-"""Thresholds that a batch has to meet: `accuracy >= 0.8`, `mean(f1)[variant=small] >= 50%`, `cost <= 2`.
+"""Thresholds that a batch has to meet: `accuracy >= 0.8`, `mean(f1)[variant=small] >= 50%`, `cost
+<= 2`.
 
-A threshold is incomplete, and not met, if results are pending or their number is unknown, if errors reduce the results
-that the number is based on, or if the number is unknown. A threshold that a batch can never decide is refused before
-the batch runs.
+A threshold is incomplete, and not met, if results are pending or their number is unknown, if errors
+reduce the results that the number is based on, or if the number is unknown. A threshold that a
+batch can never decide is refused before the batch runs.
 
-    METRIC [ "(" SCORER or COUNT ")" ] [ "[" template=NAME, variant=NAME "]" ] OPERATOR NUMBER [ "%" ]
+    METRIC [ "(" SCORER or COUNT ")" ] [ "[" template=NAME, variant=NAME "]" ] OPERATOR NUMBER [ "%"
+    ]
 
-Without a scope, accuracy and other shares and means have to meet the threshold for every template and variant, so that
-a good one does not hide a bad one. Counts, the share of errors, cost and durations are those of the whole batch.
+Without a scope, accuracy and other shares and means have to meet the threshold for every template
+and variant, so that a good one does not hide a bad one. Counts, the share of errors, cost and
+durations are those of the whole batch.
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from evaluator.batch.summary import Amount, BatchSummary, GroupSummary, Percentiles, ReducedScore, VerdictCounts
+from evaluator.batch.summary import (
+    Amount,
+    BatchSummary,
+    GroupSummary,
+    Percentiles,
+    ReducedScore,
+    VerdictCounts,
+)
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, duration_text, listed
 
@@ -86,24 +96,35 @@ class Threshold:
 
     @property
     def reducer(self) -> str | None:
-        """The reducer of epochs that the threshold needs: pass@k or pass^k, None for other metrics."""
-        return self.metric if _PASSES.fullmatch(self.metric) else None
+        """The reducer of epochs that the threshold needs: pass@k or pass^k, None for other
+        metrics.
+        """
+        if _PASSES.fullmatch(self.metric):
+            return self.metric
+        return None
 
     def __str__(self) -> str:
-        scorer = f"({self.scorer})" if self.scorer is not None else ""
+        if self.scorer is not None:
+            scorer = f"({self.scorer})"
+        else:
+            scorer = ""
         scope = ", ".join(
             f"{name}={value}"
             for name, value in (("template", self.template), ("variant", self.variant))
             if value is not None
         )
-        return f"{self.metric}{scorer}{f'[{scope}]' if scope else ''} {self.operator} {self.value:.12g}"
+        return (
+            f"{self.metric}{scorer}{f'[{scope}]' if scope else ''} {self.operator} "
+            f"{self.value:.12g}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdResult:
     """Whether a threshold is met. `value`, None if unknown, is based on `n` of `of` results.
 
-    `where` is the template and variant, empty for the whole batch; `reason` is empty if the threshold is met.
+    `where` is the template and variant, empty for the whole batch; `reason` is empty if the
+    threshold is met.
     """
 
     threshold: Threshold
@@ -123,16 +144,24 @@ class ThresholdResult:
 
     def __str__(self) -> str:
         where = f" for {self.where}" if self.where else ""
-        value = "unknown" if self.value is None else f"{self.value:.6g}"
+        if self.value is None:
+            value = "unknown"
+        else:
+            value = f"{self.value:.6g}"
         if self.value is not None and self.threshold.metric in _DURATIONS:
             value = duration_text(self.value)
         reason = f": {self.reason}" if self.reason else ""
-        return f"{self.status.value}: {self.threshold}{where}: {value} ({self.n:,} of {self.of:,}){reason}"
+        return (
+            f"{self.status.value}: {self.threshold}{where}: {value} ({self.n:,} of "
+            f"{self.of:,}){reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """`unknown`: why there is no value. `faults`: the number of results on which the scorer failed."""
+    """`unknown`: why there is no value. `faults`: the number of results on which the scorer
+    failed.
+    """
 
     value: float | None
     n: int
@@ -148,11 +177,16 @@ def parse_threshold(text: str) -> Threshold:
     """
     found = _THRESHOLD.fullmatch(text)
     if found is None:
-        raise UsageError(f"{text!r} is not a threshold; write METRIC OPERATOR NUMBER, such as accuracy >= 0.8")
-    metric, scorer = found["metric"], found["argument"] or None
+        raise UsageError(
+            f"{text!r} is not a threshold; write METRIC OPERATOR NUMBER, such as accuracy >= 0.8"
+        )
+    metric = found["metric"]
+    scorer = found["argument"] or None
     plain = _PASSES.fullmatch(metric)
     if not plain and metric not in (*_OF_PASSED, *_OF_SCORER, *_OF_RESULTS, *_OF_METRIC):
-        raise UsageError(f"unknown metric {metric!r} in {text!r}; expected one of {', '.join(METRICS)}")
+        raise UsageError(
+            f"unknown metric {metric!r} in {text!r}; expected one of {', '.join(METRICS)}"
+        )
     if metric in _OF_SCORER and scorer is None:
         raise UsageError(f"{text!r}: {metric} needs a scorer; write {metric}(SCORER)")
     if metric in _OF_METRIC and scorer is None:
@@ -162,7 +196,9 @@ def parse_threshold(text: str) -> Threshold:
     value = float(found["value"]) / (100 if found["percent"] else 1)
     if not math.isfinite(value):
         raise UsageError(f"{text!r}: {found['value']} is too large")
-    return Threshold(metric, found["operator"], value, scorer, **_scope(text, found["scope"]))
+    return Threshold(
+        metric, found["operator"], value=value, scorer=scorer, **_scope(text, found["scope"])
+    )
 
 
 def check_fit(
@@ -175,34 +211,43 @@ def check_fit(
     bounded: Collection[str] = (),
     metrics: Collection[str] = (),
 ) -> tuple[str, ...] | None:
-    """Checks that a batch can decide `thresholds`, before it runs. Returns: the reducers that it needs.
+    """Checks that a batch can decide `thresholds`, before it runs. Returns: the reducers that it
+    needs.
 
-    The batch has `scorers`, a result for each of `cells` (template, variant) and `epochs`, and is reduced by
-    `reducers` (see `summarise`); `metrics` are the names of its metrics. Scorers in `bounded` give only values in
-    [0, 1], and so do their means.
+    The batch has `scorers`, a result for each of `cells` (template, variant) and `epochs`, and is
+    reduced by `reducers` (see `summarise`); `metrics` are the names of its metrics. Scorers in
+    `bounded` give only values in [0, 1], and so do their means.
 
     Returns: `reducers` and those that thresholds name; None if there are none.
-    Raises: UsageError, for a scorer, template or variant that the batch does not have (with the nearest name), for k
-    above `epochs`, also in `reducers`, for a share that is outside 0 and 1 or never met, and if no scorer judges.
+    Raises: UsageError, for a scorer, template or variant that the batch does not have (with the
+    nearest name), for k above `epochs`, also in `reducers`, for a share that is outside 0 and 1 or
+    never met, and if no scorer judges.
     """
     needed: dict[str, None] = {}
     for name in reducers or ():
-        _check_epochs("reducers", name, epochs)
+        _check_epochs("reducers", name, epochs=epochs)
     for threshold in thresholds:
         if threshold.metric in _OF_METRIC:
-            _check_known("metric", threshold, metrics)
+            _check_known("metric", threshold, known=metrics)
         else:
             _check_judged(threshold, scorers)
         _check_scope(threshold, cells)
         if threshold.reducer is not None:
-            _check_epochs(str(threshold), threshold.reducer, epochs)
+            _check_epochs(str(threshold), threshold.reducer, epochs=epochs)
             needed[threshold.reducer] = None
         is_bounded = threshold.metric not in _OF_METRIC and threshold.scorer in bounded
         if threshold.metric in _SHARES or threshold.reducer is not None or is_bounded:
             _check_share(threshold)
     if reducers is None:
-        reducers = None if not needed else ["mean"] if epochs > 1 else []
-    return None if reducers is None else tuple(dict.fromkeys((*reducers, *needed)))
+        if not needed:
+            reducers = None
+        elif epochs > 1:
+            reducers = ["mean"]
+        else:
+            reducers = []
+    if reducers is None:
+        return None
+    return tuple(dict.fromkeys((*reducers, *needed)))
 
 
 def _check_epochs(where: str, name: str, epochs: int) -> None:
@@ -214,7 +259,7 @@ def _check_epochs(where: str, name: str, epochs: int) -> None:
 
 def _check_judged(threshold: Threshold, scorers: Collection[str]) -> None:
     if threshold.scorer is not None:
-        _check_known("scorer", threshold, scorers)
+        _check_known("scorer", threshold, known=scorers)
     if not scorers and (threshold.metric in _OF_PASSED or threshold.reducer is not None):
         raise UsageError(f"{threshold}: the batch has no scorer, so no result passes or fails")
 
@@ -240,35 +285,45 @@ def _check_scope(threshold: Threshold, cells: Collection[tuple[str, str]]) -> No
         and (threshold.template, threshold.variant) not in cells
     ):
         raise UsageError(
-            f"{threshold}: the batch does not have the template {threshold.template!r} with {threshold.variant!r}"
+            f"{threshold}: the batch does not have the template {threshold.template!r} with "
+            f"{threshold.variant!r}"
         )
 
 
 def _check_share(threshold: Threshold) -> None:
     if not 0 <= threshold.value <= 1:
-        hint = f"; did you mean {threshold.value:.6g}%?" if 2 <= threshold.value <= 100 else ""
+        if 2 <= threshold.value <= 100:
+            hint = f"; did you mean {threshold.value:.6g}%?"
+        else:
+            hint = ""
         raise UsageError(f"{threshold}: {threshold.metric} is between 0 and 1{hint}")
     if (threshold.operator, threshold.value) in ((">", 1), ("<", 0)):
-        raise UsageError(f"{threshold}: this is never met, as {threshold.metric} is between 0 and 1")
+        raise UsageError(
+            f"{threshold}: this is never met, as {threshold.metric} is between 0 and 1"
+        )
 
 
 def check_thresholds(
     summary: BatchSummary, thresholds: Sequence[Threshold], *, allow_errors: bool = False
 ) -> list[ThresholdResult]:
-    """One result per threshold; for shares and means without a scope the worst of all groups, incomplete before missed.
+    """One result per threshold; for shares and means without a scope the worst of all groups,
+    incomplete before missed.
 
-    Errors make a threshold incomplete unless they are allowed, by `allow_errors` or by a threshold on `errors` or
-    `error_rate` of the same results. Pending results, an unknown total and an `unfinished` summary always do.
+    Errors make a threshold incomplete unless they are allowed, by `allow_errors` or by a threshold
+    on `errors` or `error_rate` of the same results. Pending results, an unknown total and an
+    `unfinished` summary always do.
 
-    Raises: UsageError, if a threshold names a template, variant, scorer or reducer that the summary does not have, with
-    those that it has.
+    Raises: UsageError, if a threshold names a template, variant, scorer or reducer that the summary
+    does not have, with those that it has.
     """
-    on_errors = [threshold for threshold in thresholds if threshold.metric in ("errors", "error_rate")]
+    on_errors = [
+        threshold for threshold in thresholds if threshold.metric in ("errors", "error_rate")
+    ]
 
     def allowed(group: GroupSummary | None) -> bool:
         return allow_errors or any(_holds_for(threshold, group) for threshold in on_errors)
 
-    return [_check(summary, threshold, allowed) for threshold in thresholds]
+    return [_check(summary, threshold, allowed=allowed) for threshold in thresholds]
 
 
 def _scope(text: str, scope: str | None) -> dict[str, str]:
@@ -276,14 +331,22 @@ def _scope(text: str, scope: str | None) -> dict[str, str]:
     for part in (scope or "").split(",") if scope is not None else ():
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value or name not in ("template", "variant") or name in found:
-            raise UsageError(f"{text!r}: [{scope}] is not a scope; write [template=NAME, variant=NAME] or one of them")
+            raise UsageError(
+                f"{text!r}: [{scope}] is not a scope; write [template=NAME, variant=NAME] or one "
+                "of them"
+            )
         found[name] = value
     return found
 
 
 def _holds_for(threshold: Threshold, group: GroupSummary | None) -> bool:
-    """Whether a threshold includes all results of a group; of the whole batch, if `group` is None."""
-    template, variant = (None, None) if group is None else (group.template, group.variant)
+    """Whether a threshold includes all results of a group; of the whole batch, if `group` is
+    None.
+    """
+    if group is None:
+        template, variant = (None, None)
+    else:
+        template, variant = (group.template, group.variant)
     return threshold.template in (None, template) and threshold.variant in (None, variant)
 
 
@@ -292,13 +355,34 @@ def _check(
 ) -> ThresholdResult:
     if threshold.template is None and threshold.variant is None:
         if threshold.metric in _OF_RESULTS:
-            found = _total(threshold.metric, summary, summary.counts, summary.durations)
-            return _judged(threshold, found, summary, None, allowed(None))
+            found = _total(
+                threshold.metric, summary, counts=summary.counts, durations=summary.durations
+            )
+            return _judged(
+                threshold, found, summary=summary, group=None, errors_allowed=allowed(None)
+            )
         if not summary.groups:
             reason = "; ".join(filter(None, (summary.unfinished, "there is no result")))
-            return ThresholdResult(threshold, ThresholdStatus.INCOMPLETE, None, 0, summary.counts.total, "", reason)
+            return ThresholdResult(
+                threshold,
+                ThresholdStatus.INCOMPLETE,
+                value=None,
+                n=0,
+                of=summary.counts.total,
+                where="",
+                reason=reason,
+            )
     groups = _groups(summary, threshold)
-    results = [_judged(threshold, _of_group(group, threshold), summary, group, allowed(group)) for group in groups]
+    results = [
+        _judged(
+            threshold,
+            _of_group(group, threshold),
+            summary=summary,
+            group=group,
+            errors_allowed=allowed(group),
+        )
+        for group in groups
+    ]
     return min(results, key=lambda result: (_ORDER[result.status], _margin(result)))
 
 
@@ -306,28 +390,46 @@ _ORDER = {ThresholdStatus.INCOMPLETE: 0, ThresholdStatus.MISSED: 1, ThresholdSta
 
 
 def _margin(result: ThresholdResult) -> float:
-    """The distance from the threshold, positive on the right side, so that the smallest is the worst."""
+    """The distance from the threshold, positive on the right side, so that the smallest is the
+    worst.
+    """
     if result.value is None:
         return -math.inf
     distance = result.value - result.threshold.value
     if result.threshold.operator in ("<=", "<"):
         return -distance
-    return -abs(distance) if result.threshold.operator == "==" else distance
+    if result.threshold.operator == "==":
+        return -abs(distance)
+    return distance
 
 
 def _groups(summary: BatchSummary, threshold: Threshold) -> list[GroupSummary]:
     found = [group for group in summary.groups if _holds_for(threshold, group)]
     if not found:
-        known = ", ".join(f"template={group.template}, variant={group.variant}" for group in summary.groups)
-        raise UsageError(f"{threshold}: there are no such results; there are results of {known or 'nothing'}")
+        known = ", ".join(
+            f"template={group.template}, variant={group.variant}" for group in summary.groups
+        )
+        raise UsageError(
+            f"{threshold}: there are no such results; there are results of {known or 'nothing'}"
+        )
     return found
 
 
 def _judged(
-    threshold: Threshold, found: _Number, summary: BatchSummary, group: GroupSummary | None, errors_allowed: bool
+    threshold: Threshold,
+    found: _Number,
+    summary: BatchSummary,
+    group: GroupSummary | None,
+    errors_allowed: bool,
 ) -> ThresholdResult:
-    counts = summary.counts if group is None else group.part.counts
-    pending = counts.pending if counts.pending is not None else summary.counts.pending
+    if group is None:
+        counts = summary.counts
+    else:
+        counts = group.part.counts
+    if counts.pending is not None:
+        pending = counts.pending
+    else:
+        pending = summary.counts.pending
     where = group.name if group is not None else ""
     reasons = [summary.unfinished] if summary.unfinished else []
     if threshold.metric != "pending":
@@ -337,13 +439,23 @@ def _judged(
             reasons.append(_TOTAL_UNKNOWN)
     errors = max(counts.error, found.faults)
     if errors and not errors_allowed and threshold.metric not in _ALWAYS_KNOWN:
-        reasons.append(f"{errors:,} of {counts.results:,} results are errors, and they are not allowed")
+        reasons.append(
+            f"{errors:,} of {counts.results:,} results are errors, and they are not allowed"
+        )
     if found.value is None:
         reasons.append(found.unknown)
     if threshold.metric != "pending" and not pending and not counts.results:
         reasons.append("there is no result")
     reason = "; ".join(dict.fromkeys(reasons))
-    result = ThresholdResult(threshold, ThresholdStatus.INCOMPLETE, found.value, found.n, found.of, where, reason)
+    result = ThresholdResult(
+        threshold,
+        ThresholdStatus.INCOMPLETE,
+        value=found.value,
+        n=found.n,
+        of=found.of,
+        where=where,
+        reason=reason,
+    )
     if reasons or found.value is None:
         return result
     if _OPERATORS[threshold.operator](found.value, threshold.value):
@@ -352,58 +464,99 @@ def _judged(
     return replace(result, status=ThresholdStatus.MISSED, reason=reason)
 
 
-def _total(metric: str, holder: BatchSummary | GroupSummary, counts: VerdictCounts, durations: Percentiles) -> _Number:
+def _total(
+    metric: str, holder: BatchSummary | GroupSummary, counts: VerdictCounts, durations: Percentiles
+) -> _Number:
     """A metric that adds up results."""
     if metric in _DURATIONS:
         value: float | None = getattr(durations, metric.partition("_")[0])
-        return _Number(value, durations.n, counts.total, "there is no result")
+        return _Number(value, durations.n, of=counts.total, unknown="there is no result")
     if metric in _AMOUNTS:
-        return _amount(metric, getattr(holder.spending, _AMOUNTS[metric]), counts.total)
+        return _amount(metric, getattr(holder.spending, _AMOUNTS[metric]), of=counts.total)
     if metric == "total_cost":
-        own, scoring = holder.spending.cost_usd, holder.spending.scoring_cost_usd
+        own = holder.spending.cost_usd
+        scoring = holder.spending.scoring_cost_usd
         known = min(own.known_for, scoring.known_for)
-        return _amount(metric, Amount(own.known + scoring.known, known, own.of), counts.total)
+        return _amount(metric, Amount(own.known + scoring.known, known, own.of), of=counts.total)
     if metric == "error_rate":
-        share = counts.error / counts.results if counts.results else None
-        return _Number(share, counts.results, counts.total, "there is no result")
+        if counts.results:
+            share = counts.error / counts.results
+        else:
+            share = None
+        return _Number(share, counts.results, of=counts.total, unknown="there is no result")
     count: int | None = getattr(counts, {"errors": "error"}.get(metric, metric))
-    return _Number(None if count is None else float(count), counts.results, counts.total, _TOTAL_UNKNOWN)
+    return _Number(
+        None if count is None else float(count),
+        counts.results,
+        of=counts.total,
+        unknown=_TOTAL_UNKNOWN,
+    )
 
 
 def _amount(metric: str, amount: Amount, of: int) -> _Number:
-    return _Number(amount.total, amount.known_for, of, f"{metric} is known for {amount.known_for:,} of {amount.of:,}")
+    return _Number(
+        amount.total,
+        amount.known_for,
+        of=of,
+        unknown=f"{metric} is known for {amount.known_for:,} of {amount.of:,}",
+    )
 
 
 def _of_group(group: GroupSummary, threshold: Threshold) -> _Number:
-    accuracy, metric = group.part.accuracy, threshold.metric
+    accuracy = group.part.accuracy
+    metric = threshold.metric
     if metric in _OF_PASSED:
         value = {
             "accuracy": accuracy.estimate.mean,
             "accuracy_low": accuracy.estimate.low,
             "accuracy_if_failed": accuracy.if_failed,
         }[metric]
-        return _Number(value, accuracy.judged, accuracy.of, _no_number(threshold, "no result was judged"))
+        return _Number(
+            value,
+            accuracy.judged,
+            of=accuracy.of,
+            unknown=_no_number(threshold, "no result was judged"),
+        )
     if metric in _OF_SCORER:
         scorer = group.part.scorers.get(threshold.scorer or "")
         if scorer is None:
             known = ", ".join(group.part.scorers) or "none"
-            raise UsageError(f"{threshold}: {group.name} has no scorer {threshold.scorer!r}, only {known}")
-        estimate = scorer.value if metric.startswith("mean") else scorer.pass_rate
-        value = estimate.low if metric.endswith("_low") else estimate.mean
+            raise UsageError(
+                f"{threshold}: {group.name} has no scorer {threshold.scorer!r}, only {known}"
+            )
+        if metric.startswith("mean"):
+            estimate = scorer.value
+        else:
+            estimate = scorer.pass_rate
+        if metric.endswith("_low"):
+            value = estimate.low
+        else:
+            value = estimate.mean
         unknown = _no_number(threshold, "it scored nothing")
-        return _Number(value, estimate.n, group.part.counts.total, unknown, scorer.errors)
+        return _Number(
+            value, estimate.n, of=group.part.counts.total, unknown=unknown, faults=scorer.errors
+        )
     if metric in _OF_METRIC:
         found = group.metrics.get(threshold.scorer or "")
         if found is None:
             raise UsageError(
-                f"{threshold}: {group.name} has no metric {threshold.scorer!r}, only {listed(group.metrics)}"
+                f"{threshold}: {group.name} has no metric {threshold.scorer!r}, only "
+                f"{listed(group.metrics)}"
             )
-        value, missing = (found.value, "value") if metric == "metric" else (found.low, "interval")
-        return _Number(value, found.n, found.of, found.error or f"it has no {missing}")
+        if metric == "metric":
+            value, missing = (found.value, "value")
+        else:
+            value, missing = (found.low, "interval")
+        return _Number(value, found.n, of=found.of, unknown=found.error or f"it has no {missing}")
     if threshold.reducer is not None:
         reduced = _reduced(group, threshold)
-        return _Number(reduced.estimate.mean, reduced.n, reduced.of, "no sample has that many judged epochs")
-    return _total(metric, group, group.part.counts, group.durations)
+        return _Number(
+            reduced.estimate.mean,
+            reduced.n,
+            of=reduced.of,
+            unknown="no sample has that many judged epochs",
+        )
+    return _total(metric, group, counts=group.part.counts, durations=group.durations)
 
 
 def _no_number(threshold: Threshold, nothing: str) -> str:
@@ -416,5 +569,10 @@ def _reduced(group: GroupSummary, threshold: Threshold) -> ReducedScore:
     for reduced in group.reduced:
         if reduced.reducer == threshold.metric and reduced.scorer == threshold.scorer:
             return reduced
-    known = [f"{found.reducer}({found.scorer})" if found.scorer else found.reducer for found in group.reduced]
-    raise UsageError(f"{threshold}: {group.name} was reduced only by {', '.join(known) or 'nothing'}")
+    known = [
+        f"{found.reducer}({found.scorer})" if found.scorer else found.reducer
+        for found in group.reduced
+    ]
+    raise UsageError(
+        f"{threshold}: {group.name} was reduced only by {', '.join(known) or 'nothing'}"
+    )

@@ -1,7 +1,8 @@
-"""The work on one sample: evaluate it, judge the answer, make a result. Every engine does it through a Worker.
+"""The work on one sample: evaluate it, judge the answer, make a result. Every engine does it
+through a Worker.
 
-A Worker never raises because of a sample, a model or a scorer: their errors are verdicts. Whatever it does raise ends
-the session, such as a folder that cannot be written, or cancellation.
+A Worker never raises because of a sample, a model or a scorer: their errors are verdicts. Whatever
+it does raise ends the session, such as a folder that cannot be written, or cancellation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.batch.identity import Cell, Identity
-from evaluator.batch.limited import Limited, counts_as_failed, existing_answer, is_limited, limited_answer
+from evaluator.batch.limited import (
+    Limited,
+    counts_as_failed,
+    existing_answer,
+    is_limited,
+    limited_answer,
+)
 from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
@@ -47,8 +54,8 @@ if TYPE_CHECKING:
 
 _SAMPLE_LABEL = "sample"
 GRADER = "grader"
-# Repeated calls of a judge, and further tries of a task, run in epochs of their own, so that a cache does not answer
-# them with an earlier response.
+# Repeated calls of a judge, and further tries of a task, run in epochs of their own, so that a
+# cache does not answer them with an earlier response.
 EPOCHS_APART = 1_000_000
 RETRIES_FROM = 1_000
 
@@ -66,8 +73,8 @@ class Variant:
 class WorkItem:
     """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it.
 
-    `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started again. `answered`: an
-    earlier result, which is only judged again.
+    `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started
+    again. `answered`: an earlier result, which is only judged again.
     """
 
     sample: Sample
@@ -94,9 +101,9 @@ class WorkResult:
 class Worker:
     """Evaluates and judges.
 
-    `budget_ended` returns why the batch's budget allows no further call, or None. `unrecorded` are task files of an
-    earlier session that no result refers to, by label; `unfinished`: what to do about a side effect there without a
-    recorded end (see `Evaluator.resume`).
+    `budget_ended` returns why the batch's budget allows no further call, or None. `unrecorded` are
+    task files of an earlier session that no result refers to, by label; `unfinished`: what to do
+    about a side effect there without a recorded end (see `Evaluator.resume`).
     """
 
     evaluator: Evaluator
@@ -108,12 +115,14 @@ class Worker:
     unfinished: OnUnfinished = "ask"
 
     async def perform(self, work: WorkItem) -> WorkResult:
-        """The result of `work`. It stays pending if the batch's budget ended before the answer, if a call of it or of
-        its judges was rejected, or if this machine could not do it (see `errors.machine`).
+        """The result of `work`. It stays pending if the batch's budget ended before the answer, if
+        a call of it or of its judges was rejected, or if this machine could not do it (see
+        `errors.machine`).
 
         Raises: GivenBack, if another process is to score the answer.
         """
-        sample, cell = work.sample, work.cell
+        sample = work.sample
+        cell = work.cell
         tracer = self.evaluator.services.tracer
         with tracer.sample(sample.id, work.epoch, cell.template, cell.variant) as span:
             done = await self._perform(work)
@@ -122,11 +131,13 @@ class Worker:
             return done
 
     async def _perform(self, work: WorkItem) -> WorkResult:
-        started, clock = now(), time.perf_counter()
+        started = now()
+        clock = time.perf_counter()
         earlier = work.answered
         if earlier is not None:
             outcome: Outcome = self._earlier_outcome(earlier)
-            started, duration_s = earlier.started, earlier.duration_s
+            started = earlier.started
+            duration_s = earlier.duration_s
         else:
             outcome = await self._evaluate(work)
             if isinstance(outcome, TaskResult):
@@ -134,8 +145,11 @@ class Worker:
                 outcome = replace(outcome, parsed_content=outcome.parsed_data)
             # Waiting for the rate limiter depends on the batch's limits, not on the model.
             duration_s = max(0.0, time.perf_counter() - clock - outcome.notes.get("waited_s", 0.0))
-        if isinstance(outcome, TaskError) and (reason := _rejection(outcome) or self.budget_ended()) is not None:
-            return WorkResult(work, None, reason)
+        if (
+            isinstance(outcome, TaskError)
+            and (reason := _rejection(outcome) or self.budget_ended()) is not None
+        ):
+            return WorkResult(work, None, pending=reason)
         failure = failure_of(outcome)
         answer = self._answer_of(work, outcome)
         scores: dict[str, Score] = {}
@@ -144,28 +158,53 @@ class Worker:
             judged: dict[str, int] = {}
             for scorer in self.scorers:
                 try:
-                    scored = self._scored(work, scorer, answer, rejected, judged)
+                    scored = self._scored(
+                        work, scorer, outcome=answer, rejected=rejected, completed=judged
+                    )
                     scores |= await run_scores(scorer, scored)
                 except MachineError as error:
-                    return WorkResult(work, None, f"scorer {scorer.name!r}: {error}")
+                    return WorkResult(work, None, pending=f"scorer {scorer.name!r}: {error}")
                 except GivenBack as given_back:
-                    own = {} if outcome.task_id is None else {work.identity.value: outcome.task_id}
+                    if outcome.task_id is None:
+                        own = {}
+                    else:
+                        own = {work.identity.value: outcome.task_id}
                     given_back.tasks = {**own, **judged}
                     raise
             if rejected:
                 # A judge is missing, whatever the scorer returned.
-                return WorkResult(work, None, rejected[0])
-            if any(score.error for score in scores.values()) and (reason := self.budget_ended()) is not None:
-                return WorkResult(work, None, reason)
+                return WorkResult(work, None, pending=rejected[0])
+            if (
+                any(score.error for score in scores.values())
+                and (reason := self.budget_ended()) is not None
+            ):
+                return WorkResult(work, None, pending=reason)
         elif answer is not None:
             names = [name for scorer in self.scorers for name in score_names(scorer)]
             scores = {name: Score(0.0, False, explanation=answer) for name in names}
         verdict = verdict_of(failure if answer is None else None, scores.values())
-        parsed = None if answer is None or isinstance(answer, str) else answer.parsed_content
-        return WorkResult(work, self._result(work, outcome, parsed, verdict, scores, failure, started, duration_s))
+        if answer is None or isinstance(answer, str):
+            parsed = None
+        else:
+            parsed = answer.parsed_content
+        return WorkResult(
+            work,
+            self._result(
+                work,
+                outcome,
+                parsed=parsed,
+                verdict=verdict,
+                scores=scores,
+                failure=failure,
+                started=started,
+                duration_s=duration_s,
+            ),
+        )
 
     def _answer_of(self, work: WorkItem, outcome: Outcome) -> TaskResult | str | None:
-        """The answer to score; why it counts as failed; or None for an error, which nothing scores."""
+        """The answer to score; why it counts as failed; or None for an error, which nothing
+        scores.
+        """
         if isinstance(outcome, TaskResult):
             return outcome
         if not self.scorers:
@@ -176,34 +215,62 @@ class Worker:
             if self.limited == "failed":
                 return ended
             answer = limited_answer(outcome, self._output_of(work.cell.template))
-            return (
-                f"{ended}: {answer}" if isinstance(answer, str) else replace(answer, parsed_content=answer.parsed_data)
-            )
+            if isinstance(answer, str):
+                return f"{ended}: {answer}"
+            return replace(answer, parsed_content=answer.parsed_data)
         if failure is not None and counts_as_failed(failure, self.count_as_failed):
             return f"counted as failed: {failure.kind}"
         return None
 
     def _result(
-        self, work: WorkItem, outcome: Outcome, parsed: Any, verdict: Verdict, scores: Mapping[str, Score],
-        failure: Failure | None, started: str, duration_s: float,
-    ) -> SampleResult:  # fmt: skip
-        sample, cell, notes = work.sample, work.cell, outcome.notes
+        self,
+        work: WorkItem,
+        outcome: Outcome,
+        parsed: Any,
+        verdict: Verdict,
+        scores: Mapping[str, Score],
+        failure: Failure | None,
+        started: str,
+        duration_s: float,
+    ) -> SampleResult:
+        sample = work.sample
+        cell = work.cell
+        notes = outcome.notes
         store = self.evaluator.services.store
         number = outcome.task_id
         return SampleResult(
-            identity=work.identity.value, sample_id=sample.id, place=sample.place, epoch=work.epoch,
-            template=cell.template, variant=cell.variant, verdict=verdict, inputs=sample.inputs, target=sample.target,
-            metadata=sample.metadata, model=notes.get("model"), content=outcome.content, parsed=parsed,
-            scores=scores, failure=failure, usage=outcome.usage, duration_s=duration_s, started=started,
-            task_id=number, task_file=None if number is None or store is None else f"tasks/done/TASK-{number}.md",
-            cached_calls=notes.get("cached_calls", 0), warnings=tuple(map(str, notes.get("warnings", ()))),
-            parts=work.identity.parts, scored_by=work.scored_by,
-        )  # fmt: skip
+            identity=work.identity.value,
+            sample_id=sample.id,
+            place=sample.place,
+            epoch=work.epoch,
+            template=cell.template,
+            variant=cell.variant,
+            verdict=verdict,
+            inputs=sample.inputs,
+            target=sample.target,
+            metadata=sample.metadata,
+            model=notes.get("model"),
+            content=outcome.content,
+            parsed=parsed,
+            scores=scores,
+            failure=failure,
+            usage=outcome.usage,
+            duration_s=duration_s,
+            started=started,
+            task_id=number,
+            task_file=None if number is None or store is None else f"tasks/done/TASK-{number}.md",
+            cached_calls=notes.get("cached_calls", 0),
+            warnings=tuple(map(str, notes.get("warnings", ()))),
+            parts=work.identity.parts,
+            scored_by=work.scored_by,
+        )
 
-    # -- evaluating ----------------------------------------------------------------------------------------------
+    # -- evaluating --------------------------------------------------------------------------------
 
     async def _evaluate(self, work: WorkItem) -> Outcome:
-        sample, name, label = work.sample, work.cell.template, work.identity.value
+        sample = work.sample
+        name = work.cell.template
+        label = work.identity.value
         if sample.answer is not None:
             return existing_answer(sample.answer, self._output_of(name))
         node = self.evaluator.library.get(name).node
@@ -213,46 +280,73 @@ class Worker:
             if has_input:
                 inputs[FEWSHOT] = shot_values(sample.shots)
         except UsageError as error:
-            return TaskError("VALIDATION_ERROR", str(error), "input_validation_failure")
-        shots = [] if has_input else [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]
+            return TaskError("VALIDATION_ERROR", str(error), reason="input_validation_failure")
+        if has_input:
+            shots = []
+        else:
+            shots = [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]
         task = self.unrecorded.get(label, work.resumes)
         if task is not None:
-            return await self._resume(task, inputs, shots)
+            return await self._resume(task, inputs, shots=shots)
         variant = work.variant
         return await self.evaluator.evaluate(
-            name, inputs, model=variant.model, handler=variant.handler, epoch=self._epoch(work),
-            target=target_text(sample.target, node), labels={_SAMPLE_LABEL: label},
+            name,
+            inputs,
+            model=variant.model,
+            handler=variant.handler,
+            epoch=self._epoch(work),
+            target=target_text(sample.target, node),
+            labels={_SAMPLE_LABEL: label},
             shots=shots,
-        )  # fmt: skip
+        )
 
     def _output_of(self, template: str) -> OutputFormat | None:
         node = self.evaluator.library.get(template).node
-        return node.output if isinstance(node, Task) else None
+        if isinstance(node, Task):
+            return node.output
+        return None
 
     @staticmethod
     def _epoch(work: WorkItem) -> int:
-        """The epoch for the cache. A further try gets a new one, or the cache would return the failed response."""
-        return work.epoch if work.retry_of is None else work.epoch + EPOCHS_APART * (RETRIES_FROM + work.retry_of)
+        """The epoch for the cache. A further try gets a new one, or the cache would return the
+        failed response.
+        """
+        if work.retry_of is None:
+            return work.epoch
+        return work.epoch + EPOCHS_APART * (RETRIES_FROM + work.retry_of)
 
     async def _resume(self, task_id: int, inputs: Mapping[str, Any], shots: Shots = ()) -> Outcome:
-        """Resumes a task of an earlier session, with the inputs and examples that were redacted in its file."""
+        """Resumes a task of an earlier session, with the inputs and examples that were redacted in
+        its file.
+        """
         recording = self._recording(task_id)
-        redacted = (
-            [] if recording is None or recording.header is None else recording.header.extra.get("redacted_inputs")
-        )
+        if recording is None or recording.header is None:
+            redacted = []
+        else:
+            redacted = recording.header.extra.get("redacted_inputs")
         missing = {name: inputs[name] for name in redacted or () if name in inputs}
-        return await self.evaluator.resume(task_id, missing, shots=shots, unfinished=self.unfinished)
+        return await self.evaluator.resume(
+            task_id, missing, shots=shots, unfinished=self.unfinished
+        )
 
     def _earlier_outcome(self, earlier: SampleResult) -> Outcome:
-        """The outcome in the task file; without that file, the part of it in the line of results."""
+        """The outcome in the task file; without that file, the part of it in the line of
+        results.
+        """
         recording = self._recording(earlier.task_id)
-        if recording is not None and recording.summary is not None and recording.summary.result is not None:
+        if (
+            recording is not None
+            and recording.summary is not None
+            and recording.summary.result is not None
+        ):
             return replace(
                 outcome_from_dict(recording.summary.result),
                 task_id=None if earlier.task_id is None else TaskId(earlier.task_id),
             )
         if earlier.failure is None:
-            return TaskResult(Status.COMPLETE, earlier.content, earlier.parsed, usage=earlier.usage)
+            return TaskResult(
+                Status.COMPLETE, earlier.content, parsed_content=earlier.parsed, usage=earlier.usage
+            )
         return replace(error_of(earlier.failure, earlier.usage), content=earlier.content)
 
     def _recording(self, task_id: int | None) -> Recording | None:
@@ -264,13 +358,19 @@ class Worker:
         except RecordError:
             return None
 
-    # -- judging -------------------------------------------------------------------------------------------------
+    # -- judging -----------------------------------------------------------------------------------
 
     def _scored(
-        self, work: WorkItem, scorer: Scorer, outcome: TaskResult, rejected: list[str], completed: dict[str, int]
+        self,
+        work: WorkItem,
+        scorer: Scorer,
+        outcome: TaskResult,
+        rejected: list[str],
+        completed: dict[str, int],
     ) -> ScorerInput:
-        """What the scorer sees. The reasons of rejected judge calls are added to `rejected`, the tasks of others by
-        label to `completed`."""
+        """What the scorer sees. The reasons of rejected judge calls are added to `rejected`, the
+        tasks of others by label to `completed`.
+        """
         calls = count(1)
 
         async def evaluate(template: str, inputs: Mapping[str, Any], **options: Any) -> Outcome:
@@ -281,21 +381,30 @@ class Worker:
                 judged = await self._resume(task, inputs)
             else:
                 judged = await self.evaluator.evaluate(
-                    template, inputs, labels={_SAMPLE_LABEL: label},
+                    template,
+                    inputs,
+                    labels={_SAMPLE_LABEL: label},
                     epoch=work.epoch + (options.get("repeat", 1) - 1) * EPOCHS_APART,
                     model_roles=self._grader(options.get("model"), work.variant.handler),
                     handler=work.variant.handler,
-                )  # fmt: skip
+                )
             if (reason := _rejection(judged)) is not None:
                 rejected.append(reason)
             elif judged.task_id is not None:
                 completed[label] = judged.task_id
             return judged
 
-        return ScorerInput(work.sample, outcome, lambda: self._recording(outcome.task_id), evaluate)
+        return ScorerInput(
+            work.sample,
+            outcome,
+            recording=lambda: self._recording(outcome.task_id),
+            evaluate=evaluate,
+        )
 
     def _grader(self, model: str | None, handler: str | None) -> dict[str, str] | None:
-        """The model that judges instead of the usual one; `model` may also be a role that has one."""
+        """The model that judges instead of the usual one; `model` may also be a role that has
+        one.
+        """
         if model is None:
             return None
         mapped = {**self.evaluator.services.profile(handler).roles, **self.evaluator.model_roles}
@@ -303,7 +412,9 @@ class Worker:
 
 
 def _rejection(outcome: Outcome) -> str | None:
-    """Why the outcome is no result of the task: the limiter rejected a call, or this machine cannot continue."""
+    """Why the outcome is no result of the task: the limiter rejected a call, or this machine cannot
+    continue.
+    """
     if isinstance(outcome, TaskError) and isinstance(outcome.cause, (CallRejected, MachineError)):
         return outcome.message
     return None
@@ -313,22 +424,43 @@ def failure_of(outcome: Outcome) -> Failure | None:
     """Why there is no answer; None if there is one."""
     if isinstance(outcome, TaskResult):
         return None
-    resource = None if outcome.resource is None else outcome.resource.name
-    return Failure(outcome.type, outcome.reason or outcome.type, outcome.message, outcome.retryable, resource)
+    if outcome.resource is None:
+        resource = None
+    else:
+        resource = outcome.resource.name
+    return Failure(
+        outcome.type,
+        outcome.reason or outcome.type,
+        message=outcome.message,
+        retryable=outcome.retryable,
+        resource=resource,
+    )
 
 
 def error_of(failure: Failure, usage: Usage) -> TaskError:
     """The error that `failure` was made from, without its details."""
-    reason = None if failure.kind == failure.type else cast("FailureReason", failure.kind)
+    if failure.kind == failure.type:
+        reason = None
+    else:
+        reason = cast("FailureReason", failure.kind)
     # The line of a result has the limit's name, but not its figures.
-    resource = None if failure.resource is None else Resource(cast("ResourceName", failure.resource), 0, 0)
+    if failure.resource is None:
+        resource = None
+    else:
+        resource = Resource(cast("ResourceName", failure.resource), 0, limit=0)
     return TaskError(
-        cast("ErrorType", failure.type), failure.message, reason, resource, usage=usage, retryable=failure.retryable
+        cast("ErrorType", failure.type),
+        failure.message,
+        reason=reason,
+        resource=resource,
+        usage=usage,
+        retryable=failure.retryable,
     )
 
 
 def read_inputs(node: TopLevel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The `inputs` that `node` declares, with strings read as the declared type: a CSV file has only strings.
+    """The `inputs` that `node` declares, with strings read as the declared type: a CSV file has
+    only strings.
 
     Raises: UsageError, for a string that is not a value of the type.
     """
@@ -347,13 +479,19 @@ def read_inputs(node: TopLevel, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes_shots(node: TopLevel) -> bool:
-    """Whether `node` has an input for few-shot examples; without it, they are turns of its conversation."""
-    return any(declared.name == FEWSHOT for declared in (node.params if isinstance(node, Function) else node.inputs))
+    """Whether `node` has an input for few-shot examples; without it, they are turns of its
+    conversation.
+    """
+    return any(
+        declared.name == FEWSHOT
+        for declared in (node.params if isinstance(node, Function) else node.inputs)
+    )
 
 
 def target_text(target: Any, node: TopLevel) -> str | None:
-    """A target as a model would write it: of several right texts the first that is not empty; calls, if these are the
-    answer."""
+    """A target as a model would write it: of several right texts the first that is not empty;
+    calls, if these are the answer.
+    """
     if isinstance(node, Atomic) and node.tools_from is not None:
         with suppress(UsageError):  # a target of another scorer
             target = calls_of(target)
@@ -361,11 +499,21 @@ def target_text(target: Any, node: TopLevel) -> str | None:
         while isinstance(target, list):
             items = cast("list[Any]", target)
             target = next((each for each in items if each not in ([], "")), "")
-    return target if target is None or isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+    if target is None or isinstance(target, str):
+        return target
+    return json.dumps(target, ensure_ascii=False)
 
 
 def sample_label(header: Header | None) -> str:
     """The label of the sample or its judge whose task file this is; "" for any other file."""
-    labels = None if header is None else header.extra.get("labels")
-    label = labels.get(_SAMPLE_LABEL) if isinstance(labels, Mapping) else None
-    return label if isinstance(label, str) else ""
+    if header is None:
+        labels = None
+    else:
+        labels = header.extra.get("labels")
+    if isinstance(labels, Mapping):
+        label = labels.get(_SAMPLE_LABEL)
+    else:
+        label = None
+    if isinstance(label, str):
+        return label
+    return ""

@@ -1,4 +1,6 @@
-"""The progress of long work that is no batch: one line on a terminal, erased when the work has ended."""
+"""The progress of long work that is no batch: one line on a terminal, erased when the work has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,25 @@ _Item = TypeVar("_Item")
 
 
 class WorkProgress:
-    """Shows on standard error what a command does, how much of it is done, and for how long; nothing in the first
-    DELAY_S, and nothing where standard error is not a terminal. A context manager.
+    """Shows on standard error what a command does, how much of it is done, and for how long;
+    nothing in the first DELAY_S, and nothing where standard error is not a terminal. A context
+    manager.
 
     >>> with WorkProgress("comparing", "results") as progress:
     ...     sum(progress.each([1, 2, 3]))
     6
     """
 
-    def __init__(self, what: str, unit: str, total: int | None = None, *, is_shown: bool = True) -> None:
-        """`unit` names what is counted; `total`: how many there will be, None if that is not known."""
-        self._what, self._unit, self._total, self._is_shown = what, unit, total, is_shown
+    def __init__(
+        self, what: str, unit: str, total: int | None = None, *, is_shown: bool = True
+    ) -> None:
+        """`unit` names what is counted; `total`: how many there will be, None if that is not
+        known.
+        """
+        self._what = what
+        self._unit = unit
+        self._total = total
+        self._is_shown = is_shown
         self._done = 0
         self._started = time.monotonic()
         self._ended = threading.Event()
@@ -41,7 +51,10 @@ class WorkProgress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._ended.set()
         if self._thread is not None:
@@ -67,18 +80,29 @@ class WorkProgress:
         from evaluator.batch.progress import duration
 
         live = Live(
-            console=Console(file=stream), auto_refresh=False, transient=True, redirect_stdout=False,
+            console=Console(file=stream),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
             redirect_stderr=False,
-        )  # fmt: skip
+        )
         # A terminal that is gone does not end the work.
         with contextlib.suppress(OSError), live:
             while True:
                 elapsed = duration(time.monotonic() - self._started)
-                live.update(Text(self._line(elapsed), overflow="ellipsis", no_wrap=True), refresh=True)
+                live.update(
+                    Text(self._line(elapsed), overflow="ellipsis", no_wrap=True), refresh=True
+                )
                 if self._ended.wait(_TICK_S):
                     return
 
     def _line(self, elapsed: str) -> str:
-        total = "" if self._total is None else f" of {self._total:,}"
-        done = f" {self._done:,}{total} {self._unit} ·" if self._done else ""
+        if self._total is None:
+            total = ""
+        else:
+            total = f" of {self._total:,}"
+        if self._done:
+            done = f" {self._done:,}{total} {self._unit} ·"
+        else:
+            done = ""
         return f"{self._what}:{done} {elapsed}"

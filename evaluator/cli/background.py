@@ -44,11 +44,19 @@ def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
     tasks = read_tasks(tasks_dir, lambda tasks: tasks.list())
     found = [task for task in tasks if every or task.ended_at is None or task.ended_at > since]
     rows = [
-        [task.id, task.type, _state(task), _duration(task), _tokens(task), cut(task.description, _WIDTH), _remark(task)]
+        [
+            task.id,
+            task.type,
+            _state(task),
+            _duration(task),
+            _tokens(task),
+            cut(task.description, _WIDTH),
+            _remark(task),
+        ]
         for task in found
     ]
     head = ["id", "type", "status", "time", "tokens", "description", "remark"]
-    print_json_or_table(as_json, [task.to_dict() for task in found], head, rows)
+    print_json_or_table(as_json, [task.to_dict() for task in found], head=head, rows=rows)
 
 
 def _state(task: BackgroundTask) -> str:
@@ -56,7 +64,10 @@ def _state(task: BackgroundTask) -> str:
         return "running, waits for an answer"
     if task.activity is not None:
         return f"{task.status}, {task.activity}"
-    code = "" if task.exit_code is None else f" ({task.exit_code})"
+    if task.exit_code is None:
+        code = ""
+    else:
+        code = f" ({task.exit_code})"
     return f"{task.status}{code}"
 
 
@@ -78,24 +89,38 @@ def _tokens(task: BackgroundTask) -> str:
     return f"{task.input_tokens:,} in, {task.output_tokens:,} out"
 
 
-@click.command(epilog="Examples:\n\n\b\n  evaluator logs b3f9k2m1x --follow\n  evaluator logs b3f9k2m1x --offset 4096")
+@click.command(
+    epilog="Examples:\n\n\b\n  evaluator logs b3f9k2m1x --follow\n  evaluator logs b3f9k2m1x "
+    "--offset 4096"
+)
 @click.argument("task_id", metavar="ID")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the task has ended.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="BYTES", help="Start here. Default: 0.")
-@click.option("--all", "every", is_flag=True, help="All messages of a transcript. Default: the last 50.")
+@click.option(
+    "--offset",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="BYTES",
+    help="Start here. Default: 0.",
+)
+@click.option(
+    "--all", "every", is_flag=True, help="All messages of a transcript. Default: the last 50."
+)
 @tasks_option
 def logs(task_id: str, follow: bool, offset: int, every: bool, tasks_dir: Path) -> None:
-    """Print the output of a background task: that of a command, or messages and events as JSON lines."""
+    """Print the output of a background task: that of a command, or messages and events as JSON
+    lines.
+    """
     from evaluator.background.output import read_output, window_start
 
     async def show(tasks: BackgroundTasks) -> None:
-        path, position = tasks.store.output_of(task_id), offset
+        path = tasks.store.output_of(task_id)
+        position = offset
         if not offset and not every and path.suffix == ".jsonl":
             position = window_start(path)
         while True:
             task = tasks.store.find(task_id)
             has_ended = task is None or task.has_ended  # before reading, so that nothing is missed
-            while data := read_output(path, position, 1 << 20):
+            while data := read_output(path, position, max_bytes=1 << 20):
                 position += len(data)
                 _show(data)
             if has_ended or not follow:
@@ -106,7 +131,9 @@ def logs(task_id: str, follow: bool, offset: int, every: bool, tasks_dir: Path) 
 
 
 def _show(data: bytes) -> None:
-    """Writes output as it is into a file or a pipe; at a terminal it cannot control the terminal."""
+    """Writes output as it is into a file or a pipe; at a terminal it cannot control the
+    terminal.
+    """
     if stdout_is_terminal():
         echo_raw(visible(data.decode("utf-8", "replace")), nl=False)
     else:
@@ -116,12 +143,23 @@ def _show(data: bytes) -> None:
 
 @click.command(epilog="Example:  evaluator wait b3f9k2m1x --timeout 600")
 @ids_argument
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait no longer. Default: no limit.")
-@click.option("--idle", is_flag=True, help="Wait for a session only until it has answered everything.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Wait no longer. Default: no limit.",
+)
+@click.option(
+    "--idle", is_flag=True, help="Wait for a session only until it has answered everything."
+)
 @tasks_option
 @json_option
-def wait(ids: tuple[str, ...], timeout: float | None, idle: bool, tasks_dir: Path, as_json: bool) -> None:
-    """Wait until the tasks have ended. Exit code 0 if all have completed (or are idle, with --idle), else 1."""
+def wait(
+    ids: tuple[str, ...], timeout: float | None, idle: bool, tasks_dir: Path, as_json: bool
+) -> None:
+    """Wait until the tasks have ended. Exit code 0 if all have completed (or are idle, with
+    --idle), else 1.
+    """
 
     async def until_ended(tasks: BackgroundTasks) -> list[BackgroundTask]:
         return await asyncio.gather(*(tasks.wait(each, timeout, idle=idle) for each in ids))
@@ -133,14 +171,17 @@ def wait(ids: tuple[str, ...], timeout: float | None, idle: bool, tasks_dir: Pat
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  evaluator send t3f9k2m1x 'And now in French.'\n  evaluator send t3f9k2m1x --end"
+    epilog="Examples:\n\n\b\n  evaluator send t3f9k2m1x 'And now in French.'\n  evaluator send "
+    "t3f9k2m1x --end"
 )
 @click.argument("task_id", metavar="ID")
 @click.argument("text", required=False)
 @click.option("--end", is_flag=True, help="End the session after its last answer.")
 @tasks_option
 def send(task_id: str, text: str | None, end: bool, tasks_dir: Path) -> None:
-    """Send a message to an interactive session; `-` reads it from standard input. Read the answer with logs."""
+    """Send a message to an interactive session; `-` reads it from standard input. Read the answer
+    with logs.
+    """
     if text is None and not end:
         raise UsageError("give the text of the message, or --end to end the session")
     message = sys.stdin.read() if text == "-" else text
@@ -157,12 +198,18 @@ def send(task_id: str, text: str | None, end: bool, tasks_dir: Path) -> None:
 @click.command(epilog="Example:  evaluator kill b3f9k2m1x")
 @ids_argument
 @click.option(
-    "--reason", default="killed by the user", show_default=True, metavar="TEXT", help="Recorded as the reason."
+    "--reason",
+    default="killed by the user",
+    show_default=True,
+    metavar="TEXT",
+    help="Recorded as the reason.",
 )
 @tasks_option
 @json_option
 def kill(ids: tuple[str, ...], reason: str, tasks_dir: Path, as_json: bool) -> None:
-    """Kill tasks with everything that they started. Exit code 0 if all are killed, 1 if one has ended otherwise."""
+    """Kill tasks with everything that they started. Exit code 0 if all are killed, 1 if one has
+    ended otherwise.
+    """
 
     async def end(tasks: BackgroundTasks) -> list[BackgroundTask]:
         return await asyncio.gather(*(tasks.kill(each, reason) for each in ids))
@@ -198,7 +245,9 @@ def read_tasks(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any,
 
 @contextlib.contextmanager
 def usable_store(folder: Path) -> Generator[None]:
-    """Raises: RecordError, in place of an error of the database: the disk is full, or the file is damaged."""
+    """Raises: RecordError, in place of an error of the database: the disk is full, or the file is
+    damaged.
+    """
     import sqlite3
 
     from evaluator.files.database import problem_of

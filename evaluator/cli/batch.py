@@ -1,4 +1,6 @@
-"""`evaluator batch`: evaluates rows with templates, scores the answers, and resumes interrupted batches."""
+"""`evaluator batch`: evaluates rows with templates, scores the answers, and resumes interrupted
+batches.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,20 @@ from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
-    from evaluator.batch import BatchDefinition, BatchPlan, BatchResult, Display, Stop, ThresholdResult
+    from evaluator.batch import (
+        BatchDefinition,
+        BatchPlan,
+        BatchResult,
+        Display,
+        Stop,
+        ThresholdResult,
+    )
     from evaluator.files.trust import ProjectFile
     from evaluator.interpreter.evaluator import Evaluator
 
-EXIT_THRESHOLD, EXIT_INCOMPLETE, EXIT_INTERRUPTED = 4, 5, 130
+EXIT_THRESHOLD = 4
+EXIT_INCOMPLETE = 5
+EXIT_INTERRUPTED = 130
 # A scorer that is a function in a file.
 _FILE = re.compile(r"[^:]+\.py:")
 _ADDED = ("templates", "models", "handlers")
@@ -58,32 +69,55 @@ def _batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if flag.type is bool:
             kind: dict[str, Any] = {"is_flag": True}
         else:
-            kind = {"type": click.Choice(flag.choices) if flag.choices else flag.type, "metavar": flag.metavar}
+            kind = {
+                "type": click.Choice(flag.choices) if flag.choices else flag.type,
+                "metavar": flag.metavar,
+            }
         command = click.option(
-            flag.name, name.replace(".", "_"), multiple=flag.several, default=flag.default,
-            show_default=flag.default is not None, help=f"{flag.help} May be repeated." if flag.several else flag.help,
+            flag.name,
+            name.replace(".", "_"),
+            multiple=flag.several,
+            default=flag.default,
+            show_default=flag.default is not None,
+            help=f"{flag.help} May be repeated." if flag.several else flag.help,
             **kind,
-        )(command)  # fmt: skip
+        )(command)
     return command
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  evaluator batch --template answer_question --rows questions.jsonl --scorer includes\n"
+    epilog="Examples:\n\n\b\n  evaluator batch --template answer_question --rows questions.jsonl "
+    "--scorer includes\n"
     "  evaluator batch capitals.toml --limit 20 --dry-run\n"
     "  evaluator batch --resume batches/capitals-20260102-150405 --retry-errors\n\n"
-    "Exit codes: 0 complete and every threshold is met; 4 a threshold is missed; 5 incomplete; 2 wrong usage; "
+    "Exit codes: 0 complete and every threshold is met; 4 a threshold is missed; 5 incomplete; 2 "
+    "wrong usage; "
     "3 configuration; 130 interrupted."
 )
 @click.argument("definition", required=False, type=click.Path(path_type=Path))
 @_batch_options
 @role_option
 @library_option
-@click.option("--root", "roots", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
-              help="A folder that tasks may read; the first is where scripts run. Default: here.")  # fmt: skip
-@click.option("--resume", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
-              help="Resume the batch in this folder. --template, --model and --handler add to its own.")  # fmt: skip
-@click.option("--progress", type=click.Choice(["auto", "live", "plain", "json", "none"]), default="auto",
-              show_default=True, help="On standard error; auto is live on a terminal, else plain.")  # fmt: skip
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A folder that tasks may read; the first is where scripts run. Default: here.",
+)
+@click.option(
+    "--resume",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Resume the batch in this folder. --template, --model and --handler add to its own.",
+)
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "live", "plain", "json", "none"]),
+    default="auto",
+    show_default=True,
+    help="On standard error; auto is live on a terminal, else plain.",
+)
 @trace_option
 @trust_option
 @click.option(
@@ -91,14 +125,18 @@ def _batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     is_flag=True,
     help="Check all but code; print what the batch would take; run and send nothing.",
 )
-@click.option("--strict", is_flag=True, help="Exit code 4 if a sample ends with an error: the threshold errors <= 0.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit code 4 if a sample ends with an error: the threshold errors <= 0.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def batch(definition: Path | None, **given: Any) -> None:
     """Evaluate rows with templates and models, score the answers, and print a summary.
 
-    DEFINITION is a TOML file, or a folder with an evaluator.toml: the batch then runs as if started in that folder
-    (default: this folder, if it has an evaluator.toml and no --template is given). Options override what it says. The
-    summary goes to standard output, progress to standard error.
+    DEFINITION is a TOML file, or a folder with an evaluator.toml: the batch then runs as if started
+    in that folder (default: this folder, if it has an evaluator.toml and no --template is given).
+    Options override what it says. The summary goes to standard output, progress to standard error.
     """
     from evaluator.batch import Stop, make_plan
     from evaluator.batch.rows.hf_rows import without_downloads
@@ -111,34 +149,46 @@ def batch(definition: Path | None, **given: Any) -> None:
     if given["strict"]:
         given["thresholds"] = (*given["thresholds"], "errors <= 0")
     folder: Path | None = given["resume"] and given["resume"].absolute()
-    dry_run, here = given["dry_run"], os.getcwd()
-    wanted = _read_definition(definition, folder, given)
+    dry_run = given["dry_run"]
+    here = os.getcwd()
+    wanted = _read_definition(definition, folder, given=given)
     roles = wanted.model_roles or {}
     shows_progress = given["progress"] in ("auto", "live")
     library = load_library([Path(path) for path in wanted.library], shows_progress=shows_progress)
     warn_of_unknown_roles(library, roles)
     evaluator = Evaluator(
-        library, model_roles=roles, tasks_dir=None, roots=wanted.roots,
-        notice=lambda line: echo(line, err=True), tracer=given["trace"] or None, sandbox=given["sandbox"],
+        library,
+        model_roles=roles,
+        tasks_dir=None,
+        roots=wanted.roots,
+        notice=lambda line: echo(line, err=True),
+        tracer=given["trace"] or None,
+        sandbox=given["sandbox"],
         profiles=shown_profiles() if dry_run else project_profiles(given["trust"]),
-    )  # fmt: skip
-    output = Path(folder or wanted.options.output or new_folder(wanted.name, shard_of(wanted.options.select)))
+    )
+    output = Path(
+        folder or wanted.options.output or new_folder(wanted.name, shard_of(wanted.options.select))
+    )
     options = replace(
         wanted.options,
         output=output if os.getcwd() == here else output.absolute(),
         resume=folder is not None,
-        retry_errors=given["retry_errors"], repair=given["repair"], on_changed=given["on_changed"],
-        unfinished=given["unfinished"], sandbox=given["sandbox"],
-        display=DeferredEnd(_make_display(given["progress"])), stop=Stop(),
-    )  # fmt: skip
+        retry_errors=given["retry_errors"],
+        repair=given["repair"],
+        on_changed=given["on_changed"],
+        unfinished=given["unfinished"],
+        sandbox=given["sandbox"],
+        display=DeferredEnd(_make_display(given["progress"])),
+        stop=Stop(),
+    )
     if dry_run:
         planning = evaluator.without_network()
         with without_code(), without_downloads():
-            plan = make_plan(planning, wanted.templates, wanted.rows, options)
+            plan = make_plan(planning, wanted.templates, rows=wanted.rows, options=options)
             can_start = print_dry_run(planning, plan, as_json=given["as_json"])
         raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)
-    plan = make_plan(evaluator, wanted.templates, wanted.rows, options)
-    raise click.exceptions.Exit(_run(evaluator, plan, wanted, as_json=given["as_json"]))
+    plan = make_plan(evaluator, wanted.templates, rows=wanted.rows, options=options)
+    raise click.exceptions.Exit(_run(evaluator, plan, wanted=wanted, as_json=given["as_json"]))
 
 
 def _check_resume_flags(given: dict[str, Any]) -> None:
@@ -150,7 +200,9 @@ def _check_resume_flags(given: dict[str, Any]) -> None:
         name = parameter.name or ""
         was_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if was_given and name in ("retry_errors", "repair", "on_changed", "unfinished"):
-            raise UsageError(f"{parameter.opts[0]} is for a batch that is resumed: name it with --resume FOLDER")
+            raise UsageError(
+                f"{parameter.opts[0]} is for a batch that is resumed: name it with --resume FOLDER"
+            )
 
 
 def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_json: bool) -> int:
@@ -158,11 +210,13 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
     from evaluator.batch import Stop, run_plan
 
     options = plan.options
-    stop, display, output = options.stop or Stop(), cast("DeferredEnd", options.display), Path(options.output or "")
+    stop = options.stop or Stop()
+    display = cast("DeferredEnd", options.display)
+    output = Path(options.output or "")
 
     async def run() -> BatchResult:
         with _signals(stop, display):
-            return await run_plan(evaluator, plan, plan.pinned(wanted.to_dict()))
+            return await run_plan(evaluator, plan, arguments=plan.pinned(wanted.to_dict()))
 
     gc.freeze()
     try:
@@ -177,23 +231,31 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
         with ignore_closed_reader(sys.stdout):
             _print(result, as_json=as_json)
     except BaseException as error:
-        command = None if result.is_complete else resume_command(options)
-        display.close(output, f"the summary could not be printed: {str(error) or 'interrupted'}", command)
+        if result.is_complete:
+            command = None
+        else:
+            command = resume_command(options)
+        display.close(
+            output, f"the summary could not be printed: {str(error) or 'interrupted'}", command
+        )
         raise
     code = _exit_code(result, stop)
     if not as_json or json_stderr() is not None:
-        report_ending(plan, result, display, code)
+        report_ending(plan, result, display=display, code=code)
     return code
 
 
 @contextmanager
 def _signals(stop: Stop, display: Display) -> Generator[None]:
-    """The first Ctrl-C, SIGTERM or SIGHUP asks the session to end; a second one cancels the samples in flight.
+    """The first Ctrl-C, SIGTERM or SIGHUP asks the session to end; a second one cancels the samples
+    in flight.
 
-    SIGHUP never cancels, because a closed terminal may send it twice (the kernel and the shell), and after one it is
-    ignored when the context ends. Signals that were ignored before stay ignored, as under nohup.
+    SIGHUP never cancels, because a closed terminal may send it twice (the kernel and the shell),
+    and after one it is ignored when the context ends. Signals that were ignored before stay
+    ignored, as under nohup.
     """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     got = set[int]()
 
     def react(number: int) -> None:
@@ -203,13 +265,18 @@ def _signals(stop: Stop, display: Display) -> Generator[None]:
         elif task is not None and number != signal.SIGHUP:
             task.cancel()
 
-    # Not loop.add_signal_handler: removing such a handler sets the signal's default first, which ends the process.
+    # Not loop.add_signal_handler: removing such a handler sets the signal's default first, which
+    # ends the process.
     def handle(number: int, _frame: object) -> None:
         got.add(number)
         loop.call_soon_threadsafe(react, number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+    before = {
+        number: handler
+        for number in numbers
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
+    }
     for number in before:
         signal.signal(number, handle)
     try:
@@ -222,8 +289,12 @@ def _signals(stop: Stop, display: Display) -> Generator[None]:
             signal.signal(number, signal.SIG_IGN if is_closed else handler or signal.SIG_DFL)
 
 
-def _read_definition(path: Path | None, folder: Path | None, given: dict[str, Any]) -> BatchDefinition:
-    """The definition in the file, or in the manifest of an earlier session, overridden by the flags."""
+def _read_definition(
+    path: Path | None, folder: Path | None, given: dict[str, Any]
+) -> BatchDefinition:
+    """The definition in the file, or in the manifest of an earlier session, overridden by the
+    flags.
+    """
     from evaluator.batch.definition import DEFAULT_FILE, definition_from
     from evaluator.batch.permissions import file_of_manifest
 
@@ -231,23 +302,32 @@ def _read_definition(path: Path | None, folder: Path | None, given: dict[str, An
         from evaluator.batch.folder import BatchFolder
 
         if path is not None or given["output"] is not None:
-            raise UsageError("--resume continues the batch in its folder: give neither a DEFINITION nor --output")
+            raise UsageError(
+                "--resume continues the batch in its folder: give neither a DEFINITION nor --output"
+            )
         manifest = BatchFolder.reader(folder).manifest(repair=given["repair"])
         arguments = manifest.get("arguments")
         if not arguments:
             raise UsageError(
-                f"{folder}: this batch was run from Python, with rows or scorers that no file has; resume it there: "
+                f"{folder}: this batch was run from Python, with rows or scorers that no file "
+                "has; resume it there: "
                 f"run_batch(…, output={str(folder)!r}, resume=True)"
             )
         base = definition_from(arguments)
-        _expect_permission(file_of_manifest(folder, manifest, base), given)
-        given = _enter_start_folder(manifest.get("cwd"), folder, base, given)
+        _expect_permission(file_of_manifest(folder, manifest, definition=base), given)
+        given = _enter_start_folder(manifest.get("cwd"), folder, base=base, given=given)
     elif path is not None and path.is_dir():
         file = path.absolute() / DEFAULT_FILE
         if not file.is_file():
             if (path / "manifest.json").is_file():
-                raise UsageError(f"{path} is the folder of a batch; to resume it: --resume {shlex.quote(str(path))}")
-            raise UsageError(f"{path} is a folder without {DEFAULT_FILE}; name the TOML file, or write {DEFAULT_FILE}")
+                raise UsageError(
+                    f"{path} is the folder of a batch; to resume it: --resume "
+                    f"{shlex.quote(str(path))}"
+                )
+            raise UsageError(
+                f"{path} is a folder without {DEFAULT_FILE}; name the TOML file, or write "
+                f"{DEFAULT_FILE}"
+            )
         given = _enter_folder(str(path.absolute()), given)
         base = _read_trusted(file, given)
     elif path is not None:
@@ -256,10 +336,13 @@ def _read_definition(path: Path | None, folder: Path | None, given: dict[str, An
         base = _read_trusted(Path(DEFAULT_FILE), given)
     else:
         if given["templates"] and not given["rows"]:
-            raise UsageError("--template needs --rows FILE, the rows to evaluate; see: evaluator batch --help")
+            raise UsageError(
+                "--template needs --rows FILE, the rows to evaluate; see: evaluator batch --help"
+            )
         if not given["templates"]:
             raise UsageError(
-                f"there is no {DEFAULT_FILE} in this folder; give a DEFINITION, or --template and --rows; "
+                f"there is no {DEFAULT_FILE} in this folder; give a DEFINITION, or --template and "
+                "--rows; "
                 "see: evaluator batch --help"
             )
         base = definition_from({"templates": given["templates"], "rows": given["rows"]})
@@ -267,7 +350,9 @@ def _read_definition(path: Path | None, folder: Path | None, given: dict[str, An
 
 
 def _read_trusted(path: Path, given: Mapping[str, Any]) -> BatchDefinition:
-    """The definition in a file. Raises: ConfigurationError, if the user has not allowed what it names."""
+    """The definition in a file. Raises: ConfigurationError, if the user has not allowed what it
+    names.
+    """
     from evaluator.batch.definition import read_definition
     from evaluator.batch.permissions import file_of_definition
 
@@ -289,10 +374,12 @@ def _expect_permission(file: ProjectFile, given: Mapping[str, Any]) -> None:
 def _enter_start_folder(
     start: str | None, folder: Path, base: BatchDefinition, given: dict[str, Any]
 ) -> dict[str, Any]:
-    """Changes to the folder where the batch was started: the paths in its definition are relative to that one.
+    """Changes to the folder where the batch was started: the paths in its definition are relative
+    to that one.
 
-    Returns: the flags; their paths still refer to the folder in which the command was started. Raises: UsageError, if
-    the batch's folder is gone, unless --root says which folder tasks may read: then the current folder is used.
+    Returns: the flags; their paths still refer to the folder in which the command was started.
+    Raises: UsageError, if the batch's folder is gone, unless --root says which folder tasks may
+    read: then the current folder is used.
     """
     if start is None or start == os.getcwd():
         return given
@@ -301,20 +388,27 @@ def _enter_start_folder(
         return _enter_folder(start, given)
     except (FileNotFoundError, NotADirectoryError):
         if given["roots"]:
-            echo(f"{shown}, where the batch was started, does not exist; using files in this folder", err=True)
+            echo(
+                f"{shown}, where the batch was started, does not exist; using files in this folder",
+                err=True,
+            )
             return given
         roots = " ".join(f"--root {shlex.quote(root)}" for root in base.roots or (".",))
         raise UsageError(
-            f"the batch was started in {shown}, which does not exist; its rows, handlers/, templates/ and scorers were "
+            f"the batch was started in {shown}, which does not exist; its rows, handlers/, "
+            "templates/ and scorers were "
             f"found from there. In the folder where they are now, run: evaluator batch --resume "
             f"{shlex.quote(str(folder))} {roots}"
         ) from None
     except OSError as error:
-        raise UsageError(f"the batch was started in {shown}, which cannot be entered: {error.strerror}") from error
+        raise UsageError(
+            f"the batch was started in {shown}, which cannot be entered: {error.strerror}"
+        ) from error
 
 
 def _enter_folder(folder: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Changes to `folder`. Returns: the flags, whose paths still refer to the folder in which the command was started.
+    """Changes to `folder`. Returns: the flags, whose paths still refer to the folder in which the
+    command was started.
 
     Raises: OSError, if the folder cannot be entered.
     """
@@ -325,8 +419,13 @@ def _enter_folder(folder: str, given: dict[str, Any]) -> dict[str, Any]:
         return given
     os.chdir(folder)
     echo(f"in the folder {visible(folder)}", err=True)
-    paths = {name: given[name] and place_in(here, given[name]) for name in ("rows", "cache", "output", "fewshot_rows")}
-    paths |= {name: tuple(Path(here, path) for path in given[name]) for name in ("folders", "roots")}
+    paths = {
+        name: given[name] and place_in(here, given[name])
+        for name in ("rows", "cache", "output", "fewshot_rows")
+    }
+    paths |= {
+        name: tuple(Path(here, path) for path in given[name]) for name in ("folders", "roots")
+    }
     code = {
         name: tuple(os.path.join(here, text) if _FILE.match(text) else text for text in given[name])
         for name in ("scorers", "metrics")
@@ -335,10 +434,13 @@ def _enter_folder(folder: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _override(base: BatchDefinition, given: Mapping[str, Any], *, adds: bool) -> BatchDefinition:
-    """`base` with the flags. `adds`: templates, models and handlers are added to those of `base`."""
+    """`base` with the flags. `adds`: templates, models and handlers are added to those of
+    `base`.
+    """
     from evaluator.batch.definition import definition_from
 
-    table, changes = base.to_dict(), _table_of(given)
+    table = base.to_dict()
+    changes = _table_of(given)
     for name in _MERGED:
         if name in changes:
             changes[name] = {**table.get(name, {}), **changes[name]}
@@ -348,7 +450,9 @@ def _override(base: BatchDefinition, given: Mapping[str, Any], *, adds: bool) ->
     if changes.get("engine") == "local" and "workers" not in changes:
         table.pop("workers", None)
     if given["select_seed"] is not None and "sample" not in changes["select"]:
-        raise UsageError("--seed is for rows that are drawn at random: say how many, with --sample N")
+        raise UsageError(
+            "--seed is for rows that are drawn at random: say how many, with --sample N"
+        )
     # Read as a file would be, so that the manifest can be read again.
     return definition_from(table | changes)
 
@@ -365,7 +469,10 @@ def _table_of(given: Mapping[str, Any]) -> dict[str, Any]:
         if value is None or value == () or is_of_session:
             continue
         table, _, name = path.rpartition(".")
-        (found.setdefault(table, {}) if table else found)[name] = list(value) if flag.several else value
+        if flag.several:
+            (found.setdefault(table, {}) if table else found)[name] = list(value)
+        else:
+            (found.setdefault(table, {}) if table else found)[name] = value
     if "inputs" in found:
         found["inputs"] = dict(_read_pair("--map", text) for text in found["inputs"])
     for name, key in (("library", "folders"), ("roots", "roots")):
@@ -399,12 +506,19 @@ def _make_display(kind: str) -> Display:
 def _print(result: BatchResult, *, as_json: bool) -> None:
     ended = result.ended
     if as_json:
-        print_json({
-            "folder": str(result.folder), "state": ended.state, "reason": ended.reason, "ran": ended.ran,
-            "total": ended.total, "ok": result.ok, "summary": result.summary.to_dict(),
-            "thresholds": [threshold.to_dict() for threshold in result.thresholds],
-            "changed": [str(changed) for changed in ended.counts.explained],
-        })  # fmt: skip
+        print_json(
+            {
+                "folder": str(result.folder),
+                "state": ended.state,
+                "reason": ended.reason,
+                "ran": ended.ran,
+                "total": ended.total,
+                "ok": result.ok,
+                "summary": result.summary.to_dict(),
+                "thresholds": [threshold.to_dict() for threshold in result.thresholds],
+                "changed": [str(changed) for changed in ended.counts.explained],
+            }
+        )
         return
     echo(result.summary.to_text(terminal_width()), nl=False)
     for threshold in result.thresholds:
@@ -414,14 +528,20 @@ def _print(result: BatchResult, *, as_json: bool) -> None:
 def _exit_code(result: BatchResult, stop: Stop) -> int:
     if stop.state == "stopped":
         return EXIT_INTERRUPTED
-    return exit_code_of_thresholds(result.thresholds, is_complete=result.is_complete and not has_only_errors(result))
+    return exit_code_of_thresholds(
+        result.thresholds, is_complete=result.is_complete and not has_only_errors(result)
+    )
 
 
 def exit_code_of_thresholds(thresholds: Iterable[ThresholdResult], *, is_complete: bool) -> int:
-    """4 if a threshold is missed; 5 if one cannot be decided or the batch is not complete; else 0."""
+    """4 if a threshold is missed; 5 if one cannot be decided or the batch is not complete; else
+    0.
+    """
     from evaluator.batch.thresholds import ThresholdStatus
 
     seen = list(thresholds)
     if any(threshold.status is ThresholdStatus.MISSED for threshold in seen):
         return EXIT_THRESHOLD
-    return 0 if is_complete and all(threshold.met for threshold in seen) else EXIT_INCOMPLETE
+    if is_complete and all(threshold.met for threshold in seen):
+        return 0
+    return EXIT_INCOMPLETE

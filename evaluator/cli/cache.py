@@ -30,23 +30,43 @@ def stats(file: Path, as_json: bool) -> None:
     from evaluator.models.cache import ResponseCache
 
     found = ResponseCache(_existing(file)).stats()
-    oldest = None if found.oldest is None else datetime.fromtimestamp(found.oldest, UTC).isoformat(timespec="seconds")
+    if found.oldest is None:
+        oldest = None
+    else:
+        oldest = datetime.fromtimestamp(found.oldest, UTC).isoformat(timespec="seconds")
     if as_json:
-        print_json({
-            "entries": found.entries, "bytes": found.bytes, "hits": found.hits, "misses": found.misses,
-            "oldest": oldest,
-            "models": {
-                model: {
-                    "entries": each.entries, "hits": each.hits, "misses": each.misses, "saved": each.saved.to_dict(),
-                }
-                for model, each in found.by_model.items()
-            },
-        })  # fmt: skip
+        print_json(
+            {
+                "entries": found.entries,
+                "bytes": found.bytes,
+                "hits": found.hits,
+                "misses": found.misses,
+                "oldest": oldest,
+                "models": {
+                    model: {
+                        "entries": each.entries,
+                        "hits": each.hits,
+                        "misses": each.misses,
+                        "saved": each.saved.to_dict(),
+                    }
+                    for model, each in found.by_model.items()
+                },
+            }
+        )
         return
-    echo(f"{found.entries:,} responses, {found.bytes:,} bytes, {found.hits:,} hits, {found.misses:,} misses")
+    echo(
+        f"{found.entries:,} responses, {found.bytes:,} bytes, {found.hits:,} hits, "
+        f"{found.misses:,} misses"
+    )
     if found.by_model:
         rows = [
-            [visible(model), f"{each.entries:,}", f"{each.hits:,}", f"{each.misses:,}", cost_text(each.saved.to_dict())]
+            [
+                visible(model),
+                f"{each.entries:,}",
+                f"{each.hits:,}",
+                f"{each.misses:,}",
+                cost_text(each.saved.to_dict()),
+            ]
             for model, each in found.by_model.items()
         ]
         print_table(["model", "responses", "hits", "misses", "saved"], rows)

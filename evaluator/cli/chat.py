@@ -1,4 +1,6 @@
-"""`evaluator chat`: an interactive session at the terminal, recorded, and resumable after a crash."""
+"""`evaluator chat`: an interactive session at the terminal, recorded, and resumable after a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,29 @@ if TYPE_CHECKING:
     from evaluator.interpreter.chat import Chat, ChatReply
 
 
-@click.command("chat", epilog="Examples:\n\n\b\n  evaluator chat --handler default\n  evaluator chat --resume 17")
+@click.command(
+    "chat",
+    epilog="Examples:\n\n\b\n  evaluator chat --handler default\n  evaluator chat --resume 17",
+)
 @click.option("--resume", "resumed", metavar="ID", help="Continue the session of this task file.")
-@evaluator_options("handler", "model", "model-role", "library", "root", "memory", "tasks", "sync", "sandbox", "trust")
+@evaluator_options(
+    "handler",
+    "model",
+    "model-role",
+    "library",
+    "root",
+    "memory",
+    "tasks",
+    "sync",
+    "sandbox",
+    "trust",
+)
 def chat(resumed: str | None, options: EvaluatorOptions) -> None:
     """Talk with a model that has the profile's tools and limits; a line is a query.
 
-    Ctrl-C cancels the answer, or ends the session where nothing is being answered; so do Ctrl-D and /exit. The
-    session is one task file; after a crash continue it with --resume. With --memory, the index is brought up to date in
-    the background once a day.
+    Ctrl-C cancels the answer, or ends the session where nothing is being answered; so do Ctrl-D and
+    /exit. The session is one task file; after a crash continue it with --resume. With --memory, the
+    index is brought up to date in the background once a day.
     """
     evaluator = options.make_evaluator()
     terminal = _Terminal()
@@ -40,9 +56,12 @@ def chat(resumed: str | None, options: EvaluatorOptions) -> None:
         async with maintenance(options):
             with terminal:
                 outcome = await evaluator.chat(
-                    terminal.ask, terminal.show, resume=None if resumed is None else parse_id(resumed),
-                    on_text=write_piece if stdout_is_terminal() else None, on_start=terminal.attach,
-                )  # fmt: skip
+                    terminal.ask,
+                    terminal.show,
+                    resume=None if resumed is None else parse_id(resumed),
+                    on_text=write_piece if stdout_is_terminal() else None,
+                    on_start=terminal.attach,
+                )
         await evaluator.aclose()
         return outcome
 
@@ -55,7 +74,9 @@ def chat(resumed: str | None, options: EvaluatorOptions) -> None:
 
 @contextlib.asynccontextmanager
 async def maintenance(options: EvaluatorOptions) -> AsyncGenerator[None]:
-    """Consolidates the index of the session in the background, if it is due. The end of the session ends it."""
+    """Consolidates the index of the session in the background, if it is due. The end of the session
+    ends it.
+    """
     if options.memory is None or not options.memory.is_file():
         yield
         return
@@ -118,10 +139,13 @@ class _Terminal:
             self._ended = not piece
             self._buffer += piece
         line, newline, self._buffer = self._buffer.partition(b"\n")
-        return line.decode("utf-8", "replace") if line or newline else None
+        if line or newline:
+            return line.decode("utf-8", "replace")
+        return None
 
     async def _readable(self) -> None:
-        loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+        loop = asyncio.get_running_loop()
+        descriptor = sys.stdin.fileno()
         self._waiting = loop.create_future()
         try:
             loop.add_reader(descriptor, self._wake)

@@ -29,24 +29,39 @@ _NOT_IN_A_ROLE = re.compile(r"""[\s<>{}"']""")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 library_option = click.option(
-    "--library", "folders", multiple=True, type=click.Path(path_type=Path), metavar="FOLDER",
+    "--library",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
     help="A folder (or file) of templates, searched before the shipped ones; may be repeated. "
     "Default: templates/ here.",
-)  # fmt: skip
+)
 input_option = click.option(
-    "--input", "-i", "inputs", multiple=True, metavar="KEY=VALUE",
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="KEY=VALUE",
     help="An input; VALUE @FILE takes a file's text, @- standard input. May be repeated.",
-)  # fmt: skip
-handler_option = click.option("--handler", metavar="NAME", help="The handler profile. See: evaluator handlers")
+)
+handler_option = click.option(
+    "--handler", metavar="NAME", help="The handler profile. See: evaluator handlers"
+)
 role_option = click.option(
-    "--model-role", "model_roles", multiple=True, metavar="ROLE=MODEL",
+    "--model-role",
+    "model_roles",
+    multiple=True,
+    metavar="ROLE=MODEL",
     help="The model for tasks that name this role, e.g. grader=openai/gpt-4o. May be repeated.",
-)  # fmt: skip
+)
 model_option = click.option("--model", metavar="MODEL", help="The model, e.g. openai/gpt-4o-mini.")
 trace_option = click.option(
-    "--trace", is_flag=True,
-    help="Send spans of the run to OpenTelemetry, as set up by opentelemetry-instrument. Needs evaluator[otel].",
-)  # fmt: skip
+    "--trace",
+    is_flag=True,
+    help="Send spans of the run to OpenTelemetry, as set up by opentelemetry-instrument. Needs "
+    "evaluator[otel].",
+)
 
 
 def read_library(folders: Sequence[Path], *, shows_progress: bool = True) -> TemplateLibrary:
@@ -66,7 +81,8 @@ def load_library(folders: Sequence[Path], *, shows_progress: bool = True) -> Tem
 def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
     """The values of `KEY=VALUE` pairs, read as the declared type where `node` declares one.
 
-    Raises: UsageError, for a pair without `=`, a file that cannot be read, or a value of another type.
+    Raises: UsageError, for a pair without `=`, a file that cannot be read, or a value of another
+    type.
     """
     types = declared_types(node)
     values: dict[str, Any] = {}
@@ -80,7 +96,10 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
             text = _read_named(key, text[1:])
         wanted = types.get(key, "any")
         try:
-            values[key] = text if wanted in ("any", "string") else read_typed(text, wanted)
+            if wanted in ("any", "string"):
+                values[key] = text
+            else:
+                values[key] = read_typed(text, wanted)
         except UsageError as error:
             raise UsageError(f"--input {key}: {error}") from error
     return values
@@ -92,9 +111,14 @@ def read_roles(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         role, equals, model = pair.partition("=")
         if not equals or not role.strip() or not model.strip():
-            raise UsageError(f"--model-role {pair!r}: expected ROLE=MODEL, as in grader=openai/gpt-4o")
+            raise UsageError(
+                f"--model-role {pair!r}: expected ROLE=MODEL, as in grader=openai/gpt-4o"
+            )
         if _NOT_IN_A_ROLE.search(role):
-            raise UsageError(f"--model-role {pair!r}: a role is one word, without spaces, quotes, braces, < and >")
+            raise UsageError(
+                f"--model-role {pair!r}: a role is one word, without spaces, quotes, braces, < "
+                "and >"
+            )
         if role in roles:
             raise UsageError(f"--model-role {role} is given twice")
         roles[role] = model
@@ -102,7 +126,9 @@ def read_roles(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def warn_of_unknown_roles(library: TemplateLibrary, roles: Iterable[str]) -> None:
-    """Warns on standard error of roles that no template of `library` names, which would have no effect."""
+    """Warns on standard error of roles that no template of `library` names, which would have no
+    effect.
+    """
     known = {role for template in library.templates.values() for role in roles_of(template.node)}
     for role in roles:
         if role not in known:
@@ -113,7 +139,9 @@ def warn_of_unknown_roles(library: TemplateLibrary, roles: Iterable[str]) -> Non
 
 def _read_named(key: str, path: str) -> str:
     if not path:
-        raise UsageError(f"--input {key}=@: expected a file's name after @, or - for standard input")
+        raise UsageError(
+            f"--input {key}=@: expected a file's name after @, or - for standard input"
+        )
     try:
         return read_text(path)
     except UsageError as error:
@@ -155,7 +183,9 @@ def read_text(path: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Prints `value` as JSON that any reader accepts: NaN as null, and escaped where the output is not UTF-8."""
+    """Prints `value` as JSON that any reader accepts: NaN as null, and escaped where the output is
+    not UTF-8.
+    """
     try:
         text = json.dumps(value, ensure_ascii=False, indent=2, default=str, allow_nan=False)
     except ValueError:
@@ -201,10 +231,14 @@ def echo_text(text: str) -> None:
 
 
 def exit_code_of(outcome: Outcome) -> int:
-    """0 for a result; 3 for a problem with a profile, a key, the folder of task files or this machine; else 1."""
+    """0 for a result; 3 for a problem with a profile, a key, the folder of task files or this
+    machine; else 1.
+    """
     if isinstance(outcome, TaskResult):
         return 0
-    return 3 if isinstance(outcome.cause, (ConfigurationError, RecordError, MachineError)) else 1
+    if isinstance(outcome.cause, (ConfigurationError, RecordError, MachineError)):
+        return 3
+    return 1
 
 
 def terminal_width() -> int:
@@ -215,7 +249,9 @@ def terminal_width() -> int:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints left-aligned columns; the last one is cut so that a row fits a line of the terminal."""
+    """Prints left-aligned columns; the last one is cut so that a row fits a line of the
+    terminal.
+    """
     shown = [[visible(" ".join(str(cell).split())) for cell in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in shown) for i in range(len(head))]
     room = max(20, terminal_width() - sum(widths[:-1]) - 2 * (len(head) - 1))
@@ -224,12 +260,16 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         *cells, last = row
         if len(last) > room:
             last = last[: room - 1] + "…"
-        line = "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last])
+        line = "  ".join(
+            [*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), last]
+        )
         lines.append(line.rstrip())
     echo("\n".join(lines))
 
 
-def print_json_or_table(as_json: bool, value: Any, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_json_or_table(
+    as_json: bool, value: Any, head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
     """Prints `value` as JSON for other programs, or the table for a person."""
     if as_json:
         print_json(value)
@@ -238,7 +278,9 @@ def print_json_or_table(as_json: bool, value: Any, head: Sequence[str], rows: Se
 
 
 def cost_bound(limit: CallBound, model: str | None) -> float | None:
-    """The highest cost of the calls in `limit`, in US dollars; None if the calls or the price have no bound."""
+    """The highest cost of the calls in `limit`, in US dollars; None if the calls or the price have
+    no bound.
+    """
     if model is None or limit.max_calls is None:
         return None
     if limit.max_calls == 0:
@@ -246,15 +288,23 @@ def cost_bound(limit: CallBound, model: str | None) -> float | None:
     from evaluator.models.prices import max_call_cost_usd
 
     each = max_call_cost_usd(model)
-    return None if each is None else each * limit.max_calls
+    if each is None:
+        return None
+    return each * limit.max_calls
 
 
 def describe_bound(limit: CallBound, model: str | None, cost_usd: float | None) -> str:
-    """One line with the highest number of model calls, and their highest cost if a model was named."""
+    """One line with the highest number of model calls, and their highest cost if a model was
+    named.
+    """
     if limit.max_calls is None:
-        calls = f"at least {limit.min_calls} model calls, no upper bound before its inputs are known"
+        calls = (
+            f"at least {limit.min_calls} model calls, no upper bound before its inputs are known"
+        )
     else:
         calls = f"at most {limit.max_calls} model call{'' if limit.max_calls == 1 else 's'}"
     if model is None:
         return calls
-    return f"{calls}, cost unknown" if cost_usd is None else f"{calls}, at most ${cost_usd:.4f} with {model}"
+    if cost_usd is None:
+        return f"{calls}, cost unknown"
+    return f"{calls}, at most ${cost_usd:.4f} with {model}"

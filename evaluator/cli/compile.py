@@ -31,15 +31,27 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog='Examples:\n\n\b\n  evaluator compile "shorten a letter, then put it into Italian" --out letter.xml\n'
+    epilog='Examples:\n\n\b\n  evaluator compile "shorten a letter, then put it into Italian" '
+    "--out letter.xml\n"
     '  evaluator compile "suggest titles for an article" --run --input article=@draft.md',
 )
 @click.argument("words")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the XML into this new file.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the XML into this new file.",
+)
 @click.option("--allow-scripts", is_flag=True, help="The task may contain scripts and commands.")
-@click.option("--allow-tool", "tools", multiple=True, metavar="NAME",
-              help="A tool that the task may name. May be repeated.")  # fmt: skip
-@click.option("--run", "run_it", is_flag=True, help="Run the task after it has been shown and confirmed.")
+@click.option(
+    "--allow-tool",
+    "tools",
+    multiple=True,
+    metavar="NAME",
+    help="A tool that the task may name. May be repeated.",
+)
+@click.option(
+    "--run", "run_it", is_flag=True, help="Run the task after it has been shown and confirmed."
+)
 @click.option("--yes", is_flag=True, help="With --run: do not ask.")
 @input_option
 @evaluator_options("library", "handler", "model", "tasks", "root", "trust")
@@ -57,22 +69,28 @@ def compile(
 ) -> None:
     """Have a model write the task that WORDS describe as XML, and check it.
 
-    The XML goes to standard output; repairs, and the number of model calls of a run, go to standard error.
-    With --run the XML goes to standard error, and the result to standard output. The exit code is 1 if the answer
-    cannot be used as a task, or the run fails.
+    The XML goes to standard output; repairs, and the number of model calls of a run, go to standard
+    error. With --run the XML goes to standard error, and the result to standard output. The exit
+    code is 1 if the answer cannot be used as a task, or the run fails.
     """
     from evaluator.interpreter.sync import run_sync
 
-    _check_usage(out, run_it, yes, inputs)
-    evaluator, model = options.make_evaluator(), options.model
+    _check_usage(out, run_it, yes=yes, inputs=inputs)
+    evaluator = options.make_evaluator()
+    model = options.model
     compiled = run_sync(evaluator.compile(words, allow_scripts=allow_scripts, allow_tools=tools))
     _show(compiled, model, to_error=run_it or as_json)
     if compiled.xml is not None and out is not None:
         _write_new(out, compiled.xml)
-    outcome = _run(evaluator, compiled.node, inputs, yes) if run_it and compiled.node is not None else None
+    if run_it and compiled.node is not None:
+        outcome = _run(evaluator, compiled.node, inputs=inputs, yes=yes)
+    else:
+        outcome = None
     evaluator.close()
     if as_json:
-        print_json({**_to_dict(compiled, model), "result": None if outcome is None else outcome.to_dict()})
+        print_json(
+            {**_to_dict(compiled, model), "result": None if outcome is None else outcome.to_dict()}
+        )
     elif compiled.xml is not None and not run_it:
         echo_text(compiled.xml.rstrip("\n"))
     if outcome is not None and not as_json:
@@ -107,12 +125,18 @@ def _show(compiled: CompiledTask, model: str | None, *, to_error: bool) -> None:
     if compiled.xml is not None and to_error:
         echo(compiled.xml.rstrip("\n"), err=True)
     if (limit := compiled.bound) is not None:
-        echo(f"a run makes {describe_bound(limit, model, cost_bound(limit, model))}", err=True)
+        echo(
+            f"a run makes {describe_bound(limit, model, cost_usd=cost_bound(limit, model))}",
+            err=True,
+        )
 
 
 def _describe(finding: Diagnostic) -> str:
     hint = f"\n  hint: {finding.hint}" if finding.hint else ""
-    return f"answer, line {finding.span.line}: {finding.severity}: {finding.message} [{finding.code}]{hint}"
+    return (
+        f"answer, line {finding.span.line}: {finding.severity}: {finding.message} "
+        f"[{finding.code}]{hint}"
+    )
 
 
 def _write_new(path: Path, xml: str) -> None:
@@ -150,4 +174,9 @@ def _to_dict(compiled: CompiledTask, model: str | None) -> dict[str, Any]:
 
 
 def _finding_to_dict(finding: Diagnostic) -> dict[str, Any]:
-    return {"code": finding.code, "message": finding.message, "line": finding.span.line, "hint": finding.hint}
+    return {
+        "code": finding.code,
+        "message": finding.message,
+        "line": finding.span.line,
+        "hint": finding.hint,
+    }

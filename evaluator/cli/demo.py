@@ -1,4 +1,6 @@
-"""`evaluator demo`: runs the shipped templates on a small set of real inputs, offline, with the simulated model."""
+"""`evaluator demo`: runs the shipped templates on a small set of real inputs, offline, with the
+simulated model.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from evaluator.library import TemplateLibrary
 
 @dataclass(frozen=True, slots=True)
 class DemoCase:
-    """One evaluation of the demo. `expect` is its outcome if all is well: ok, failed, or repaired."""
+    """One evaluation of the demo. `expect` is its outcome if all is well: ok, failed, or
+    repaired.
+    """
 
     show: str
     request: str
@@ -33,14 +37,21 @@ class DemoCase:
 
 
 @click.command(epilog="Example:  evaluator demo --tasks demo-tasks")
-@click.option("--tasks", "tasks_dir", default="demo-tasks", show_default=True, type=click.Path(path_type=Path),
-              help="Where the task files are written.")  # fmt: skip
+@click.option(
+    "--tasks",
+    "tasks_dir",
+    default="demo-tasks",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Where the task files are written.",
+)
 @json_option
 def demo(tasks_dir: Path, as_json: bool) -> None:
-    """Run the shipped templates of every operator offline, with one that fails and one whose output is repaired.
+    """Run the shipped templates of every operator offline, with one that fails and one whose output
+    is repaired.
 
-    Answers are simulated: they are the templates' own examples. Exit code 1 if an outcome is not the
-    expected one.
+    Answers are simulated: they are the templates' own examples. Exit code 1 if an outcome is not
+    the expected one.
     """
     from evaluator.handler.profiles import load_profiles
     from evaluator.interpreter.evaluator import Evaluator
@@ -52,36 +63,55 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
     offline = profiles["offline"]
     evaluator = Evaluator(library, offline, profiles=profiles, tasks_dir=tasks_dir, roots=[data])
     if not as_json:
-        echo("Answers are simulated: no key, no network. Matching is real, so are the task files.\n")
+        echo(
+            "Answers are simulated: no key, no network. Matching is real, so are the task files.\n"
+        )
         _show_matching(library)
     rows: list[dict[str, Any]] = []
     for case in _cases(data, library):
         begun = time.perf_counter()
-        outcome = evaluator.evaluate_sync(case.request, case.inputs, handler=case.profile, target=case.target)
+        outcome = evaluator.evaluate_sync(
+            case.request, case.inputs, handler=case.profile, target=case.target
+        )
         if isinstance(outcome, TaskError) and isinstance(outcome.cause, RecordError):
             raise outcome.cause
-        rows.append(_row(case, outcome, time.perf_counter() - begun, tasks_dir))
+        rows.append(_row(case, outcome, seconds=time.perf_counter() - begun, tasks_dir=tasks_dir))
     evaluator.close()
     if as_json:
         print_json(rows)
     else:
         print_table(
             ["", "operator", "template", "outcome", "calls", "ms", "task file", "result"],
-            [["✓" if r["as_expected"] else "✗", r["operator"], r["template"], r["outcome"], str(r["calls"]),
-              str(r["ms"]), r["task_file"], r["result"]] for r in rows],
-        )  # fmt: skip
+            [
+                [
+                    "✓" if r["as_expected"] else "✗",
+                    r["operator"],
+                    r["template"],
+                    r["outcome"],
+                    str(r["calls"]),
+                    str(r["ms"]),
+                    r["task_file"],
+                    r["result"],
+                ]
+                for r in rows
+            ],
+        )
         as_expected = sum(r["as_expected"] for r in rows)
         echo(
-            f"\n{as_expected} of {len(rows)} as expected, in {duration_text(time.perf_counter() - started)}. "
-            f"Read one: {rows[0]['task_file']}, or: evaluator tasks show {rows[0]['task_id']} --tasks {tasks_dir}"
+            f"\n{as_expected} of {len(rows)} as expected, in "
+            f"{duration_text(time.perf_counter() - started)}. "
+            f"Read one: {rows[0]['task_file']}, or: evaluator tasks show {rows[0]['task_id']} "
+            f"--tasks {tasks_dir}"
         )
-        _show_batch(library, tasks_dir, data)
+        _show_batch(library, tasks_dir, data=data)
     if not all(r["as_expected"] for r in rows):
         raise click.exceptions.Exit(1)
 
 
 def _show_batch(library: TemplateLibrary, tasks_dir: Path, data: Path) -> None:
-    """All questions in `data` in one batch, answered by a model that is simulated to be wrong one time in five."""
+    """All questions in `data` in one batch, answered by a model that is simulated to be wrong one
+    time in five.
+    """
     from evaluator.batch.run import new_folder, run_batch_sync
     from evaluator.handler.config import HandlerConfig
     from evaluator.interpreter.evaluator import Evaluator
@@ -94,14 +124,29 @@ def _show_batch(library: TemplateLibrary, tasks_dir: Path, data: Path) -> None:
     config = HandlerConfig(name="demo", backend="simulated", simulated={"wrong": 0.2})
     with Evaluator(library, config, profiles={}, tasks_dir=None) as evaluator:
         result = run_batch_sync(
-            "answer_question", rows, evaluator=evaluator, inputs={"question": "question"}, scorers=[right],
-            group_by="difficulty", name="demo", output=tasks_dir / new_folder("demo"),
-        )  # fmt: skip
-    echo(f"\na batch of {len(rows)} questions, with a simulated model that is wrong one time in five:")
+            "answer_question",
+            rows,
+            evaluator=evaluator,
+            inputs={"question": "question"},
+            scorers=[right],
+            group_by="difficulty",
+            name="demo",
+            output=tasks_dir / new_folder("demo"),
+        )
+    echo(
+        f"\na batch of {len(rows)} questions, with a simulated model that is wrong one time in "
+        "five:"
+    )
     for size, part in result.summary.groups[0].by.items():
-        counts, share = part.counts, part.accuracy.estimate
-        known = "" if share.mean is None else f", {share.mean:.0%} (95 %: {share.low:.0%} to {share.high:.0%})"
-        echo(f"  {size}: {counts.passed} passed, {counts.failed} failed, {counts.error} error{known}")
+        counts = part.counts
+        share = part.accuracy.estimate
+        if share.mean is None:
+            known = ""
+        else:
+            known = f", {share.mean:.0%} (95 %: {share.low:.0%} to {share.high:.0%})"
+        echo(
+            f"  {size}: {counts.passed} passed, {counts.failed} failed, {counts.error} error{known}"
+        )
     echo(f"Look at it: evaluator report {result.folder}")
 
 
@@ -109,7 +154,9 @@ def right(output: str, target: Any) -> bool:
     """Whether an answer equals the target, which is a text, a number or JSON."""
     from evaluator.output import parse_output
 
-    return output == target if isinstance(target, str) else parse_output(output, "json").value == target
+    if isinstance(target, str):
+        return output == target
+    return parse_output(output, "json").value == target
 
 
 def _show_matching(library: TemplateLibrary) -> None:
@@ -124,23 +171,48 @@ def _show_matching(library: TemplateLibrary) -> None:
 
 
 def _cases(data: Path, library: TemplateLibrary) -> Iterator[DemoCase]:
-    documents = [path.read_text(encoding="utf-8") for path in sorted((data / "documents").glob("*.md"))]
-    questions = [json.loads(line) for line in (data / "easy.jsonl").read_text(encoding="utf-8").splitlines()]
-    yield DemoCase("atomic", "summarise", {"document": documents[0]})
-    yield DemoCase("atomic", "classify this support message", _example(library, "classify"))
-    yield DemoCase("atomic, from files", "answer_from_files", _example(library, "answer_from_files"))
+    documents = [
+        path.read_text(encoding="utf-8") for path in sorted((data / "documents").glob("*.md"))
+    ]
+    questions = [
+        json.loads(line) for line in (data / "easy.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    yield DemoCase("atomic", "summarise", inputs={"document": documents[0]})
+    yield DemoCase("atomic", "classify this support message", inputs=_example(library, "classify"))
+    yield DemoCase(
+        "atomic, from files", "answer_from_files", inputs=_example(library, "answer_from_files")
+    )
     for row in questions[:3]:
-        yield DemoCase("atomic", "answer_question", {"question": row["question"]}, target=row["target"])
-    yield DemoCase("function", "title_of", {"doc": documents[1]})
-    yield DemoCase("sequential", "report", _example(library, "report"))
-    yield DemoCase("sequential, cond", "route_ticket", _example(library, "route_ticket"))
-    yield DemoCase("reduce", "map_reduce_documents", {"documents": documents, "focus": "water"})
-    yield DemoCase("script", "count_text", {"stdin": documents[2]})
-    yield DemoCase("loop", "write_run_fix", _example(library, "write_run_fix"))
-    yield DemoCase("loop", "review_code", _example(library, "review_code"))
-    broken = "Here you go:\n```json\n{'sentiment': 'positive', 'score': 0.9, 'evidence': ['works well'],}\n```"
-    yield DemoCase("repaired output", "sentiment", _example(library, "sentiment"), "repaired", target=broken)
-    yield DemoCase("failing", "sentiment", _example(library, "sentiment"), "failed", target="I would rather not say.")
+        yield DemoCase(
+            "atomic", "answer_question", inputs={"question": row["question"]}, target=row["target"]
+        )
+    yield DemoCase("function", "title_of", inputs={"doc": documents[1]})
+    yield DemoCase("sequential", "report", inputs=_example(library, "report"))
+    yield DemoCase("sequential, cond", "route_ticket", inputs=_example(library, "route_ticket"))
+    yield DemoCase(
+        "reduce", "map_reduce_documents", inputs={"documents": documents, "focus": "water"}
+    )
+    yield DemoCase("script", "count_text", inputs={"stdin": documents[2]})
+    yield DemoCase("loop", "write_run_fix", inputs=_example(library, "write_run_fix"))
+    yield DemoCase("loop", "review_code", inputs=_example(library, "review_code"))
+    broken = (
+        "Here you go:\n```json\n{'sentiment': 'positive', 'score': 0.9, 'evidence': ['works "
+        "well'],}\n```"
+    )
+    yield DemoCase(
+        "repaired output",
+        "sentiment",
+        inputs=_example(library, "sentiment"),
+        expect="repaired",
+        target=broken,
+    )
+    yield DemoCase(
+        "failing",
+        "sentiment",
+        inputs=_example(library, "sentiment"),
+        expect="failed",
+        target="I would rather not say.",
+    )
 
 
 def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
@@ -158,10 +230,14 @@ def _example(library: TemplateLibrary, name: str) -> dict[str, Any]:
 def _row(case: DemoCase, outcome: Outcome, seconds: float, tasks_dir: Path) -> dict[str, Any]:
     warnings = [str(warning) for warning in outcome.notes.get("warnings", ())]
     if isinstance(outcome, TaskError):
-        got, shown = "failed", f"{outcome.type}: {outcome.message}"
+        got = "failed"
+        shown = f"{outcome.type}: {outcome.message}"
     else:
         repaired = case.expect == "repaired" and bool(warnings)
-        got, shown = ("repaired", "; ".join(warnings)) if repaired else ("ok", outcome.content)
+        if repaired:
+            got, shown = ("repaired", "; ".join(warnings))
+        else:
+            got, shown = ("ok", outcome.content)
     return {
         "operator": case.show,
         "template": outcome.notes.get("template") or case.request,

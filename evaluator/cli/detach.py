@@ -1,4 +1,6 @@
-"""Runs the rest of a command in a process of its own, which outlives the command and its terminal."""
+"""Runs the rest of a command in a process of its own, which outlives the command and its
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ _KINDS: dict[bytes, type[EvaluatorError]] = {b"usage": UsageError, b"machine": M
 def detach(run: Callable[[Callable[[str], None]], None]) -> str:
     """Calls `run` in a new process, in a session of its own and with empty standard input.
 
-    `run` gets a function `ready`, to be called once with a text when it has started; from then on its output goes
-    nowhere. Returns: that text, in this process. Must be called before this process starts a thread or an event loop.
+    `run` gets a function `ready`, to be called once with a text when it has started; from then on
+    its output goes nowhere. Returns: that text, in this process. Must be called before this process
+    starts a thread or an event loop.
 
     Raises: the error that `run` raised before it called `ready`.
     """
@@ -31,12 +34,15 @@ def detach(run: Callable[[Callable[[str], None]], None]) -> str:
         kind, _, text = pipe.read().partition(b"\n")
     if kind == b"ready":
         return text.decode()
-    raise _KINDS.get(kind, ConfigurationError)(text.decode() or "the new process ended before it had started the task")
+    raise _KINDS.get(kind, ConfigurationError)(
+        text.decode() or "the new process ended before it had started the task"
+    )
 
 
 def _run_detached(run: Callable[[Callable[[str], None]], None], writing: int) -> NoReturn:
     """Never returns, and runs no exit handlers: those are the first process's."""
-    code, is_ready = 1, False
+    code = 1
+    is_ready = False
     nothing = os.open(os.devnull, os.O_RDWR)
 
     def ready(text: str) -> None:
@@ -44,7 +50,7 @@ def _run_detached(run: Callable[[Callable[[str], None]], None], writing: int) ->
         is_ready = True
         os.dup2(nothing, 1)
         os.dup2(nothing, 2)
-        _send(writing, b"ready", text)
+        _send(writing, b"ready", text=text)
 
     try:
         os.setsid()
@@ -53,8 +59,15 @@ def _run_detached(run: Callable[[Callable[[str], None]], None], writing: int) ->
         code = 0
     except BaseException as error:
         if not is_ready:
-            kind = b"usage" if isinstance(error, UsageError) else b"configuration"
-            _send(writing, b"machine" if isinstance(error, MachineError) else kind, str(error) or type(error).__name__)
+            if isinstance(error, UsageError):
+                kind = b"usage"
+            else:
+                kind = b"configuration"
+            _send(
+                writing,
+                b"machine" if isinstance(error, MachineError) else kind,
+                text=str(error) or type(error).__name__,
+            )
     finally:
         os._exit(code)
 

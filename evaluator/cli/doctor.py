@@ -25,11 +25,16 @@ PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "
 @click.command(epilog="Example:  evaluator doctor")
 @library_option
 @click.option(
-    "--tasks", "tasks_dir", default="tasks", type=click.Path(path_type=Path), help="The folder of task files."
+    "--tasks",
+    "tasks_dir",
+    default="tasks",
+    type=click.Path(path_type=Path),
+    help="The folder of task files.",
 )
 @json_option
 def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
-    """Show what is configured and what is missing. Makes no model call; names keys, never shows one.
+    """Show what is configured and what is missing. Makes no model call; names keys, never shows
+    one.
 
     Starts each sandbox that is installed once, to see whether it works.
 
@@ -37,8 +42,13 @@ def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     """
     findings = [
         _finding("python", f"{platform.python_version()} on {platform.system()}"),
-        *_packages(), _model(), *_profiles(), *_sandboxes(), _templates(folders), _tasks_dir(tasks_dir),
-    ]  # fmt: skip
+        *_packages(),
+        _model(),
+        *_profiles(),
+        *_sandboxes(),
+        _templates(folders),
+        _tasks_dir(tasks_dir),
+    ]
     if as_json:
         print_json(findings)
     else:
@@ -58,9 +68,9 @@ def _packages() -> list[dict[str, Any]]:
     for name in PACKAGES:
         try:
             state = "ok" if find_spec(name) else "problem"
-            found.append(_finding(name, version(name), state))
+            found.append(_finding(name, version(name), state=state))
         except PackageNotFoundError:
-            found.append(_finding(name, "not installed", "problem"))
+            found.append(_finding(name, "not installed", state="problem"))
     return found
 
 
@@ -73,7 +83,11 @@ def _model() -> dict[str, Any]:
         return _finding("model", f"{named} (EVALUATOR_MODEL)")
     model, why, _ = find_provider(os.environ)
     if model == SIMULATED:
-        return _finding("model", f"simulated: {why}; set EVALUATOR_MODEL or a provider's key for real answers", "note")
+        return _finding(
+            "model",
+            f"simulated: {why}; set EVALUATOR_MODEL or a provider's key for real answers",
+            state="note",
+        )
     return _finding("model", f"{model} ({why})")
 
 
@@ -81,16 +95,26 @@ def _profiles() -> list[dict[str, Any]]:
     from evaluator.cli.permission import shown_profiles
     from evaluator.handler.profiles import load_profiles
 
-    profiles, untrusted = shown_profiles(), load_profiles().untrusted
+    profiles = shown_profiles()
+    untrusted = load_profiles().untrusted
     found = [_finding("handlers", ", ".join(sorted(profiles)))]
-    found += [_finding(f"handler {name}", problem, "problem") for name, problem in profiles.broken.items()]
+    found += [
+        _finding(f"handler {name}", problem, state="problem")
+        for name, problem in profiles.broken.items()
+    ]
     for name, file in sorted(untrusted.items()):
-        found.append(_finding(f"handler {name}", f"not allowed yet: {file.describe()}", "note"))
+        found.append(
+            _finding(f"handler {name}", f"not allowed yet: {file.describe()}", state="note")
+        )
     for name, path in sorted(profiles.replacing.items()):
-        found.append(_finding(f"handler {name}", f"is that of {path}, not the shipped one", "note"))
+        found.append(
+            _finding(f"handler {name}", f"is that of {path}, not the shipped one", state="note")
+        )
     for name, profile in sorted(profiles.items()):
         if profile.api_key_env and not os.environ.get(profile.api_key_env):
-            found.append(_finding(f"handler {name}", f"{profile.api_key_env} is not set", "note"))
+            found.append(
+                _finding(f"handler {name}", f"{profile.api_key_env} is not set", state="note")
+            )
         found += [_server(name, server) for server in profile.mcp]
     return found
 
@@ -103,20 +127,29 @@ def _sandboxes() -> list[dict[str, Any]]:
 
 
 def _server(profile: str, server: McpServer) -> dict[str, Any]:
-    """Whether an MCP server could be started or reached. Nothing is started, and no address is contacted."""
+    """Whether an MCP server could be started or reached. Nothing is started, and no address is
+    contacted.
+    """
     missing = [f"{name} is not set" for name in server.variables() if name not in os.environ]
     if server.command is not None and shutil.which(server.command) is None:
         missing.insert(0, f"the program {server.command} is not found")
     if find_spec("mcp") is None:
-        missing.insert(0, "the package mcp is not installed; install it with: pip install 'evaluator[mcp]'")
+        missing.insert(
+            0, "the package mcp is not installed; install it with: pip install 'evaluator[mcp]'"
+        )
     found = "; ".join(missing) or f"{server.command or server.url} (not started)"
-    return _finding(f"handler {profile}, MCP server {server.name}", found, "note" if missing else "ok")
+    return _finding(
+        f"handler {profile}, MCP server {server.name}", found, state="note" if missing else "ok"
+    )
 
 
 def _templates(folders: tuple[Path, ...]) -> dict[str, Any]:
     library = TemplateLibrary.load(*folders)
-    counts = f"{len(library.templates)} usable, {len(library.errors)} errors, {len(library.warnings)} warnings"
-    return _finding("templates", counts, "problem" if library.errors else "ok")
+    counts = (
+        f"{len(library.templates)} usable, {len(library.errors)} errors, "
+        f"{len(library.warnings)} warnings"
+    )
+    return _finding("templates", counts, state="problem" if library.errors else "ok")
 
 
 def _tasks_dir(folder: Path) -> dict[str, Any]:
@@ -125,10 +158,14 @@ def _tasks_dir(folder: Path) -> dict[str, Any]:
     if not folder.exists():
         return _finding("task files", f"the first run creates {folder}")
     if folder.is_symlink() or not folder.is_dir():
-        return _finding("task files", f"{folder} is not a folder", "problem")
+        return _finding("task files", f"{folder} is not a folder", state="problem")
     if not os.access(folder, os.W_OK):
-        return _finding("task files", f"{folder} is not writable", "problem")
+        return _finding("task files", f"{folder} is not writable", state="problem")
     interrupted = len(list(TaskStore(folder).interrupted()))
     if interrupted:
-        return _finding("task files", f"{interrupted} runs in {folder} were interrupted: evaluator tasks list", "note")
+        return _finding(
+            "task files",
+            f"{interrupted} runs in {folder} were interrupted: evaluator tasks list",
+            state="note",
+        )
     return _finding("task files", str(folder))

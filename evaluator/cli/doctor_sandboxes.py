@@ -1,4 +1,6 @@
-"""The findings of `evaluator doctor` about scripts: which sandboxes work, and what scripts can do without one."""
+"""The findings of `evaluator doctor` about scripts: which sandboxes work, and what scripts can do
+without one.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,33 @@ Finding = tuple[str, str, str]
 
 
 def sandbox_findings(profiles: Mapping[str, HandlerConfig]) -> Iterator[Finding]:
-    """A finding for each kind of sandbox, each tried by starting it, and for each profile that has one."""
-    used = {name: profile.sandbox for name, profile in sorted(profiles.items()) if profile.sandbox.kind != "none"}
+    """A finding for each kind of sandbox, each tried by starting it, and for each profile that has
+    one.
+    """
+    used = {
+        name: profile.sandbox
+        for name, profile in sorted(profiles.items())
+        if profile.sandbox.kind != "none"
+    }
     for kind in KINDS[1:]:
         images = [sandbox.image for sandbox in used.values() if sandbox.image is not None]
         yield (f"sandbox {kind}", *_try_kind(kind, images[0] if images else None))
     for name, sandbox in used.items():
         problem = _problem_of(sandbox)
-        yield f"handler {name}, sandbox {sandbox}", problem or "works", "problem" if problem else "ok"
+        yield (
+            f"handler {name}, sandbox {sandbox}",
+            problem or "works",
+            "problem" if problem else "ok",
+        )
     yield "scripts without a sandbox", _without_sandbox(), "note"
 
 
 def _try_kind(kind: SandboxKind, image: str | None) -> tuple[str, str]:
     can_start = kind == "bubblewrap" or image is not None
-    problem = _problem_of(Sandbox(kind, image)) if can_start else _engine_problem(kind)
+    if can_start:
+        problem = _problem_of(Sandbox(kind, image))
+    else:
+        problem = _engine_problem(kind)
     if problem is not None:
         return problem, "note"
     return ("works" if can_start else "answers; no profile names an image to try"), "ok"
@@ -55,22 +70,37 @@ def _engine_problem(kind: SandboxKind) -> str | None:
     """Why the engine does not answer; None if it does."""
     try:
         done = subprocess.run(
-            [program_of(kind), "info"], stdin=subprocess.DEVNULL, capture_output=True, timeout=ENGINE_TIMEOUT_S
+            [program_of(kind), "info"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ENGINE_TIMEOUT_S,
         )
     except (ConfigurationError, OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     reason = done.stderr.decode(errors="replace").strip().splitlines()
-    return None if done.returncode == 0 else f"{kind} does not work: {reason[-1] if reason else 'no reason given'}"
+    if done.returncode == 0:
+        return None
+    return f"{kind} does not work: {reason[-1] if reason else 'no reason given'}"
 
 
 def _without_sandbox() -> str:
     if platform.system() != "Linux":
-        return "they can read and change what you can; keys that other programs hold are not hidden from them"
+        return (
+            "they can read and change what you can; keys that other programs hold are not "
+            "hidden from them"
+        )
     found = ["they can read and change what you can"]
     if os.geteuid() == 0 and not can_confine():
-        found.append("you are root, so they can read the keys in the memory of the command evaluator")
+        found.append(
+            "you are root, so they can read the keys in the memory of the command evaluator"
+        )
     else:
-        found.append("keys of the command evaluator are hidden from them, those of your other programs are not")
+        found.append(
+            "keys of the command evaluator are hidden from them, those of your other programs "
+            "are not"
+        )
     if not can_confine():
-        found.append("this kernel cannot keep them from killing other programs (Landlock, Linux 6.12)")
+        found.append(
+            "this kernel cannot keep them from killing other programs (Landlock, Linux 6.12)"
+        )
     return "; ".join(found)

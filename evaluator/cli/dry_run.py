@@ -1,4 +1,6 @@
-"""`evaluator batch --dry-run`: counts samples and calls, and checks whether the budget allows a first call."""
+"""`evaluator batch --dry-run`: counts samples and calls, and checks whether the budget allows a
+first call.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,32 @@ def print_dry_run(evaluator: Evaluator, plan: BatchPlan, *, as_json: bool) -> bo
     epochs = plan.options.epochs
     rows = asyncio.run(_count(plan.rows)) * epochs
     total = rows * len(plan.cells)
-    most = None if bound.max_calls is None else rows * bound.max_calls
+    if bound.max_calls is None:
+        most = None
+    else:
+        most = rows * bound.max_calls
     least = rows * bound.min_calls
     refused = list(dict.fromkeys(_refusals(evaluator, plan)))
     if as_json:
-        print_json({"samples": total, "min_calls": least, "max_calls": most, "cells": len(plan.cells),
-                    "epochs": epochs, "scorers": [scorer.name for scorer in plan.scorers],
-                    "notices": list(plan.notices), "refused": refused})  # fmt: skip
+        print_json(
+            {
+                "samples": total,
+                "min_calls": least,
+                "max_calls": most,
+                "cells": len(plan.cells),
+                "epochs": epochs,
+                "scorers": [scorer.name for scorer in plan.scorers],
+                "notices": list(plan.notices),
+                "refused": refused,
+            }
+        )
         return not refused
     echo(f"{plan.name}: {total:,} samples")
     echo(bound.explanation)
-    echo(f"model calls: at least {least:,}, at most {'?' if most is None else f'{most:,}'}, without judges")
+    echo(
+        f"model calls: at least {least:,}, at most {'?' if most is None else f'{most:,}'}, "
+        "without judges"
+    )
     for notice in plan.notices:
         echo(notice, err=True)
     for reason in refused:
@@ -52,12 +69,16 @@ async def _count(rows: AsyncIterable[Any]) -> int:
 
 
 def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
-    """Sandboxes that are not installed, and the budget's reasons for rejecting a cell's first call, without judges."""
+    """Sandboxes that are not installed, and the budget's reasons for rejecting a cell's first call,
+    without judges.
+    """
     from evaluator.interpreter.sandboxing import needed_sandboxes
     from evaluator.limits.batch_budget import BatchBudget, BatchSpending
 
     for template, handler in plan.evaluations:
-        for sandbox in needed_sandboxes(evaluator.services, evaluator.library.get(template).node, handler):
+        for sandbox in needed_sandboxes(
+            evaluator.services, evaluator.library.get(template).node, handler=handler
+        ):
             try:
                 sandbox.program()
             except ConfigurationError as error:
@@ -65,7 +86,7 @@ def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
     limits = plan.options.limits
     budget = BatchSpending(BatchBudget(max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens))
     for cell, variant in plan.cells if budget.has_shared_limit else ():
-        call = _first_call(evaluator, cell, variant)
+        call = _first_call(evaluator, cell, variant=variant)
         try:
             if call is not None:
                 budget.fits(call)
@@ -74,14 +95,16 @@ def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
 
 
 def _first_call(evaluator: Evaluator, cell: Cell, variant: Variant) -> PlannedCall | None:
-    """The call of the cell with the smallest reservation; None if the cell can run without a call, or if its template
-    names a model or settings of its own."""
+    """The call of the cell with the smallest reservation; None if the cell can run without a call,
+    or if its template names a model or settings of its own.
+    """
     from evaluator.errors.results import Usage
     from evaluator.library.bounds import bound
     from evaluator.limits.call_limiter import PlannedCall
     from evaluator.models import prices
 
-    library, services = evaluator.library, evaluator.services
+    library = evaluator.library
+    services = evaluator.services
     names = (cell.template, *library.called_by(cell.template))
     if any(_chooses(library.get(name).node) for name in names):
         return None
@@ -90,20 +113,31 @@ def _first_call(evaluator: Evaluator, cell: Cell, variant: Variant) -> PlannedCa
     config = services.profile(variant.handler)
     choice = services.chooser.choose(variant.model or evaluator.model, None, config)
     if choice.is_free:
-        return PlannedCall(choice.label, choice.endpoint, 0, 0, 0.0)
+        return PlannedCall(
+            choice.label, choice.endpoint, input_tokens=0, output_tokens=0, cost_usd=0.0
+        )
     output = config.max_output_tokens or prices.max_output_tokens(choice.label)
     cost: float | None = None
     if output is not None and config.prices is not None:
         cost = output * config.prices[1] / 1e6
     elif output is not None:
-        cost = prices.cost_usd(choice.label, Usage(0, output, 0, 0, None, 1))
-    return PlannedCall(choice.label, choice.endpoint, 0, output, cost)
+        cost = prices.cost_usd(
+            choice.label,
+            Usage(0, output, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1),
+        )
+    return PlannedCall(
+        choice.label, choice.endpoint, input_tokens=0, output_tokens=output, cost_usd=cost
+    )
 
 
 def _chooses(node: TopLevel | Node) -> bool:
     """Whether a task in `node` names its own model, role, profile or output limit."""
     if isinstance(node, Task):
         own = node.handler
-        if node.model or node.model_role or (own and (own.ref or own.max_output_tokens is not None)):
+        if (
+            node.model
+            or node.model_role
+            or (own and (own.ref or own.max_output_tokens is not None))
+        ):
             return True
     return any(map(_chooses, children(node)))

@@ -1,6 +1,7 @@
 """The end of `evaluator batch`: the lines about the result and the next command, on standard error.
 
-With `--progress json` a program finds the same in the last `ended` event, which follows when everything is written.
+With `--progress json` a program finds the same in the last `ended` event, which follows when
+everything is written.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ _CHANGED = {"leave": "were left out", "run": "are run again", "keep": "are kept"
 
 
 class DeferredEnd:
-    """A display whose `ended` event waits until everything is written, and that knows whether the session started."""
+    """A display whose `ended` event waits until everything is written, and that knows whether the
+    session started.
+    """
 
     def __init__(self, display: Display) -> None:
         self._display = display
-        self.result, self.progress, self.notice = display.result, display.progress, display.notice
+        self.result = display.result
+        self.progress = display.progress
+        self.notice = display.notice
         self._last: Snapshot | None = None
         self._state = "incomplete"
 
@@ -41,29 +46,41 @@ class DeferredEnd:
         self._display.start(name, snapshot)
 
     def end(self, snapshot: Snapshot, state: str) -> None:
-        self._last, self._state = snapshot, state
+        self._last = snapshot
+        self._state = state
         if json_stderr() is None:
             self._display.end(snapshot, state)
 
     def close(self, folder: Path, reason: str, command: str | None, **more: Any) -> None:
-        """Prints the last event, also after an interruption; nothing if the session did not start. `command` resumes
-        the batch."""
+        """Prints the last event, also after an interruption; nothing if the session did not start.
+        `command` resumes the batch.
+        """
         stream = json_stderr()
         if stream is not None and self._last is not None:
             stream.print_event(
-                "ended", state=self._state, reason=reason, folder=str(folder), go_on=command, **more,
+                "ended",
+                state=self._state,
+                reason=reason,
+                folder=str(folder),
+                go_on=command,
+                **more,
                 **self._last.to_dict(),
-            )  # fmt: skip
+            )
 
 
 def report_ending(plan: BatchPlan, result: BatchResult, display: DeferredEnd, code: int) -> None:
-    """Prints on standard error what the summary does not say, where the results are, and how to resume."""
-    options, folder = plan.options, Path(plan.options.output or result.folder)
-    for line in _remarks(plan, result, folder):
+    """Prints on standard error what the summary does not say, where the results are, and how to
+    resume.
+    """
+    folder = Path(plan.options.output or result.folder)
+    options = plan.options
+    for line in _remarks(plan, result, folder=folder):
         echo(line, err=True)
     command = None
     if not result.is_complete:
-        command = resume_command(replace(options, on_changed="run") if _lacks_only_changed(result) else options)
+        command = resume_command(
+            replace(options, on_changed="run") if _lacks_only_changed(result) else options
+        )
     reason = _reason(plan, result)
     if json_stderr() is None:
         echo(f"results: {folder}", err=True)
@@ -76,9 +93,14 @@ def report_ending(plan: BatchPlan, result: BatchResult, display: DeferredEnd, co
 def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str]:
     from evaluator.batch.folder import CHANGED
 
-    ended, counts, on_changed = result.ended, result.ended.counts, plan.options.on_changed
+    on_changed = plan.options.on_changed
+    counts = result.ended.counts
+    ended = result.ended
     if counts.changed:
-        yield f"{counts.changed:,} results answer a question that has changed since; they {_CHANGED[on_changed]}:"
+        yield (
+            f"{counts.changed:,} results answer a question that has changed since; they "
+            f"{_CHANGED[on_changed]}:"
+        )
         for changed in counts.explained[:_SHOWN]:
             yield f"  {visible(str(changed))}"
         if counts.changed > _SHOWN:
@@ -87,14 +109,22 @@ def _remarks(plan: BatchPlan, result: BatchResult, folder: Path) -> Iterator[str
             yield "--changed run runs them again, --changed keep counts them as they are"
     # If the rows were not read to their end, it is unknown which results no row asks for.
     if ended.orphans and ended.total is not None:
-        yield f"{len(ended.orphans):,} results in the folder belong to other rows or epochs; they are not counted"
+        yield (
+            f"{len(ended.orphans):,} results in the folder belong to other rows or epochs; they "
+            "are not counted"
+        )
     if any(cell.is_simulated for cell, _ in plan.cells):
         yield "note: answers are simulated"
     if has_only_errors(result):
         yield "every sample ended with an error, so there is nothing to evaluate"
     if (fields := _fields_without_target(result)) is not None:
-        known = f" (the rows have: {listed(fields)})" if fields else ""
-        yield f"no result is scored, because no row has a target; name its field with --target{known}"
+        if fields:
+            known = f" (the rows have: {listed(fields)})"
+        else:
+            known = ""
+        yield (
+            f"no result is scored, because no row has a target; name its field with --target{known}"
+        )
 
 
 def has_only_errors(result: BatchResult) -> bool:
@@ -103,7 +133,9 @@ def has_only_errors(result: BatchResult) -> bool:
 
 
 def _fields_without_target(result: BatchResult) -> list[str] | None:
-    """The metadata fields of the first result, if no result is scored for want of a target; else None."""
+    """The metadata fields of the first result, if no result is scored for want of a target; else
+    None.
+    """
     from evaluator.batch.scorers.contract import NO_TARGET
 
     counts = result.summary.counts
@@ -111,7 +143,9 @@ def _fields_without_target(result: BatchResult) -> list[str] | None:
         return None
     first = next(result.results())
     is_without = any(score.explanation == NO_TARGET.explanation for score in first.scores.values())
-    return sorted(first.metadata) if is_without else None
+    if is_without:
+        return sorted(first.metadata)
+    return None
 
 
 def _reason(plan: BatchPlan, result: BatchResult) -> str:
@@ -120,13 +154,22 @@ def _reason(plan: BatchPlan, result: BatchResult) -> str:
         return f"{len(ended.stale):,} results were left out"
     if ended.state == "budget":
         limits = plan.options.limits
-        given = [name for name in ("max_cost", "max_tokens", "max_time") if getattr(limits, name) is not None]
-        return f"{ended.reason} ({' and '.join(given)} appl{'ies' if len(given) == 1 else 'y'} to each session)"
+        given = [
+            name
+            for name in ("max_cost", "max_tokens", "max_time")
+            if getattr(limits, name) is not None
+        ]
+        return (
+            f"{ended.reason} ({' and '.join(given)} appl{'ies' if len(given) == 1 else 'y'} to "
+            "each session)"
+        )
     return ended.reason
 
 
 def _lacks_only_changed(result: BatchResult) -> bool:
-    """Whether the only missing results are those that were left out because their question has changed."""
+    """Whether the only missing results are those that were left out because their question has
+    changed.
+    """
     ended = result.ended
     if ended.state != "incomplete" or ended.total is None or not ended.stale:
         return False
@@ -134,7 +177,9 @@ def _lacks_only_changed(result: BatchResult) -> bool:
 
 
 def resume_command(options: BatchOptions, *, repair: bool = False) -> str:
-    """The command that resumes the batch in `options.output` as this session did. `repair`: its folder is damaged."""
+    """The command that resumes the batch in `options.output` as this session did. `repair`: its
+    folder is damaged.
+    """
     words = ["evaluator batch --resume", shlex.quote(options.output or "")]
     words += ["--repair"] if repair else []
     words += ["--retry-errors"] if options.retry_errors else []

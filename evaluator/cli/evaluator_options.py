@@ -1,4 +1,6 @@
-"""The options with which commands make an Evaluator: each is declared once, and a command names those it has."""
+"""The options with which commands make an Evaluator: each is declared once, and a command names
+those it has.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,20 @@ if TYPE_CHECKING:
     from evaluator.tools import Asker
 
 tasks_option = click.option(
-    "--tasks", "tasks_dir", default="tasks", show_default=True, type=click.Path(path_type=Path),
+    "--tasks",
+    "tasks_dir",
+    default="tasks",
+    show_default=True,
+    type=click.Path(path_type=Path),
     help="The folder of task files.",
-)  # fmt: skip
+)
 root_option = click.option(
-    "--root", "roots", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
+    "--root",
+    "roots",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder that the task may read; the first is where scripts run. Default: here.",
-)  # fmt: skip
+)
 BACKGROUND_FOLDER = "background"
 """The folder below the task files that holds the states and outputs of background tasks."""
 sandbox_option = click.option("--sandbox", metavar="KIND", help=SANDBOX_HELP)
@@ -51,30 +60,43 @@ _OPTIONS = {
     "tasks": tasks_option,
     "root": root_option,
     "memory": click.option(
-        "--memory", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-        help="An index made by `evaluator memory index`, for fresh_context and described file_paths.",
+        "--memory",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="An index made by `evaluator memory index`, for fresh_context and described "
+        "file_paths.",
     ),
     "ask-in": click.option(
-        "--ask-in", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
+        "--ask-in",
+        metavar="FOLDER",
+        type=click.Path(path_type=Path, file_okay=False),
         help="Ask in files: question-N.txt is answered in answer-N.txt.",
     ),
     "sync": click.option(
-        "--sync", type=click.Choice(get_args(Sync)), default="off", show_default=True,
-        help="Which task files survive a loss of power: only what the system wrote back (off), every ended task, or "
+        "--sync",
+        type=click.Choice(get_args(Sync)),
+        default="off",
+        show_default=True,
+        help="Which task files survive a loss of power: only what the system wrote back (off), "
+        "every ended task, or "
         "every step. A killed process loses nothing with any of them.",
     ),
     "reparse": click.option(
-        "--reparse", is_flag=True, help="Decompose a task that runs out of turns, context or output, once."
+        "--reparse",
+        is_flag=True,
+        help="Decompose a task that runs out of turns, context or output, once.",
     ),
     "sandbox": sandbox_option,
     "trace": trace_option,
     "trust": trust_option,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorOptions:
-    """The values of a command's options; options that the command does not have keep their default."""
+    """The values of a command's options; options that the command does not have keep their
+    default.
+    """
 
     folders: tuple[Path, ...] = ()
     handler: str | None = None
@@ -91,8 +113,8 @@ class EvaluatorOptions:
     trust: bool = False
 
     def make_evaluator(self, *, sends: bool = True) -> Evaluator:
-        """The Evaluator that these options describe; notices go to standard error. `sends`: it makes calls, so that the
-        profiles of the project need the user's permission.
+        """The Evaluator that these options describe; notices go to standard error. `sends`: it
+        makes calls, so that the profiles of the project need the user's permission.
 
         Raises: UsageError or ConfigurationError, for an option that cannot be used.
         """
@@ -101,15 +123,27 @@ class EvaluatorOptions:
 
         if self.model is not None and not self.model.strip():
             raise UsageError("--model is empty; name one, e.g. openai/gpt-4o-mini, or leave it out")
-        library, roles = load_library(self.folders), read_roles(self.model_roles)
+        library = load_library(self.folders)
+        roles = read_roles(self.model_roles)
         warn_of_unknown_roles(library, roles)
         return Evaluator(
-            library, self.handler, model=self.model, model_roles=roles, tasks_dir=self.tasks_dir, roots=self.roots,
-            reparse=self.reparse, sync=self.sync, memory=_open_memory(self.memory), asker=_make_asker(self.ask_in),
-            notice=lambda line: echo(line, err=True), tracer=self.trace or None, sandbox=self.sandbox,
+            library,
+            self.handler,
+            model=self.model,
+            model_roles=roles,
+            tasks_dir=self.tasks_dir,
+            roots=self.roots,
+            reparse=self.reparse,
+            sync=self.sync,
+            memory=_open_memory(self.memory),
+            asker=_make_asker(self.ask_in),
+            notice=lambda line: echo(line, err=True),
+            tracer=self.trace or None,
+            sandbox=self.sandbox,
             background=BackgroundTools(self.tasks_dir / BACKGROUND_FOLDER),
-            profiles=project_profiles(self.trust) if sends else shown_profiles(), trust=self.trust,
-        )  # fmt: skip
+            profiles=project_profiles(self.trust) if sends else shown_profiles(),
+            trust=self.trust,
+        )
 
 
 def evaluator_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -118,7 +152,11 @@ def evaluator_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def call(**values: Any) -> Any:
-            own = {field.name: values.pop(field.name) for field in fields(EvaluatorOptions) if field.name in values}
+            own = {
+                field.name: values.pop(field.name)
+                for field in fields(EvaluatorOptions)
+                if field.name in values
+            }
             return command(options=EvaluatorOptions(**own), **values)
 
         for name in reversed(names):
@@ -134,9 +172,13 @@ def _make_asker(folder: Path | None) -> Asker | None:
 
     if folder is not None:
         if folder.exists() and not folder.is_dir():
-            raise UsageError(f"--ask-in {folder}: not a folder; name one, which is made where it is missing")
+            raise UsageError(
+                f"--ask-in {folder}: not a folder; name one, which is made where it is missing"
+            )
         return FileAsker(folder)
-    return TerminalAsker() if stdin_is_terminal() else None
+    if stdin_is_terminal():
+        return TerminalAsker()
+    return None
 
 
 def _open_memory(file: Path | None) -> Memory | None:
@@ -144,7 +186,9 @@ def _open_memory(file: Path | None) -> Memory | None:
     if file is None:
         return None
     if not file.is_file():
-        raise UsageError(f"--memory {file}: there is no such index; make one with: evaluator memory index")
+        raise UsageError(
+            f"--memory {file}: there is no such index; make one with: evaluator memory index"
+        )
     from evaluator.memory import GlobalIndex
 
     return GlobalIndex(file)

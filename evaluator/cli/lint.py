@@ -23,10 +23,10 @@ from evaluator.tools import builtin_tools
 def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool) -> None:
     """Check the templates in PATHS (default: templates/ here), offline and without a model call.
 
-    Prints each error and warning with file, line and column, and for each template an upper bound on the
-    model calls that it can make, with --model also on their cost. The bound assumes calls as long as the
-    model's window allows, so the real cost is far lower; retries after a failed call are not counted.
-    Exit code 1 if there is an error (with --strict: a warning).
+    Prints each error and warning with file, line and column, and for each template an upper bound
+    on the model calls that it can make, with --model also on their cost. The bound assumes calls as
+    long as the model's window allows, so the real cost is far lower; retries after a failed call
+    are not counted. Exit code 1 if there is an error (with --strict: a warning).
     """
     if not paths and not Path("templates").is_dir():
         raise UsageError("there is no templates/ here; name what to check: evaluator lint FOLDER")
@@ -40,7 +40,9 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
     servers = [server for profile in profiles.values() for server in profile.mcp]
     sandboxes = {name: profile.sandbox for name, profile in profiles.items()}
     names = [*profiles, *profiles.broken]
-    surroundings = check_surroundings(library, builtin_tools().names(), names, servers, sandboxes)
+    surroundings = check_surroundings(
+        library, builtin_tools().names(), profiles=names, servers=servers, sandboxes=sandboxes
+    )
     diagnostics = [*library.diagnostics, *surroundings]
     errors = [d for d in diagnostics if d.severity == "error"]
     warnings = [d for d in diagnostics if d.severity == "warning"]
@@ -50,18 +52,20 @@ def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool
                 "diagnostics": [diagnostic.to_dict() for diagnostic in diagnostics],
                 "templates": {
                     name: {
-                        "min_calls": b.min_calls, "max_calls": b.max_calls, "max_cost_usd": costs[name],
+                        "min_calls": b.min_calls,
+                        "max_calls": b.max_calls,
+                        "max_cost_usd": costs[name],
                         "explanation": b.explanation,
                     }
                     for name, b in bounds.items()
                 },
             }
-        )  # fmt: skip
+        )
     else:
         for diagnostic in diagnostics:
             echo(library.format_diagnostic(diagnostic))
         for name, limit in sorted(bounds.items()):
-            echo(f"{name}: {describe_bound(limit, model, costs[name])}")
+            echo(f"{name}: {describe_bound(limit, model, cost_usd=costs[name])}")
         counts = [(len(own), "template"), (len(errors), "error"), (len(warnings), "warning")]
         echo(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
     if errors or (strict and warnings):

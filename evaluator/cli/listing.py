@@ -7,7 +7,14 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import json_option, library_option, load_library, print_json, print_json_or_table, print_table
+from evaluator.cli.common import (
+    json_option,
+    library_option,
+    load_library,
+    print_json,
+    print_json_or_table,
+    print_table,
+)
 from evaluator.cli.echo import echo
 from evaluator.cli.permission import shown_profiles
 from evaluator.errors.messages import visible
@@ -27,17 +34,27 @@ def templates(context: click.Context, folders: tuple[Path, ...], as_json: bool) 
     for name, template in sorted(library.templates.items()):
         node = template.node
         if isinstance(node, Function):
-            kind, inputs, description = "function", [p.name for p in node.params], node.description
+            kind = "function"
+            inputs = [p.name for p in node.params]
+            description = node.description
         else:
-            kind, inputs, description = node.type, [i.name for i in node.inputs], node.description.value
+            kind = node.type
+            inputs = [i.name for i in node.inputs]
+            description = node.description.value
         rows.append(
             {
-                "name": name, "type": kind, "inputs": ", ".join(inputs), "description": " ".join(description.split()),
-                "file": template.file or "", "sha256": template.sha256,
+                "name": name,
+                "type": kind,
+                "inputs": ", ".join(inputs),
+                "description": " ".join(description.split()),
+                "file": template.file or "",
+                "sha256": template.sha256,
             }
-        )  # fmt: skip
+        )
     cells = [[row["name"], row["type"], row["inputs"], row["description"]] for row in rows]
-    print_json_or_table(as_json, rows, ["template", "type", "inputs", "description"], cells)
+    print_json_or_table(
+        as_json, rows, head=["template", "type", "inputs", "description"], rows=cells
+    )
 
 
 @templates.command(epilog="Example:  evaluator templates overlap")
@@ -46,8 +63,8 @@ def templates(context: click.Context, folders: tuple[Path, ...], as_json: bool) 
 def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
     """Show which atomic templates requests will mistake for each other.
 
-    Each template is matched by its own description and by each phrase of its criteria. Listed is where another one
-    comes first or close behind: on which words, and what to add.
+    Each template is matched by its own description and by each phrase of its criteria. Listed is
+    where another one comes first or close behind: on which words, and what to add.
     """
     from evaluator.library.overlap import find_overlaps
 
@@ -57,7 +74,10 @@ def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
         return
     print_table(
         ["template", "mistaken for", "scores", "words"],
-        [[o.template, o.other, f"{o.score:.2f} : {o.other_score:.2f}", ", ".join(o.shared)] for o in found],
+        [
+            [o.template, o.other, f"{o.score:.2f} : {o.other_score:.2f}", ", ".join(o.shared)]
+            for o in found
+        ],
     )
     for each in found:
         echo(visible(f"{each.template}, asked for {each.asked!r}: {each.advice}."))
@@ -71,15 +91,20 @@ def handlers(as_json: bool) -> None:
     """List the handler profiles: name, backend, model, limits."""
     from evaluator.handler.profiles import load_profiles
 
-    profiles, untrusted = shown_profiles(), load_profiles().untrusted
+    profiles = shown_profiles()
+    untrusted = load_profiles().untrusted
     found = sorted(profiles.items())
     head = ["profile", "backend", "model", "turns", "timeout", "description"]
     rows = [
-        [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description] for name, p in found
+        [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description]
+        for name, p in found
     ]
     print_json_or_table(
-        as_json, [{**p.to_dict(), "allowed": name not in untrusted} for name, p in found], head, rows
-    )  # fmt: skip
+        as_json,
+        [{**p.to_dict(), "allowed": name not in untrusted} for name, p in found],
+        head=head,
+        rows=rows,
+    )
     for name, path in sorted(profiles.replacing.items()):
         echo(f"{name} is that of {path}, not the shipped one", err=True)
     for name, file in sorted(untrusted.items()):

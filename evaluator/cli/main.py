@@ -18,10 +18,20 @@ from click.shell_completion import CompletionItem
 from evaluator.cli.echo import echo
 from evaluator.cli.stderr import batch_stderr, json_stderr
 from evaluator.cli.verbose import add_verbose_option, verbose_option
-from evaluator.errors import ConfigurationError, ContextError, EvaluatorError, MachineError, RecordError, UsageError
+from evaluator.errors import (
+    ConfigurationError,
+    ContextError,
+    EvaluatorError,
+    MachineError,
+    RecordError,
+    UsageError,
+)
 from evaluator.errors.messages import did_you_mean
 
-EXIT_FAILED, EXIT_USAGE, EXIT_CONFIGURATION, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_CONFIGURATION = 3
+EXIT_INTERRUPTED = 130
 
 # name → (module, one line of help): the help page of the group imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -77,7 +87,11 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         options = super(click.Group, self).shell_complete(ctx, incomplete)
-        found = {name: line for name, (_, line) in COMMANDS.items() if " " not in name and name.startswith(incomplete)}
+        found = {
+            name: line
+            for name, (_, line) in COMMANDS.items()
+            if " " not in name and name.startswith(incomplete)
+        }
         return [*(CompletionItem(name, help=line) for name, line in found.items()), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -93,7 +107,9 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             hint = did_you_mean(name, COMMANDS)
-            raise click.UsageError(f"there is no command {name!r}{f'; {hint}' if hint else '.'} See: evaluator --help")
+            raise click.UsageError(
+                f"there is no command {name!r}{f'; {hint}' if hint else '.'} See: evaluator --help"
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -107,8 +123,8 @@ def cli() -> None:
     """Evaluate LLM tasks written as XML templates: isolated, limited, recorded.
 
     Exit codes: 0 success; 1 the task failed or a check found errors; 2 wrong usage;
-    3 configuration (a profile, a key, a folder); 4 a batch misses a threshold; 5 a batch is incomplete
-    or entries of a queue cannot run;
+    3 configuration (a profile, a key, a folder); 4 a batch misses a threshold; 5 a batch is
+    incomplete or entries of a queue cannot run;
     130 interrupted (Ctrl-C or SIGTERM).
     """
 
@@ -119,8 +135,8 @@ cli.params.append(verbose_option())
 def main(argv: list[str] | None = None) -> Any:
     """Runs a command. An error prints one line and sets the exit code; it never prints a traceback.
 
-    With `--json` the error is also an object on standard output. A bug in this program is reported as a bug; with
-    EVALUATOR_DEBUG set its traceback is shown.
+    With `--json` the error is also an object on standard output. A bug in this program is reported
+    as a bug; with EVALUATOR_DEBUG set its traceback is shown.
     """
     if argv is None:  # the process is this command's own
         from evaluator.processes.own_environment import hide_own_environment
@@ -134,7 +150,8 @@ def main(argv: list[str] | None = None) -> Any:
 
 
 def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
-    code, message = 0, None
+    code = 0
+    message = None
     try:
         with _signals_as_interrupts():
             code = cli.main(argv, prog_name="evaluator", standalone_mode=False)
@@ -143,7 +160,8 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
     except click.exceptions.Exit as error:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        code, message = EXIT_INTERRUPTED, "interrupted"
+        code = EXIT_INTERRUPTED
+        message = "interrupted"
     except click.ClickException as error:
         code = EXIT_USAGE
         if json_stderr() is None:
@@ -152,20 +170,23 @@ def _exit_code_of(argv: list[str] | None, *, as_json: bool) -> int:
             echo(shown.getvalue(), err=True, nl=False)
         else:
             _report(error.format_message(), code)
-        _report_json(as_json, code, error.format_message())
+        _report_json(as_json, code, message=error.format_message())
     except OSError as error:
         if error.errno == errno.EPIPE:
             # The reader closed the pipe, as `| head` does.
             code = EXIT_FAILED
         else:
-            code, message = EXIT_CONFIGURATION, f"error: {_describe_os_error(error)}"
+            code = EXIT_CONFIGURATION
+            message = f"error: {_describe_os_error(error)}"
         _drop_output()
     except Exception as error:
         code, message = _describe(error)
     if message is not None:
         _report(message, code)
-        _report_json(as_json, code, message.removeprefix("error: "))
-    return code if isinstance(code, int) else 0
+        _report_json(as_json, code, message=message.removeprefix("error: "))
+    if isinstance(code, int):
+        return code
+    return 0
 
 
 def _describe_os_error(error: OSError) -> str:
@@ -173,7 +194,9 @@ def _describe_os_error(error: OSError) -> str:
         try:
             os.getcwd()
         except FileNotFoundError:
-            return "the current folder was deleted; change to another folder and run the command again"
+            return (
+                "the current folder was deleted; change to another folder and run the command again"
+            )
     return f"{error.filename or 'output'}: {error.strerror or error}"
 
 
@@ -195,7 +218,8 @@ def _describe(error: Exception) -> tuple[int, str]:
 
 @contextmanager
 def _signals_as_interrupts() -> Generator[None]:
-    """SIGTERM and a closed terminal end a run as Ctrl-C does: scripts are stopped, the task file is closed.
+    """SIGTERM and a closed terminal end a run as Ctrl-C does: scripts are stopped, the task file is
+    closed.
 
     A closed terminal may send SIGHUP twice: after the first it is ignored.
     """
@@ -206,7 +230,11 @@ def _signals_as_interrupts() -> Generator[None]:
         raise KeyboardInterrupt
 
     # Ignored signals stay ignored, as under nohup.
-    taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    taken = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) == signal.SIG_DFL
+    ]
     for number in taken:
         signal.signal(number, interrupt)
     try:
@@ -226,7 +254,9 @@ def _encode_anything() -> None:
 
 
 def _drop_output() -> None:
-    """Discards buffered output that cannot be written; Python would report it at exit, with a traceback."""
+    """Discards buffered output that cannot be written; Python would report it at exit, with a
+    traceback.
+    """
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except OSError:

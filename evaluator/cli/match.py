@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from evaluator.cli.common import json_option, library_option, load_library, print_json_or_table, read_text
+from evaluator.cli.common import (
+    json_option,
+    library_option,
+    load_library,
+    print_json_or_table,
+    read_text,
+)
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
@@ -19,28 +25,43 @@ _SHOWN = 6
 
 @click.command(epilog='Example:  evaluator match "is this review positive?"')
 @click.argument("request")
-@click.option("--limit", default=5, show_default=True, type=click.IntRange(1, 5), help="Maximum number of templates.")
+@click.option(
+    "--limit",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1, 5),
+    help="Maximum number of templates.",
+)
 @library_option
 @json_option
 def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) -> None:
     """Show the templates that fit REQUEST best.
 
-    REQUEST is words or an atomic task as XML. It is read from standard input for -, and from a file for @FILE or
-    the path of an XML file. Each template has a score in [0, 1], the terms that counted with their parts of the
-    score, and the words of the request that it does not hold. Only atomic templates take part.
+    REQUEST is words or an atomic task as XML. It is read from standard input for -, and from a file
+    for @FILE or the path of an XML file. Each template has a score in [0, 1], the terms that
+    counted with their parts of the score, and the words of the request that it does not hold. Only
+    atomic templates take part.
 
     Exit code 1 if no template fits.
     """
     wanted = _read(request)
     library = load_library(folders)
     matches = library.match(wanted, limit=limit)
-    composite = library.nearest_composite(wanted) if isinstance(wanted, str) else None
+    if isinstance(wanted, str):
+        composite = library.nearest_composite(wanted)
+    else:
+        composite = None
     fits = not nothing_fits(next(iter(matches), None), composite)
     rows = [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches]
-    print_json_or_table(as_json, [_to_json(each) for each in matches], ["template", "score", "why"], rows)
+    print_json_or_table(
+        as_json, [_to_json(each) for each in matches], head=["template", "score", "why"], rows=rows
+    )
     if not fits:
         low = not matches or matches[0].score < LOW_SCORE
-        reason = f"every score is below {LOW_SCORE:.2f}" if low else "one that is not atomic fits far better"
+        if low:
+            reason = f"every score is below {LOW_SCORE:.2f}"
+        else:
+            reason = "one that is not atomic fits far better"
         echo(f"No template fits: {reason}.", err=as_json)
     if composite is not None and (not fits or composite.score > matches[0].score):
         echo(visible(describe_composite(composite)) + ".", err=as_json)
@@ -72,6 +93,8 @@ def _to_json(each: Match) -> dict[str, object]:
 
 
 def _explain(each: Match) -> str:
-    counted = ", ".join(f"{r.term} ({r.field} {r.weight:.2f})" for r in each.why[:_SHOWN] if r.weight >= 0.005)
+    counted = ", ".join(
+        f"{r.term} ({r.field} {r.weight:.2f})" for r in each.why[:_SHOWN] if r.weight >= 0.005
+    )
     missed = ", ".join(each.missed[:_SHOWN])
     return "; ".join(filter(None, [counted, missed and f"not held: {missed}"]))

@@ -23,16 +23,21 @@ DEFAULT = Path(".evaluator") / "memory.sqlite"
 _SHOWN_REASONS = 6
 
 db_option = click.option(
-    "--db", "database", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help=f"The index. Default: {DEFAULT} in the folder that is indexed, or the nearest above this one.",
-)  # fmt: skip
+    "--db",
+    "database",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"The index. Default: {DEFAULT} in the folder that is indexed, or the nearest above "
+    "this one.",
+)
 
 
 @click.group(epilog='Example:  evaluator memory query "where are retries decided?"')
 def memory() -> None:
     """Index the files of a folder by subject, and find those that are relevant to a request.
 
-    The index holds paths and descriptions (names of definitions, headings, columns), never contents.
+    The index holds paths and descriptions (names of definitions, headings, columns), never
+    contents.
     """
 
 
@@ -40,7 +45,9 @@ def memory() -> None:
 @click.argument("path", default=".", type=click.Path(path_type=Path, file_okay=False))
 @db_option
 @click.option(
-    "--git/--no-git", default=None, help="Only the files that git tracks. Default: where the folder is in a repository."
+    "--git/--no-git",
+    default=None,
+    help="Only the files that git tracks. Default: where the folder is in a repository.",
 )
 @json_option
 def index(path: Path, database: Path | None, git: bool | None, as_json: bool) -> None:
@@ -48,15 +55,19 @@ def index(path: Path, database: Path | None, git: bool | None, as_json: bool) ->
     if not path.is_dir():
         raise UsageError(f"{path}: no such folder")
     by_git = _in_repository(path) if git is None else git
-    report = asyncio.run(_index(path, database or _default_database(path), by_git))
+    report = asyncio.run(_index(path, database or _default_database(path), git=by_git))
     if as_json:
         examples = [{"path": skipped, "reason": reason} for skipped, reason in report.examples]
         print_json({**asdict(report), "examples": examples, "seconds": round(report.seconds, 3)})
         return
-    source = "tracked by git" if report.kind == "git" else "found"
+    if report.kind == "git":
+        source = "tracked by git"
+    else:
+        source = "found"
     echo(
         f"{report.files:,} files {source} in {visible(report.root)}: {report.added:,} added, "
-        f"{report.changed:,} changed, {report.removed:,} removed, in {duration_text(report.seconds)}"
+        f"{report.changed:,} changed, {report.removed:,} removed, in "
+        f"{duration_text(report.seconds)}"
     )
     for reason, count in report.skipped.items():
         example = next((skipped for skipped, why in report.examples if why == reason), None)
@@ -74,10 +85,18 @@ async def _index(path: Path, database: Path, git: bool) -> IndexReport:
 @memory.command(epilog='Example:  evaluator memory query "csv header parser" --limit 3')
 @click.argument("request", metavar="WORDS")
 @db_option
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000), help="At most this many.")
+@click.option(
+    "--limit",
+    default=10,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="At most this many.",
+)
 @json_option
 def query(request: str, database: Path | None, limit: int, as_json: bool) -> None:
-    """Show the paths that are relevant to WORDS, with a score in [0, 1] and the terms that counted."""
+    """Show the paths that are relevant to WORDS, with a score in [0, 1] and the terms that
+    counted.
+    """
     from evaluator.memory import GlobalIndex
 
     with GlobalIndex(_existing(database), relative_to=Path.cwd()) as found:
@@ -85,7 +104,11 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
     if as_json:
         print_json(
             [
-                {"path": each.path, "score": each.score, "why": [reason._asdict() for reason in each.why]}
+                {
+                    "path": each.path,
+                    "score": each.score,
+                    "why": [reason._asdict() for reason in each.why],
+                }
                 for each in relevant
             ]
         )
@@ -94,7 +117,11 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
         echo("No file in the index shares a word with this request.")
         return
     rows = [
-        [each.path, f"{each.score:.2f}", ", ".join(f"{r.term} ({r.field})" for r in each.why[:_SHOWN_REASONS])]
+        [
+            each.path,
+            f"{each.score:.2f}",
+            ", ".join(f"{r.term} ({r.field})" for r in each.why[:_SHOWN_REASONS]),
+        ]
         for each in relevant
     ]
     print_table(["path", "score", "why"], rows)
@@ -115,7 +142,10 @@ def stats(database: Path | None, as_json: bool) -> None:
         return
     echo(f"{place!s}: {counts.files:,} files, {counts.terms:,} terms, {counts.size_bytes:,} bytes")
     rows = [["root", root, f"{files:,}"] for root, files in counts.roots.items()]
-    rows += [["language", name or "(by name only)", f"{files:,}"] for name, files in counts.languages.items()]
+    rows += [
+        ["language", name or "(by name only)", f"{files:,}"]
+        for name, files in counts.languages.items()
+    ]
     rows += [["skipped", reason, f"{files:,}"] for reason, files in counts.skipped.items()]
     print_table(["what", "which", "files"], rows)
 
@@ -133,7 +163,9 @@ def _default_database(folder: Path) -> Path:
 def _existing(database: Path | None) -> Path:
     if database is not None:
         if not database.is_file():
-            raise UsageError(f"{database}: no such index; create it with: evaluator memory index --db {database}")
+            raise UsageError(
+                f"{database}: no such index; create it with: evaluator memory index --db {database}"
+            )
         return database
     here = Path.cwd()
     for folder in (here, *here.parents):

@@ -19,26 +19,33 @@ _FIELDS = ("text", "content", "output", "answer", "response")
 
 @click.command(epilog="Example:  evaluator parse answer.txt --type json --schema 'string[]'")
 @click.argument("file", default="-")
-@click.option("--type", "kind", type=click.Choice(["json", "xml", "text"]), default="json", show_default=True)
-@click.option("--schema", help="object, array, string[], number, …, a .json file, or a JSON Schema.")
+@click.option(
+    "--type", "kind", type=click.Choice(["json", "xml", "text"]), default="json", show_default=True
+)
+@click.option(
+    "--schema", help="object, array, string[], number, …, a .json file, or a JSON Schema."
+)
 @click.option("--strict", is_flag=True, help="Refuse every text that needs a repair.")
 @click.option(
     "--stats",
     is_flag=True,
-    help="FILE has one answer per line, as a JSON string or as an object with the field text, content, output, "
+    help="FILE has one answer per line, as a JSON string or as an object with the field text, "
+    "content, output, "
     "answer or response: count how many could be read, and how many needed each repair.",
 )
 @json_option
-def parse(file: str, kind: str, schema: str | None, strict: bool, stats: bool, as_json: bool) -> None:
+def parse(
+    file: str, kind: str, schema: str | None, strict: bool, stats: bool, as_json: bool
+) -> None:
     """Read a value from FILE (default: standard input) as the output of a task is read.
 
-    The value goes to standard output as JSON, each repair to standard error. Exit code 1 if the value does not
-    match the schema, 2 if the schema cannot be used.
+    The value goes to standard output as JSON, each repair to standard error. Exit code 1 if the
+    value does not match the schema, 2 if the schema cannot be used.
     """
     from evaluator.output import parse_output
 
     def read(text: str) -> ParsedOutput:
-        return parse_output(text, kind, schema, strict=strict)  # pyright: ignore[reportArgumentType]
+        return parse_output(text, kind, schema=schema, strict=strict)  # pyright: ignore[reportArgumentType]
 
     if stats:
         _print_stats([read(text) for text in _answers(read_text(file))], as_json)
@@ -60,7 +67,9 @@ def parse(file: str, kind: str, schema: str | None, strict: bool, stats: bool, a
 
 
 def _answers(lines: str) -> list[str]:
-    """The answers in the lines of a JSON Lines file. Raises: UsageError, with the line of one that cannot be used."""
+    """The answers in the lines of a JSON Lines file. Raises: UsageError, with the line of one that
+    cannot be used.
+    """
     import json
 
     from evaluator.errors import UsageError
@@ -72,12 +81,19 @@ def _answers(lines: str) -> list[str]:
         try:
             found: Any = json.loads(line)
         except ValueError as error:
-            raise UsageError(f"line {number} is not JSON: {error}; --stats reads JSON Lines") from error
+            raise UsageError(
+                f"line {number} is not JSON: {error}; --stats reads JSON Lines"
+            ) from error
         if isinstance(found, dict):
             fields = cast(dict[str, Any], found)
-            found = next((fields[name] for name in _FIELDS if isinstance(fields.get(name), str)), None)
+            found = next(
+                (fields[name] for name in _FIELDS if isinstance(fields.get(name), str)), None
+            )
         if not isinstance(found, str):
-            raise UsageError(f"line {number} has no answer: use a JSON string or an object with {', '.join(_FIELDS)}")
+            raise UsageError(
+                f"line {number} has no answer: use a JSON string or an object with "
+                f"{', '.join(_FIELDS)}"
+            )
         answers.append(found)
     return answers
 
@@ -88,12 +104,19 @@ def _print_stats(answers: list[ParsedOutput], as_json: bool) -> None:
     unchanged = sum(answer.error is None and not answer.warnings for answer in answers)
     if as_json:
         print_json(
-            {"answers": len(answers), "unchanged": unchanged, "errors": dict(errors.most_common()),
-             "repairs": dict(repairs.most_common())}
-        )  # fmt: skip
+            {
+                "answers": len(answers),
+                "unchanged": unchanged,
+                "errors": dict(errors.most_common()),
+                "repairs": dict(repairs.most_common()),
+            }
+        )
         return
     total = len(answers)
-    echo(f"{unchanged} of {total} answers were read without a repair, {sum(errors.values())} of {total} not read")
+    echo(
+        f"{unchanged} of {total} answers were read without a repair, {sum(errors.values())} of "
+        f"{total} not read"
+    )
     for title, counts in (("errors", errors), ("repairs", repairs)):
         if counts:
             echo(f"\n{title}:")

@@ -1,4 +1,6 @@
-"""Asks the person at the terminal whether files of a project may name hosts, keys, code and the like."""
+"""Asks the person at the terminal whether files of a project may name hosts, keys, code and the
+like.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,16 @@ if TYPE_CHECKING:
     from evaluator.handler.profiles import Profiles
 
 trust_option = click.option(
-    "--trust", is_flag=True,
-    help="Allow what the files of this project name (hosts, keys, commands, code), as `evaluator trust` does.",
-)  # fmt: skip
+    "--trust",
+    is_flag=True,
+    help="Allow what the files of this project name (hosts, keys, commands, code), as `evaluator "
+    "trust` does.",
+)
 
 
 def permit(files: Collection[ProjectFile], trust: bool) -> bool:
-    """Whether the user allows `files`: by `--trust`, or asked at the terminal. The answer yes is remembered.
+    """Whether the user allows `files`: by `--trust`, or asked at the terminal. The answer yes is
+    remembered.
 
     Raises: ConfigurationError, if it cannot be stored.
     """
@@ -41,8 +46,9 @@ def permit(files: Collection[ProjectFile], trust: bool) -> bool:
 
 
 def project_profiles(trust: bool) -> Profiles:
-    """The handler profiles here. Asks about those that the user has not allowed yet; without an answer, or with the
-    answer no, they are left out, which is an error for a task that names one."""
+    """The handler profiles here. Asks about those that the user has not allowed yet; without an
+    answer, or with the answer no, they are left out, which is an error for a task that names one.
+    """
     from evaluator.handler.profiles import load_profiles
 
     profiles = load_profiles()

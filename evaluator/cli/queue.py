@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from evaluator.queue import QueueEntry, StuckEntry, TaskQueue, Verifier
 
 queue_option = click.option(
-    "--queue", "folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False),
+    "--queue",
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
     help="The folder of the queue. Default: the variable TASK_RUNNER_DIR, else queue.",
-)  # fmt: skip
+)
 EXIT_INCOMPLETE = 5
 _MAX_STUCK = 10
 _STATUSES = ("pending", "running", "done", "blocked", "skipped")
@@ -42,24 +45,49 @@ _STATUSES = ("pending", "running", "done", "blocked", "skipped")
 def queue() -> None:
     """Keep a persistent queue of tasks: add texts, let workers do them, and see what was delivered.
 
-    Its state is in FOLDER/queue.sqlite, and published in FOLDER/task-queue.json within a second of a change.
+    Its state is in FOLDER/queue.sqlite, and published in FOLDER/task-queue.json within a second of
+    a change.
     """
 
 
-@queue.command(epilog='Example:  evaluator queue add "summarise the minutes" --after T-03 --priority 5')
+@queue.command(
+    epilog='Example:  evaluator queue add "summarise the minutes" --after T-03 --priority 5'
+)
 @click.argument("text")
 @click.option("--goal", help="The objective in one sentence. Default: the first sentence of TEXT.")
-@click.option("--type", "kind", metavar="TYPE", help="The type. Default: by the words of TEXT, else unknown.")
-@click.option("--priority", default=0, show_default=True, help="Higher runs first.")
-@click.option("--not-before", metavar="TIME", help="Do not run it before this time (ISO 8601; local without a zone).")
-@click.option("--after", "needs", multiple=True, metavar="ID", help="Run it when this entry is done. May be repeated.")
 @click.option(
-    "--every", metavar="CRON", help="Repeat it at these times in UTC, e.g. '0 7 * * 1'. Needs evaluator[queue]."
+    "--type", "kind", metavar="TYPE", help="The type. Default: by the words of TEXT, else unknown."
 )
-@click.option("--template", metavar="NAME", help="The template to evaluate. Default: those that fit TEXT, best first.")
+@click.option("--priority", default=0, show_default=True, help="Higher runs first.")
+@click.option(
+    "--not-before",
+    metavar="TIME",
+    help="Do not run it before this time (ISO 8601; local without a zone).",
+)
+@click.option(
+    "--after",
+    "needs",
+    multiple=True,
+    metavar="ID",
+    help="Run it when this entry is done. May be repeated.",
+)
+@click.option(
+    "--every",
+    metavar="CRON",
+    help="Repeat it at these times in UTC, e.g. '0 7 * * 1'. Needs evaluator[queue].",
+)
+@click.option(
+    "--template",
+    metavar="NAME",
+    help="The template to evaluate. Default: those that fit TEXT, best first.",
+)
 @input_option
-@click.option("--max-retries", type=click.IntRange(min=0), help="Failed attempts until it is blocked.")
-@click.option("--key", help="Add nothing if an entry was ever added with this key; print that entry.")
+@click.option(
+    "--max-retries", type=click.IntRange(min=0), help="Failed attempts until it is blocked."
+)
+@click.option(
+    "--key", help="Add nothing if an entry was ever added with this key; print that entry."
+)
 @queue_option
 @json_option
 def add(text: str, folder: Path | None, as_json: bool, **options: Any) -> None:
@@ -104,7 +132,8 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
 
     with _open(folder) as found:
         stored = found.show(id_)
-    fields, details = _fields(stored.entry), entry_details(stored)
+    fields = _fields(stored.entry)
+    details = entry_details(stored)
     if as_json:
         print_json({**fields, "options": details})
         return
@@ -119,20 +148,54 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
             echo(f"  not accepted: {attempt['verification_failure']}")
 
 
-@queue.command(epilog="Example:  evaluator queue work --workers 2 --until-empty --verify includes:ignore_case=true")
-@click.option("--workers", type=click.IntRange(min=1), help="Entries at once. Default: maxConcurrent of the queue.")
+@queue.command(
+    epilog="Example:  evaluator queue work --workers 2 --until-empty --verify "
+    "includes:ignore_case=true"
+)
 @click.option(
-    "--max-concurrent", type=click.IntRange(min=1), help="Change maxConcurrent: entries at once in all processes."
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Entries at once. Default: maxConcurrent of the queue.",
+)
+@click.option(
+    "--max-concurrent",
+    type=click.IntRange(min=1),
+    help="Change maxConcurrent: entries at once in all processes.",
 )
 @click.option("--until-empty", is_flag=True, help="End when no entry runs and none could run now.")
-@click.option("--verify", "scorers", multiple=True, metavar="SCORER", help="Accept results that this scorer passes.")
-@click.option("--grader", metavar="TEMPLATE", help="Accept results that this template grades as success.")
-@click.option("--classify", is_flag=True, help="Ask a model for the type of entries whose type is unknown.")
 @click.option(
-    "--unfinished", type=click.Choice(["ask", "repeat", "tell", "stop"]), default="stop", show_default=True,
-    help="What to do about a side effect of an interrupted attempt that was started and has no recorded end.",
-)  # fmt: skip
-@evaluator_options("library", "handler", "model", "model-role", "tasks", "root", "memory", "ask-in", "sync", "sandbox")
+    "--verify",
+    "scorers",
+    multiple=True,
+    metavar="SCORER",
+    help="Accept results that this scorer passes.",
+)
+@click.option(
+    "--grader", metavar="TEMPLATE", help="Accept results that this template grades as success."
+)
+@click.option(
+    "--classify", is_flag=True, help="Ask a model for the type of entries whose type is unknown."
+)
+@click.option(
+    "--unfinished",
+    type=click.Choice(["ask", "repeat", "tell", "stop"]),
+    default="stop",
+    show_default=True,
+    help="What to do about a side effect of an interrupted attempt that was started and has no "
+    "recorded end.",
+)
+@evaluator_options(
+    "library",
+    "handler",
+    "model",
+    "model-role",
+    "tasks",
+    "root",
+    "memory",
+    "ask-in",
+    "sync",
+    "sandbox",
+)
 @queue_option
 @json_option
 def work(
@@ -147,11 +210,14 @@ def work(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Work on the queue. Several processes may do so at once; Ctrl-C and SIGTERM return what runs to the queue.
+    """Work on the queue. Several processes may do so at once; Ctrl-C and SIGTERM return what runs
+    to the queue.
 
-    With --until-empty, the exit code is 5 if entries are left that wait for one that was skipped or is blocked.
+    With --until-empty, the exit code is 5 if entries are left that wait for one that was skipped or
+    is blocked.
 
-    Entries have the authority of this command: its profile, roots, sandbox and trust. The text of an entry is data.
+    Entries have the authority of this command: its profile, roots, sandbox and trust. The text of
+    an entry is data.
     """
     evaluator = options.make_evaluator()
     verifiers: list[Verifier] = []
@@ -168,9 +234,15 @@ def work(
         if max_concurrent is not None:
             found.configure(max_concurrent=max_concurrent)
         summary = found.work_sync(
-            evaluator, workers=workers, until_empty=until_empty, verifiers=verifiers, ask_model=classify,
-            unfinished=unfinished, on_start=show, on_end=show,
-        )  # fmt: skip
+            evaluator,
+            workers=workers,
+            until_empty=until_empty,
+            verifiers=verifiers,
+            ask_model=classify,
+            unfinished=unfinished,
+            on_start=show,
+            on_end=show,
+        )
         evaluator.close()
         if as_json:
             print_json({**asdict(summary), "stats": asdict(found.stats())})
@@ -229,7 +301,8 @@ def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
     from evaluator.files.atomic import write_atomic
 
     with _open(folder) as found:
-        data, count = found.export(), sum(found.stats().types.values())
+        data = found.export()
+        count = sum(found.stats().types.values())
     if file is None:
         print_json_text(data.decode().removesuffix("\n"))
         return
@@ -271,8 +344,11 @@ def stats(folder: Path | None, as_json: bool) -> None:
     if numbers.stuck:
         rows.insert(-1, ["wait for a skipped or blocked entry", "", f"{numbers.stuck:,}"])
     settings = (("maxConcurrent", numbers.max_concurrent), ("maxRetries", numbers.max_retries))
-    rows += [["setting", name, str(value)] for name, value in (*settings, ("archiveDays", numbers.archive_days))]
-    print_json_or_table(as_json, asdict(numbers), ["what", "which", "number"], rows)
+    rows += [
+        ["setting", name, str(value)]
+        for name, value in (*settings, ("archiveDays", numbers.archive_days))
+    ]
+    print_json_or_table(as_json, asdict(numbers), head=["what", "which", "number"], rows=rows)
 
 
 def _warn_of_stuck(stuck: Sequence[StuckEntry]) -> None:
@@ -299,7 +375,9 @@ def _time(text: str | None) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        raise UsageError(f"--not-before {text!r:.60}: expected a time such as 2026-03-09T07:00") from error
+        raise UsageError(
+            f"--not-before {text!r:.60}: expected a time such as 2026-03-09T07:00"
+        ) from error
 
 
 def _fields(entry: QueueEntry) -> dict[str, Any]:
@@ -329,4 +407,6 @@ def _counted(count: int) -> str:
 
 
 def _listed(ids: Sequence[str]) -> str:
-    return f"{len(ids)}" + (f" ({', '.join(ids[:10])}{', …' if len(ids) > 10 else ''})" if ids else "")
+    return f"{len(ids)}" + (
+        f" ({', '.join(ids[:10])}{', …' if len(ids) > 10 else ''})" if ids else ""
+    )

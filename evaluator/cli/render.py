@@ -40,20 +40,26 @@ def render(
     model: str | None,
     as_json: bool,
 ) -> None:
-    """Show exactly what the model would see for the template NAME, without a call and without running a script.
+    """Show exactly what the model would see for the template NAME, without a call and without
+    running a script.
 
-    Where a later task depends on an earlier answer, that answer is simulated, and the output says so.
+    Where a later task depends on an earlier answer, that answer is simulated, and the output says
+    so.
     """
     from evaluator.interpreter.evaluator import Evaluator
 
     library = load_library(folders)
     node = library.get(name).node
     evaluator = Evaluator(
-        library, handler, tasks_dir=None, profiles=shown_profiles(), notice=lambda line: echo(line, err=True)
+        library,
+        handler,
+        tasks_dir=None,
+        profiles=shown_profiles(),
+        notice=lambda line: echo(line, err=True),
     )
     values = read_inputs(inputs, node)
     outcome, seen = evaluator.render(name, values)
-    limit = bound(node, library, values)
+    limit = bound(node, library, inputs=values)
     cost = cost_bound(limit, model)
     if as_json:
         print_json(
@@ -66,13 +72,19 @@ def render(
         )
     else:
         for number, preview in enumerate(seen, 1):
-            simulated = "" if preview.exact else ", after simulated answers"
-            echo(f"=== request {number}: {preview.task or 'task'} (about {preview.input_tokens} tokens{simulated})")
+            if preview.exact:
+                simulated = ""
+            else:
+                simulated = ", after simulated answers"
+            echo(
+                f"=== request {number}: {preview.task or 'task'} (about {preview.input_tokens} "
+                f"tokens{simulated})"
+            )
             if preview.tools:
                 echo(f"tools: {', '.join(preview.tools)}")
             for message in preview.messages:
                 echo_text(f"--- {message.role}\n{message.content}")
-        echo(f"a run makes {describe_bound(limit, model, cost)}", err=True)
+        echo(f"a run makes {describe_bound(limit, model, cost_usd=cost)}", err=True)
         if isinstance(outcome, TaskError):
             echo(f"error: {outcome}", err=True)
             for violation in outcome.violations:

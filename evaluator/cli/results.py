@@ -29,22 +29,48 @@ batch_argument = click.argument("batch", type=click.Path(path_type=Path, file_ok
 
 @click.command(
     epilog="Examples:\n\n\b\n  evaluator compare batches/small batches/large\n"
-    "  evaluator compare batches/both --variant openai/gpt-4o-mini --variant openai/gpt-4o --scorer f1"
+    "  evaluator compare batches/both --variant openai/gpt-4o-mini --variant openai/gpt-4o "
+    "--scorer f1"
 )
-@click.argument("batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
-@click.option("--template", "templates", multiple=True, metavar="NAME",
-              help="The template of each side, if a batch has several. Once, or twice.")  # fmt: skip
-@click.option("--variant", "variants", multiple=True, metavar="NAME",
-              help="The model or handler of each side, if a batch has several. Once, or twice.")  # fmt: skip
-@click.option("--scorer", metavar="NAME", help="Compare its values. Default: whether the whole result passed.")
-@click.option("--by", default="id", show_default=True, metavar="FIELD", help="id, inputs, or metadata.NAME.")
-@click.option("--cluster", metavar="FIELD", help="A metadata field whose equal values are not independent. Default: "
-              "that of both batches.")  # fmt: skip
-@click.option("--no-cluster", is_flag=True, help="Treat samples as independent, whatever the batches declare.")
+@click.argument(
+    "batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
+)
+@click.option(
+    "--template",
+    "templates",
+    multiple=True,
+    metavar="NAME",
+    help="The template of each side, if a batch has several. Once, or twice.",
+)
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    metavar="NAME",
+    help="The model or handler of each side, if a batch has several. Once, or twice.",
+)
+@click.option(
+    "--scorer", metavar="NAME", help="Compare its values. Default: whether the whole result passed."
+)
+@click.option(
+    "--by", default="id", show_default=True, metavar="FIELD", help="id, inputs, or metadata.NAME."
+)
+@click.option(
+    "--cluster",
+    metavar="FIELD",
+    help="A metadata field whose equal values are not independent. Default: that of both batches.",
+)
+@click.option(
+    "--no-cluster", is_flag=True, help="Treat samples as independent, whatever the batches declare."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the bootstrap.")
-@click.option("--min-difference", type=float, metavar="D",
-              help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02; with 5 if that "
-              "cannot be decided.")  # fmt: skip
+@click.option(
+    "--min-difference",
+    type=float,
+    metavar="D",
+    help="Exit with 4 unless the whole interval of B - A is at least D, e.g. -0.02; with 5 if that "
+    "cannot be decided.",
+)
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
 def compare(
@@ -62,8 +88,8 @@ def compare(
 ) -> None:
     """Compare two batches, or two variants of one, sample by sample.
 
-    Prints how many samples are in both, the difference B - A with its interval and p-value, the samples whose verdict
-    differs, and how many samples it takes to detect a smaller difference.
+    Prints how many samples are in both, the difference B - A with its interval and p-value, the
+    samples whose verdict differs, and how many samples it takes to detect a smaller difference.
     """
     from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
@@ -78,31 +104,44 @@ def compare(
         raise UsageError("give two batches, or one with two --variant or two --template")
     if no_cluster and cluster is not None:
         raise UsageError("give --cluster or --no-cluster, not both")
-    a, b = open_batch(paths[0]), open_batch(paths[-1])
+    a = open_batch(paths[0])
+    b = open_batch(paths[-1])
     if no_cluster:
         cluster = ""
-    first = _cell(a, templates[0] if templates else None, variants[0] if variants else None)
-    second = _cell(b, templates[-1] if templates else None, variants[-1] if variants else None)
+    first = _cell(a, templates[0] if templates else None, variant=variants[0] if variants else None)
+    second = _cell(
+        b, templates[-1] if templates else None, variant=variants[-1] if variants else None
+    )
     sides = a.results(first), b.results(second)
-    with WorkProgress("comparing", "results", _total(side.declared.total for side in sides)) as progress:
+    with WorkProgress(
+        "comparing", "results", total=_total(side.declared.total for side in sides)
+    ) as progress:
         counted = (Results(progress.each(side), side.declared) for side in sides)
         found = compared(*counted, by=by, scorer=scorer, cluster=cluster, seed=seed)
     if min_difference is not None and found.is_at_odds:
         raise UsageError(
-            f"{clusters_differ(a.cluster, b.cluster)}; with --min-difference give --cluster FIELD or --no-cluster"
+            f"{clusters_differ(a.cluster, b.cluster)}; with --min-difference give --cluster FIELD "
+            "or --no-cluster"
         )
     metrics = compare_metrics(a.metrics_of(first), b.metrics_of(second))
     titles = f"a: {a.folder!s}, {' × '.join(first)}", f"b: {b.folder!s}, {' × '.join(second)}"
-    _print_comparison(found, metrics, titles, as_json=as_json, markdown=markdown)
+    _print_comparison(found, metrics, titles=titles, as_json=as_json, markdown=markdown)
     if min_difference is not None:
         status, why = found.at_least(min_difference)
         if status is not ThresholdStatus.MET:
             echo(f"{status}: {why}", err=True)
-            raise click.exceptions.Exit(EXIT_THRESHOLD if status is ThresholdStatus.MISSED else EXIT_INCOMPLETE)
+            raise click.exceptions.Exit(
+                EXIT_THRESHOLD if status is ThresholdStatus.MISSED else EXIT_INCOMPLETE
+            )
 
 
 def _print_comparison(
-    found: Comparison, metrics: Sequence[MetricDifference], titles: Sequence[str], *, as_json: bool, markdown: bool
+    found: Comparison,
+    metrics: Sequence[MetricDifference],
+    titles: Sequence[str],
+    *,
+    as_json: bool,
+    markdown: bool,
 ) -> None:
     from evaluator.batch.compare.metric_differences import metric_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
@@ -124,7 +163,9 @@ def _print_comparison(
 def _total(totals: Iterable[int | None]) -> int | None:
     """The sum, None if a total is unknown."""
     known = list(totals)
-    return None if None in known else sum(total or 0 for total in known)
+    if None in known:
+        return None
+    return sum(total or 0 for total in known)
 
 
 def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str, str]:
@@ -141,11 +182,15 @@ def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str,
     ]
     if len(fitting) == 1:
         return fitting[0]
-    templates, variants = {cell[0] for cell in batch.cells}, {cell[1] for cell in batch.cells}
-    near = [cell for cell in batch.cells if (template or "") in cell[0] and (variant or "") in cell[1]]
+    templates = {cell[0] for cell in batch.cells}
+    variants = {cell[1] for cell in batch.cells}
+    near = [
+        cell for cell in batch.cells if (template or "") in cell[0] and (variant or "") in cell[1]
+    ]
     what = "has several fitting" if near else "has no such"
     raise UsageError(
-        f"{batch.folder} {what} template and variant; choose with --template ({listed(templates)}) and --variant "
+        f"{batch.folder} {what} template and variant; choose with --template "
+        f"({listed(templates)}) and --variant "
         f"({listed(variants)})"
     )
 
@@ -153,23 +198,46 @@ def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str,
 def _named(part: str | None, names: Sequence[str]) -> str | None:
     """The only one of `names` that contains `part`, else `part` itself."""
     fitting = {name for name in names if part and part in name}
-    return fitting.pop() if part not in names and len(fitting) == 1 else part
+    if part not in names and len(fitting) == 1:
+        return fitting.pop()
+    return part
 
 
 @click.command(epilog="Example:  evaluator report batches/capitals-20260102-150405")
-@click.argument("batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
-@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="The HTML file. Default: report.html in the first batch's folder.")  # fmt: skip
+@click.argument(
+    "batches", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The HTML file. Default: report.html in the first batch's folder.",
+)
 @click.option("--title", default="", help="Title of the page. Default: the names of the batches.")
-@click.option("--max-samples", type=click.IntRange(min=0), help="Samples in the page, at most. Default: 20,000.")
-@click.option("--transcripts", type=click.Choice(["none", "failed", "all"]), default="none", show_default=True,
-              help="Results whose conversations are in the page: failed ones and errors, or all.")  # fmt: skip
+@click.option(
+    "--max-samples",
+    type=click.IntRange(min=0),
+    help="Samples in the page, at most. Default: 20,000.",
+)
+@click.option(
+    "--transcripts",
+    type=click.Choice(["none", "failed", "all"]),
+    default="none",
+    show_default=True,
+    help="Results whose conversations are in the page: failed ones and errors, or all.",
+)
 def report(
-    batches: tuple[Path, ...], output: Path | None, title: str, max_samples: int | None, transcripts: Transcripts
+    batches: tuple[Path, ...],
+    output: Path | None,
+    title: str,
+    max_samples: int | None,
+    transcripts: Transcripts,
 ) -> None:
     """Write one self-contained HTML page with numbers, plots and samples, which opens offline.
 
-    Two batches are compared, as `evaluator compare` does, with the answers of flipped samples side by side.
+    Two batches are compared, as `evaluator compare` does, with the answers of flipped samples side
+    by side.
     """
     from evaluator.batch.export.output_path import check_not_record
     from evaluator.batch.reading import open_batch
@@ -179,20 +247,39 @@ def report(
     path = output or batches[0] / "report.html"
     check_not_record(path)
     results = [each.results() for each in found]
-    with WorkProgress("writing the report", "results", _total(each.declared.total for each in results)) as progress:
+    with WorkProgress(
+        "writing the report", "results", total=_total(each.declared.total for each in results)
+    ) as progress:
         parts = [
-            ReportBatch(progress.each(own), each.manifest, each.summarise().to_dict(), each.folder)
+            ReportBatch(
+                progress.each(own),
+                each.manifest,
+                summary=each.summarise().to_dict(),
+                folder=each.folder,
+            )
             for each, own in zip(found, results, strict=True)
         ]
         limit = MAX_SAMPLES if max_samples is None else max_samples
-        compared = compare_batches(*found) if len(found) == 2 else []
+        if len(found) == 2:
+            compared = compare_batches(*found)
+        else:
+            compared = []
         written = write_report(
-            path, parts, title=title, max_samples=limit, transcripts=transcripts, comparisons=compared
-        )  # fmt: skip
-    echo(f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB")
+            path,
+            parts,
+            title=title,
+            max_samples=limit,
+            transcripts=transcripts,
+            comparisons=compared,
+        )
+    echo(
+        f"{path}: {written.shown:,} of {written.total:,} samples, {written.size_bytes / 1e6:.1f} MB"
+    )
 
 
-@click.command(epilog="Example:  evaluator export batches/capitals-20260102-150405 --format junit -o junit.xml")
+@click.command(
+    epilog="Example:  evaluator export batches/capitals-20260102-150405 --format junit -o junit.xml"
+)
 @batch_argument
 @click.option("--format", "-f", "kind", type=click.Choice(_FORMATS), required=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FILE")
@@ -205,16 +292,30 @@ def export(batch: Path, kind: str, output: Path) -> None:
     found = open_batch(batch)
     check_not_record(output)
     results = found.results()
-    with WorkProgress("exporting", "results", results.declared.total) as progress:
+    with WorkProgress("exporting", "results", total=results.declared.total) as progress:
         metrics = {cell: found.metrics_of(cell) for cell in found.cells}
-        exported(progress.each(results), found.manifest, kind, output, total=found.totals, metrics=metrics)
+        exported(
+            progress.each(results),
+            found.manifest,
+            format=kind,
+            path=output,
+            total=found.totals,
+            metrics=metrics,
+        )
     echo(str(output))
 
 
-@click.command(epilog="Example:  evaluator summary batches/capitals-20260102-150405 --threshold 'accuracy >= 0.8'")
+@click.command(
+    epilog="Example:  evaluator summary batches/capitals-20260102-150405 --threshold 'accuracy "
+    ">= 0.8'"
+)
 @batch_argument
 @click.option(
-    "--threshold", "thresholds", multiple=True, metavar="CONDITION", help="A condition on the numbers. May be repeated."
+    "--threshold",
+    "thresholds",
+    multiple=True,
+    metavar="CONDITION",
+    help="A condition on the numbers. May be repeated.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @json_option
@@ -226,15 +327,24 @@ def summary(batch: Path, thresholds: tuple[str, ...], markdown: bool, as_json: b
 
 
 @click.command(epilog="Example:  evaluator batch merge shards/1 shards/2 shards/3 -o merged")
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, metavar="FOLDER",
-              help="A new folder for the merged batch.")  # fmt: skip
+@click.argument(
+    "folders", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FOLDER",
+    help="A new folder for the merged batch.",
+)
 @json_option
 def merge(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
-    """Merge batches that were run with --shard into one folder, print its summary and check its thresholds.
+    """Merge batches that were run with --shard into one folder, print its summary and check its
+    thresholds.
 
-    FOLDERS are those of the shards; they stay as they are. If some are missing or incomplete, so is the merged batch;
-    resume it to run the rest.
+    FOLDERS are those of the shards; they stay as they are. If some are missing or incomplete, so is
+    the merged batch; resume it to run the rest.
     """
     from evaluator.batch.merge import merge_shards
 
@@ -247,9 +357,11 @@ def merge(folders: tuple[Path, ...], output: Path, as_json: bool) -> None:
     _print_summary(merged, as_json=as_json)
 
 
-def _print_summary(found: Batch, thresholds: Sequence[str] = (), *, markdown: bool = False, as_json: bool) -> None:
-    """Prints the numbers of a batch and the outcome of `thresholds`, or of its own; those of a shard are left to its
-    whole batch.
+def _print_summary(
+    found: Batch, thresholds: Sequence[str] = (), *, markdown: bool = False, as_json: bool
+) -> None:
+    """Prints the numbers of a batch and the outcome of `thresholds`, or of its own; those of a
+    shard are left to its whole batch.
 
     Raises: Exit, unless the batch is complete and meets them.
     """
@@ -257,19 +369,34 @@ def _print_summary(found: Batch, thresholds: Sequence[str] = (), *, markdown: bo
     from evaluator.batch.thresholds import check_fit, check_thresholds, parse_threshold
 
     numbers = found.summarise()
-    own = [] if found.manifest.get("shard") else found.manifest.get("thresholds", [])
+    if found.manifest.get("shard"):
+        own = []
+    else:
+        own = found.manifest.get("thresholds", [])
     wanted = [parse_threshold(threshold) for threshold in thresholds or own]
     scorers = found.manifest.get("scorers", {})
     check_fit(
-        wanted, scorers=scorers, cells=found.cells, epochs=found.manifest.get("epochs", 1), reducers=None,
+        wanted,
+        scorers=scorers,
+        cells=found.cells,
+        epochs=found.manifest.get("epochs", 1),
+        reducers=None,
         bounded=[name for name, part in scorers.items() if is_bounded(part)],
         metrics={name for group in numbers.groups for name in group.metrics},
-    )  # fmt: skip
+    )
     checked = check_thresholds(numbers, wanted)
     if as_json:
-        print_json({"summary": numbers.to_dict(), "thresholds": [threshold.to_dict() for threshold in checked]})
+        print_json(
+            {
+                "summary": numbers.to_dict(),
+                "thresholds": [threshold.to_dict() for threshold in checked],
+            }
+        )
     else:
-        shown = numbers.to_markdown() if markdown else numbers.to_text(terminal_width())
+        if markdown:
+            shown = numbers.to_markdown()
+        else:
+            shown = numbers.to_text(terminal_width())
         echo(shown, nl=False)
         for threshold in checked:
             echo(str(threshold))

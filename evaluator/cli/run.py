@@ -28,15 +28,20 @@ from evaluator.errors.results import CONDITION_MET, Outcome, TaskError, TaskResu
 from evaluator.interpreter.xml_requests import node_in
 
 _MAX_LISTED = 1_000
-"""Newest tasks that are searched for the interrupted one: its subtasks and those of other processes are newer."""
+"""Newest tasks that are searched for the interrupted one: its subtasks and those of other processes
+are newer.
+"""
 
 
 @click.command(
     epilog="Examples:\n\n\b\n  evaluator run --template summarise --input document=@notes.md\n"
-    '  evaluator run "translate this into French" --input text="Good morning" --input language=French'
+    '  evaluator run "translate this into French" --input text="Good morning" --input '
+    "language=French"
 )
 @click.argument("request", required=False)
-@click.option("--template", metavar="NAME", help="Evaluate this template instead of matching a request.")
+@click.option(
+    "--template", metavar="NAME", help="Evaluate this template instead of matching a request."
+)
 @input_option
 @evaluator_options(
     "library",
@@ -53,7 +58,9 @@ _MAX_LISTED = 1_000
     "trace",
     "trust",
 )
-@click.option("--strict", is_flag=True, help="Exit code 1 also if a task ends before its condition holds.")
+@click.option(
+    "--strict", is_flag=True, help="Exit code 1 also if a task ends before its condition holds."
+)
 @json_option
 def run(
     request: str | None,
@@ -67,7 +74,8 @@ def run(
 
     The REQUEST is read from standard input for -, and from a file for @FILE.
 
-    The result goes to standard output, everything else to standard error. Exit code 1 if the task fails.
+    The result goes to standard output, everything else to standard error. Exit code 1 if the task
+    fails.
     """
     if (request is None) == (template is None):
         raise UsageError("give either a REQUEST in words or --template NAME")
@@ -76,13 +84,20 @@ def run(
     if request is not None and not request.strip():
         raise UsageError("the REQUEST is empty: describe the task, or name a --template")
     evaluator = options.make_evaluator()
-    library, name = evaluator.library, template or request or ""
-    node = library.get(name).node if template is not None or name in library else node_in(name)
+    library = evaluator.library
+    name = template or request or ""
+    if template is not None or name in library:
+        node = library.get(name).node
+    else:
+        node = node_in(name)
     streaming = stdout_is_terminal() and not as_json
     values = read_inputs(inputs, node)
     try:
         outcome = evaluator.evaluate_sync(
-            name, values, on_text=write_piece if streaming else None, on_event=None if as_json else announce
+            name,
+            values,
+            on_text=write_piece if streaming else None,
+            on_event=None if as_json else announce,
         )
     except KeyboardInterrupt:
         number = _interrupted_task(options.tasks_dir)
@@ -96,7 +111,11 @@ def run(
         print_json(outcome.to_dict())
     else:
         print_outcome(outcome, options.tasks_dir, shown=streaming)
-        if outcome.task_id is not None and isinstance(outcome, TaskError) and isinstance(outcome.cause, MachineError):
+        if (
+            outcome.task_id is not None
+            and isinstance(outcome, TaskError)
+            and isinstance(outcome.cause, MachineError)
+        ):
             print_resume_command(outcome.task_id, options)
     if isinstance(outcome, TaskError):
         raise click.exceptions.Exit(exit_code_of(outcome))
@@ -120,9 +139,15 @@ def _interrupted_task(tasks_dir: Path) -> int | None:
 
 
 def print_resume_command(number: int, options: EvaluatorOptions) -> None:
-    """Prints the command that resumes the task `number`, which was run with `options`, on standard error."""
+    """Prints the command that resumes the task `number`, which was run with `options`, on standard
+    error.
+    """
     words = ["evaluator tasks resume", str(number)]
-    words += [] if options.tasks_dir == Path("tasks") else ["--tasks", shlex.quote(str(options.tasks_dir))]
+    words += (
+        []
+        if options.tasks_dir == Path("tasks")
+        else ["--tasks", shlex.quote(str(options.tasks_dir))]
+    )
     words += [f"--library {shlex.quote(str(folder))}" for folder in options.folders]
     words += [f"--root {shlex.quote(str(root))}" for root in options.roots]
     echo(f"resume with: {' '.join(words)}", err=True)
@@ -141,7 +166,9 @@ def announce(path: str, what: str) -> None:
 
 
 def output_of(outcome: TaskResult) -> str:
-    """The text for standard output: the parsed value as JSON if a format was declared, else the content."""
+    """The text for standard output: the parsed value as JSON if a format was declared, else the
+    content.
+    """
     value = outcome.parsed_data
     if value is None or (isinstance(value, str) and outcome.notes.get("output") != "json"):
         return outcome.content
@@ -149,7 +176,9 @@ def output_of(outcome: TaskResult) -> str:
 
 
 def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
-    """Prints an outcome, its warnings and the place of its task file; `shown`: the text was streamed already."""
+    """Prints an outcome, its warnings and the place of its task file; `shown`: the text was
+    streamed already.
+    """
     warnings = outcome.notes.get("warnings", ())
     for warning in warnings:
         echo(f"warning: {warning}", err=True)
@@ -161,7 +190,10 @@ def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
     models = outcome.notes.get("models", ())
     is_known = any(str(warning).startswith("the answer is simulated") for warning in warnings)
     if not is_known and any(map(is_simulated_model, models)):
-        which = "the answer is" if len(models) == 1 else "answers are"
+        if len(models) == 1:
+            which = "the answer is"
+        else:
+            which = "answers are"
         echo(f"note: {which} simulated", err=True)
     if isinstance(outcome, TaskResult):
         if not shown or outcome.notes.get("steps") or outcome.notes.get("processed_inputs"):
@@ -178,10 +210,16 @@ def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
             echo(f"reparse: {outcome.details['reparse']!s}", err=True)
         if outcome.content and not shown:
             # The content of an error in XML is that XML, which nobody answered.
-            label = "the XML" if outcome.reason == "xml_validation_failure" else "partial answer"
+            if outcome.reason == "xml_validation_failure":
+                label = "the XML"
+            else:
+                label = "partial answer"
             echo(f"{label}:\n{outcome.content}", err=True)
     if outcome.task_id is not None:
         # A file that could not be closed stays in active/.
         path = tasks_dir / "done" / f"TASK-{outcome.task_id}.md"
-        path = path if path.exists() else tasks_dir / "active" / path.name
+        if path.exists():
+            path = path
+        else:
+            path = tasks_dir / "active" / path.name
         echo(f"task file: {path}", err=True)

@@ -1,4 +1,6 @@
-"""The files of `evaluator init`, `new` and `examples`, copied from what ships, never over an existing file."""
+"""The files of `evaluator init`, `new` and `examples`, copied from what ships, never over an
+existing file.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,22 @@ SUITES = (
     "truthfulqa",
 )
 """Public benchmarks: a template, a batch file, and rows in the shape of the data set."""
-# Names that would have an effect on the folder of examples itself begin with a dot in a project only.
+# Names that would have an effect on the folder of examples itself begin with a dot in a project
+# only.
 _HIDDEN = frozenset({"gitignore", "github", "vscode"})
 _SCHEMA = re.compile(r'\s+xmlns:xsi="[^"]*"\s+xsi:noNamespaceSchemaLocation="[^"]*"')
 
 
 def project_files(example: str) -> dict[str, bytes]:
-    """The files of a new project, by path: those of the example, those of every project, and the schemas."""
+    """The files of a new project, by path: those of the example, those of every project, and the
+    schemas.
+    """
     projects = shipped("examples") / "projects"
     files = _files_below(projects / "common") | _files_below(projects / example)
-    return files | {f"schemas/{name}": (schemas_dir() / name).read_bytes() for name in ("task.xsd", "handler.xsd")}
+    return files | {
+        f"schemas/{name}": (schemas_dir() / name).read_bytes()
+        for name in ("task.xsd", "handler.xsd")
+    }
 
 
 def example_files(name: str) -> dict[str, bytes]:
@@ -49,7 +57,9 @@ def example_files(name: str) -> dict[str, bytes]:
     if name in DATA or name in SUITES:
         return _files_below(_folder_of(name))
     hint = did_you_mean(name, [*PROJECTS, *DATA, *SUITES])
-    raise UsageError(f"there is no example {name!r}{f'; {hint}' if hint else ''}. See: evaluator examples list")
+    raise UsageError(
+        f"there is no example {name!r}{f'; {hint}' if hint else ''}. See: evaluator examples list"
+    )
 
 
 def title_of(name: str) -> str:
@@ -59,7 +69,12 @@ def title_of(name: str) -> str:
 
 
 def _folder_of(name: str) -> Path:
-    parent = "projects" if name in PROJECTS else "suites" if name in SUITES else ""
+    if name in PROJECTS:
+        parent = "projects"
+    elif name in SUITES:
+        parent = "suites"
+    else:
+        parent = ""
     return shipped("examples") / parent / name
 
 
@@ -69,7 +84,9 @@ def template_types() -> list[str]:
 
 
 def new_template(name: str, type: str, folder: Path) -> bytes:
-    """A template of that type to begin with. It names the schema for editors if `schemas/` is here."""
+    """A template of that type to begin with. It names the schema for editors if `schemas/` is
+    here.
+    """
     text = (shipped("examples") / "new" / f"{type}.xml").read_text(encoding="utf-8")
     if Path("schemas", "task.xsd").is_file():
         text = text.replace("../schemas/task.xsd", os.path.relpath("schemas/task.xsd", folder))
@@ -79,7 +96,8 @@ def new_template(name: str, type: str, folder: Path) -> bytes:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[list[str], list[str]]:
-    """Writes each file that does not exist yet. Returns: the paths that were written, and those that were there.
+    """Writes each file that does not exist yet. Returns: the paths that were written, and those
+    that were there.
 
     Raises: OSError, if one cannot be written.
     """
@@ -102,5 +120,7 @@ def _files_below(folder: Path) -> dict[str, bytes]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         if path.is_file() and "__pycache__" not in parts:
-            found["/".join([f".{parts[0]}" if parts[0] in _HIDDEN else parts[0], *parts[1:]])] = path.read_bytes()
+            found["/".join([f".{parts[0]}" if parts[0] in _HIDDEN else parts[0], *parts[1:]])] = (
+                path.read_bytes()
+            )
     return found

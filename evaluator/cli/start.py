@@ -28,25 +28,37 @@ _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --co
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  evaluator start -- make all\n  evaluator start --template summarise -i document=@a.md\n"
-    "  evaluator start --session --handler default\n  evaluator start --watch mcp://notes/memo://today"
+    epilog="Examples:\n\n\b\n  evaluator start -- make all\n  evaluator start --template "
+    "summarise -i document=@a.md\n"
+    "  evaluator start --session --handler default\n  evaluator start --watch "
+    "mcp://notes/memo://today"
 )
 @click.argument("command", nargs=-1)
 @click.option(
-    "--node", metavar="NAME", help="Run the command on this node of the Ray cluster at RAY_ADDRESS, or on `any`."
+    "--node",
+    metavar="NAME",
+    help="Run the command on this node of the Ray cluster at RAY_ADDRESS, or on `any`.",
 )
 @click.option("--template", metavar="NAME", help="Evaluate this template.")
 @click.option(
-    "--session", is_flag=True, help="An interactive session, which answers what `evaluator send` sends to it."
+    "--session",
+    is_flag=True,
+    help="An interactive session, which answers what `evaluator send` sends to it.",
 )
 @click.option(
     "--watch",
     "watched",
     metavar="SERVER",
     multiple=True,
-    help="Watch this MCP server of the profile, or its resource mcp://SERVER/URI. Repeatable for resources.",
+    help="Watch this MCP server of the profile, or its resource mcp://SERVER/URI. Repeatable for "
+    "resources.",
 )
-@click.option("--events", type=click.IntRange(min=1), metavar="N", help="With --watch: complete after N events.")
+@click.option(
+    "--events",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --watch: complete after N events.",
+)
 @click.option(
     "--consolidate",
     "index",
@@ -58,7 +70,8 @@ _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --co
 @click.option(
     "--notify",
     metavar="COMMAND",
-    help="A program and its arguments, which gets each notification on standard input, as XML; the last is the end.",
+    help="A program and its arguments, which gets each notification on standard input, as XML; "
+    "the last is the end.",
 )
 @click.option(
     "--max-output",
@@ -68,18 +81,39 @@ _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --co
     metavar="BYTES",
     help="Kill the task when its output is larger.",
 )
-@evaluator_options("handler", "model", "model-role", "library", "root", "memory", "tasks", "sync", "sandbox", "trust")
+@evaluator_options(
+    "handler",
+    "model",
+    "model-role",
+    "library",
+    "root",
+    "memory",
+    "tasks",
+    "sync",
+    "sandbox",
+    "trust",
+)
 @json_option
 def start(
-    command: tuple[str, ...], node: str | None, template: str | None, session: bool, watched: tuple[str, ...],
-    events: int | None, index: Path | None, inputs: tuple[str, ...], notify: str | None, max_output: int, as_json: bool,
+    command: tuple[str, ...],
+    node: str | None,
+    template: str | None,
+    session: bool,
+    watched: tuple[str, ...],
+    events: int | None,
+    index: Path | None,
+    inputs: tuple[str, ...],
+    notify: str | None,
+    max_output: int,
+    as_json: bool,
     options: EvaluatorOptions,
-) -> None:  # fmt: skip
-    """Start a task in the background and print its id: a command, a template, an interactive session, a watch on an MCP
-    server, or the maintenance of an index.
+) -> None:
+    """Start a task in the background and print its id: a command, a template, an interactive
+    session, a watch on an MCP server, or the maintenance of an index.
 
-    A command runs without a shell, with an empty standard input and the limits of scripts, in the first --root. It gets
-    PATH, HOME, LANG, LC_* and TMPDIR of the environment, and nothing else. The task outlives this terminal.
+    A command runs without a shell, with an empty standard input and the limits of scripts, in the
+    first --root. It gets PATH, HOME, LANG, LC_* and TMPDIR of the environment, and nothing else.
+    The task outlives this terminal.
     """
     if sum((bool(command), template is not None, session, bool(watched), index is not None)) != 1:
         raise UsageError(f"give one of: {_WHAT}")
@@ -94,12 +128,14 @@ def start(
         if index is not None:
             return _consolidation(index)
         if template is not None:
-            return _evaluation(template, inputs, options)
+            return _evaluation(template, inputs, options=options)
         if session:
             return _session(options)
-        return _watch(watched, events, options) if watched else _script(command, node, options)
+        if watched:
+            return _watch(watched, events, options=options)
+        return _script(command, node, options=options)
 
-    task_id = _start_detached(make, options, notify, max_output)
+    task_id = _start_detached(make, options, notify=notify, max_output=max_output)
     if as_json:
         print_json(read_tasks(options.tasks_dir, lambda tasks: _state_of(tasks, task_id)).to_dict())
     else:
@@ -107,7 +143,10 @@ def start(
 
 
 def _start_detached(
-    make: Callable[[], tuple[Work, str]], options: EvaluatorOptions, notify: str | None, max_output: int
+    make: Callable[[], tuple[Work, str]],
+    options: EvaluatorOptions,
+    notify: str | None,
+    max_output: int,
 ) -> str:
     """Runs the work that `make` makes in a process of its own. Returns: the id of its task."""
     notify_command = None if notify is None else _words(notify)
@@ -115,20 +154,27 @@ def _start_detached(
 
     def run(ready: Callable[[str], None]) -> None:
         with usable_store(folder):
-            asyncio.run(_host(make, folder, notify_command, max_output, ready))
+            asyncio.run(
+                _host(make, folder, notify=notify_command, max_output=max_output, ready=ready)
+            )
 
     return detach(run)
 
 
 def _words(notify: str) -> list[str]:
-    """The notification command. Raises: UsageError, if it cannot be run: nobody would see that later."""
+    """The notification command. Raises: UsageError, if it cannot be run: nobody would see that
+    later.
+    """
     try:
         words = shlex.split(notify)
     except ValueError as error:
-        raise UsageError(f"--notify {notify!r} cannot be split into words ({error}); close the quotation") from error
+        raise UsageError(
+            f"--notify {notify!r} cannot be split into words ({error}); close the quotation"
+        ) from error
     if not words or shutil.which(words[0]) is None:
         raise UsageError(
-            f"--notify {notify!r} does not begin with a program; name one that is on the PATH, or its path"
+            f"--notify {notify!r} does not begin with a program; name one that is on the PATH, or "
+            "its path"
         )
     return words
 
@@ -137,21 +183,30 @@ async def _state_of(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
     return tasks.store.get(task_id)
 
 
-def _script(command: tuple[str, ...], node: str | None, options: EvaluatorOptions) -> tuple[Work, str]:
+def _script(
+    command: tuple[str, ...], node: str | None, options: EvaluatorOptions
+) -> tuple[Work, str]:
     from evaluator.background import NodeWork, ScriptWork
     from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 
     root = (options.roots or (Path.cwd(),))[0].absolute()
-    sandbox = NO_SANDBOX if options.sandbox is None else Sandbox.parse(options.sandbox)
+    if options.sandbox is None:
+        sandbox = NO_SANDBOX
+    else:
+        sandbox = Sandbox.parse(options.sandbox)
     if node is None:
         return ScriptWork(command, cwd=root, sandbox=sandbox), shlex.join(command)
     from evaluator.batch.engines.ray_command import ray_node
     from evaluator.processes.supervisor import Command
 
-    return NodeWork(Command(command, math.inf, root, sandbox=sandbox), ray_node(node)), shlex.join(command)
+    return NodeWork(
+        Command(command, math.inf, cwd=root, sandbox=sandbox), ray_node(node)
+    ), shlex.join(command)
 
 
-def _evaluation(template: str, inputs: tuple[str, ...], options: EvaluatorOptions) -> tuple[Work, str]:
+def _evaluation(
+    template: str, inputs: tuple[str, ...], options: EvaluatorOptions
+) -> tuple[Work, str]:
     from evaluator.background import EvaluationWork
     from evaluator.background.evaluations import type_of
     from evaluator.nodes import Function
@@ -164,11 +219,13 @@ def _evaluation(template: str, inputs: tuple[str, ...], options: EvaluatorOption
 
     async def evaluate(on_message: Any, on_begin: Any) -> Any:
         try:
-            return await evaluator.evaluate(template, values, on_message=on_message, on_begin=on_begin)
+            return await evaluator.evaluate(
+                template, values, on_message=on_message, on_begin=on_begin
+            )
         finally:
             await evaluator.aclose()
 
-    return EvaluationWork(type_of(node), evaluate, evaluator.services.redactor), template
+    return EvaluationWork(type_of(node), evaluate, redactor=evaluator.services.redactor), template
 
 
 def _session(options: EvaluatorOptions) -> tuple[Work, str]:
@@ -182,10 +239,14 @@ def _session(options: EvaluatorOptions) -> tuple[Work, str]:
         finally:
             await evaluator.aclose()
 
-    return SessionWork(converse, evaluator.services.redactor), f"session with {evaluator.services.default_profile.name}"
+    return SessionWork(
+        converse, evaluator.services.redactor
+    ), f"session with {evaluator.services.default_profile.name}"
 
 
-def _watch(watched: tuple[str, ...], events: int | None, options: EvaluatorOptions) -> tuple[Work, str]:
+def _watch(
+    watched: tuple[str, ...], events: int | None, options: EvaluatorOptions
+) -> tuple[Work, str]:
     from evaluator.background import WatchWork
     from evaluator.tools.mcp.servers import SCHEME, split_resource
 
@@ -194,12 +255,14 @@ def _watch(watched: tuple[str, ...], events: int | None, options: EvaluatorOptio
     found = [
         split_resource(each, servers) if each.startswith(SCHEME) else (_server(each, servers), None)
         for each in watched
-    ]  # fmt: skip
+    ]
     if any(server != found[0][0] for server, _ in found):
         raise UsageError("one task watches one server; start one for each")
     uris = tuple(dict.fromkeys(uri for _, uri in found if uri is not None))
     services.mcp.check([found[0][0]])
-    return WatchWork(found[0][0], uris, cwd=services.root, max_events=events), f"watch {' '.join(watched)}"
+    return WatchWork(
+        found[0][0], uris, cwd=services.root, max_events=events
+    ), f"watch {' '.join(watched)}"
 
 
 def _server(name: str, servers: tuple[McpServer, ...]) -> McpServer:
@@ -217,21 +280,26 @@ def _consolidation(index: Path) -> tuple[Work, str]:
 
 
 async def _host(
-    make: Callable[[], tuple[Work, str]], folder: Path, notify: list[str] | None, max_output: int,
+    make: Callable[[], tuple[Work, str]],
+    folder: Path,
+    notify: list[str] | None,
+    max_output: int,
     ready: Callable[[str], None],
-) -> None:  # fmt: skip
+) -> None:
     """Runs one task to its end in this process, which serves nothing else."""
     from evaluator.background import BackgroundTasks
 
     work, description = make()
     async with BackgroundTasks(folder, max_output_bytes=max_output) as tasks:
         task = tasks.start(work, description, notify_command=notify)
-        loop, kills = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
+        loop = asyncio.get_running_loop()
+        kills = set[asyncio.Task[Any]]()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             reason = f"its process got {signal.Signals(number).name}"
             loop.add_signal_handler(
-                number, lambda reason=reason: kills.add(loop.create_task(tasks.kill(task.id, reason)))
-            )  # fmt: skip
+                number,
+                lambda reason=reason: kills.add(loop.create_task(tasks.kill(task.id, reason))),
+            )
         ready(task.id)
         await tasks.wait(task.id)
         await asyncio.gather(*kills)

@@ -1,8 +1,9 @@
-"""Standard error of `evaluator batch`: the batch continues when standard error can no longer be written.
+"""Standard error of `evaluator batch`: the batch continues when standard error can no longer be
+written.
 
-If it cannot be written (the program that read the progress has ended, the terminal is closed, the disk is full),
-nothing raises, and nothing more is written. With `--progress json` every line of it is a JSON object: a line that is
-not an event becomes a `notice`.
+If it cannot be written (the program that read the progress has ended, the terminal is closed, the
+disk is full), nothing raises, and nothing more is written. With `--progress json` every line of it
+is a JSON object: a line that is not an event becomes a `notice`.
 """
 
 from __future__ import annotations
@@ -70,12 +71,16 @@ class JsonStream(SafeStream):
 def json_stderr() -> JsonStream | None:
     """Standard error, if it consists of events; else None."""
     stream = cast("object", sys.stderr)
-    return stream if isinstance(stream, JsonStream) else None
+    if isinstance(stream, JsonStream):
+        return stream
+    return None
 
 
 @contextlib.contextmanager
 def batch_stderr(arguments: Sequence[str]) -> Generator[None]:
-    """Inside the context, standard error is safe or JSON, if `arguments` are those of `evaluator batch`."""
+    """Inside the context, standard error is safe or JSON, if `arguments` are those of `evaluator
+    batch`.
+    """
     plain = sys.stderr
     if plain is None or arguments[:1] != ["batch"]:  # pyright: ignore[reportUnnecessaryComparison]
         yield

@@ -1,4 +1,6 @@
-"""`evaluator trust`: allows what the files of a project name, shows what is allowed, and takes it back."""
+"""`evaluator trust`: allows what the files of a project name, shows what is allowed, and takes it
+back.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,29 @@ if TYPE_CHECKING:
     from evaluator.files.trust import ProjectFile
 
 
-@click.command(epilog="Examples:\n\n\b\n  evaluator trust\n  evaluator trust ~/shared/project --remove")
-@click.argument(
-    "folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path, file_okay=False, exists=True)
+@click.command(
+    epilog="Examples:\n\n\b\n  evaluator trust\n  evaluator trust ~/shared/project --remove"
 )
-@click.option("--list", "show", is_flag=True, help="Show what is allowed, in DIR or everywhere; change nothing.")
+@click.argument(
+    "folder",
+    metavar="[DIR]",
+    required=False,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+)
+@click.option(
+    "--list",
+    "show",
+    is_flag=True,
+    help="Show what is allowed, in DIR or everywhere; change nothing.",
+)
 @click.option("--remove", is_flag=True, help="Take back what was allowed in DIR.")
 @json_option
 def trust(folder: Path | None, show: bool, remove: bool, as_json: bool) -> None:
     """Allow what the files of the project in DIR (default: here) name, and show it.
 
-    These are the hosts, key variables, commands and folders of its profiles in handlers/, the code that a batch's
-    definition (*.toml) names, and what a batch's folder from somebody else records. Each permission is for the present
-    content of one file.
+    These are the hosts, key variables, commands and folders of its profiles in handlers/, the code
+    that a batch's definition (*.toml) names, and what a batch's folder from somebody else records.
+    Each permission is for the present content of one file.
     """
     from evaluator.files.trust import allow, forget
 
@@ -47,7 +59,12 @@ def trust(folder: Path | None, show: bool, remove: bool, as_json: bool) -> None:
         return
     for file in files:
         echo(file.describe())
-    what = "allowed" if show else "no longer allowed" if remove else "now allowed"
+    if show:
+        what = "allowed"
+    elif remove:
+        what = "no longer allowed"
+    else:
+        what = "now allowed"
     echo(f"{len(files)} file{'' if len(files) == 1 else 's'} {what}", err=True)
 
 

@@ -1,4 +1,6 @@
-"""The option -v: what the loggers of evaluator say, on standard error. It stands before or after a command."""
+"""The option -v: what the loggers of evaluator say, on standard error. It stands before or after a
+command.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class _StderrHandler(logging.Handler):
-    """Prints on standard error as it is at that time: a live display or `--progress json` may have replaced it."""
+    """Prints on standard error as it is at that time: a live display or `--progress json` may have
+    replaced it.
+    """
 
     verbosity = 0
 
@@ -27,9 +31,15 @@ class _StderrHandler(logging.Handler):
 def verbose_option(*, hidden: bool = False) -> click.Option:
     """`-v` for a command; `hidden` for those below the group, whose help shows it."""
     return click.Option(
-        ["-v", "--verbose"], count=True, expose_value=False, hidden=hidden, callback=_configure, is_eager=True,
-        help="Log retries and repairs on standard error; -vv also logs each call. May follow the command.",
-    )  # fmt: skip
+        ["-v", "--verbose"],
+        count=True,
+        expose_value=False,
+        hidden=hidden,
+        callback=_configure,
+        is_eager=True,
+        help="Log retries and repairs on standard error; -vv also logs each call. May follow the "
+        "command.",
+    )
 
 
 def add_verbose_option(command: click.Command) -> None:
@@ -42,7 +52,9 @@ def add_verbose_option(command: click.Command) -> None:
 
 
 def _configure(context: click.Context, parameter: click.Parameter, count: int) -> Any:
-    """Logs from now until the command ends. The higher count of the group and the command applies."""
+    """Logs from now until the command ends. The higher count of the group and the command
+    applies.
+    """
     root = context.find_root()
     handler = root.meta.get(__name__)
     if handler is None:

@@ -2,38 +2,42 @@
 
     EvaluatorError              base of every exception that this package raises on purpose
     ├── UsageError              caller: arguments that do not fit a call
-    │   └── RowError            caller: a row of a batch or its source; names file, line and column (`batch.rows`)
-    ├── ConfigurationError      caller: a profile, a key or a setting
+    │   └── RowError            caller: a row of a batch or its source; names file, line and column
+    (`batch.rows`) ├── ConfigurationError      caller: a profile, a key or a setting
     │   └── MissingExtra        caller: an optional package; names the extra that installs it
     ├── TemplateError           caller: a template; carries diagnostics with line and column
     │   └── InputError          caller: the values given to a task do not fit its declared inputs
     ├── ExpressionError         caller: an expression or a text that cannot be resolved
-    │   └── SandboxError        caller: an expression that the sandbox forbids, or that exceeded its limits
-    ├── RecordError             environment: a task file or its folder
-    │   ├── RecordNotWritten    environment: a task file that cannot be created or written; also a MachineError
-    │   ├── CorruptRecord       environment: a task file whose bytes are not what was written
-    │   ├── BatchDamaged        environment: results or a manifest of a batch that are not what was written
-    │   ├── RecordIncomplete    environment: a replay reached the end of an unfinished record
+    │   └── SandboxError        caller: an expression that the sandbox forbids, or that exceeded its
+    limits ├── RecordError             environment: a task file or its folder
+    │   ├── RecordNotWritten    environment: a task file that cannot be created or written; also a
+    MachineError │   ├── CorruptRecord       environment: a task file whose bytes are not what was
+    written
+    │   ├── BatchDamaged        environment: results or a manifest of a batch that are not what was
+    written │   ├── RecordIncomplete    environment: a replay reached the end of an unfinished
+    record
     │   ├── TaskNotBegun        environment: a task file that ends inside its header
     │   ├── TaskBusy            environment: a task that another process runs
     │   ├── StepChanged         caller: a step that differs from the recorded one
     │   └── StepUnfinished      environment: it is unknown whether a side effect took place
-    ├── MachineError            environment: this machine lacks something that the run needs; ends the whole run
-    ├── ProviderError           environment: a call of a model backend failed
+    ├── MachineError            environment: this machine lacks something that the run needs; ends
+    the whole run ├── ProviderError           environment: a call of a model backend failed
     ├── ContextError            environment: memory failed to provide context
     ├── ToolError               environment: a tool could not do what it was asked
     ├── NotAllowed              caller: a task needs more than the task that started it may
     ├── RepeatedCall            environment: a model repeats a tool call that changes nothing
     ├── ClusterLost             environment: no node of a cluster is left (`batch.engines.pool`)
-    ├── MathFailed              environment: two expressions could not be compared (`batch.scorers.math_scorer`)
-    ├── NoSuchPage              caller: an address of the viewer that names nothing (`viewer.server.project`)
-    ├── SessionClosed           caller: a Handler was used after its task had ended
+    ├── MathFailed              environment: two expressions could not be compared
+    (`batch.scorers.math_scorer`) ├── NoSuchPage              caller: an address of the viewer that
+    names nothing (`viewer.server.project`) ├── SessionClosed           caller: a Handler was used
+    after its task had ended
     ├── LimitReached            a limit: becomes a TaskError of type RESOURCE_EXHAUSTION
-    │   └── CallRejected        a limit: a batch that stops or has spent its budget; ends the whole run
-    └── TaskFailed              carries a TaskError; raised only by `TaskError.unwrap()` (`errors.results`)
+    │   └── CallRejected        a limit: a batch that stops or has spent its budget; ends the whole
+    run └── TaskFailed              carries a TaskError; raised only by `TaskError.unwrap()`
+    (`errors.results`)
 
-"Caller" and "environment" name the owner of the fault. `TaskError` (in `errors.results`) and `Diagnostic` are values,
-not exceptions: they are returned, printed and recorded.
+"Caller" and "environment" name the owner of the fault. `TaskError` (in `errors.results`) and
+`Diagnostic` are values, not exceptions: they are returned, printed and recorded.
 """
 
 from __future__ import annotations
@@ -50,9 +54,11 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A finding about a source. `code` is a stable word (`undefined-variable`), `hint` says what to do.
+    """A finding about a source. `code` is a stable word (`undefined-variable`), `hint` says what to
+    do.
 
-    An error stops the template; a warning is probably a mistake; a note says what a legal default does.
+    An error stops the template; a warning is probably a mistake; a note says what a legal default
+    does.
     """
 
     severity: Severity
@@ -63,24 +69,34 @@ class Diagnostic:
 
     def __str__(self) -> str:
         text = f"{self.span}: {self.severity}: {self.message} [{self.code}]"
-        return f"{text}\n  hint: {self.hint}" if self.hint else text
+        if self.hint:
+            return f"{text}\n  hint: {self.hint}"
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """The diagnostic as a flat JSON object; `from_dict` reads it."""
-        own = {"severity": self.severity, "code": self.code, "message": self.message, "hint": self.hint}
+        own = {
+            "severity": self.severity,
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+        }
         return own | {"file": self.span.file, "line": self.span.line, "column": self.span.column}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Diagnostic:
-        span = Span(data["file"], data["line"], data["column"])
+        span = Span(data["file"], data["line"], column=data["column"])
         return cls(data["severity"], data["code"], data["message"], span, data["hint"])
 
 
 class EvaluatorError(Exception):
-    """Base of every exception that this package raises on purpose. Each can be pickled, with all its attributes."""
+    """Base of every exception that this package raises on purpose. Each can be pickled, with all
+    its attributes.
+    """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception would call the constructor with `args`, which fails where the constructor has other arguments.
+        # Exception would call the constructor with `args`, which fails where the constructor has
+        # other arguments.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -96,7 +112,9 @@ class MissingExtra(ConfigurationError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; install it with: pip install 'evaluator[{extra}]'")
+        super().__init__(
+            f"{package} is not installed; install it with: pip install 'evaluator[{extra}]'"
+        )
         self.package = package
         self.extra = extra
 
@@ -110,11 +128,15 @@ class TemplateError(EvaluatorError):
 
 
 class InputError(TemplateError):
-    """The values given to a task do not fit its declared inputs; `diagnostics` has one finding for each."""
+    """The values given to a task do not fit its declared inputs; `diagnostics` has one finding for
+    each.
+    """
 
 
 class ExpressionError(EvaluatorError):
-    """A text or an expression cannot be resolved. `code` is `undefined-variable`, `wrong-arity`, …"""
+    """A text or an expression cannot be resolved. `code` is `undefined-variable`,
+    `wrong-arity`, …
+    """
 
     def __init__(self, message: str, span: Span, code: str = "expression") -> None:
         super().__init__(message)
@@ -123,11 +145,13 @@ class ExpressionError(EvaluatorError):
         self.code = code
 
     def diagnostic(self) -> Diagnostic:
-        return Diagnostic("error", self.code, self.message, self.span)
+        return Diagnostic("error", self.code, message=self.message, span=self.span)
 
 
 class SandboxError(ExpressionError):
-    """An expression uses something that the sandbox forbids, or exceeded its limit on time or size."""
+    """An expression uses something that the sandbox forbids, or exceeded its limit on time or
+    size.
+    """
 
 
 class RecordError(EvaluatorError):
@@ -135,26 +159,37 @@ class RecordError(EvaluatorError):
 
 
 class MachineError(EvaluatorError):
-    """This machine lacks something that a run needs: disk space, file descriptors, memory, a disk that works.
+    """This machine lacks something that a run needs: disk space, file descriptors, memory, a disk
+    that works.
 
-    It ends the whole run; no task or model of the run sees it. The run can be resumed later. See `errors.machine`.
+    It ends the whole run; no task or model of the run sees it. The run can be resumed later. See
+    `errors.machine`.
     """
 
 
 class RecordNotWritten(RecordError, MachineError):
-    """A task file cannot be created or written. No effect may follow that is not recorded, so the run ends."""
+    """A task file cannot be created or written. No effect may follow that is not recorded, so the
+    run ends.
+    """
 
 
 class CorruptRecord(RecordError):
-    """The bytes of a task file are not what was written. `line` counts from 1, `offset` in bytes."""
+    """The bytes of a task file are not what was written. `line` counts from 1, `offset` in
+    bytes.
+    """
 
     def __init__(self, path: str, line: int, offset: int, message: str) -> None:
         super().__init__(f"{path}:{line}: {message} (byte {offset})")
-        self.path, self.line, self.offset, self.message = path, line, offset, message
+        self.path = path
+        self.line = line
+        self.offset = offset
+        self.message = message
 
 
 class BatchDamaged(RecordError):
-    """The results or the manifest of a batch are not what was written. Resuming with `repair` continues."""
+    """The results or the manifest of a batch are not what was written. Resuming with `repair`
+    continues.
+    """
 
 
 class TaskNotBegun(RecordError):
@@ -168,19 +203,29 @@ class TaskBusy(RecordError):
 class StepChanged(RecordError):
     """A step of a resumed or replayed run differs from the recorded one.
 
-    `path` is the step's path; `recorded` and `now` are the two sides of the first difference, None if there is none to
-    show.
+    `path` is the step's path; `recorded` and `now` are the two sides of the first difference, None
+    if there is none to show.
     """
 
-    def __init__(self, path: str, message: str, recorded: str | None = None, now: str | None = None) -> None:
+    def __init__(
+        self, path: str, message: str, recorded: str | None = None, now: str | None = None
+    ) -> None:
         has_sides = recorded is not None or now is not None
-        sides = f": recorded {recorded or 'nothing'}, now {now or 'nothing'}" if has_sides else ""
+        if has_sides:
+            sides = f": recorded {recorded or 'nothing'}, now {now or 'nothing'}"
+        else:
+            sides = ""
         super().__init__(f"{path}: {message}{sides}")
-        self.path, self.message, self.recorded, self.now = path, message, recorded, now
+        self.path = path
+        self.message = message
+        self.recorded = recorded
+        self.now = now
 
 
 class RecordIncomplete(RecordError):
-    """A replay reached a step whose end is not in the record: the recorded run was interrupted there."""
+    """A replay reached a step whose end is not in the record: the recorded run was interrupted
+    there.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path}: the record ends here")
@@ -190,12 +235,16 @@ class RecordIncomplete(RecordError):
 class StepUnfinished(RecordError):
     """A step with a side effect was started in an earlier run, and its result is unknown.
 
-    `can_tell`: instead of repeating the step, the model can be told about it (a tool call that is not a script).
+    `can_tell`: instead of repeating the step, the model can be told about it (a tool call that is
+    not a script).
     """
 
     def __init__(self, path: str, name: str, how: str, can_tell: bool = True) -> None:
         super().__init__(f"{path}: {name} {how}; see what it did, then say whether to repeat it")
-        self.path, self.name, self.how, self.can_tell = path, name, how, can_tell
+        self.path = path
+        self.name = name
+        self.how = how
+        self.can_tell = can_tell
 
 
 ProviderErrorKind = Literal[
@@ -216,7 +265,8 @@ ProviderErrorKind = Literal[
 class ProviderError(EvaluatorError):
     """A model call failed.
 
-    `retryable`: the same call may succeed later. `maybe_billed`: it may have cost. `partial`: partial answer.
+    `retryable`: the same call may succeed later. `maybe_billed`: it may have cost. `partial`:
+    partial answer.
     """
 
     def __init__(
@@ -248,7 +298,8 @@ class ContextError(EvaluatorError):
 class ToolError(EvaluatorError):
     """A tool could not do what it was asked; the model receives the text.
 
-    `retryable` False: the same call would fail again, so a tool that is declared retryable is not called again.
+    `retryable` False: the same call would fail again, so a tool that is declared retryable is not
+    called again.
     """
 
     def __init__(self, message: str = "", *, retryable: bool = True) -> None:
@@ -257,7 +308,9 @@ class ToolError(EvaluatorError):
 
 
 class NotAllowed(EvaluatorError):
-    """A task needs a tool, a process, a file or a provider that the task which started it may not have."""
+    """A task needs a tool, a process, a file or a provider that the task which started it may not
+    have.
+    """
 
 
 class RepeatedCall(EvaluatorError):
@@ -271,11 +324,13 @@ class SessionClosed(EvaluatorError):
 class LimitReached(EvaluatorError):
     """A limit fired.
 
-    `resource` is one of turns, context, output, time, tokens, cost, depth; `used` and `limit` have its unit. `partial`:
-    partial answer.
+    `resource` is one of turns, context, output, time, tokens, cost, depth; `used` and `limit` have
+    its unit. `partial`: partial answer.
     """
 
-    def __init__(self, resource: str, used: float, limit: float, message: str, partial: str = "") -> None:
+    def __init__(
+        self, resource: str, used: float, limit: float, message: str, partial: str = ""
+    ) -> None:
         super().__init__(message)
         self.resource = resource
         self.used = used
@@ -287,5 +342,6 @@ class LimitReached(EvaluatorError):
 class CallRejected(LimitReached):
     """A call that was not sent, because the batch was asked to stop or has spent its budget.
 
-    It ends the whole run that wanted the call; no task or model of the run sees it. The run can be resumed later.
+    It ends the whole run that wanted the call; no task or model of the run sees it. The run can be
+    resumed later.
     """

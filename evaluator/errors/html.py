@@ -28,7 +28,8 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
 def fields(title: str, values: Mapping[str, object]) -> str:
     """A table with a row for each value that is not None or empty."""
     rows = "".join(
-        f'<tr><th>{text(name)}</th><td style="white-space: pre-wrap; text-align: left">{text(value)}</td></tr>'
+        f'<tr><th>{text(name)}</th><td style="white-space: pre-wrap; text-align: '
+        f'left">{text(value)}</td></tr>'
         for name, value in values.items()
         if value not in (None, "", ())
     )

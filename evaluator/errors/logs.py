@@ -1,4 +1,5 @@
-"""The loggers of the package, all below `evaluator`. They are silent until the program configures logging.
+"""The loggers of the package, all below `evaluator`. They are silent until the program configures
+logging.
 
 | logger | DEBUG | INFO | WARNING |
 |---|---|---|---|
@@ -35,7 +36,9 @@ def is_logged(subject: Subject) -> bool:
 
 
 def log(subject: Subject, level: int, redactor: Redacts, message: str, *arguments: object) -> None:
-    """Logs one line without secrets and control characters. Nothing is formatted if the level is not enabled."""
+    """Logs one line without secrets and control characters. Nothing is formatted if the level is
+    not enabled.
+    """
     logger = _LOGGERS[subject]
     if logger.isEnabledFor(level):
         text = message % arguments if arguments else message

@@ -1,6 +1,8 @@
-"""Trouble of the machine that a run is on: no space, no file descriptors, no memory, a disk that fails.
+"""Trouble of the machine that a run is on: no space, no file descriptors, no memory, a disk that
+fails.
 
-Such an error says nothing about a model or a task. It is never a tool's answer to a model and never the result of a
+Such an error says nothing about a model or a task. It is never a tool's answer to a model and never
+the result of a
 sample: it ends the run, which can be resumed when the cause is removed.
 """
 
@@ -15,7 +17,8 @@ _ADVICE: dict[int, str] = {
     errno.EDQUOT: "free space within your quota or choose another folder",
     errno.EFBIG: "free space or raise the limit on the size of files (ulimit -f)",
     errno.EMFILE: "raise the limit of open files (ulimit -n) or lower the concurrency",
-    errno.ENFILE: "the whole system has no file descriptor left: end other programs or raise its limit",
+    errno.ENFILE: "the whole system has no file descriptor left: end other programs or raise its "
+    "limit",
     errno.ENOMEM: "free memory or lower the concurrency",
     errno.EIO: "the disk or its file system fails: check it (dmesg) or choose another folder",
     errno.EROFS: "choose a folder on a file system that can be written",
@@ -24,10 +27,13 @@ _MAX_CAUSES = 20
 
 
 def machine_trouble(error: BaseException) -> OSError | None:
-    """The OSError among `error` and its causes that is this machine's own trouble; None if there is none."""
+    """The OSError among `error` and its causes that is this machine's own trouble; None if there is
+    none.
+    """
     seen: BaseException | None = error
     for _ in range(_MAX_CAUSES):
-        # Subclasses have error numbers of their own: 5 is EIO, and the number of a broken TLS connection.
+        # Subclasses have error numbers of their own: 5 is EIO, and the number of a broken TLS
+        # connection.
         if type(seen) is OSError and seen.errno in _ADVICE:
             return seen
         if seen is None:
@@ -37,7 +43,9 @@ def machine_trouble(error: BaseException) -> OSError | None:
 
 
 def machine_error(error: BaseException) -> MachineError | None:
-    """`error` as a MachineError with advice, if this machine's own trouble is its cause; else None."""
+    """`error` as a MachineError with advice, if this machine's own trouble is its cause; else
+    None.
+    """
     if isinstance(error, MachineError):
         return error
     trouble = machine_trouble(error)

@@ -1,4 +1,6 @@
-"""Parts of messages: suggestions for unknown names, lists of names, durations, quoted text, text made safe to print."""
+"""Parts of messages: suggestions for unknown names, lists of names, durations, quoted text, text
+made safe to print.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from heapq import nsmallest
 
-_ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ACTING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 MAX_HINT_NAME = 200
@@ -18,7 +22,9 @@ _comparisons_left: ContextVar[list[int] | None] = ContextVar("comparisons_left",
 
 @contextmanager
 def limited_hints(comparisons: int) -> Generator[None]:
-    """Bounds what `did_you_mean` compares inside the block: after that many names it suggests nothing."""
+    """Bounds what `did_you_mean` compares inside the block: after that many names it suggests
+    nothing.
+    """
     token = _comparisons_left.set([comparisons])
     try:
         yield
@@ -27,7 +33,9 @@ def limited_hints(comparisons: int) -> Generator[None]:
 
 
 def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str | None:
-    """A hint that names up to three known names close to `name`, else `otherwise`. Very long names have no hint."""
+    """A hint that names up to three known names close to `name`, else `otherwise`. Very long names
+    have no hint.
+    """
     left = _comparisons_left.get()
     if left is not None:
         left[0] -= len(known)
@@ -59,11 +67,15 @@ def shortened(text: str, limit: int = 60) -> str:
 
 def cut(text: str, limit: int) -> str:
     """`text`, or of a longer one as much as fits into `limit` characters with an ellipsis."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 1]}…"
 
 
 def duration_text(seconds: float) -> str:
-    """A duration of at least 0 with a unit that fits it: `5.5 µs`, `120 ms`, `1.5 s`, `3 min 20 s`."""
+    """A duration of at least 0 with a unit that fits it: `5.5 µs`, `120 ms`, `1.5 s`, `3 min 20
+    s`.
+    """
     if 0 < seconds < 0.001:
         return f"{seconds * 1e6:.3g} µs"
     if seconds < 1:
@@ -71,7 +83,9 @@ def duration_text(seconds: float) -> str:
     if seconds < 119.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def with_article(noun: str) -> str:
@@ -85,7 +99,9 @@ def type_of(value: object) -> str:
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
-    """`text` with every character escaped that a terminal would act on; with `one_line`, line feeds and tabs too."""
+    """`text` with every character escaped that a terminal would act on; with `one_line`, line feeds
+    and tabs too.
+    """
     if one_line:
         text = text.replace("\n", "\\n").replace("\t", "\\t")
     if text.isascii() and text.replace("\n", "").isprintable():

@@ -13,7 +13,9 @@ from evaluator.nodes import Span
 
 TaskId = NewType("TaskId", int)
 CONDITION_MET = "condition_met"
-"""The note `termination_reason` of a task whose condition held; any other reason says why it ended before that."""
+"""The note `termination_reason` of a task whose condition held; any other reason says why it ended
+before that.
+"""
 
 _Figure = TypeVar("_Figure", int, float)
 
@@ -26,7 +28,9 @@ class Status(StrEnum):
     FAILED = "FAILED"
 
 
-ErrorType = Literal["RESOURCE_EXHAUSTION", "TASK_FAILURE", "INVALID_OUTPUT", "VALIDATION_ERROR", "XML_PARSE_ERROR"]
+ErrorType = Literal[
+    "RESOURCE_EXHAUSTION", "TASK_FAILURE", "INVALID_OUTPUT", "VALIDATION_ERROR", "XML_PARSE_ERROR"
+]
 
 FailureReason = Literal[
     "template_resolution_failure",
@@ -55,7 +59,9 @@ MAX_CALL_COST_USD = 100_000.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, cost and calls that were used. Tokens and cost are None where they are unknown, never a guess of zero."""
+    """Tokens, cost and calls that were used. Tokens and cost are None where they are unknown, never
+    a guess of zero.
+    """
 
     input_tokens: int | None = 0
     output_tokens: int | None = 0
@@ -70,18 +76,20 @@ class Usage:
         return Usage(  # in full: it runs for every call
             _sum(self.input_tokens, other.input_tokens),
             _sum(self.output_tokens, other.output_tokens),
-            _sum(self.cached_tokens, other.cached_tokens),
-            _sum(self.reasoning_tokens, other.reasoning_tokens),
-            _sum(self.cost_usd, other.cost_usd),
-            self.turns + other.turns,
-            self.tool_calls + other.tool_calls,
+            cached_tokens=_sum(self.cached_tokens, other.cached_tokens),
+            reasoning_tokens=_sum(self.reasoning_tokens, other.reasoning_tokens),
+            cost_usd=_sum(self.cost_usd, other.cost_usd),
+            turns=self.turns + other.turns,
+            tool_calls=self.tool_calls + other.tool_calls,
         )
 
     def to_dict(self) -> dict[str, Any]:
         return dict(zip(_USAGE_FIELDS, _usage_values(self), strict=True))
 
     def without_invalid(self) -> Usage:
-        """The same usage with impossible figures as None; itself if there are none, see `invalid`."""
+        """The same usage with impossible figures as None; itself if there are none, see
+        `invalid`.
+        """
         wrong: dict[str, Any] = dict.fromkeys(self.invalid())
         if not wrong:
             return self
@@ -90,10 +98,13 @@ class Usage:
         return Usage.from_dict({**self.to_dict(), **wrong})
 
     def invalid(self) -> tuple[str, ...]:
-        """The names of the figures that no single call can have: negative, NaN, not a number, or above
-        MAX_CALL_TOKENS and MAX_CALL_COST_USD."""
+        """The names of the figures that no single call can have: negative, NaN, not a number, or
+        above MAX_CALL_TOKENS and MAX_CALL_COST_USD.
+        """
         return tuple(
-            name for name, value in self.to_dict().items() if value is not None and not _is_plausible(name, value)
+            name
+            for name, value in self.to_dict().items()
+            if value is not None and not _is_plausible(name, value)
         )
 
     def non_zero(self) -> dict[str, Any]:
@@ -106,7 +117,10 @@ class Usage:
 
 
 def _is_plausible(name: str, value: object) -> bool:
-    most = MAX_CALL_COST_USD if name == "cost_usd" else MAX_CALL_TOKENS
+    if name == "cost_usd":
+        most = MAX_CALL_COST_USD
+    else:
+        most = MAX_CALL_TOKENS
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
@@ -115,12 +129,16 @@ _usage_values = attrgetter(*_USAGE_FIELDS)
 
 
 def _sum(a: _Figure | None, b: _Figure | None) -> _Figure | None:
-    return None if a is None or b is None else a + b
+    if a is None or b is None:
+        return None
+    return a + b
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The limit that fired. `used` and `limit` are in the limit's unit: turns, tokens, seconds, US dollars, levels."""
+    """The limit that fired. `used` and `limit` are in the limit's unit: turns, tokens, seconds, US
+    dollars, levels.
+    """
 
     name: ResourceName
     used: float
@@ -129,19 +147,28 @@ class Resource:
 
 def _shown(outcome: Outcome) -> dict[str, object]:
     """What a notebook shows of a result besides its text."""
-    usage, notes = outcome.usage, outcome.notes
-    cost = None if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+    usage = outcome.usage
+    notes = outcome.notes
+    if usage.cost_usd is None:
+        cost = None
+    else:
+        cost = f"${usage.cost_usd:.4f}"
     return {
-        "template": notes.get("template"), "models": ", ".join(notes.get("models", ())),
-        "warnings": "\n".join(map(str, notes.get("warnings", ()))), "cost": cost, "task": outcome.task_id,
-    }  # fmt: skip
+        "template": notes.get("template"),
+        "models": ", ".join(notes.get("models", ())),
+        "warnings": "\n".join(map(str, notes.get("warnings", ()))),
+        "cost": cost,
+        "task": outcome.task_id,
+    }
 
 
 _DATA = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 def data_of(value: Any) -> Any:
-    """`value` itself if it is JSON data, else the JSON data of an instance of a Pydantic model or a dataclass."""
+    """`value` itself if it is JSON data, else the JSON data of an instance of a Pydantic model or a
+    dataclass.
+    """
     if type(value) in _DATA:
         return value
     import pydantic
@@ -153,9 +180,9 @@ def data_of(value: Any) -> Any:
 class TaskResult:
     """A finished task.
 
-    `content` is the text that the model or script returned. `parsed_content` is the value read from it, if an output
-    format was declared and the text fits it, an instance where the schema is a class; otherwise None, see
-    `notes["warnings"]`. `notes` has `data_usage`,
+    `content` is the text that the model or script returned. `parsed_content` is the value read from
+    it, if an output format was declared and the text fits it, an instance where the schema is a
+    class; otherwise None, see `notes["warnings"]`. `notes` has `data_usage`,
     `warnings`, `template`, `context` and what the operator adds.
     """
 
@@ -168,15 +195,21 @@ class TaskResult:
 
     @property
     def ok(self) -> Literal[True]:
-        """Whether it is a TaskResult: tells the two classes of `Outcome` apart, for type checkers too."""
+        """Whether it is a TaskResult: tells the two classes of `Outcome` apart, for type checkers
+        too.
+        """
         return True
 
     def _repr_html_(self) -> str:
-        return html.fields(f"TaskResult: {self.status.value}", {"content": self.content} | _shown(self))
+        return html.fields(
+            f"TaskResult: {self.status.value}", {"content": self.content} | _shown(self)
+        )
 
     @property
     def parsed_data(self) -> Any:
-        """`parsed_content` as JSON data; an instance of a class that `module:Model` names is written as its fields."""
+        """`parsed_content` as JSON data; an instance of a class that `module:Model` names is
+        written as its fields.
+        """
         return data_of(self.parsed_content)
 
     def unwrap(self) -> TaskResult:
@@ -198,9 +231,10 @@ class TaskResult:
 class TaskError:
     """A failed task: a value that `evaluate` returns. `unwrap()` raises it as TaskFailed.
 
-    `content` is the partial answer. `violations` are findings about a template, an input or an output. `retryable`:
-    the same evaluation may succeed later. `maybe_billed`: a call without an answer may have been charged. `details`
-    has what the operator adds (`failed_step`, `partial_results`, …).
+    `content` is the partial answer. `violations` are findings about a template, an input or an
+    output. `retryable`: the same evaluation may succeed later. `maybe_billed`: a call without an
+    answer may have been charged. `details` has what the operator adds (`failed_step`,
+    `partial_results`, …).
     """
 
     type: ErrorType
@@ -224,7 +258,9 @@ class TaskError:
 
     @property
     def ok(self) -> Literal[False]:
-        """Whether it is a TaskResult: tells the two classes of `Outcome` apart, for type checkers too."""
+        """Whether it is a TaskResult: tells the two classes of `Outcome` apart, for type checkers
+        too.
+        """
         return False
 
     def _repr_html_(self) -> str:
@@ -237,11 +273,16 @@ class TaskError:
         return None
 
     def unwrap(self) -> NoReturn:
-        """Raises: TaskFailed, always. Its cause is the exception behind the failure, if there was one."""
+        """Raises: TaskFailed, always. Its cause is the exception behind the failure, if there was
+        one.
+        """
         raise TaskFailed(self) from self.cause
 
     def __str__(self) -> str:
-        what = f"{self.type}({self.reason})" if self.reason else self.type
+        if self.reason:
+            what = f"{self.type}({self.reason})"
+        else:
+            what = self.type
         where = f" at {self.location}" if self.location else ""
         return f"{what}{where}: {self.message}"
 
@@ -264,7 +305,8 @@ Outcome: TypeAlias = TaskResult | TaskError
 
 
 def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
-    """The result that `to_dict` turned into `data`. The cause of an error is only a text, in `details`.
+    """The result that `to_dict` turned into `data`. The cause of an error is only a text, in
+    `details`.
 
     Raises: KeyError, TypeError or ValueError, if `data` is something else.
     """
@@ -276,11 +318,13 @@ def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
     }
     if data["status"] != "FAILED":
         return TaskResult(Status(data["status"]), parsed_content=data["parsed_content"], **shared)
-    resource, place, cause = data["resource"], data["location"], data["cause"]
+    resource = data["resource"]
+    place = data["location"]
+    cause = data["cause"]
     return TaskError(
         data["type"],
         data["message"],
-        data["reason"],
+        reason=data["reason"],
         resource=None if resource is None else Resource(**resource),
         location=None if place is None else Span(**place),
         violations=tuple(map(Diagnostic.from_dict, data["violations"])),

@@ -1,1 +1,3 @@
-"""Files: opening below a root, publishing whole files, SQLite databases, what ships beside the code."""
+"""Files: opening below a root, publishing whole files, SQLite databases, what ships beside the
+code.
+"""

@@ -1,8 +1,9 @@
-"""Publishes whole files: a file is written under a temporary name, then gets its final name in one step.
+"""Publishes whole files: a file is written under a temporary name, then gets its final name in one
+step.
 
-A reader, and a process that starts after a crash, sees the complete old file or the complete new one. A crash leaves
-at most a temporary file `.NAME.….tmp`, which nothing reads. A symbolic link with the final name is replaced;
-its target is not touched.
+A reader, and a process that starts after a crash, sees the complete old file or the complete new
+one. A crash leaves at most a temporary file `.NAME.….tmp`, which nothing reads. A symbolic link
+with the final name is replaced; its target is not touched.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import BinaryIO
 from evaluator.errors import EvaluatorError, RecordError
 
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags of `os.open` for a file that must not exist yet: never another process's file, never through a link."""
+"""Flags of `os.open` for a file that must not exist yet: never another process's file, never
+through a link.
+"""
 
 
 @contextlib.contextmanager
@@ -33,15 +36,18 @@ def atomic_file(
     under_lock: bool = False,
     error: type[EvaluatorError] | None = RecordError,
 ) -> Generator[BinaryIO]:
-    """An empty binary file, open for writing, that is published as `path` when the block ends without an exception.
+    """An empty binary file, open for writing, that is published as `path` when the block ends
+    without an exception.
 
-    After an exception in the block nothing is published and the temporary file is removed. `path` is relative to the
-    folder with the descriptor `dir_fd`, if one is given. `mode` is subject to the umask. `sync`: contents and name are
-    on the disk when the block ends (fsync of the file and its folder). `replace=False`: an existing file stays.
-    `under_lock`: a lock of the caller keeps other writers out, so a temporary file that a killed one left is removed.
+    After an exception in the block nothing is published and the temporary file is removed. `path`
+    is relative to the folder with the descriptor `dir_fd`, if one is given. `mode` is subject to
+    the umask. `sync`: contents and name are on the disk when the block ends (fsync of the file and
+    its folder). `replace=False`: an existing file stays.
+    `under_lock`: a lock of the caller keeps other writers out, so a temporary file that a killed
+    one left is removed.
 
-    Raises: `error`, if the file cannot be written, also if `path` is a folder, a device or a pipe; OSError itself where
-    `error` is None. FileExistsError, without `replace`, if `path` exists.
+    Raises: `error`, if the file cannot be written, also if `path` is a folder, a device or a pipe;
+    OSError itself where `error` is None. FileExistsError, without `replace`, if `path` exists.
     """
     folder, name = os.path.split(os.fspath(path))
     unique = "" if under_lock else f".{secrets.token_hex(8)}"
@@ -74,7 +80,9 @@ def atomic_file(
         raise error(f"{path}: cannot be written: {failure.strerror or failure}") from failure
     finally:
         if exists:
-            with contextlib.suppress(OSError):  # the disk refuses even that; the first error is the one to report
+            with contextlib.suppress(
+                OSError
+            ):  # the disk refuses even that; the first error is the one to report
                 os.unlink(temporary, dir_fd=dir_fd)
 
 
@@ -88,8 +96,12 @@ def write_atomic(
     under_lock: bool = False,
     error: type[EvaluatorError] | None = RecordError,
 ) -> None:
-    """Publishes a file (mode 0600) with the content `data`. Arguments and exceptions are those of `atomic_file`."""
-    with atomic_file(path, dir_fd=dir_fd, sync=sync, replace=replace, under_lock=under_lock, error=error) as file:
+    """Publishes a file (mode 0600) with the content `data`. Arguments and exceptions are those of
+    `atomic_file`.
+    """
+    with atomic_file(
+        path, dir_fd=dir_fd, sync=sync, replace=replace, under_lock=under_lock, error=error
+    ) as file:
         file.write(data)
 
 
@@ -103,13 +115,18 @@ def _refuse_special(path: str | Path, dir_fd: int | None) -> None:
 
 def _sync_folder(folder: str, dir_fd: int | None) -> None:
     try:
-        descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
+        descriptor = os.open(
+            folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd
+        )
     except PermissionError:
         return  # a folder that may be written but not read
     try:
         os.fsync(descriptor)
     except OSError as failure:
-        if failure.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that cannot sync a folder
+        if failure.errno not in (
+            errno.EINVAL,
+            errno.EOPNOTSUPP,
+        ):  # file systems that cannot sync a folder
             raise
     finally:
         os.close(descriptor)

@@ -1,9 +1,10 @@
 """SQLite databases that several processes open at once; the first of them creates the file.
 
-The file is published complete, in WAL mode, readable and writable by its owner only. Its header identifies it: an
-application id and a schema version. Only SQLite may open it: POSIX locks belong to the process, so closing any other
-descriptor of the file would drop the locks of every connection in this process. The next process to close the
-database would then take itself for the last one and delete the write-ahead log that is still in use.
+The file is published complete, in WAL mode, readable and writable by its owner only. Its header
+identifies it: an application id and a schema version. Only SQLite may open it: POSIX locks belong
+to the process, so closing any other descriptor of the file would drop the locks of every connection
+in this process. The next process to close the database would then take itself for the last one and
+delete the write-ahead log that is still in use.
 Source: "How To Corrupt An SQLite Database File", 2.2, sqlite.org/howtocorrupt.html.
 """
 
@@ -38,8 +39,10 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A kind of database. `tables`: the SQL statements that create it, divided by `;`. `incremental`: free pages can
-    be returned to the file system. `noun` and `instead` are for messages: its name, and what to do with a newer one."""
+    """A kind of database. `tables`: the SQL statements that create it, divided by `;`.
+    `incremental`: free pages can be returned to the file system. `noun` and `instead` are for
+    messages: its name, and what to do with a newer one.
+    """
 
     noun: str
     application: int
@@ -52,8 +55,8 @@ class Format:
 def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
     """Opens the database at `path`; with `make`, creates it and its folder if they are missing.
 
-    Waits up to `busy_s` seconds for other processes. The connection is in autocommit mode; several threads may use
-    it in turn.
+    Waits up to `busy_s` seconds for other processes. The connection is in autocommit mode; several
+    threads may use it in turn.
 
     Raises: ConfigurationError, for a database of a newer version or of another program; OSError or
     sqlite3.Error, if it cannot be opened or is damaged.
@@ -63,8 +66,8 @@ def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sq
     path.stat()
     connection = _opened(path, busy_s)
     try:
-        if _version(connection, path, kind) != kind.schema:
-            _fill(connection, path, kind, busy_s)  # an empty file
+        if _version(connection, path, kind=kind) != kind.schema:
+            _fill(connection, path, kind=kind, busy_s=busy_s)  # an empty file
     except BaseException:
         connection.close()
         raise
@@ -91,12 +94,16 @@ def problem_of(error: OSError | sqlite3.Error) -> str:
     """The text of an error, and what to do about it where SQLite only says that the disk failed."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind of the error
     advice = _ADVICE.get(code)
-    return f"{error}; {advice}" if advice else str(error)
+    if advice:
+        return f"{error}; {advice}"
+    return str(error)
 
 
 def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
     place = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"
-    connection = sqlite3.connect(place, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=True)
+    connection = sqlite3.connect(
+        place, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=True
+    )
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
 
@@ -109,7 +116,7 @@ def _make(path: Path, kind: Format) -> None:
     os.close(descriptor)
     try:
         with closing(_opened(Path(name), 0.0)) as connection:
-            _fill(connection, path, kind, 0.0)
+            _fill(connection, path, kind=kind, busy_s=0.0)
         with suppress(FileExistsError):  # another process was faster
             _link(name, path)
     finally:
@@ -132,7 +139,7 @@ def _fill(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: floa
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
     _log_ahead(connection, time.monotonic() + busy_s)
     with transaction(connection):
-        if _version(connection, path, kind) == kind.schema:
+        if _version(connection, path, kind=kind) == kind.schema:
             return  # another connection was faster
         for statement in kind.tables.split(";"):
             connection.execute(statement)
@@ -141,7 +148,9 @@ def _fill(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: floa
 
 
 def _log_ahead(connection: sqlite3.Connection, until: float) -> None:
-    """Switches to WAL mode. If two connections do this at once, SQLite refuses one of them without waiting."""
+    """Switches to WAL mode. If two connections do this at once, SQLite refuses one of them without
+    waiting.
+    """
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -161,16 +170,19 @@ def _version(connection: sqlite3.Connection, path: Path, kind: Format) -> int:
     ).fetchone()
     if application != kind.application and (tables or application or version):
         raise ConfigurationError(
-            f"{path}: this database belongs to another program; name another file for the {kind.noun}"
+            f"{path}: this database belongs to another program; name another file for the "
+            f"{kind.noun}"
         )
     if version > kind.schema:
         raise ConfigurationError(
-            f"{path}: {kind.noun} of schema {version}, made by a newer evaluator; this one reads up to {kind.schema}. "
+            f"{path}: {kind.noun} of schema {version}, made by a newer evaluator; this one reads "
+            f"up to {kind.schema}. "
             f"Upgrade, or {kind.instead}"
         )
     if 0 < version < kind.schema:
         raise ConfigurationError(
-            f"{path}: {kind.noun} of schema {version}, made by an older evaluator; this one reads schema "
+            f"{path}: {kind.noun} of schema {version}, made by an older evaluator; this one reads "
+            "schema "
             f"{kind.schema}; {kind.instead}"
         )
     return version

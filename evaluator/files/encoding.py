@@ -1,4 +1,6 @@
-"""Decodes text files: detects the encoding, refuses binary files, and encodes an edited text as it was before."""
+"""Decodes text files: detects the encoding, refuses binary files, and encodes an edited text as it
+was before.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,18 @@ _NO_FILE_ENCODINGS = ("punycode", "idna", "unicode-escape", "raw-unicode-escape"
 
 @dataclass(frozen=True, slots=True)
 class FileEncoding:
-    """The encoding of a text file: the byte order mark `mark`, then text in `codec`. `name` is for messages."""
+    """The encoding of a text file: the byte order mark `mark`, then text in `codec`. `name` is for
+    messages.
+    """
 
     name: str
     codec: str
     mark: bytes = b""
 
     def encode(self, text: str, path: str) -> bytes:
-        """The bytes of the file. Raises: ToolError, where the encoding does not have a character of `text`."""
+        """The bytes of the file. Raises: ToolError, where the encoding does not have a character of
+        `text`.
+        """
         try:
             return self.mark + text.encode(self.codec)
         except UnicodeEncodeError as error:
@@ -42,19 +48,23 @@ UTF_8 = FileEncoding("utf-8", "utf-8")
 
 
 def decode(data: bytes, path: str, encoding: str | None = None) -> tuple[str, FileEncoding]:
-    """The text of a file and its encoding; without `encoding` by the byte order mark, else UTF-8, else Latin-1.
+    """The text of a file and its encoding; without `encoding` by the byte order mark, else UTF-8,
+    else Latin-1.
 
-    Raises: ToolError, for an encoding that is unknown or cannot decode these bytes, and for a binary file.
+    Raises: ToolError, for an encoding that is unknown or cannot decode these bytes, and for a
+    binary file.
     """
     if encoding is not None:
         found = FileEncoding(encoding, _known(encoding))
-        return _decode(data, path, found), found
+        return _decode(data, path, encoding=found), found
     for mark, name, codec in _MARKS:
         if data.startswith(mark):
-            found = FileEncoding(name, codec, mark)
-            return _decode(data[len(mark) :], path, found), found
+            found = FileEncoding(name, codec, mark=mark)
+            return _decode(data[len(mark) :], path, encoding=found), found
     if b"\0" in data:
-        raise ToolError(f"{path!r} is a binary file (it contains NUL bytes); name its encoding if it is text")
+        raise ToolError(
+            f"{path!r} is a binary file (it contains NUL bytes); name its encoding if it is text"
+        )
     try:
         return data.decode("utf-8"), UTF_8
     except UnicodeDecodeError:
@@ -73,7 +83,9 @@ def _known(name: str) -> str:
         found = codecs.lookup(name).name
         "".encode(found)  # refuses codecs that do not encode text, such as base64
     except (LookupError, ValueError) as error:
-        raise ToolError(f"{name[:100]!r} is not a known encoding; try utf-8, utf-16 or latin-1") from error
+        raise ToolError(
+            f"{name[:100]!r} is not a known encoding; try utf-8, utf-16 or latin-1"
+        ) from error
     if found in _NO_FILE_ENCODINGS:
         raise ToolError(f"{name[:100]!r} is not an encoding of files; try utf-8, utf-16 or latin-1")
     return found

@@ -14,13 +14,18 @@ def given_path(value: object, what: str) -> Path:
 
     Raises: UsageError, for a value that is not a path, and for a text that no file system can have.
     """
-    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(value, os.PathLike):
+        path = os.fspath(value)
+    else:
+        path = value
     if not isinstance(path, str):
         raise UsageError(f"{what} is {type_of(value)}, expected a path")
     try:
         encoded = os.fsencode(path)
     except UnicodeEncodeError as error:
-        raise UsageError(f"{what} is {path!r}, which has a character that no path can have; use another one") from error
+        raise UsageError(
+            f"{what} is {path!r}, which has a character that no path can have; use another one"
+        ) from error
     if b"\0" in encoded:
         raise UsageError(f"{what} is {path!r}, which has a null byte; use another path")
     return Path(path)

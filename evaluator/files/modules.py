@@ -20,7 +20,8 @@ FILE_NAMES: dict[str, str] = {}
 def import_place(place: str) -> ModuleType:
     """The module called `place`, or the file, if it ends in `.py`. It is run once per process.
 
-    Raises: whatever importing it raises; FileNotFoundError and ModuleNotFoundError, if there is none.
+    Raises: whatever importing it raises; FileNotFoundError and ModuleNotFoundError, if there is
+    none.
     """
     if place.endswith(".py"):
         return _file_module(Path(place).resolve())
@@ -29,7 +30,11 @@ def import_place(place: str) -> ModuleType:
     except ModuleNotFoundError as error:
         top = place.partition(".")[0]
         here = os.getcwd()
-        if error.name != top or here in sys.path or not any(os.path.exists(f"{top}{end}") for end in ("", ".py")):
+        if (
+            error.name != top
+            or here in sys.path
+            or not any(os.path.exists(f"{top}{end}") for end in ("", ".py"))
+        ):
             raise
     sys.path.insert(0, here)
     try:
@@ -49,7 +54,8 @@ def _file_module(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError("it is not a Python module")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name], FILE_NAMES[name] = module, path.name
+    FILE_NAMES[name] = path.name
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,9 +1,9 @@
 """Opens a path below a folder's descriptor without following a symbolic link or leaving the folder.
 
-On Linux this is one call of `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)`, which the kernel
-checks without a race. Where that call is missing (macOS, old kernels, strict containers), each component is opened
-with `openat(O_NOFOLLOW)` relative to the descriptor of the folder before it. Callers refuse `..` before; both ways
-refuse it again.
+On Linux this is one call of `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS |
+RESOLVE_NO_MAGICLINKS)`, which the kernel checks without a race. Where that call is missing (macOS,
+old kernels, strict containers), each component is opened with `openat(O_NOFOLLOW)` relative to the
+descriptor of the folder before it. Callers refuse `..` before; both ways refuse it again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class _OpenAt2(Protocol):
 
 @cache
 def openat2() -> _OpenAt2 | None:
-    """A function that makes the system call; None where the kernel or a system call filter does not allow it."""
+    """A function that makes the system call; None where the kernel or a system call filter does not
+    allow it.
+    """
     if not sys.platform.startswith("linux"):
         return None
     import ctypes
@@ -71,30 +73,34 @@ def openat2() -> _OpenAt2 | None:
 
 
 def open_root(path: str) -> int:
-    """A descriptor of a folder by its resolved absolute path. Raises: OSError, also if a component is now a link."""
+    """A descriptor of a folder by its resolved absolute path. Raises: OSError, also if a component
+    is now a link.
+    """
     call = openat2()
     if call is not None:
         return call(_AT_FDCWD, os.fsencode(path), FOLDER, _NO_LINKS)
     top = os.open("/", FOLDER)
     try:
-        return _walk(top, [part for part in path.split("/") if part], FOLDER)
+        return _walk(top, [part for part in path.split("/") if part], flags=FOLDER)
     finally:
         os.close(top)
 
 
 def open_beneath(folder: int, parts: Sequence[str], flags: int) -> int:
-    """A descriptor of the path with the components `parts` below the folder; of the folder itself without parts.
+    """A descriptor of the path with the components `parts` below the folder; of the folder itself
+    without parts.
 
     Raises: OSError; ELOOP or ENOTDIR for a link, EXDEV for a path that leaves the folder.
     """
     call = openat2()
     if call is not None:
         return call(folder, os.fsencode("/".join(parts) or "."), flags, _RESOLVE)
-    return _walk(folder, parts, flags)
+    return _walk(folder, parts, flags=flags)
 
 
 def make_beneath(folder: int, parts: Sequence[str]) -> int:
-    """A descriptor of the folder `parts` below `folder`; missing folders are created (mode 0777 and the umask).
+    """A descriptor of the folder `parts` below `folder`; missing folders are created (mode 0777 and
+    the umask).
 
     Raises: OSError, as `open_beneath`.
     """
@@ -103,7 +109,7 @@ def make_beneath(folder: int, parts: Sequence[str]) -> int:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, dir_fd=current)
-            below = open_beneath(current, [part], FOLDER)  # refuses everything but a folder
+            below = open_beneath(current, [part], flags=FOLDER)  # refuses everything but a folder
         finally:
             os.close(current)
         current = below
@@ -116,7 +122,9 @@ def _walk(folder: int, parts: Sequence[str], flags: int) -> int:
     current = os.open(".", FOLDER, dir_fd=folder)
     for index, part in enumerate(parts, 1):
         try:
-            below = os.open(part, flags | os.O_NOFOLLOW if index == len(parts) else FOLDER, dir_fd=current)
+            below = os.open(
+                part, flags | os.O_NOFOLLOW if index == len(parts) else FOLDER, dir_fd=current
+            )
         finally:
             os.close(current)
         current = below

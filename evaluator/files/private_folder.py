@@ -1,4 +1,6 @@
-"""Opens a folder that only this user can change: owned by the user, not a link, not writable by everybody."""
+"""Opens a folder that only this user can change: owned by the user, not a link, not writable by
+everybody.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ from evaluator.files.open_below import FOLDER
 
 
 def open_private_folder(path: Path, noun: str = "task folder") -> int:
-    """A descriptor of the folder, which is created (mode 0700, with the folders above it) if it is missing. Messages
-    call it `noun`.
+    """A descriptor of the folder, which is created (mode 0700, with the folders above it) if it is
+    missing. Messages call it `noun`.
 
-    Raises: RecordError, if it is a link, belongs to another user, is writable by everybody, or cannot be written.
+    Raises: RecordError, if it is a link, belongs to another user, is writable by everybody, or
+    cannot be written.
     """
     try:
         try:
@@ -27,7 +30,9 @@ def open_private_folder(path: Path, noun: str = "task folder") -> int:
             descriptor = os.open(path, FOLDER)
     except OSError as error:
         if os.path.islink(path):
-            raise RecordError(f"{path}: the {noun} is a link; name the folder that it leads to") from error
+            raise RecordError(
+                f"{path}: the {noun} is a link; name the folder that it leads to"
+            ) from error
         raise RecordNotWritten(
             f"{path}: the {noun} cannot be opened or created: {error.strerror}; {advice_on(error)}"
         ) from error
@@ -40,7 +45,10 @@ def open_private_folder(path: Path, noun: str = "task folder") -> int:
 
 def _problem(path: Path, status: os.stat_result) -> str | None:
     if status.st_uid != os.geteuid():
-        return f"belongs to user {status.st_uid}, not to this user ({os.geteuid()}); choose a folder of your own"
+        return (
+            f"belongs to user {status.st_uid}, not to this user ({os.geteuid()}); choose a "
+            "folder of your own"
+        )
     if status.st_mode & stat.S_IWOTH:
         return f"can be written by everybody; run: chmod o-w '{path}'"
     if os.access(path, os.W_OK | os.X_OK):
@@ -52,4 +60,6 @@ def _problem(path: Path, status: os.stat_result) -> str | None:
 
 def not_writable(path: Path, error: OSError) -> RecordNotWritten:
     """The error for a task file that cannot be created at `path`."""
-    return RecordNotWritten(f"{path}: no task file can be created: {error.strerror}; {advice_on(error)}")
+    return RecordNotWritten(
+        f"{path}: no task file can be created: {error.strerror}; {advice_on(error)}"
+    )

@@ -14,7 +14,8 @@ from evaluator.errors import ToolError, UsageError
 from evaluator.files.open_below import open_beneath, open_root
 
 _MAX_PATH_BYTES = 4095
-# O_PATH also opens a folder that may be passed through but not listed, which is enough to look names up.
+# O_PATH also opens a folder that may be passed through but not listed, which is enough to look
+# names up.
 _LOOKUP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Action = Literal["read", "written", "deleted"]
@@ -26,7 +27,8 @@ Identity = tuple[int, int]
 class Denied:
     """Files and folders that no tool may touch.
 
-    `identities` are those that exist; `names` are names in existing folders, also of files that do not exist yet.
+    `identities` are those that exist; `names` are names in existing folders, also of files that do
+    not exist yet.
     """
 
     identities: frozenset[Identity] = frozenset()
@@ -58,17 +60,21 @@ class Denied:
         if (identity_of(os.fstat(folder)), name) in self.names:
             return True
         try:
-            return identity_of(os.stat(name, dir_fd=folder, follow_symlinks=False)) in self.identities
+            return (
+                identity_of(os.stat(name, dir_fd=folder, follow_symlinks=False)) in self.identities
+            )
         except OSError:
             return False
 
     def encloses(self, folder: int) -> bool:
         """Whether the folder with the descriptor `folder`, or one above it, is denied."""
-        above, seen = ".", None
+        above = "."
+        seen = None
         while (now := identity_of(os.stat(above, dir_fd=folder))) != seen:
             if now in self.identities:
                 return True
-            seen, above = now, f"{above}/.."
+            seen = now
+            above = f"{above}/.."
         return False
 
 
@@ -79,8 +85,9 @@ def identity_of(status: os.stat_result) -> Identity:
 class Roots:
     """The root folders of a task. A relative path is looked up in each of them in turn.
 
-    The roots and the folders above them are trusted: symbolic links in them are resolved once, in the constructor.
-    The paths `denied`, and all files below them, cannot be reached, whatever path leads to them.
+    The roots and the folders above them are trusted: symbolic links in them are resolved once, in
+    the constructor. The paths `denied`, and all files below them, cannot be reached, whatever path
+    leads to them.
     """
 
     def __init__(self, folders: Sequence[str | Path], denied: Iterable[str | Path] = ()) -> None:
@@ -88,7 +95,9 @@ class Roots:
             raise UsageError("roots is a sequence of folders, not one string")
         self.folders: tuple[Path, ...] = tuple(Path(os.path.abspath(folder)) for folder in folders)
         resolved = [os.path.realpath(folder) for folder in self.folders]
-        self.spellings: tuple[tuple[str, str], ...] = tuple(zip(map(str, self.folders), resolved, strict=True))
+        self.spellings: tuple[tuple[str, str], ...] = tuple(
+            zip(map(str, self.folders), resolved, strict=True)
+        )
         """Each root as it was given and with its links resolved."""
         # A path with a NUL character cannot exist.
         paths = (os.path.realpath(path) for path in denied if "\0" not in str(path))
@@ -99,11 +108,16 @@ class Roots:
         return Denied.of(self.denied_paths)
 
     def refuse_denied(self, folder: int, name: str | None, path: str) -> None:
-        """Raises ToolError if the entry `name` of the folder is denied; with `name` None, the folder itself."""
+        """Raises ToolError if the entry `name` of the folder is denied; with `name` None, the
+        folder itself.
+        """
         denied = self.denied()
-        if denied and (denied.encloses(folder) or (name is not None and denied.denies(folder, name))):
+        if denied and (
+            denied.encloses(folder) or (name is not None and denied.denies(folder, name))
+        ):
             raise ToolError(
-                f"{path[:1000]!r} belongs to the program itself (its task files or its index); file tools cannot use it"
+                f"{path[:1000]!r} belongs to the program itself (its task files or its index); "
+                "file tools cannot use it"
             )
 
     def candidates(self, path: str) -> Iterator[tuple[int, list[str]]]:
@@ -131,9 +145,13 @@ class Roots:
                     break
 
     def name(self, index: int, parts: Sequence[str]) -> str:
-        """The path of a file as a model sees it: relative in the first root, absolute in the others."""
+        """The path of a file as a model sees it: relative in the first root, absolute in the
+        others.
+        """
         path = "/".join(parts) or "."
-        return path if index == 0 else str(self.folders[index] / path)
+        if index == 0:
+            return path
+        return str(self.folders[index] / path)
 
     def open_root(self, index: int) -> int:
         """A descriptor of a root. Raises: ToolError."""
@@ -143,7 +161,8 @@ class Roots:
             raise tool_error(str(self.folders[index]), error) from error
 
     def open_each(self, path: str, flags: int) -> Iterator[tuple[int, list[str], int]]:
-        """Root index, components and a descriptor of `path` in each root that has it; the caller closes them.
+        """Root index, components and a descriptor of `path` in each root that has it; the caller
+        closes them.
 
         Raises: ToolError, if no root has it, and at once if a root has it behind a symbolic link.
         """
@@ -156,9 +175,9 @@ class Roots:
                 failure = failure or error
                 continue
             try:
-                descriptor = self._open(root, parts, flags, path)
+                descriptor = self._open(root, parts, flags=flags, path=path)
             except OSError as error:
-                wrong = tool_error(path, error, "read", root, parts)
+                wrong = tool_error(path, error, action="read", root=root, parts=parts)
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                     raise wrong from error
                 failure = failure or wrong
@@ -172,16 +191,18 @@ class Roots:
 
     def _open(self, root: int, parts: list[str], flags: int, path: str) -> int:
         if not self.denied_paths:
-            return open_beneath(root, parts, flags)
-        folder = open_beneath(root, parts[:-1], _LOOKUP)
+            return open_beneath(root, parts, flags=flags)
+        folder = open_beneath(root, parts[:-1], flags=_LOOKUP)
         try:
-            self.refuse_denied(folder, parts[-1] if parts else None, path)
-            return open_beneath(folder, parts[-1:], flags)
+            self.refuse_denied(folder, parts[-1] if parts else None, path=path)
+            return open_beneath(folder, parts[-1:], flags=flags)
         finally:
             os.close(folder)
 
     def open(self, path: str, flags: int) -> int:
-        """A descriptor of `path` in the first root that has it. Raises: ToolError, as `open_each`."""
+        """A descriptor of `path` in the first root that has it. Raises: ToolError, as
+        `open_each`.
+        """
         return next(self.open_each(path, flags))[2]
 
 
@@ -192,13 +213,17 @@ def check_path(path: str) -> None:
     if "\0" in path:
         raise ToolError("the path contains a NUL character")
     if ".." in path.split("/"):
-        raise ToolError(f"{path[:1000]!r} contains '..', which is refused; name the file from the root")
+        raise ToolError(
+            f"{path[:1000]!r} contains '..', which is refused; name the file from the root"
+        )
     try:
         size = len(os.fsencode(path))
     except UnicodeEncodeError as error:
         raise ToolError("the path contains a character that the file system cannot take") from error
     if size > _MAX_PATH_BYTES:
-        raise ToolError(f"{path[:1000]!r}… is too long a path: {size:,} bytes, at most {_MAX_PATH_BYTES:,}")
+        raise ToolError(
+            f"{path[:1000]!r}… is too long a path: {size:,} bytes, at most {_MAX_PATH_BYTES:,}"
+        )
 
 
 def parts_of(path: str) -> list[str]:
@@ -211,9 +236,14 @@ def refuse_unless_plain(path: str, status: os.stat_result, action: Action) -> No
     if stat.S_ISLNK(status.st_mode):
         raise _link_error(path)
     if not stat.S_ISREG(status.st_mode):
-        raise ToolError(f"{path!r} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'special')}, not a regular file")
+        raise ToolError(
+            f"{path!r} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'special')}, not a regular file"
+        )
     if status.st_nlink > 1:
-        raise ToolError(f"{path!r} has {status.st_nlink} hard links and may be a file from outside; it is not {action}")
+        raise ToolError(
+            f"{path!r} has {status.st_nlink} hard links and may be a file from outside; it is not "
+            f"{action}"
+        )
 
 
 _KINDS = {
@@ -226,14 +256,20 @@ _KINDS = {
 
 
 def tool_error(
-    path: str, error: OSError, action: Action = "read", root: int | None = None, parts: Sequence[str] = ()
+    path: str,
+    error: OSError,
+    action: Action = "read",
+    root: int | None = None,
+    parts: Sequence[str] = (),
 ) -> ToolError:
     """The ToolError for a failed system call on `path`.
 
     `root` and `parts`, where given, tell a symbolic link from a file where a folder was expected.
     """
     code = error.errno
-    if code == errno.ELOOP or (root is not None and code == errno.ENOTDIR and _contains_link(root, parts)):
+    if code == errno.ELOOP or (
+        root is not None and code == errno.ENOTDIR and _contains_link(root, parts)
+    ):
         return _link_error(path)
     words = {
         errno.ENOENT: "does not exist",
@@ -245,7 +281,9 @@ def tool_error(
         errno.ENOSPC: f"cannot be {action}: the disk is full",
         errno.EDQUOT: f"cannot be {action}: the disk quota is used up",
     }
-    return ToolError(f"{path[:1000]!r} {words.get(code or 0, f'cannot be {action}: {error.strerror or error}')}")
+    return ToolError(
+        f"{path[:1000]!r} {words.get(code or 0, f'cannot be {action}: {error.strerror or error}')}"
+    )
 
 
 def _link_error(path: str) -> ToolError:

@@ -1,8 +1,9 @@
-"""What this user has allowed: files of projects that name hosts, keys, code or places outside of their project.
+"""What this user has allowed: files of projects that name hosts, keys, code or places outside of
+their project.
 
-A permission is for one content of one file in one project, so an edit, a pull or a copy needs another one. Permissions
-are in `trust.json` of the user's folder (mode 0600). `signature` marks data that this user's own programs have written,
-so that it is recognised after a move.
+A permission is for one content of one file in one project, so an edit, a pull or a copy needs
+another one. Permissions are in `trust.json` of the user's folder (mode 0600). `signature` marks
+data that this user's own programs have written, so that it is recognised after a move.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from evaluator.files.user_folder import user_folder
 
 ENVIRONMENT = "EVALUATOR_TRUST"
 """Folders, divided by `:`. Every project in them is trusted."""
-TRUST_FILE, KEY_FILE = "trust.json", "batch.key"
+TRUST_FILE = "trust.json"
+KEY_FILE = "batch.key"
 _MAX_BYTES = 16_000_000
 _keys: dict[Path, bytes] = {}
 
@@ -46,10 +48,17 @@ class ProjectFile:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, project: str | Path, file: str | Path, content: str | bytes, names: Iterable[str]) -> ProjectFile:
+    def of(
+        cls, project: str | Path, file: str | Path, content: str | bytes, names: Iterable[str]
+    ) -> ProjectFile:
         folder = os.path.realpath(project)
-        path = os.path.join(os.path.realpath(os.path.dirname(os.path.abspath(file))), os.path.basename(file))
-        data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+        path = os.path.join(
+            os.path.realpath(os.path.dirname(os.path.abspath(file))), os.path.basename(file)
+        )
+        if isinstance(content, bytes):
+            data = content
+        else:
+            data = content.encode("utf-8", "surrogatepass")
         return cls(folder, os.path.relpath(path, folder), sha256(data).hexdigest(), tuple(names))
 
     def describe(self) -> str:
@@ -61,13 +70,15 @@ class ProjectFile:
         """The error for a file that is not allowed."""
         folder = visible(self.project, one_line=True)
         return ConfigurationError(
-            f"{self.describe()}\nYou have not allowed this. Read the file; to allow it: evaluator trust {folder!r}, or "
+            f"{self.describe()}\nYou have not allowed this. Read the file; to allow it: evaluator "
+            f"trust {folder!r}, or "
             "--trust with the command, or Evaluator(trust=True)"
         )
 
 
 def is_allowed(file: ProjectFile) -> bool:
-    """Whether the user has allowed this content of the file, or trusts its project by the environment.
+    """Whether the user has allowed this content of the file, or trusts its project by the
+    environment.
 
     Raises: ConfigurationError, if the permissions cannot be read.
     """
@@ -80,7 +91,9 @@ def is_allowed(file: ProjectFile) -> bool:
 def is_trusted(folder: str | Path) -> bool:
     """Whether the environment says that the projects in `folder` are trusted."""
     real = os.path.realpath(folder)
-    trusted = [os.path.realpath(each) for each in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if each]
+    trusted = [
+        os.path.realpath(each) for each in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if each
+    ]
     return any(real == each or real.startswith(os.path.join(each, "")) for each in trusted)
 
 
@@ -92,9 +105,14 @@ def allowed_files() -> list[ProjectFile]:
         return []
     try:
         entries = cast("list[dict[str, Any]]", json.loads(data)["allowed"])
-        return [ProjectFile(e["project"], e["file"], e["sha256"], tuple(e["names"])) for e in entries]
+        return [
+            ProjectFile(e["project"], e["file"], sha256=e["sha256"], names=tuple(e["names"]))
+            for e in entries
+        ]
     except (ValueError, LookupError, TypeError) as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error}; remove it, and allow projects again") from error
+        raise ConfigurationError(
+            f"{path}: cannot be read: {error}; remove it, and allow projects again"
+        ) from error
 
 
 def allow(files: Iterable[ProjectFile]) -> None:
@@ -103,11 +121,18 @@ def allow(files: Iterable[ProjectFile]) -> None:
     Raises: ConfigurationError, if it cannot be written.
     """
     new = {(file.project, file.file): file for file in files}
-    _update(lambda before: [*(each for each in before if (each.project, each.file) not in new), *new.values()])
+    _update(
+        lambda before: [
+            *(each for each in before if (each.project, each.file) not in new),
+            *new.values(),
+        ]
+    )
 
 
 def forget(project: str | Path) -> list[ProjectFile]:
-    """Removes the permissions of a project. Returns: what was allowed. Raises: ConfigurationError."""
+    """Removes the permissions of a project. Returns: what was allowed. Raises:
+    ConfigurationError.
+    """
     folder = os.path.realpath(project)
     gone = [each for each in allowed_files() if each.project == folder]
     if gone:
@@ -116,17 +141,25 @@ def forget(project: str | Path) -> list[ProjectFile]:
 
 
 def signature(data: bytes) -> str | None:
-    """A mark that only this user's programs can make for `data`; None where the user's folder cannot be written."""
+    """A mark that only this user's programs can make for `data`; None where the user's folder
+    cannot be written.
+    """
     key = _key(create=True)
-    return None if key is None else hmac.new(key, data, sha256).hexdigest()
+    if key is None:
+        return None
+    return hmac.new(key, data, sha256).hexdigest()
 
 
 def is_signed(data: bytes, mark: object) -> bool:
     """Whether `mark` is the signature of `data`."""
     key = _key(create=False)
-    return key is not None and isinstance(mark, str) and hmac.compare_digest(
-        hmac.new(key, data, sha256).hexdigest().encode(), mark.encode("utf-8", "replace")
-    )  # fmt: skip
+    return (
+        key is not None
+        and isinstance(mark, str)
+        and hmac.compare_digest(
+            hmac.new(key, data, sha256).hexdigest().encode(), mark.encode("utf-8", "replace")
+        )
+    )
 
 
 def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
@@ -135,12 +168,17 @@ def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked_file(folder / f".{TRUST_FILE}.lock"):
             entries = [asdict(each) for each in change(allowed_files())]
-            written = {"format": 1, "written": datetime.now(UTC).isoformat(timespec="seconds"), "allowed": entries}
+            written = {
+                "format": 1,
+                "written": datetime.now(UTC).isoformat(timespec="seconds"),
+                "allowed": entries,
+            }
             text = json.dumps(written, indent=2) + "\n"
             write_atomic(folder / TRUST_FILE, text.encode(), error=ConfigurationError)
     except OSError as error:
         raise ConfigurationError(
-            f"{folder}: cannot be written: {error.strerror}; set EVALUATOR_CONFIG_DIR to a folder of your own, or "
+            f"{folder}: cannot be written: {error.strerror}; set EVALUATOR_CONFIG_DIR to a folder "
+            "of your own, or "
             f"{ENVIRONMENT} to the project's folder"
         ) from error
 
@@ -161,7 +199,9 @@ def _key(*, create: bool) -> bytes | None:
 
 
 def _read_private(path: Path) -> bytes | None:
-    """The bytes of a file that only this user can write; None where there is none. Raises: ConfigurationError."""
+    """The bytes of a file that only this user can write; None where there is none. Raises:
+    ConfigurationError.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -170,8 +210,14 @@ def _read_private(path: Path) -> bytes | None:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise ConfigurationError(f"{path}: others can change this file, so it is not used; remove it")
+        if (
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o022
+        ):
+            raise ConfigurationError(
+                f"{path}: others can change this file, so it is not used; remove it"
+            )
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise UsageError(f"{path}: larger than {_MAX_BYTES:,} bytes; remove it")

@@ -1,7 +1,7 @@
 """The backends that a profile can name in `<backend>`, each declared once in `BACKENDS`.
 
-Which backend answers, by the model's prefix, the profile's backend, its `base_url` and the key. The first row that
-fits decides, and a request goes only where it says:
+Which backend answers, by the model's prefix, the profile's backend, its `base_url` and the key. The
+first row that fits decides, and a request goes only where it says:
 
 | model | `<backend>` | `base_url` | key | result |
 |---|---|---|---|---|
@@ -50,12 +50,16 @@ SIMULATED = "simulated/default"
 class Once(Protocol):
     """Returns the backend that was made before for the same name and settings, or makes it."""
 
-    def __call__(self, name: BackendName, settings: tuple[object, ...], make: Callable[[], Backend], /) -> Backend: ...
+    def __call__(
+        self, name: BackendName, settings: tuple[object, ...], make: Callable[[], Backend], /
+    ) -> Backend: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a backend is chosen for. `explicit` is the model that the user named, which may differ from `model`."""
+    """What a backend is chosen for. `explicit` is the model that the user named, which may differ
+    from `model`.
+    """
 
     model: str
     config: HandlerConfig
@@ -65,13 +69,18 @@ class Target:
     once: Once
 
     def key(self, variable: str | None = None) -> str | None:
-        """The profile's key, if `model` is reached where that key belongs. Raises: see `profile_key`.
+        """The profile's key, if `model` is reached where that key belongs. Raises: see
+        `profile_key`.
 
-        Otherwise the value of `variable`, the provider's own; a server at a `base_url` never gets it.
+        Otherwise the value of `variable`, the provider's own; a server at a `base_url` never gets
+        it.
         """
         by_user = self.explicit or self.environ.get("EVALUATOR_MODEL")
-        is_own = is_own_endpoint(self.config, self.model, self.base_url, by_user)
-        key = profile_key(self.config, self.environ) if is_own else None
+        is_own = is_own_endpoint(self.config, self.model, base_url=self.base_url, by_user=by_user)
+        if is_own:
+            key = profile_key(self.config, self.environ)
+        else:
+            key = None
         if key is None and variable is not None and self.base_url is None:
             key = self.environ.get(variable)
         return key or None
@@ -79,13 +88,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendDeclaration:
-    """A selectable backend. `open` returns the backend for a target and the model's id as that backend expects it.
+    """A selectable backend. `open` returns the backend for a target and the model's id as that
+    backend expects it.
 
-    `origin`: where its answers come from. Those of a `provider` are priced and cached; others are free. `default_model`
-    answers if no model is named; None: the first model of the server at `base_url`, else of the first provider that is
-    found. `prefix`: a model with it belongs to this backend in every profile. `is_replaced`: a model that the caller
-    names, with another prefix, is answered by the backend `auto`. `has_providers`: it reaches several providers, and
-    the prefix of a model names the one that is its endpoint.
+    `origin`: where its answers come from. Those of a `provider` are priced and cached; others are
+    free. `default_model` answers if no model is named; None: the first model of the server at
+    `base_url`, else of the first provider that is found. `prefix`: a model with it belongs to this
+    backend in every profile. `is_replaced`: a model that the caller names, with another prefix, is
+    answered by the backend `auto`. `has_providers`: it reaches several providers, and the prefix of
+    a model names the one that is its endpoint.
     """
 
     open: Callable[[Target], tuple[Backend, str]]
@@ -97,14 +108,20 @@ class BackendDeclaration:
 
 
 def declared(name: str) -> BackendDeclaration | None:
-    """The declaration of the backend `name`; None for one of a project, which is given in Python."""
+    """The declaration of the backend `name`; None for one of a project, which is given in
+    Python.
+    """
     return BACKENDS.get(cast("BackendName", name))
 
 
 def origin_of(backend: Backend) -> Origin:
-    """Where the answers of `backend` come from; a backend that is not declared here is taken for a provider."""
+    """Where the answers of `backend` come from; a backend that is not declared here is taken for a
+    provider.
+    """
     found = declared(backend.name)
-    return "provider" if found is None else found.origin
+    if found is None:
+        return "provider"
+    return found.origin
 
 
 def is_simulated_model(label: str) -> bool:
@@ -113,11 +130,15 @@ def is_simulated_model(label: str) -> bool:
 
 
 def declaration_for(model: str, config: HandlerConfig, explicit: str | None) -> BackendDeclaration:
-    """The declaration of the backend that answers for `model`; `explicit`: the model that the caller named, if any."""
+    """The declaration of the backend that answers for `model`; `explicit`: the model that the
+    caller named, if any.
+    """
     own = BACKENDS[config.backend]
     if _of_prefix(model).prefix is not None:
         return _of_prefix(model)
-    return BACKENDS["auto"] if explicit and own.is_replaced else own
+    if explicit and own.is_replaced:
+        return BACKENDS["auto"]
+    return own
 
 
 def _of_prefix(model: str) -> BackendDeclaration:
@@ -126,19 +147,33 @@ def _of_prefix(model: str) -> BackendDeclaration:
 
 
 def profile_key(config: HandlerConfig, environ: Mapping[str, str]) -> str | None:
-    """The API key that the profile names. Raises: ConfigurationError, if it is not set and a server needs one."""
-    value = environ.get(config.api_key_env) if config.api_key_env else None
+    """The API key that the profile names. Raises: ConfigurationError, if it is not set and a server
+    needs one.
+    """
+    if config.api_key_env:
+        value = environ.get(config.api_key_env)
+    else:
+        value = None
     # A server on this machine may ask for no key.
-    if config.api_key_env and not value and not is_loopback(urlsplit(config.base_url or "").hostname):
-        raise ConfigurationError(f"profile {config.name!r} needs {config.api_key_env}, which is not set")
+    if (
+        config.api_key_env
+        and not value
+        and not is_loopback(urlsplit(config.base_url or "").hostname)
+    ):
+        raise ConfigurationError(
+            f"profile {config.name!r} needs {config.api_key_env}, which is not set"
+        )
     return value or None
 
 
-def is_own_endpoint(config: HandlerConfig, model: str, base_url: str | None, by_user: str | None = None) -> bool:
-    """Whether `model` is reached where the key of the profile belongs: at its own address, else its own provider.
+def is_own_endpoint(
+    config: HandlerConfig, model: str, base_url: str | None, by_user: str | None = None
+) -> bool:
+    """Whether `model` is reached where the key of the profile belongs: at its own address, else its
+    own provider.
 
-    The provider is that of the profile's model, of the key's variable where it is a well-known one, or of the model
-    `by_user` that the user named.
+    The provider is that of the profile's model, of the key's variable where it is a well-known one,
+    or of the model `by_user` that the user named.
     """
     if config.base_url is not None or base_url is not None:
         return base_url == config.base_url
@@ -152,8 +187,13 @@ def is_own_endpoint(config: HandlerConfig, model: str, base_url: str | None, by_
 
 def _provider(config: HandlerConfig, model: str) -> str | None:
     prefix, slash, _ = model.partition("/")
-    own = "openai" if config.backend == "openai_compatible" else BACKENDS[config.backend].prefix
-    return prefix if slash else own
+    if config.backend == "openai_compatible":
+        own = "openai"
+    else:
+        own = BACKENDS[config.backend].prefix
+    if slash:
+        return prefix
+    return own
 
 
 def _auto(target: Target) -> tuple[Backend, str]:
@@ -168,15 +208,23 @@ def _auto(target: Target) -> tuple[Backend, str]:
 
 
 def _openai_compatible(target: Target) -> tuple[Backend, str]:
-    model, environ = target.model, target.environ
+    model = target.model
+    environ = target.environ
     prefix, _, rest = model.partition("/")
     key = target.key("OPENAI_API_KEY")
     if target.base_url is not None:
-        url, bare = target.base_url, rest if prefix in ("openai", "local") and rest else model
+        url = target.base_url
+        if prefix in ("openai", "local") and rest:
+            bare = rest
+        else:
+            bare = model
     elif rest and prefix != "openai":
-        raise ConfigurationError(f"profile {target.config.name!r} is openai_compatible and needs a <base_url>")
+        raise ConfigurationError(
+            f"profile {target.config.name!r} is openai_compatible and needs a <base_url>"
+        )
     else:
-        url, bare = environ.get("OPENAI_BASE_URL", OPENAI_URL), rest or model
+        url = environ.get("OPENAI_BASE_URL", OPENAI_URL)
+        bare = rest or model
         if key is None and url == OPENAI_URL:
             raise ConfigurationError(f"{model} needs OPENAI_API_KEY, which is not set")
 
@@ -189,7 +237,10 @@ def _openai_compatible(target: Target) -> tuple[Backend, str]:
 
 
 def _litellm(target: Target) -> tuple[Backend, str]:
-    model, base_url, config, key = target.model, target.base_url, target.config, target.key()
+    model = target.model
+    base_url = target.base_url
+    config = target.config
+    key = target.key()
     prefix = model.partition("/")[0]
     needed = next((variable for variable, known in KEYS if known.startswith(f"{prefix}/")), None)
     if base_url is None and needed is not None and target.key(needed) is None:
@@ -206,12 +257,18 @@ def _litellm(target: Target) -> tuple[Backend, str]:
 def _other_key(config: HandlerConfig) -> str:
     if config.api_key_env is None:
         return ""
-    return f" ({config.api_key_env}, the key of the profile {config.name!r}, is sent to that profile's provider only)"
+    return (
+        f" ({config.api_key_env}, the key of the profile {config.name!r}, is sent to that "
+        "profile's provider only)"
+    )
 
 
 def _simulated(target: Target) -> tuple[Backend, str]:
     config = target.config
-    settings = {"latency_s" if name == "latency" else name: value for name, value in config.simulated.items()}
+    settings = {
+        "latency_s" if name == "latency" else name: value
+        for name, value in config.simulated.items()
+    }
 
     def make() -> Backend:
         from evaluator.models.simulated import SimulatedBackend
@@ -222,19 +279,31 @@ def _simulated(target: Target) -> tuple[Backend, str]:
 
 
 def _replay(_: Target) -> tuple[Backend, str]:
-    raise ConfigurationError("a replay backend answers from a task file: give it as `backend=` in Python")
+    raise ConfigurationError(
+        "a replay backend answers from a task file: give it as `backend=` in Python"
+    )
 
 
 BACKENDS: Mapping[BackendName, BackendDeclaration] = {
     "auto": BackendDeclaration(open=_auto, origin="provider", default_model=None),
-    "openai_compatible": BackendDeclaration(open=_openai_compatible, origin="provider", default_model=None),
-    "litellm": BackendDeclaration(open=_litellm, origin="provider", default_model=None, has_providers=True),
+    "openai_compatible": BackendDeclaration(
+        open=_openai_compatible, origin="provider", default_model=None
+    ),
+    "litellm": BackendDeclaration(
+        open=_litellm, origin="provider", default_model=None, has_providers=True
+    ),
     "simulated": BackendDeclaration(
-        open=_simulated, origin="simulated", default_model=SIMULATED, prefix="simulated", is_replaced=True,
+        open=_simulated,
+        origin="simulated",
+        default_model=SIMULATED,
+        prefix="simulated",
+        is_replaced=True,
     ),
     "replay": BackendDeclaration(open=_replay, origin="recorded", default_model="replay"),
-}  # fmt: skip
+}
 
 if set(BACKENDS) != set(get_args(BackendName)):
     differing = ", ".join(sorted(set(BACKENDS) ^ set(get_args(BackendName))))
-    raise TypeError(f"BackendName and BACKENDS have different names ({differing}); declare each name in both")
+    raise TypeError(
+        f"BackendName and BACKENDS have different names ({differing}); declare each name in both"
+    )

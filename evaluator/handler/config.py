@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
-from evaluator.nodes.sampling import SAMPLING, check_extra_body, check_stop, read_extra_body, read_stop
+from evaluator.nodes.sampling import (
+    SAMPLING,
+    check_extra_body,
+    check_stop,
+    read_extra_body,
+    read_stop,
+)
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.manage_task import MANAGE_TASK
@@ -28,10 +34,11 @@ RunGrant = Literal["list", "read", "resume"]
 
 @dataclass(frozen=True, slots=True)
 class ToolGrant:
-    """A tool that a profile offers to its tasks. `rules` apply before `policy`; None is the tool's own policy.
+    """A tool that a profile offers to its tasks. `rules` apply before `policy`; None is the tool's
+    own policy.
 
-    Only for `manage_task`: `role` is the role in which it keeps task lists (None: the profile's name), `runs` is what
-    it may do with interrupted runs (None: list them).
+    Only for `manage_task`: `role` is the role in which it keeps task lists (None: the profile's
+    name), `runs` is what it may do with interrupted runs (None: list them).
     """
 
     name: str
@@ -42,28 +49,35 @@ class ToolGrant:
 
     def __post_init__(self) -> None:
         if self.name != MANAGE_TASK and (self.role is not None or self.runs is not None):
-            raise ConfigurationError(f"the tool {self.name!r} has no role and no runs; only {MANAGE_TASK} has")
+            raise ConfigurationError(
+                f"the tool {self.name!r} has no role and no runs; only {MANAGE_TASK} has"
+            )
         if self.role is not None and not self.role.strip():
-            raise ConfigurationError(f"the role of {MANAGE_TASK} is empty; leave it out, or name one")
+            raise ConfigurationError(
+                f"the role of {MANAGE_TASK} is empty; leave it out, or name one"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerConfig:
-    """A handler profile: model, limits, tools and system prompt. Immutable: a template's overrides make a new one.
+    """A handler profile: model, limits, tools and system prompt. Immutable: a template's overrides
+    make a new one.
 
-    `max_context_fraction` is of the model's context window, in (0, 1]; `timeout_s` bounds the whole task
-    in wall time; `backoff_s` are the waits before each retry of a model call that failed in transport
-    (429, 5xx, resets, timeouts). `script_memory_mb` (of 2**20 bytes) bounds a script and all processes that it starts
-    together, `sandbox` is where they run. `context_window` in tokens and `prices` (US dollars per million input
-    and output tokens) are for models that the price table does not know. `roles` maps the roles that
-    templates name to models.
+    `max_context_fraction` is of the model's context window, in (0, 1]; `timeout_s` bounds the whole
+    task in wall time; `backoff_s` are the waits before each retry of a model call that failed in
+    transport (429, 5xx, resets, timeouts). `script_memory_mb` (of 2**20 bytes) bounds a script and
+    all processes that it starts together, `sandbox` is where they run. `context_window` in tokens
+    and `prices` (US dollars per million input and output tokens) are for models that the price
+    table does not know. `roles` maps the roles that templates name to models.
 
-    `temperature`, `top_p`, `top_k`, `seed` and `stop` are passed to the provider; `extra_body` has further fields of
-    the request for an OpenAI-compatible server, but not the model, messages, tools, keys, hosts and limits.
+    `temperature`, `top_p`, `top_k`, `seed` and `stop` are passed to the provider; `extra_body` has
+    further fields of the request for an OpenAI-compatible server, but not the model, messages,
+    tools, keys, hosts and limits.
 
-    `tool_calling` "text" describes tools in the system message and reads calls in the answer, for models without tool
-    calling. `computer` is the display of the tool of that name. `native_output` lets the provider enforce a declared
-    JSON schema. `cache` marks messages that will be sent again, for providers that cache only marked messages.
+    `tool_calling` "text" describes tools in the system message and reads calls in the answer, for
+    models without tool calling. `computer` is the display of the tool of that name. `native_output`
+    lets the provider enforce a declared JSON schema. `cache` marks messages that will be sent
+    again, for providers that cache only marked messages.
     """
 
     name: str = "default"
@@ -106,14 +120,18 @@ class HandlerConfig:
                 if each is None and name in _OPTIONAL:
                     continue
                 if isinstance(each, bool) or not isinstance(each, kind) or not is_valid(each):
-                    raise ConfigurationError(f"profile {self.name!r}: {name} is {each!r}, expected {expected}")
+                    raise ConfigurationError(
+                        f"profile {self.name!r}: {name} is {each!r}, expected {expected}"
+                    )
 
         try:
             if self.stop:
                 check_stop(self.stop)
             check_extra_body(self.extra_body)
         except ValueError as error:
-            raise ConfigurationError(f"profile {self.name!r}: stop or extra_body: {error}") from error
+            raise ConfigurationError(
+                f"profile {self.name!r}: stop or extra_body: {error}"
+            ) from error
 
     @property
     def script_memory_bytes(self) -> int:
@@ -121,35 +139,61 @@ class HandlerConfig:
         return self.script_memory_mb << 20
 
     def secret_variables(self) -> tuple[str, ...]:
-        """The environment variables whose values the profile sends to its endpoint or to its MCP servers."""
+        """The environment variables whose values the profile sends to its endpoint or to its MCP
+        servers.
+        """
         own = (self.api_key_env,) if self.api_key_env else ()
         return (*own, *(name for server in self.mcp for name in server.variables()))
 
     def override(self, **changes: Any) -> HandlerConfig:
         """The same profile with each given value that is not None."""
         given = {key: value for key, value in changes.items() if value is not None}
-        return replace(self, **given) if given else self
+        if given:
+            return replace(self, **given)
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """The profile for display, without its prompt; tools and MCP servers by name."""
         shown = (
-            "name", "description", "backend", "model", "base_url", "api_key_env", "max_turns",
-            "max_context_fraction", "max_output_tokens", "timeout_s", "max_cost_usd", "script_memory_mb",
-            "tool_calling", "native_output", "cache",
-        )  # fmt: skip
+            "name",
+            "description",
+            "backend",
+            "model",
+            "base_url",
+            "api_key_env",
+            "max_turns",
+            "max_context_fraction",
+            "max_output_tokens",
+            "timeout_s",
+            "max_cost_usd",
+            "script_memory_mb",
+            "tool_calling",
+            "native_output",
+            "cache",
+        )
         return {
             **{name: getattr(self, name) for name in shown},
-            **{name: getattr(self, name) for name in SAMPLING}, "stop": list(self.stop),
+            **{name: getattr(self, name) for name in SAMPLING},
+            "stop": list(self.stop),
             "extra_body": dict(self.extra_body),
-            "roles": dict(self.roles), "backoff_s": list(self.backoff_s), "roots": list(self.roots),
-            "tools": [grant.name for grant in self.tools], "mcp": [server.name for server in self.mcp],
-            "computer": None if self.computer is None else asdict(self.computer), "sandbox": self.sandbox.kind,
-        }  # fmt: skip
+            "roles": dict(self.roles),
+            "backoff_s": list(self.backoff_s),
+            "roots": list(self.roots),
+            "tools": [grant.name for grant in self.tools],
+            "mcp": [server.name for server in self.mcp],
+            "computer": None if self.computer is None else asdict(self.computer),
+            "sandbox": self.sandbox.kind,
+        }
 
 
 _CHECKS: tuple[tuple[str, type | tuple[type, ...], Callable[[Any], bool], str], ...] = (
     ("max_turns", int, lambda n: n >= 1, "an integer, 1 or more"),
-    ("backend", str, lambda name: name in get_args(BackendName), f"one of {', '.join(get_args(BackendName))}"),
+    (
+        "backend",
+        str,
+        lambda name: name in get_args(BackendName),
+        f"one of {', '.join(get_args(BackendName))}",
+    ),
     ("max_context_fraction", (int, float), lambda n: 0 < n <= 1, "a number in (0, 1]"),
     ("timeout_s", (int, float), lambda n: 0 < n < inf, "seconds, more than 0"),
     ("max_output_tokens", int, lambda n: n >= 1, "an integer, 1 or more"),
@@ -190,11 +234,17 @@ def read_profile(path: Path) -> tuple[HandlerConfig, str]:
 
 
 def _read_fields(source: Source, fields: dict[str, Any]) -> Iterator[Diagnostic]:
-    """Fills in `fields` of a profile that fits the schema. The errors are those that the schema cannot find."""
-    fields.update(name=source.root.get("name"), tool_calling=source.root.get("tool_calling") or "native")
+    """Fills in `fields` of a profile that fits the schema. The errors are those that the schema
+    cannot find.
+    """
+    fields.update(
+        name=source.root.get("name"), tool_calling=source.root.get("tool_calling") or "native"
+    )
     for child in source.root.iterchildren("*"):
         if child.tag == "limits":
-            fields.update({_LIMITS[name][0]: _LIMITS[name][1](value) for name, value in child.attrib.items()})
+            fields.update(
+                {_LIMITS[name][0]: _LIMITS[name][1](value) for name, value in child.attrib.items()}
+            )
             continue
         item, read = _LISTS.get(child.tag) or (None, _READERS[child.tag])
         values: list[Any] = []
@@ -202,9 +252,16 @@ def _read_fields(source: Source, fields: dict[str, Any]) -> Iterator[Diagnostic]
             try:
                 values.append(read(element))
             except ConfigurationError as error:
-                yield Diagnostic("error", "invalid-value", str(error), source.locate(element))
+                yield Diagnostic(
+                    "error", "invalid-value", message=str(error), span=source.locate(element)
+                )
             except ValueError as error:
-                yield Diagnostic("error", "invalid-value", f"<{child.tag}>: {error}", source.locate(element))
+                yield Diagnostic(
+                    "error",
+                    "invalid-value",
+                    message=f"<{child.tag}>: {error}",
+                    span=source.locate(element),
+                )
         if item is not None:
             fields[child.tag] = tuple(values)
         elif values:
@@ -232,23 +289,31 @@ def _flag(element: Any, name: str) -> bool:
 def _read_waits(element: Any) -> tuple[float, ...]:
     waits = tuple(float(x) for x in (element.get("backoff") or "2 6 18").split())
     count = int(element.get("max") or len(waits))
-    return (waits + waits[-1:] * count)[:count] if waits else (0.0,) * count
+    if waits:
+        return (waits + waits[-1:] * count)[:count]
+    return (0.0,) * count
 
 
 def _read_sandbox(element: Any) -> Sandbox:
-    cpus, image = element.get("cpus"), element.get("image")
+    cpus = element.get("cpus")
+    image = element.get("image")
     return Sandbox(
-        element.get("kind").strip(), image and image.strip(), None if cpus is None else float(cpus),
-        _flag(element, "network"),
-    )  # fmt: skip
+        element.get("kind").strip(),
+        image and image.strip(),
+        cpus=None if cpus is None else float(cpus),
+        network=_flag(element, "network"),
+    )
 
 
 def _read_grant(tool: Any) -> ToolGrant:
     rules = tuple(
-        PolicyRule(rule.tag, rule.get("argument"), rule.get("matches")) for rule in tool if rule.tag in POLICIES
+        PolicyRule(rule.tag, rule.get("argument"), matches=rule.get("matches"))
+        for rule in tool
+        if rule.tag in POLICIES
     )
-    policy, runs = cast("Policy | None", tool.get("policy")), cast("RunGrant | None", tool.get("runs"))
-    return ToolGrant(tool.get("name"), policy, rules, tool.get("role"), runs)
+    policy = cast("Policy | None", tool.get("policy"))
+    runs = cast("RunGrant | None", tool.get("runs"))
+    return ToolGrant(tool.get("name"), policy, rules=rules, role=tool.get("role"), runs=runs)
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -261,8 +326,12 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "stop": lambda element: read_stop(element.text or ""),
     "extra_body": lambda element: read_extra_body(element.text or ""),
     "retries": _read_waits,
-    "roles": lambda element: {role.get("name"): role.get("model") for role in element.findall("role")},
-    "computer": lambda e: XDisplay(e.get("display").strip(), int(e.get("width")), int(e.get("height"))),
+    "roles": lambda element: {
+        role.get("name"): role.get("model") for role in element.findall("role")
+    },
+    "computer": lambda e: XDisplay(
+        e.get("display").strip(), int(e.get("width")), height=int(e.get("height"))
+    ),
     "sandbox": _read_sandbox,
     "roots": lambda element: tuple(root.get("path") for root in element.findall("root")),
     "prices": lambda element: (float(element.get("input")), float(element.get("output"))),
@@ -295,6 +364,6 @@ def _duplicate_names(source: Source) -> list[Diagnostic]:
             if name in seen:
                 message = f"the {what} {name!r} is there twice{advice}"
                 span = source.locate_attribute(element, "name")
-                problems.append(Diagnostic("error", "invalid-value", message, span))
+                problems.append(Diagnostic("error", "invalid-value", message=message, span=span))
             seen.add(name)
     return problems

@@ -24,8 +24,9 @@ _MESSAGE_OVERHEAD_TOKENS = 6
 class Conversation:
     """Messages in order, the number of them that is already recorded, and their size in tokens.
 
-    `tokens` is estimated locally and corrected to the provider's count after each response. With `counts_tokens`
-    False, messages are counted only where the context window is known. `warnings` are those of the current query.
+    `tokens` is estimated locally and corrected to the provider's count after each response. With
+    `counts_tokens` False, messages are counted only where the context window is known. `warnings`
+    are those of the current query.
     """
 
     def __init__(
@@ -42,8 +43,11 @@ class Conversation:
         self._choice = choice
         self._tools = tools
         self._schema = schema
-        self._settings = _recorded_settings(config, tools, schema)
-        self._call_mark = new_mark() if config.tool_calling == "text" else ""
+        self._settings = _recorded_settings(config, tools, schema=schema)
+        if config.tool_calling == "text":
+            self._call_mark = new_mark()
+        else:
+            self._call_mark = ""
         self._messages: list[Message] = []
         self._recorded = 0
         self._answers = 0
@@ -55,7 +59,9 @@ class Conversation:
             self._window = prices.context_window(choice.label)
         self._counts_tokens = counts_tokens or self._window is not None
         self._warned_context = False
-        self.tokens = sum(estimate_tokens(f"{s.name} {s.description} {s.parameters}") for s in tools)
+        self.tokens = sum(
+            estimate_tokens(f"{s.name} {s.description} {s.parameters}") for s in tools
+        )
 
     @property
     def has_answer(self) -> bool:
@@ -70,14 +76,21 @@ class Conversation:
         `answer_path` is the step that records a tool's answer.
         """
         if message.attachments:
-            message = drop_unsupported(message, self._choice.label, self._config.tool_calling == "text", self.warn)
+            message = drop_unsupported(
+                message,
+                self._choice.label,
+                tools_are_text=self._config.tool_calling == "text",
+                warn=self.warn,
+            )
         if answer_path is not None:
             self._answer_paths[len(self._messages)] = answer_path
         self._messages.append(message)
         if self._counts_tokens:
             self.tokens += estimate_tokens(message.content) + _MESSAGE_OVERHEAD_TOKENS
             self.tokens += sum(attachment.tokens for attachment in message.attachments)
-            self.tokens += sum(estimate_tokens(c.name) + estimate_tokens(c.arguments) for c in message.tool_calls)
+            self.tokens += sum(
+                estimate_tokens(c.name) + estimate_tokens(c.arguments) for c in message.tool_calls
+            )
 
     def add_answers(self, answers: Iterable[tuple[Message, str]]) -> None:
         """Appends the tool answers of one turn, each with the path of its step."""
@@ -86,7 +99,9 @@ class Conversation:
         withhold_oldest(self._messages, self.warn)
 
     def add_response(self, response: ModelResponse) -> Message:
-        """Appends the model's response, and takes over the token count that the provider gave. Returns: its message."""
+        """Appends the model's response, and takes over the token count that the provider gave.
+        Returns: its message.
+        """
         usage = response.usage
         if usage.input_tokens is not None and usage.output_tokens is not None:
             self.tokens = usage.input_tokens
@@ -107,20 +122,27 @@ class Conversation:
         count, self.tokens = position
         del self._messages[count:]
         self._recorded = min(self._recorded, count)
-        self._answer_paths = {place: path for place, path in self._answer_paths.items() if place < count}
+        self._answer_paths = {
+            place: path for place, path in self._answer_paths.items() if place < count
+        }
 
     def check_context(self, partial: str) -> None:
-        """Warns once at 80 % of the context limit. Raises: LimitReached, with `partial`, above the limit."""
+        """Warns once at 80 % of the context limit. Raises: LimitReached, with `partial`, above the
+        limit.
+        """
         if self._window is None:
             return
         limit = int(self._window * self._config.max_context_fraction)
         if self.tokens > limit:
             raise LimitReached(
-                "context", self.tokens, limit,
-                f"the next request would hold about {self.tokens} tokens; "
-                f"{self._config.max_context_fraction:g} of the window of {self._choice.label} is {limit}",
-                partial,
-            )  # fmt: skip
+                "context",
+                self.tokens,
+                limit=limit,
+                message=f"the next request would hold about {self.tokens} tokens; "
+                f"{self._config.max_context_fraction:g} of the window of {self._choice.label} is "
+                f"{limit}",
+                partial=partial,
+            )
         if not self._warned_context and self.tokens >= WARN_AT * limit:
             self._warned_context = True
             self.warn(f"context is at {self.tokens} of {limit} tokens")
@@ -128,28 +150,48 @@ class Conversation:
     def request(self, timeout_s: float, hints: Hints) -> ModelRequest:
         config = self._config
         return ModelRequest(
-            self._choice.model, tuple(self._messages), self._tools, config.max_output_tokens, timeout_s=timeout_s,
-            hints=hints, schema=self._native_schema(), cache=config.cache, call_mark=self._call_mark,
+            self._choice.model,
+            tuple(self._messages),
+            tools=self._tools,
+            max_output_tokens=config.max_output_tokens,
+            timeout_s=timeout_s,
+            hints=hints,
+            schema=self._native_schema(),
+            cache=config.cache,
+            call_mark=self._call_mark,
             **{name: getattr(config, name) for name in SAMPLING},
-        )  # fmt: skip
+        )
 
     def _native_schema(self) -> Mapping[str, Any] | None:
         """The schema that the next request carries in a field of its own."""
         schema = self._schema
         if schema is None:
             return None
-        label, refused = self._choice.label, self._choice.refused_schemas
-        if kind_of(schema) not in refused and prices.supports(label, "response_schema") is not False:
+        label = self._choice.label
+        refused = self._choice.refused_schemas
+        if (
+            kind_of(schema) not in refused
+            and prices.supports(label, "response_schema") is not False
+        ):
             return schema
-        self.warn(f"{label} takes no such JSON schema as a request field: the schema is only in the prompt")
+        self.warn(
+            f"{label} takes no such JSON schema as a request field: the schema is only in the "
+            "prompt"
+        )
         return None
 
     def step_args(self, turn: int) -> dict[str, Any]:
-        """The arguments that the step of `turn` records: the messages since the last turn; at the first turn also the
-        model and settings."""
-        args: dict[str, Any] = {"after": f"turn[{turn - 1}]"} if self._recorded else {
-            "model": self._choice.label, "settings": self._settings,
-        }  # fmt: skip
+        """The arguments that the step of `turn` records: the messages since the last turn; at the
+        first turn also the model and settings.
+        """
+        args: dict[str, Any] = (
+            {"after": f"turn[{turn - 1}]"}
+            if self._recorded
+            else {
+                "model": self._choice.label,
+                "settings": self._settings,
+            }
+        )
         args["messages"] = messages = []
         for place, message in enumerate(self._messages[self._recorded :], self._recorded):
             data = message.to_dict()
@@ -160,20 +202,28 @@ class Conversation:
         return args
 
     def fingerprint(self, steps: StepLog) -> str:
-        """Identifies the whole conversation: its last messages, and the fingerprint of what came before."""
+        """Identifies the whole conversation: its last messages, and the fingerprint of what came
+        before.
+        """
         new = self._messages[max(0, self._recorded - 1) :]
         data: dict[str, Any] = {
             "model": self._choice.label,
             "settings": self._settings,
             "tools": [
-                [spec.name, spec.description, spec.parameters, *([] if spec.native is None else [dict(spec.native)])]
+                [
+                    spec.name,
+                    spec.description,
+                    spec.parameters,
+                    *([] if spec.native is None else [dict(spec.native)]),
+                ]
                 for spec in self._tools
             ],
             "messages": [message.to_dict() for message in new],
             "after": self._history,
         }
         if self._schema is not None:
-            # The declared schema, whether or not the provider takes it: each run finds that out again.
+            # The declared schema, whether or not the provider takes it: each run finds that out
+            # again.
             data["schema"] = self._schema
         self._history = steps.fingerprint(data)
         return self._history

@@ -1,7 +1,7 @@
 """Writes the spans of a run to the log as well: each call with its duration, retries and failures.
 
-A call is logged where it is traced, so that log and trace agree. While the level INFO is off, a span costs one check
-and its name.
+A call is logged where it is traced, so that log and trace agree. While the level INFO is off, a
+span costs one check and its name.
 """
 
 from __future__ import annotations
@@ -35,42 +35,71 @@ class LoggedTracer:
         self._redactor = redactor
 
     def batch(self, name: str) -> _Span:
-        return self._span("tasks", f"batch {name}", self._inner.batch(name), _describe_batch)
+        return self._span(
+            "tasks", f"batch {name}", inner=self._inner.batch(name), describe=_describe_batch
+        )
 
     def sample(self, sample_id: str, epoch: int, template: str, variant: str) -> _Span:
         inner = self._inner.sample(sample_id, epoch, template, variant)
         return self._span(
-            "tasks", f"sample {sample_id} of {template} × {variant}, epoch {epoch}", inner, _describe_sample
+            "tasks",
+            f"sample {sample_id} of {template} × {variant}, epoch {epoch}",
+            inner=inner,
+            describe=_describe_sample,
         )
 
     def task(self, template: str | None, version: str | None, task_id: int | None) -> _Span:
         number = "" if task_id is None else f" (TASK-{task_id})"
         inner = self._inner.task(template, version, task_id)
-        return self._span("tasks", f"task {template or 'of a request'}{number}", inner, _describe_task)
+        return self._span(
+            "tasks",
+            f"task {template or 'of a request'}{number}",
+            inner=inner,
+            describe=_describe_task,
+        )
 
-    def model_call(self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int) -> _Span:
+    def model_call(
+        self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int
+    ) -> _Span:
         what = f"call of {label}"
         if attempt > 1:
             what += f", attempt {attempt}"
             log("models", INFO, self._redactor, "retry: %s", what)
         return self._span(
-            "models", what, self._inner.model_call(backend, label, endpoint, request, attempt), _describe_call
+            "models",
+            what,
+            inner=self._inner.model_call(backend, label, endpoint, request, attempt),
+            describe=_describe_call,
         )
 
     def tool_call(self, call: ToolCall, tool: Tool | None) -> _Span:
-        return self._span("tools", f"tool {call.name}", self._inner.tool_call(call, tool), _describe_tool)
+        return self._span(
+            "tools",
+            f"tool {call.name}",
+            inner=self._inner.tool_call(call, tool),
+            describe=_describe_tool,
+        )
 
     def _span(self, subject: Subject, what: str, inner: _Span, describe: Describe) -> _Span:
         """`inner` alone, where nothing is logged about the subject."""
-        return _LoggedSpan(subject, what, inner, describe, self._redactor) if is_logged(subject) else inner
+        if is_logged(subject):
+            return _LoggedSpan(
+                subject, what, inner=inner, describe=describe, redactor=self._redactor
+            )
+        return inner
 
 
 class _LoggedSpan(AbstractContextManager[TraceSpan]):
     __slots__ = ("_describe", "_inner", "_redactor", "_span", "_started", "_subject", "_what")
 
-    def __init__(self, subject: Subject, what: str, inner: _Span, describe: Describe, redactor: Redacts) -> None:
+    def __init__(
+        self, subject: Subject, what: str, inner: _Span, describe: Describe, redactor: Redacts
+    ) -> None:
         self._subject: Subject = subject
-        self._what, self._inner, self._describe, self._redactor = what, inner, describe, redactor
+        self._what = what
+        self._inner = inner
+        self._describe = describe
+        self._redactor = redactor
 
     def __enter__(self) -> _LoggedSpan:
         self._span = self._inner.__enter__()
@@ -89,7 +118,9 @@ class _LoggedSpan(AbstractContextManager[TraceSpan]):
 
     def _log(self, level: int, words: str) -> None:
         seconds = time.perf_counter() - self._started
-        log(self._subject, level, self._redactor, "%s: %s, after %.3f s", self._what, words, seconds)
+        log(
+            self._subject, level, self._redactor, "%s: %s, after %.3f s", self._what, words, seconds
+        )
 
 
 def _describe_call(result: ModelResponse | ProviderError) -> tuple[int, str]:
@@ -99,7 +130,9 @@ def _describe_call(result: ModelResponse | ProviderError) -> tuple[int, str]:
 
 
 def _describe_tool(outcome: Any) -> tuple[int, str]:
-    return (DEBUG, "done") if outcome.ok else (INFO, f"failed, {outcome.code or 'failed'}: {outcome.content}")
+    if outcome.ok:
+        return (DEBUG, "done")
+    return (INFO, f"failed, {outcome.code or 'failed'}: {outcome.content}")
 
 
 def _describe_task(outcome: Any) -> tuple[int, str]:
@@ -117,5 +150,7 @@ def _describe_batch(ended: Any) -> tuple[int, str]:
 
 
 def _tokens(usage: Usage) -> str:
-    counts = ("?" if count is None else str(count) for count in (usage.input_tokens, usage.output_tokens))
+    counts = (
+        "?" if count is None else str(count) for count in (usage.input_tokens, usage.output_tokens)
+    )
     return "{} tokens in, {} out".format(*counts)

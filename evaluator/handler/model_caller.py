@@ -1,7 +1,8 @@
-"""One model call of a session: answered by the record, else by the cache, else by the model, with retries.
+"""One model call of a session: answered by the record, else by the cache, else by the model, with
+retries.
 
-A transport failure is retried inside the call. Each attempt acquires a permit of the limiter and is a step of its own
-in the record, begun on disk before the request is sent.
+A transport failure is retried inside the call. Each attempt acquires a permit of the limiter and is
+a step of its own in the record, begun on disk before the request is sent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast, get_args
 
-from evaluator.errors import CallRejected, LimitReached, ProviderError, ProviderErrorKind, RecordError
+from evaluator.errors import (
+    CallRejected,
+    LimitReached,
+    ProviderError,
+    ProviderErrorKind,
+    RecordError,
+)
 from evaluator.errors.machine import machine_error
 from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
@@ -33,7 +40,9 @@ from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import StepEnd
 
-MAYBE_BILLED = "an attempt without an answer may have been billed: tokens and cost are not known in full"
+MAYBE_BILLED = (
+    "an attempt without an answer may have been billed: tokens and cost are not known in full"
+)
 Sleep = Callable[[float], Any]
 OnText = Callable[[str], None]
 OnMessage = Callable[[str, Mapping[str, Any]], None]
@@ -41,8 +50,9 @@ OnMessage = Callable[[str, Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """The outputs of a session: its record, with steps below `path`, its trace, `on_text` for streamed text, and
-    `on_message` for each message with the path."""
+    """The outputs of a session: its record, with steps below `path`, its trace, `on_text` for
+    streamed text, and `on_message` for each message with the path.
+    """
 
     steps: StepLog
     path: str = ""
@@ -57,15 +67,17 @@ class SessionLog:
             self.on_message(self.path, {**message.to_dict(), **used})
 
     def path_of(self, segment: str) -> str:
-        return f"{self.path}/{segment}" if self.path else segment
+        if self.path:
+            return f"{self.path}/{segment}"
+        return segment
 
 
 @dataclass(frozen=True, slots=True)
 class CallSettings:
     """The settings of a session's model calls, besides its profile.
 
-    `schema` is a JSON Schema of the answer for the provider to enforce. `epoch` separates repetitions of the same task
-    in the cache.
+    `schema` is a JSON Schema of the answer for the provider to enforce. `epoch` separates
+    repetitions of the same task in the cache.
     """
 
     hints: Hints = Hints()
@@ -78,7 +90,9 @@ DEFAULT_SETTINGS = CallSettings()
 
 @dataclass(slots=True)
 class _TurnCall:
-    """The model call of one turn: its step, and the most that it may cost in US dollars (None where unknown)."""
+    """The model call of one turn: its step, and the most that it may cost in US dollars (None where
+    unknown).
+    """
 
     path: str
     args: Mapping[str, Any]
@@ -88,7 +102,9 @@ class _TurnCall:
 
 
 class ModelCaller:
-    """Calls the model of one session. The conversation holds what is sent; the caller adds nothing to it."""
+    """Calls the model of one session. The conversation holds what is sent; the caller adds nothing
+    to it.
+    """
 
     def __init__(
         self,
@@ -109,15 +125,21 @@ class ModelCaller:
     async def call(self, turn: int, budget: Budget) -> ModelResponse:
         """The response to the conversation so far, charged to `budget`.
 
-        Raises: LimitReached, before a call that would pass a limit; ProviderError, after the last attempt;
-        MachineError, where this machine cannot make the call or record it.
+        Raises: LimitReached, before a call that would pass a limit; ProviderError, after the last
+        attempt; MachineError, where this machine cannot make the call or record it.
         """
         conversation = self._conversation
         args = conversation.step_args(turn)
         fingerprint = conversation.fingerprint(self._log.steps)
         is_priced = self._choice.limiter is not None or budget.has_cost_limit
         most = self._max_turn_cost() if is_priced else None
-        call = _TurnCall(self._log.path_of(f"turn[{turn}]"), args, fingerprint, budget, most)
+        call = _TurnCall(
+            self._log.path_of(f"turn[{turn}]"),
+            args,
+            fingerprint=fingerprint,
+            budget=budget,
+            max_cost_usd=most,
+        )
         budget.reserve_turn(most)
         try:
             response = await self._response(call)
@@ -126,19 +148,24 @@ class ModelCaller:
         budget.charge(response.usage)
         return response
 
-    # -- prices ---------------------------------------------------------------------------------------------
+    # -- prices ------------------------------------------------------------------------------------
 
     def _max_turn_cost(self) -> float | None:
         output = self._max_output_tokens()
         if output is None:
             return None
         tokens = self._conversation.tokens
-        return self._cost(Usage(tokens, output, 0, 0, None, 1), tokens if self._config.cache else 0)
+        return self._cost(
+            Usage(tokens, output, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1),
+            tokens if self._config.cache else 0,
+        )
 
     def _max_output_tokens(self) -> int | None:
         if self._config.max_output_tokens is not None:
             return self._config.max_output_tokens
-        return 0 if self._choice.is_free else prices.max_output_tokens(self._choice.label)
+        if self._choice.is_free:
+            return 0
+        return prices.max_output_tokens(self._choice.label)
 
     def _cost(self, usage: Usage, cache_write_tokens: int = 0) -> float | None:
         if self._choice.is_free:
@@ -150,7 +177,7 @@ class ModelCaller:
         per_input, per_output = self._config.prices
         return (usage.input_tokens * per_input + usage.output_tokens * per_output) / 1e6
 
-    # -- record and cache -----------------------------------------------------------------------------------
+    # -- record and cache --------------------------------------------------------------------------
 
     async def _response(self, call: _TurnCall) -> ModelResponse:
         recorded = self._log.steps.recorded(call.path, "model", call.fingerprint, call.args)
@@ -159,15 +186,19 @@ class ModelCaller:
                 return _recorded_response(recorded, call.budget)
             except ProviderError as error:
                 raise self._located(error) from None
-        cache, settings = self._choice.cache, self._settings
+        cache = self._choice.cache
+        settings = self._settings
         if cache is None:
             return await self._attempts(call)
         key = CacheKey.of(
-            self._request(call.budget), endpoint=self._choice.endpoint, epoch=settings.epoch,
+            self._request(call.budget),
+            endpoint=self._choice.endpoint,
+            epoch=settings.epoch,
             tool_calling=self._config.tool_calling,
-        )  # fmt: skip
+        )
         async with AsyncExitStack() as stack:
-            # Waiting for another task's call for the same answer does not count as this task's time.
+            # Waiting for another task's call for the same answer does not count as this task's
+            # time.
             with call.budget.paused():
                 await stack.enter_async_context(cache.one_at_a_time(key))
             cached = cache.get(key)
@@ -180,35 +211,55 @@ class ModelCaller:
 
     async def _record_cached(self, call: _TurnCall, response: ModelResponse) -> ModelResponse:
         """Records a cached response as a step that took no time and cost nothing."""
-        steps, on_text = self._log.steps, self._log.on_text
-        number = await steps.begin(call.path, "model", self._choice.label, call.args, call.fingerprint)
+        steps = self._log.steps
+        on_text = self._log.on_text
+        number = await steps.begin(
+            call.path, "model", self._choice.label, call.args, call.fingerprint
+        )
         call.budget.partial = response.content or call.budget.partial
         call.budget.count_cached()
         if on_text is not None and response.content:
             on_text(response.content)
-        await steps.succeed(number, response.to_dict(), 0.0, usage=response.usage.non_zero(), extra={"cached": True})
+        await steps.succeed(
+            number, response.to_dict(), 0.0, usage=response.usage.non_zero(), extra={"cached": True}
+        )
         return response
 
-    # -- attempts -------------------------------------------------------------------------------------------
+    # -- attempts ----------------------------------------------------------------------------------
 
-    async def _attempts(self, call: _TurnCall, extra: Mapping[str, Any] | None = None) -> ModelResponse:
+    async def _attempts(
+        self, call: _TurnCall, extra: Mapping[str, Any] | None = None
+    ) -> ModelResponse:
         """Calls the model until it answers; each attempt is a step of its own."""
-        choice, budget = self._choice, call.budget
+        choice = self._choice
+        budget = call.budget
         waits = self._config.backoff_s
-        attempt, attempts, retries = 1, len(waits) + 1, 0
+        attempt = 1
+        attempts = len(waits) + 1
+        retries = 0
         waited: float | None = None
         await self._prepare(budget)
         while True:
             permit = await self._acquire(call)
             try:
                 number = await self._log.steps.begin(
-                    call.path, "model", choice.label, call.args, call.fingerprint,
-                    attempt=attempt, max_attempts=attempts, backoff_s=waited,
-                )  # fmt: skip
+                    call.path,
+                    "model",
+                    choice.label,
+                    call.args,
+                    call.fingerprint,
+                    attempt=attempt,
+                    max_attempts=attempts,
+                    backoff_s=waited,
+                )
                 request = self._request(budget)
                 tracer = self._log.tracer
-                with tracer.model_call(choice.backend.name, choice.label, choice.endpoint, request, attempt) as span:
-                    result = await self._attempt(call, request, number, permit, extra)
+                with tracer.model_call(
+                    choice.backend.name, choice.label, choice.endpoint, request, attempt
+                ) as span:
+                    result = await self._attempt(
+                        call, request, number=number, permit=permit, extra=extra
+                    )
                     span.set_result(result)
             finally:
                 permit.release(UNUSED, None, 0.0)
@@ -216,21 +267,28 @@ class ModelCaller:
                 return result
             attempt += 1
             if request.schema is not None and is_refusal(result):
-                # Not a retry: the same request is sent at once without the field, once for each model.
+                # Not a retry: the same request is sent at once without the field, once for each
+                # model.
                 choice.refused_schemas.add(kind_of(request.schema))
-                attempts, waited = attempts + 1, None
+                attempts = attempts + 1
+                waited = None
                 continue
             if not result.retryable or retries == len(waits):
                 raise self._located(result)
             # A limiter holds the endpoint for the `Retry-After`, for all its calls.
-            waited = max(waits[retries], 0.0 if choice.limiter is not None else result.retry_after_s or 0.0)
+            waited = max(
+                waits[retries], 0.0 if choice.limiter is not None else result.retry_after_s or 0.0
+            )
             retries += 1
-            await self._wait(waited, result, budget)
+            await self._wait(waited, result, budget=budget)
 
     def _located(self, error: ProviderError) -> ProviderError:
         """`error` with the model and the host that it comes from."""
         host = host_of(self._choice.endpoint)
-        error.where = self._choice.label if host == self._choice.endpoint else f"{self._choice.label} at {host}"
+        if host == self._choice.endpoint:
+            error.where = self._choice.label
+        else:
+            error.where = f"{self._choice.label} at {host}"
         return error
 
     async def _prepare(self, budget: Budget) -> None:
@@ -242,13 +300,18 @@ class ModelCaller:
 
     async def _acquire(self, call: _TurnCall) -> Permit:
         """Waits until the next attempt may be made. The wait does not count as this task's time."""
-        choice, budget = self._choice, call.budget
+        choice = self._choice
+        budget = call.budget
         if budget.refused is not None:
             raise budget.refused
         if choice.limiter is None:
             return UNLIMITED
         planned = PlannedCall(
-            choice.label, choice.endpoint, self._conversation.tokens, self._max_output_tokens(), call.max_cost_usd
+            choice.label,
+            choice.endpoint,
+            input_tokens=self._conversation.tokens,
+            output_tokens=self._max_output_tokens(),
+            cost_usd=call.max_cost_usd,
         )
         try:
             with budget.paused():
@@ -258,13 +321,18 @@ class ModelCaller:
             raise
 
     async def _wait(self, seconds: float, error: ProviderError, budget: Budget) -> None:
-        """Waits before a retry, which counts as this task's time. Raises: LimitReached, if no retry may follow."""
+        """Waits before a retry, which counts as this task's time. Raises: LimitReached, if no retry
+        may follow.
+        """
         remaining = budget.remaining_s()
         if remaining is not None and seconds >= remaining:
             raise LimitReached(
-                "time", round(budget.elapsed_s(), 3), budget.timeout_s or remaining,
-                f"waiting {seconds:,.0f} s to retry would pass the time limit; the last error was: {error.message}",
-            ) from error  # fmt: skip
+                "time",
+                round(budget.elapsed_s(), 3),
+                limit=budget.timeout_s or remaining,
+                message=f"waiting {seconds:,.0f} s to retry would pass the time limit; the last "
+                f"error was: {error.message}",
+            ) from error
         if self._choice.limiter is None:
             await self._sleep(seconds)
         else:
@@ -285,7 +353,8 @@ class ModelCaller:
         extra: Mapping[str, Any] | None,
     ) -> ModelResponse | ProviderError:
         """One attempt, as the step `number`: its response with its cost, or the error."""
-        steps, budget = self._log.steps, call.budget
+        steps = self._log.steps
+        budget = call.budget
         started = time.perf_counter()
         streamed: list[str] = []
         try:
@@ -293,14 +362,20 @@ class ModelCaller:
         except ProviderError as error:
             duration = time.perf_counter() - started
             if (trouble := machine_error(error)) is not None:
-                # The call was not made, or its answer did not arrive, for a reason that is not the provider's.
+                # The call was not made, or its answer did not arrive, for a reason that is not the
+                # provider's.
                 permit.release(None, None, duration)
                 steps.abort(number, error.partial or "", duration, str(trouble))
                 raise trouble from error
             permit.release(None, error, duration)
             budget.partial = error.partial or budget.partial
-            usage = self._charge_unknown(call) if error.maybe_billed else None
-            await steps.fail(number, error.partial or "", duration, f"{error.kind}: {error.message}", usage=usage)
+            if error.maybe_billed:
+                usage = self._charge_unknown(call)
+            else:
+                usage = None
+            await steps.fail(
+                number, error.partial or "", duration, f"{error.kind}: {error.message}", usage=usage
+            )
             return error
         except BaseException as error:
             duration = time.perf_counter() - started
@@ -319,7 +394,9 @@ class ModelCaller:
         permit.release(response.usage, None, duration)
         budget.partial = response.content or budget.partial
         try:
-            await steps.succeed(number, response.to_dict(), duration, usage=response.usage.non_zero(), extra=extra)
+            await steps.succeed(
+                number, response.to_dict(), duration, usage=response.usage.non_zero(), extra=extra
+            )
         except RecordError:
             # The call was billed even though the record cannot be written.
             budget.charge(response.usage)
@@ -327,34 +404,51 @@ class ModelCaller:
         return response
 
     async def _complete(self, request: ModelRequest, streamed: list[str]) -> ModelResponse:
-        """The backend's answer. A backend that raises CancelledError or SystemExit itself has failed at this call."""
+        """The backend's answer. A backend that raises CancelledError or SystemExit itself has
+        failed at this call.
+        """
         on_text = self._log.on_text
-        listen = None if on_text is None else partial(_stream, on_text, streamed)
+        if on_text is None:
+            listen = None
+        else:
+            listen = partial(_stream, on_text, streamed)
         try:
             response: Any = await self._choice.backend.complete(request, on_text=listen)
         except (asyncio.CancelledError, SystemExit) as error:
             if _is_from_outside(error, on_text):
                 raise
             message = f"the backend ended with {type(error).__name__}: {error}".removesuffix(": ")
-            raise ProviderError(message, kind="other", maybe_billed=True, partial="".join(streamed) or None) from error
+            raise ProviderError(
+                message, kind="other", maybe_billed=True, partial="".join(streamed) or None
+            ) from error
         except Exception as error:
             if not isinstance(error, ProviderError):
                 error.add_note(f"while the backend {self._choice.backend.name!r} answered")
             raise
         if not isinstance(response, ModelResponse) or type(response.usage) is not Usage:
-            given = type(response).__name__ if not isinstance(response, ModelResponse) else "one without its usage"
+            if not isinstance(response, ModelResponse):
+                given = type(response).__name__
+            else:
+                given = "one without its usage"
             raise ProviderError(
-                f"the backend returned {given}, expected a ModelResponse", kind="malformed_response", maybe_billed=True
+                f"the backend returned {given}, expected a ModelResponse",
+                kind="malformed_response",
+                maybe_billed=True,
             )
         wrong = response.usage.invalid()
         if not wrong:
             return response
-        message = f"{self._choice.label} reported an impossible usage ({', '.join(wrong)}), which counts as unknown"
+        message = (
+            f"{self._choice.label} reported an impossible usage ({', '.join(wrong)}), which "
+            "counts as unknown"
+        )
         self._conversation.warn(message)
         return replace(response, usage=response.usage.without_invalid())
 
     def _charge_unknown(self, call: _TurnCall) -> Mapping[str, Any] | None:
-        """Charges an attempt that may have been billed and whose usage is unknown; returns the usage to record."""
+        """Charges an attempt that may have been billed and whose usage is unknown; returns the
+        usage to record.
+        """
         if self._choice.is_free:
             return None
         call.budget.maybe_billed = True
@@ -364,7 +458,10 @@ class ModelCaller:
 
     def _request(self, budget: Budget) -> ModelRequest:
         remaining = budget.remaining_s()
-        timeout_s = self._config.timeout_s if remaining is None else max(0.001, remaining)
+        if remaining is None:
+            timeout_s = self._config.timeout_s
+        else:
+            timeout_s = max(0.001, remaining)
         return self._conversation.request(timeout_s, self._settings.hints)
 
 
@@ -378,7 +475,10 @@ def _recorded_response(end: StepEnd, budget: Budget) -> ModelResponse:
     """Raises: ProviderError, for a call that failed when it was recorded, and is not made again."""
     if end.status != "success":
         kind, _, message = (end.error or "").partition(": ")
-        known = cast("ProviderErrorKind", kind) if kind in get_args(ProviderErrorKind) else "server"
+        if kind in get_args(ProviderErrorKind):
+            known = cast("ProviderErrorKind", kind)
+        else:
+            known = "server"
         raise ProviderError(message or kind, kind=known)
     response = ModelResponse.from_dict(end.output, end.usage)
     if end.extra is not None and end.extra.get("cached") is True:

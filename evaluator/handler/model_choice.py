@@ -1,7 +1,7 @@
 """Chooses the model that answers a task.
 
-The order is: an explicit argument, the template, the profile, `EVALUATOR_MODEL`, the first provider whose key or local
-server is found, the simulated model.
+The order is: an explicit argument, the template, the profile, `EVALUATOR_MODEL`, the first provider
+whose key or local server is found, the simulated model.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ LOCAL_SERVERS: tuple[tuple[str, str], ...] = (
 class ModelChoice:
     """The backend that answers, the model's id as the backend expects it, and why it was chosen.
 
-    `is_stand_in`: the simulated model, because nothing else was found. `refused_schemas`: the kinds of schema that this
-    model of this backend does not accept, filled in by the Handlers that find out. `endpoint` says where the model is
-    reached, without secrets. Each attempt acquires a permit of `limiter`; `cache` holds earlier responses.
+    `is_stand_in`: the simulated model, because nothing else was found. `refused_schemas`: the kinds
+    of schema that this model of this backend does not accept, filled in by the Handlers that find
+    out. `endpoint` says where the model is reached, without secrets. Each attempt acquires a permit
+    of `limiter`; `cache` holds earlier responses.
     """
 
     backend: Backend
@@ -75,10 +76,12 @@ class ModelChoice:
 
 
 class BackendPool:
-    """Makes one backend for each endpoint and key, so that connections are pooled, and finds the default model.
+    """Makes one backend for each endpoint and key, so that connections are pooled, and finds the
+    default model.
 
-    `given` answers everything instead. `asks_servers`: a server may be asked for the models that it has. `notice` is
-    called once with a line for the user when the simulated model stands in for a real one.
+    `given` answers everything instead. `asks_servers`: a server may be asked for the models that it
+    has. `notice` is called once with a line for the user when the simulated model stands in for a
+    real one.
     """
 
     def __init__(
@@ -118,28 +121,41 @@ class BackendPool:
     def get(
         self, model: str, config: HandlerConfig, base_url: str | None, explicit: str | None = None
     ) -> tuple[Backend, str]:
-        """The backend for `model`, and the model's id without the prefix that the backend does not know.
+        """The backend for `model`, and the model's id without the prefix that the backend does not
+        know.
 
-        `explicit`: the model that the user named, if any; it may come from a role or a template instead.
+        `explicit`: the model that the user named, if any; it may come from a role or a template
+        instead.
 
         Raises: ConfigurationError, if there is no such backend or its key is missing.
         """
         if self.given is not None:
             return self.given, model
-        target = Target(model, config, base_url, explicit, self.environ, self._once)
-        return declaration_for(model, config, explicit).open(target)
+        target = Target(
+            model,
+            config,
+            base_url=base_url,
+            explicit=explicit,
+            environ=self.environ,
+            once=self._once,
+        )
+        return declaration_for(model, config, explicit=explicit).open(target)
 
     def with_text_tools(self, backend: Backend) -> Backend:
         from evaluator.models.text_tools import TextToolsBackend
 
         return self._with_text_tools.setdefault(id(backend), TextToolsBackend(backend))
 
-    def _once(self, name: BackendName, settings: tuple[object, ...], make: Callable[[], Backend]) -> Backend:
+    def _once(
+        self, name: BackendName, settings: tuple[object, ...], make: Callable[[], Backend]
+    ) -> Backend:
         key = (name, *settings)
         if key not in self._backends:
             backend = make()
             if backend.name != name:
-                raise ConfigurationError(f"the backend {name!r} calls itself {backend.name!r}; give both one name")
+                raise ConfigurationError(
+                    f"the backend {name!r} calls itself {backend.name!r}; give both one name"
+                )
             self._backends[key] = backend
         return self._backends[key]
 
@@ -152,7 +168,8 @@ class BackendPool:
 
 
 class ModelChooser:
-    """Chooses models, and remembers its choices. `environ`, `probe_local`, `backend` and `notice`: see BackendPool.
+    """Chooses models, and remembers its choices. `environ`, `probe_local`, `backend` and `notice`:
+    see BackendPool.
 
     Its choices carry `limiter`, and `cache` except for simulated and replayed answers.
     """
@@ -168,7 +185,9 @@ class ModelChooser:
         limiter: CallLimiter | None = None,
         pool: BackendPool | None = None,
     ) -> None:
-        self._pool = pool or BackendPool(os.environ if environ is None else environ, probe_local, backend, notice)
+        self._pool = pool or BackendPool(
+            os.environ if environ is None else environ, probe_local, given=backend, notice=notice
+        )
         self._limiter = limiter
         self._cache = cache
         self._choices: dict[tuple[object, ...], ModelChoice] = {}
@@ -181,48 +200,79 @@ class ModelChooser:
         return ModelChooser(limiter=limiter, cache=cache, pool=self._pool)
 
     def without_network(self) -> ModelChooser:
-        """A chooser that contacts no server: where one would be asked for its models, the label says so."""
+        """A chooser that contacts no server: where one would be asked for its models, the label
+        says so.
+        """
         pool = self._pool
-        return ModelChooser(pool=BackendPool(pool.environ, False, pool.given, asks_servers=False))
+        return ModelChooser(
+            pool=BackendPool(pool.environ, False, given=pool.given, asks_servers=False)
+        )
 
-    def choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
+    def choose(
+        self, explicit: str | None, template: str | None, config: HandlerConfig
+    ) -> ModelChoice:
         """The model for one task.
 
-        Raises: ConfigurationError, if what was named cannot be used (an unknown backend, a missing key).
+        Raises: ConfigurationError, if what was named cannot be used (an unknown backend, a missing
+        key).
         """
         with self._pool.lock:
-            choice = self.chosen(explicit, template, config)
+            choice = self.chosen(explicit, template, config=config)
             if choice is None:
-                choice = self._choose(explicit, template, config)
-                self._choices[_key(explicit, template, config)] = choice
+                choice = self._choose(explicit, template, config=config)
+                self._choices[_key(explicit, template, config=config)] = choice
             return choice
 
-    def chosen(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice | None:
-        """An earlier decision of `choose`; None where it has still to decide, which may look for local servers."""
-        return self._choices.get(_key(explicit, template, config))
+    def chosen(
+        self, explicit: str | None, template: str | None, config: HandlerConfig
+    ) -> ModelChoice | None:
+        """An earlier decision of `choose`; None where it has still to decide, which may look for
+        local servers.
+        """
+        return self._choices.get(_key(explicit, template, config=config))
 
-    def _choose(self, explicit: str | None, template: str | None, config: HandlerConfig) -> ModelChoice:
+    def _choose(
+        self, explicit: str | None, template: str | None, config: HandlerConfig
+    ) -> ModelChoice:
         pool = self._pool
-        model, why, base_url = self._named(explicit, template, config)
-        reason = (
-            host_in(model) if model in (explicit, template, config.model) or why.endswith("EVALUATOR_MODEL") else None
-        )
+        model, why, base_url = self._named(explicit, template, config=config)
+        if model in (explicit, template, config.model) or why.endswith("EVALUATOR_MODEL"):
+            reason = host_in(model)
+        else:
+            reason = None
         if reason is not None:
             raise ConfigurationError(
-                f"the model {shortened(model)!a}, {why}, is refused: {reason}. A model's id names no host; write the "
+                f"the model {shortened(model)!a}, {why}, is refused: {reason}. A model's id names "
+                "no host; write the "
                 "address into <base_url> of a handler profile"
             )
         backend, bare = pool.get(model, config, base_url, explicit)
-        refused, endpoint = pool.refused_schemas(backend, bare), endpoint_of(backend, model, base_url)
-        # A record holds calls and results, not the text that a model without tool calling wrote for them.
+        refused = pool.refused_schemas(backend, bare)
+        endpoint = endpoint_of(backend, model, base_url=base_url)
+        # A record holds calls and results, not the text that a model without tool calling wrote for
+        # them.
         if config.tool_calling == "text" and origin_of(backend) != "recorded":
             backend = pool.with_text_tools(backend)
-        choice = ModelChoice(backend, bare, model, why, why == NOTHING_FOUND, refused, endpoint, self._limiter)
-        return choice if choice.is_free else replace(choice, cache=self._cache)
+        choice = ModelChoice(
+            backend,
+            bare,
+            label=model,
+            why=why,
+            is_stand_in=why == NOTHING_FOUND,
+            refused_schemas=refused,
+            endpoint=endpoint,
+            limiter=self._limiter,
+        )
+        if choice.is_free:
+            return choice
+        return replace(choice, cache=self._cache)
 
-    def _named(self, explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[str, str, str | None]:
+    def _named(
+        self, explicit: str | None, template: str | None, config: HandlerConfig
+    ) -> tuple[str, str, str | None]:
         """The model's label, why it was chosen, and the server that has it where that is known."""
-        pool, base_url = self._pool, config.base_url
+        pool = self._pool
+        base_url = config.base_url
         for model, why in (
             (explicit, "named in the call"),
             (template, "named by the template"),
@@ -255,9 +305,11 @@ class ModelChooser:
 
 
 def endpoint_of(backend: Backend, model: str, base_url: str | None) -> str:
-    """Where `model` is reached through `backend`, without secrets: a URL, else the provider, else the backend's name.
+    """Where `model` is reached through `backend`, without secrets: a URL, else the provider, else
+    the backend's name.
 
-    `base_url` is the address for which a declared backend was opened. The cache never mixes the answers of two.
+    `base_url` is the address for which a declared backend was opened. The cache never mixes the
+    answers of two.
     """
     own = getattr(backend, "endpoint", None)
     if isinstance(own, str):
@@ -265,18 +317,30 @@ def endpoint_of(backend: Backend, model: str, base_url: str | None) -> str:
     found = declared(backend.name)
     if base_url is not None and found is not None and found.origin == "provider":
         return clean(base_url, (urlsplit(base_url).password or "",))
-    return model.partition("/")[0] if found is not None and found.has_providers else backend.name
+    if found is not None and found.has_providers:
+        return model.partition("/")[0]
+    return backend.name
 
 
 def _key(explicit: str | None, template: str | None, config: HandlerConfig) -> tuple[object, ...]:
     return (
-        explicit, template, config.model, config.backend, config.base_url, config.api_key_env, config.name,
+        explicit,
+        template,
+        config.model,
+        config.backend,
+        config.base_url,
+        config.api_key_env,
+        config.name,
         config.tool_calling,
-    )  # fmt: skip
+    )
 
 
-def find_provider(environ: Mapping[str, str], *, probe_local: bool = True) -> tuple[str, str, str | None]:
-    """`(model, why, base_url)` of the first provider whose key is set or whose local server answers."""
+def find_provider(
+    environ: Mapping[str, str], *, probe_local: bool = True
+) -> tuple[str, str, str | None]:
+    """`(model, why, base_url)` of the first provider whose key is set or whose local server
+    answers.
+    """
     for variable, model in KEYS:
         if environ.get(variable):
             return model, f"{variable} is set", None
@@ -289,13 +353,18 @@ def find_provider(environ: Mapping[str, str], *, probe_local: bool = True) -> tu
 
 
 def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str | None:
-    """The first model id that an OpenAI-compatible server lists; None if none answers within `timeout_s`."""
+    """The first model id that an OpenAI-compatible server lists; None if none answers within
+    `timeout_s`.
+    """
     import http.client
     import json
 
     refuse_plain_http(base_url, bool(key))
     parts = urlsplit(base_url)
-    make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    if parts.scheme == "https":
+        make = http.client.HTTPSConnection
+    else:
+        make = http.client.HTTPConnection
     connection = make(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -305,7 +374,9 @@ def first_model(base_url: str, key: str | None, timeout_s: float = 0.3) -> str |
             return None
         listed = json.loads(response.read(1_000_000))["data"]
         name = listed[0]["id"]
-        return name if isinstance(name, str) else None
+        if isinstance(name, str):
+            return name
+        return None
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return None
     finally:

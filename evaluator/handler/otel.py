@@ -1,13 +1,16 @@
 """A Tracer for OpenTelemetry, named after its semantic conventions for generative AI.
 
-Follows the conventions as of version 1.44 (status: Development; opentelemetry.io/docs/specs/semconv/gen-ai, and the
-repository open-telemetry/semantic-conventions-genai): a task is `invoke_agent TEMPLATE`, an attempt at a model call
-`chat MODEL`, a tool call `execute_tool NAME`, a score the event `gen_ai.evaluation.result`. What the conventions do not
-name is `evaluator.…`: batches, samples, attempts, task ids, cost.
+Follows the conventions as of version 1.44 (status: Development;
+opentelemetry.io/docs/specs/semconv/gen-ai, and the repository
+open-telemetry/semantic-conventions-genai): a task is `invoke_agent TEMPLATE`, an attempt at a model
+call `chat MODEL`, a tool call `execute_tool NAME`, a score the event `gen_ai.evaluation.result`.
+What the conventions do not name is `evaluator.…`: batches, samples, attempts, task ids, cost.
 
-The texts of people and models (prompts, answers, arguments and results of tools, explanations, messages of errors) are
-content: spans hold it only where the variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for it, and
-redacted as task files are. Without content an error is its kind. The tracer provider exports the spans.
+The texts of people and models (prompts, answers, arguments and results of tools, explanations,
+messages of errors) are
+content: spans hold it only where the variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
+asks for it, and redacted as task files are. Without content an error is its kind. The tracer
+provider exports the spans.
 """
 
 from __future__ import annotations
@@ -35,20 +38,27 @@ CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURING = ("true", "span_only", "span_and_event")
 # Prefixes of model names for which the conventions have another name.
 _PROVIDERS = {
-    "azure": "azure.ai.openai", "azure_ai": "azure.ai.inference", "bedrock": "aws.bedrock", "gemini": "gcp.gemini",
-    "mistral": "mistral_ai", "moonshot": "moonshot_ai", "vertex_ai": "gcp.vertex_ai", "watsonx": "ibm.watsonx.ai",
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
+    "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
-}  # fmt: skip
+}
 _PORTS = {"http": 80, "https": 443}
 
 
 def open_tracer(tracer: object, redactor: Redactor) -> Tracer:
-    """A Tracer that opens spans with `tracer`, an OpenTelemetry tracer, or True for the global provider's.
+    """A Tracer that opens spans with `tracer`, an OpenTelemetry tracer, or True for the global
+    provider's.
 
     `redactor` removes secrets from content.
 
-    Raises: MissingExtra, without OpenTelemetry's API; ConfigurationError, where there is no global provider;
-    UsageError, if `tracer` is neither.
+    Raises: MissingExtra, without OpenTelemetry's API; ConfigurationError, where there is no global
+    provider; UsageError, if `tracer` is neither.
     """
     try:
         from opentelemetry import trace
@@ -57,11 +67,15 @@ def open_tracer(tracer: object, redactor: Redactor) -> Tracer:
     if tracer is True:
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             raise ConfigurationError(
-                "no OpenTelemetry tracer provider is set up: set one up first, or run under opentelemetry-instrument"
+                "no OpenTelemetry tracer provider is set up: set one up first, or run under "
+                "opentelemetry-instrument"
             )
         tracer = trace.get_tracer("evaluator")
     if not isinstance(tracer, trace.Tracer):
-        raise UsageError(f"tracer is {tracer!r}, expected an OpenTelemetry Tracer, or True for the global provider's")
+        raise UsageError(
+            f"tracer is {tracer!r}, expected an OpenTelemetry Tracer, or True for the global "
+            "provider's"
+        )
     captures = os.environ.get(CAPTURE, "").strip().lower() in _CAPTURING
     return OtelTracer(tracer, redactor if captures else None)
 
@@ -74,24 +88,34 @@ class OtelTracer:
         self._redactor = redactor
 
     def batch(self, name: str) -> _OtelSpan:
-        return self._open(f"batch {name}", {"evaluator.batch.name": name}, _report_batch)
+        return self._open(f"batch {name}", {"evaluator.batch.name": name}, report=_report_batch)
 
     def sample(self, sample_id: str, epoch: int, template: str, variant: str) -> _OtelSpan:
         attributes = {
-            "evaluator.sample.id": sample_id, "evaluator.epoch": epoch, "evaluator.template": template,
+            "evaluator.sample.id": sample_id,
+            "evaluator.epoch": epoch,
+            "evaluator.template": template,
             "evaluator.variant": variant,
-        }  # fmt: skip
-        return self._open(f"sample {template}", attributes, _report_sample)
+        }
+        return self._open(f"sample {template}", attributes, report=_report_sample)
 
     def task(self, template: str | None, version: str | None, task_id: int | None) -> _OtelSpan:
         attributes = {
-            "gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": "evaluator",
-            "gen_ai.agent.name": template, "gen_ai.agent.version": version, "evaluator.task.id": task_id,
-        }  # fmt: skip
-        name = "invoke_agent" if template is None else f"invoke_agent {template}"
-        return self._open(name, attributes, _report_task)
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": "evaluator",
+            "gen_ai.agent.name": template,
+            "gen_ai.agent.version": version,
+            "evaluator.task.id": task_id,
+        }
+        if template is None:
+            name = "invoke_agent"
+        else:
+            name = f"invoke_agent {template}"
+        return self._open(name, attributes, report=_report_task)
 
-    def model_call(self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int) -> _OtelSpan:
+    def model_call(
+        self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int
+    ) -> _OtelSpan:
         attributes = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": provider_of(backend, label),
@@ -109,18 +133,23 @@ class OtelTracer:
         if self._redactor is not None:
             messages = [_message(message) for message in request.messages]
             attributes["gen_ai.input.messages"] = _redacted_json(messages, self._redactor)
-        return self._open(f"chat {request.model}", attributes, _report_model_call, is_client=True)
+        return self._open(
+            f"chat {request.model}", attributes, report=_report_model_call, is_client=True
+        )
 
     def tool_call(self, call: ToolCall, tool: Tool | None) -> _OtelSpan:
         # The name of a tool that does not exist is content: a model wrote it.
         name = "unknown" if tool is None else tool.spec.name
         attributes: dict[str, Any] = {
-            "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function",
-            "gen_ai.tool.call.id": call.id, "gen_ai.tool.description": None if tool is None else tool.spec.description,
-        }  # fmt: skip
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": call.id,
+            "gen_ai.tool.description": None if tool is None else tool.spec.description,
+        }
         if self._redactor is not None:
             attributes["gen_ai.tool.call.arguments"] = _redacted(call.arguments, self._redactor)
-        return self._open(f"execute_tool {name}", attributes, _report_tool_call)
+        return self._open(f"execute_tool {name}", attributes, report=_report_tool_call)
 
     def _open(
         self,
@@ -134,15 +163,19 @@ class OtelTracer:
 
         kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
         span = self._tracer.start_span(name, kind=kind, attributes=_without_none(attributes))
-        return _OtelSpan(span, self._redactor, report)
+        return _OtelSpan(span, self._redactor, report=report)
 
 
 class _OtelSpan:
-    """A TraceSpan that is the current OpenTelemetry span inside its context. `report` sets attributes for a result."""
+    """A TraceSpan that is the current OpenTelemetry span inside its context. `report` sets
+    attributes for a result.
+    """
 
     __slots__ = ("_report", "_token", "otel_span", "redactor")
 
-    def __init__(self, span: trace.Span, redactor: Redactor | None, report: Callable[[_OtelSpan, Any], None]) -> None:
+    def __init__(
+        self, span: trace.Span, redactor: Redactor | None, report: Callable[[_OtelSpan, Any], None]
+    ) -> None:
         self.otel_span = span
         self.redactor = redactor
         self._report = report
@@ -153,7 +186,9 @@ class _OtelSpan:
         self._token = context.attach(trace.set_span_in_context(self.otel_span))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         from opentelemetry import context
 
         context.detach(self._token)
@@ -172,16 +207,22 @@ class _OtelSpan:
 
     def content(self, text: str | None) -> str | None:
         """`text`, redacted; None where spans hold no content."""
-        return _redacted(text, self.redactor) if text and self.redactor is not None else None
+        if text and self.redactor is not None:
+            return _redacted(text, self.redactor)
+        return None
 
     def set(self, attributes: Mapping[str, Any]) -> None:
         self.otel_span.set_attributes(_without_none(attributes))
 
 
 def _report_batch(span: _OtelSpan, ended: Any) -> None:
-    span.set({
-        "evaluator.batch.state": ended.state, "evaluator.batch.ran": ended.ran, "evaluator.batch.total": ended.total,
-    })  # fmt: skip
+    span.set(
+        {
+            "evaluator.batch.state": ended.state,
+            "evaluator.batch.ran": ended.ran,
+            "evaluator.batch.total": ended.total,
+        }
+    )
     if ended.state != "complete":
         span.fail(ended.state, None)
 
@@ -190,11 +231,18 @@ def _report_sample(span: _OtelSpan, result: Any) -> None:
     span.set({"evaluator.verdict": str(result.verdict)})
     for name, score in result.scores.items():
         label = {None: None, True: "pass", False: "fail"}[score.passed]
-        span.otel_span.add_event("gen_ai.evaluation.result", _without_none({
-            "gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": score.value,
-            "gen_ai.evaluation.score.label": label, "error.type": None if score.error is None else "scorer",
-            "gen_ai.evaluation.explanation": span.content(score.explanation),
-        }))  # fmt: skip
+        span.otel_span.add_event(
+            "gen_ai.evaluation.result",
+            _without_none(
+                {
+                    "gen_ai.evaluation.name": name,
+                    "gen_ai.evaluation.score.value": score.value,
+                    "gen_ai.evaluation.score.label": label,
+                    "error.type": None if score.error is None else "scorer",
+                    "gen_ai.evaluation.explanation": span.content(score.explanation),
+                }
+            ),
+        )
     errors = [score.error for score in result.scores.values() if score.error is not None]
     if result.failure is not None:
         span.fail(result.failure.kind, result.failure.message)
@@ -204,10 +252,13 @@ def _report_sample(span: _OtelSpan, result: Any) -> None:
 
 def _report_task(span: _OtelSpan, outcome: Outcome) -> None:
     notes = outcome.notes
-    span.set({
-        "gen_ai.request.model": notes.get("model"), "evaluator.cached_calls": notes.get("cached_calls"),
-        **_usage(outcome.usage),
-    })  # fmt: skip
+    span.set(
+        {
+            "gen_ai.request.model": notes.get("model"),
+            "evaluator.cached_calls": notes.get("cached_calls"),
+            **_usage(outcome.usage),
+        }
+    )
     if isinstance(outcome, TaskError):
         span.fail(outcome.reason or outcome.type, outcome.message)
 
@@ -227,7 +278,10 @@ def _report_model_call(span: _OtelSpan, result: ModelResponse | ProviderError) -
         answer = _message(result.message())
         if result.reasoning:
             answer["parts"].insert(0, {"type": "reasoning", "content": result.reasoning})
-        answer["finish_reason"] = "tool_call" if result.finish_reason == "tool_calls" else result.finish_reason
+        if result.finish_reason == "tool_calls":
+            answer["finish_reason"] = "tool_call"
+        else:
+            answer["finish_reason"] = result.finish_reason
         attributes["gen_ai.output.messages"] = _redacted_json([answer], span.redactor)
     span.set(attributes)
 
@@ -242,12 +296,15 @@ def _report_tool_call(span: _OtelSpan, outcome: ToolOutcome) -> None:
 def provider_of(backend: str, label: str) -> str:
     """The provider's name in the conventions, for the model `label` of the backend `backend`.
 
-    The conventions name the protocol: a server that speaks OpenAI's is `openai`, whatever it serves.
+    The conventions name the protocol: a server that speaks OpenAI's is `openai`, whatever it
+    serves.
     """
     if backend == "openai_compatible":
         return "openai"
     found, (prefix, slash, _) = declared(backend), label.partition("/")
-    return _PROVIDERS.get(prefix, prefix) if found is not None and found.has_providers and slash else backend
+    if found is not None and found.has_providers and slash:
+        return _PROVIDERS.get(prefix, prefix)
+    return backend
 
 
 def _server(endpoint: str) -> dict[str, Any]:
@@ -256,7 +313,10 @@ def _server(endpoint: str) -> dict[str, Any]:
         parts = urlsplit(endpoint)
         if not parts.hostname:
             return {}
-        return {"server.address": parts.hostname, "server.port": parts.port or _PORTS.get(parts.scheme)}
+        return {
+            "server.address": parts.hostname,
+            "server.port": parts.port or _PORTS.get(parts.scheme),
+        }
     except ValueError:
         return {}
 
@@ -279,9 +339,15 @@ def _without_none(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _message(message: Message) -> dict[str, Any]:
     """A message in the conventions' schema, without attachments."""
     if message.role == "tool":
-        answer = {"type": "tool_call_response", "id": message.tool_call_id, "response": message.content}
+        answer = {
+            "type": "tool_call_response",
+            "id": message.tool_call_id,
+            "response": message.content,
+        }
         return {"role": "tool", "parts": [answer]}
-    parts: list[dict[str, Any]] = [{"type": "text", "content": message.content}] if message.content else []
+    parts: list[dict[str, Any]] = (
+        [{"type": "text", "content": message.content}] if message.content else []
+    )
     parts += [
         {"type": "tool_call", "id": call.id, "name": call.name, "arguments": _loads(call.arguments)}
         for call in message.tool_calls

@@ -1,7 +1,7 @@
 """Finds handler profiles: those of the project in `handlers/` here, then the shipped ones.
 
-A project's profile that names a host, a key variable, a command or a place outside of the project is used only after
-the user has allowed it.
+A project's profile that names a host, a key variable, a command or a place outside of the project
+is used only after the user has allowed it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from evaluator.tools.mcp.servers import McpServer
 class Profiles(dict[str, HandlerConfig]):
     """Profiles by name.
 
-    `broken` has the error of each profile that cannot be used; `untrusted` the file of each profile of the project that
-    the user has not allowed. `files`: the file of each profile; `replacing`: of those that hide a later one.
+    `broken` has the error of each profile that cannot be used; `untrusted` the file of each profile
+    of the project that the user has not allowed. `files`: the file of each profile; `replacing`: of
+    those that hide a later one.
     """
 
     def __init__(self) -> None:
@@ -36,24 +37,34 @@ class Profiles(dict[str, HandlerConfig]):
 
 
 def load_profiles(*folders: str | Path, trust: bool = False) -> Profiles:
-    """Profiles by name, from `folders` first (default: `handlers/` here, if there is one), shipped ones last.
+    """Profiles by name, from `folders` first (default: `handlers/` here, if there is one), shipped
+    ones last.
 
-    The profiles in `handlers/` here are a project's: those that name a host, a key or a command are left out unless the
-    user has allowed them, or with `trust`. Folders that are given are the caller's own choice and need no permission.
+    The profiles in `handlers/` here are a project's: those that name a host, a key or a command are
+    left out unless the user has allowed them, or with `trust`. Folders that are given are the
+    caller's own choice and need no permission.
 
-    A profile that cannot be used is an error only for those who name it; it still hides a later one of its name.
-    Raises: ConfigurationError, if one of `folders` does not exist, or the user's permissions cannot be read.
+    A profile that cannot be used is an error only for those who name it; it still hides a later one
+    of its name.
+    Raises: ConfigurationError, if one of `folders` does not exist, or the user's permissions cannot
+    be read.
     """
-    own, project = shipped("handlers"), Path("handlers")
+    own = shipped("handlers")
+    project = Path("handlers")
     # In a checkout of evaluator, the folder here is the shipped one.
     has_own = project.is_dir() and not project.samefile(own)
-    searched = [Path(f) for f in folders] if folders else [project] * has_own
+    if folders:
+        searched = [Path(f) for f in folders]
+    else:
+        searched = [project] * has_own
     found = Profiles()
     for folder in [*searched, own]:
         if not folder.is_dir():
             raise ConfigurationError(f"no folder of handler profiles at {folder}")
         for path in sorted(folder.glob("*.xml")):
-            _add_profile(found, path, needs_permission=not folders and not trust and folder is not own)
+            _add_profile(
+                found, path, needs_permission=not folders and not trust and folder is not own
+            )
     return found
 
 
@@ -74,7 +85,7 @@ def _add_profile(found: Profiles, path: Path, *, needs_permission: bool) -> None
     found.files[name] = str(path)
     if needs_permission:
         here = Path.cwd()
-        file = ProjectFile.of(here, path, text, names_of(config, here))
+        file = ProjectFile.of(here, path, content=text, names=names_of(config, here))
         if not is_allowed(file):
             found.untrusted[name] = file
             return
@@ -84,31 +95,44 @@ def _add_profile(found: Profiles, path: Path, *, needs_permission: bool) -> None
 def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerConfig:
     """The profile of that name.
 
-    Raises: ConfigurationError, if there is none, it cannot be used, or it is a project's and not allowed.
+    Raises: ConfigurationError, if there is none, it cannot be used, or it is a project's and not
+    allowed.
     """
     config = profiles.get(name)
     if config is not None:
         return config
     if isinstance(profiles, Profiles):
         if name in profiles.untrusted:
-            raise ConfigurationError(f"the handler profile {name!r} is not used: {profiles.untrusted[name].refusal()}")
+            raise ConfigurationError(
+                f"the handler profile {name!r} is not used: {profiles.untrusted[name].refusal()}"
+            )
         if name in profiles.broken:
-            raise ConfigurationError(f"the handler profile {name!r} cannot be used:\n{profiles.broken[name]}")
-    raise ConfigurationError(f"no handler profile is called {name!r}; there are: {', '.join(sorted(profiles))}")
+            raise ConfigurationError(
+                f"the handler profile {name!r} cannot be used:\n{profiles.broken[name]}"
+            )
+    raise ConfigurationError(
+        f"no handler profile is called {name!r}; there are: {', '.join(sorted(profiles))}"
+    )
 
 
 def files_of_profiles(project: str | Path) -> list[ProjectFile]:
-    """The profiles in `handlers/` of a project that name something; those that cannot be read are left out."""
+    """The profiles in `handlers/` of a project that name something; those that cannot be read are
+    left out.
+    """
     found: list[ProjectFile] = []
     for path in sorted(Path(project, "handlers").glob("*.xml")):
         with suppress(ConfigurationError):
             config, text = read_profile(path)
-            found.append(ProjectFile.of(project, path, text, names_of(config, project)))
+            found.append(
+                ProjectFile.of(project, path, content=text, names=names_of(config, project))
+            )
     return [file for file in found if file.names]
 
 
 def names_of(config: HandlerConfig, project: str | Path) -> tuple[str, ...]:
-    """A line for each thing that the profile of a project names and that is not the project's own to give."""
+    """A line for each thing that the profile of a project names and that is not the project's own
+    to give.
+    """
     return tuple(_names(config, os.path.realpath(project)))
 
 
@@ -124,7 +148,10 @@ def _names(config: HandlerConfig, project: str) -> Iterator[str]:
         if path != project and not path.startswith(os.path.join(project, "")):
             yield f"the folder {path}, which tasks may read"
     for grant in config.tools:
-        if controls_of(grant.name) and "allow" in (grant.policy, *(rule.policy for rule in grant.rules)):
+        if controls_of(grant.name) and "allow" in (
+            grant.policy,
+            *(rule.policy for rule in grant.rules),
+        ):
             yield f"the tool {grant.name}, which runs programs without asking"
     if config.sandbox.image is not None:
         yield f"the image {config.sandbox.image}, which is fetched and run ({config.sandbox.kind})"

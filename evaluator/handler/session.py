@@ -1,9 +1,11 @@
 """A Handler: one task's isolated conversation with a model, limited and recorded.
 
-A Handler is made for one task from resolved texts and an immutable configuration, and ends with the task. A turn is
-one model response. The limits are checked before each request, so that a request that would pass one is never sent.
+A Handler is made for one task from resolved texts and an immutable configuration, and ends with the
+task. A turn is one model response. The limits are checked before each request, so that a request
+that would pass one is never sent.
 
-The parts: `conversation` holds the messages, `model_caller` calls the model, `tool_runner` runs the tools.
+The parts: `conversation` holds the messages, `model_caller` calls the model, `tool_runner` runs the
+tools.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ from evaluator.errors import LimitReached, SessionClosed
 from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.conversation import Conversation
-from evaluator.handler.model_caller import DEFAULT_SETTINGS, CallSettings, ModelCaller, SessionLog, Sleep
+from evaluator.handler.model_caller import (
+    DEFAULT_SETTINGS,
+    CallSettings,
+    ModelCaller,
+    SessionLog,
+    Sleep,
+)
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.tool_runner import ToolRunner
 from evaluator.limits.budget import Budget
@@ -38,10 +46,11 @@ class HandlerAnswer:
 
 
 class Handler:
-    """One task's session: call `run` once, or `say` as often as needed and then `close`. `turns` counts its turns.
+    """One task's session: call `run` once, or `say` as often as needed and then `close`. `turns`
+    counts its turns.
 
-    `tools` are offered to the model and run in the given context. `offered` are offered and not run: calls of them end
-    the query and are in its answer.
+    `tools` are offered to the model and run in the given context. `offered` are offered and not
+    run: calls of them end the query and are in its answer.
     """
 
     def __init__(
@@ -61,13 +70,22 @@ class Handler:
         self._config = config
         self._log = log
         self._closed = False
-        counts_tokens = choice.limiter is not None or config.max_cost_usd is not None or budget.has_cost_limit
+        counts_tokens = (
+            choice.limiter is not None or config.max_cost_usd is not None or budget.has_cost_limit
+        )
         specs = offered if tools is None else tools[0].specs()
         self._only_offers = tools is None and bool(offered)
-        self._conversation = Conversation(config, choice, specs, settings.schema, counts_tokens=counts_tokens)
-        self._caller = ModelCaller(config, choice, self._conversation, settings, log, sleep)
+        self._conversation = Conversation(
+            config, choice, tools=specs, schema=settings.schema, counts_tokens=counts_tokens
+        )
+        self._caller = ModelCaller(
+            config, choice, conversation=self._conversation, settings=settings, log=log, sleep=sleep
+        )
         warn = self._conversation.warn
-        self._tools = None if tools is None else ToolRunner(*tools, log, warn, config.backoff_s, sleep)
+        if tools is None:
+            self._tools = None
+        else:
+            self._tools = ToolRunner(*tools, log, warn, config.backoff_s, sleep)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -90,13 +108,14 @@ class Handler:
             self.close()
 
     async def say(self, messages: Sequence[Message], budget: Budget | None = None) -> HandlerAnswer:
-        """Sends `messages`, runs the tools that the model calls, and returns the model's last response.
+        """Sends `messages`, runs the tools that the model calls, and returns the model's last
+        response.
 
-        May be called again with further messages, each time with a `budget` of its own. After an error the messages of
-        this query are removed from the conversation.
+        May be called again with further messages, each time with a `budget` of its own. After an
+        error the messages of this query are removed from the conversation.
 
-        Raises: LimitReached, with the partial content; ProviderError, after the last attempt; SessionClosed,
-        after `close`.
+        Raises: LimitReached, with the partial content; ProviderError, after the last attempt;
+        SessionClosed, after `close`.
         """
         if self._closed:
             raise SessionClosed("a Handler serves one task; the task of this one has ended")
@@ -117,16 +136,19 @@ class Handler:
         if response.finish_reason == "length":
             used = response.usage.output_tokens or estimate_tokens(response.content)
             raise LimitReached(
-                "output", used, self._config.max_output_tokens or used,
-                "the response was cut off at its output limit", response.content,
-            )  # fmt: skip
+                "output",
+                used,
+                limit=self._config.max_output_tokens or used,
+                message="the response was cut off at its output limit",
+                partial=response.content,
+            )
         return HandlerAnswer(
             response.content,
             response.finish_reason,
-            self.budget.usage,
-            self.warnings,
-            response.reasoning,
-            response.tool_calls if self._only_offers else (),
+            usage=self.budget.usage,
+            warnings=self.warnings,
+            reasoning=response.reasoning,
+            tool_calls=response.tool_calls if self._only_offers else (),
         )
 
     async def _answer(self) -> ModelResponse:

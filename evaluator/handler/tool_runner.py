@@ -1,7 +1,7 @@
 """Runs the tool calls of one model response, each as a recorded step.
 
-A call that fails is made again, after the waits of the profile, if its tool is declared retryable. Each attempt is a
-step of its own.
+A call that fails is made again, after the waits of the profile, if its tool is declared retryable.
+Each attempt is a step of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from evaluator.tools.arguments import parse_arguments
 from evaluator.tools.tool import OutcomeCode
 
 NOT_REPEATED = (
-    "error: the run was interrupted while this call was running; whether it took effect is not known, and it was "
+    "error: the run was interrupted while this call was running; whether it took effect is not "
+    "known, and it was "
     "not repeated. Find out before you call it again"
 )
 TOLD_AFTER = 2
@@ -39,7 +40,8 @@ _ABORTED: dict[OutcomeCode, str] = {"denied": DENIED, "timeout": TIMEOUT, "not_r
 
 
 class ToolRunner:
-    """Runs the tools of `registry` for one session. `warn` receives warnings for the result of the task.
+    """Runs the tools of `registry` for one session. `warn` receives warnings for the result of the
+    task.
 
     `waits_s` are the waits in seconds before the retries of a call.
     """
@@ -57,7 +59,8 @@ class ToolRunner:
         self._context = context
         self._log = log
         self._warn = warn
-        self._waits_s, self._sleep = waits_s, sleep
+        self._waits_s = waits_s
+        self._sleep = sleep
         self._one_direct_tool = asyncio.Lock()
         self._repeats = RepeatedCalls()
 
@@ -65,16 +68,20 @@ class ToolRunner:
         """Forgets earlier calls: a user may ask for the same again."""
         self._repeats = RepeatedCalls()
 
-    async def run(self, calls: Sequence[ToolCall], turn: int, budget: Budget) -> list[tuple[Message, str]]:
-        """The tool messages that answer `calls`, in their order, each with the path of its step below the session.
+    async def run(
+        self, calls: Sequence[ToolCall], turn: int, budget: Budget
+    ) -> list[tuple[Message, str]]:
+        """The tool messages that answer `calls`, in their order, each with the path of its step
+        below the session.
 
-        Subtasks run concurrently. Direct tools run one after the other, because one may depend on another's effect.
+        Subtasks run concurrently. Direct tools run one after the other, because one may depend on
+        another's effect.
         """
         notes = [self._repeats.note(call) for call in calls]
         segments = [f"turn[{turn}]/tool[{number}]" for number in range(1, len(calls) + 1)]
         answers = await asyncio.gather(
             *(
-                self._answer(call, segment, budget, note)
+                self._answer(call, segment, budget=budget, note=note)
                 for call, segment, note in zip(calls, segments, notes, strict=True)
             ),
             return_exceptions=True,
@@ -86,15 +93,20 @@ class ToolRunner:
             content, images = answer
             shown = content.removesuffix(note) + "".join(image.sha256 for image in images)
             self._repeats.count(call, shown, has_effect=self._has_effect(call.name))
-            messages.append((Message("tool", content, tool_call_id=call.id, attachments=images), segment))
+            messages.append(
+                (Message("tool", content, tool_call_id=call.id, attachments=images), segment)
+            )
         budget.charge(Usage(tool_calls=len(calls)))
         return messages
 
     async def _answer(
         self, call: ToolCall, segment: str, budget: Budget, note: str
     ) -> tuple[str, tuple[Attachment, ...]]:
-        """The text, which ends with `note`, and the images that answer one call, from the record or from the tool."""
-        steps, path = self._log.steps, self._log.path_of(segment)
+        """The text, which ends with `note`, and the images that answer one call, from the record or
+        from the tool.
+        """
+        steps = self._log.steps
+        path = self._log.path_of(segment)
         fingerprint = steps.fingerprint({"tool": call.name, "arguments": call.arguments})
         args = recorded_arguments(call.arguments)
         recorded = steps.recorded(path, "tool", fingerprint, args)
@@ -104,18 +116,27 @@ class ToolRunner:
                 budget.charge(Usage.from_dict(spent))
             return str(recorded.output), self._recorded_images(recorded, path)
         if not self._is_direct(call.name):
-            return await self._run(call, path, args, fingerprint, budget, note)
+            return await self._run(
+                call, path, args=args, fingerprint=fingerprint, budget=budget, note=note
+            )
         async with self._one_direct_tool:
-            return await self._run(call, path, args, fingerprint, budget, note)
+            return await self._run(
+                call, path, args=args, fingerprint=fingerprint, budget=budget, note=note
+            )
 
     def _recorded_images(self, recorded: StepEnd, path: str) -> tuple[Attachment, ...]:
-        """The images of a recorded answer, with their bytes where these are still beside the task files."""
+        """The images of a recorded answer, with their bytes where these are still beside the task
+        files.
+        """
         images: list[Attachment] = []
         for image in recorded_attachments(recorded.extra):
             data = self._log.steps.read_blob(image["sha256"])
             images.append(Attachment.from_dict(image, data or b""))
             if data is None and self._log.steps.journal is not None:
-                self._warn(f"{path}: {image['source']} is not sent again: its bytes are not beside the task files")
+                self._warn(
+                    f"{path}: {image['source']} is not sent again: its bytes are not beside the "
+                    "task files"
+                )
         return tuple(images)
 
     def _has_effect(self, name: str) -> bool:
@@ -129,65 +150,99 @@ class ToolRunner:
     async def _run(
         self, call: ToolCall, path: str, args: Any, fingerprint: str, budget: Budget, note: str
     ) -> tuple[str, tuple[Attachment, ...]]:
-        steps, tool = self._log.steps, self._registry.get(call.name)
-        has_lasting_effect = tool is not None and tool.kind == "direct" and tool.effect and not tool.retryable
+        steps = self._log.steps
+        tool = self._registry.get(call.name)
+        has_lasting_effect = (
+            tool is not None and tool.kind == "direct" and tool.effect and not tool.retryable
+        )
         may_run = not has_lasting_effect or await steps.may_repeat(path)
-        waits = self._waits_s if tool is not None and tool.retryable else ()
-        attempt, waited = 1, None
+        if tool is not None and tool.retryable:
+            waits = self._waits_s
+        else:
+            waits = ()
+        attempt = 1
+        waited = None
         while True:
             number = await steps.begin(
-                path, "tool", call.name, args, fingerprint,
-                attempt=attempt, max_attempts=len(waits) + 1, backoff_s=waited,
-            )  # fmt: skip
+                path,
+                "tool",
+                call.name,
+                args,
+                fingerprint,
+                attempt=attempt,
+                max_attempts=len(waits) + 1,
+                backoff_s=waited,
+            )
             if not may_run:
                 await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
                 return NOT_REPEATED, ()
             started = time.perf_counter()
-            outcome = await self._attempt(call, number, path, budget, is_retry=attempt > 1)
+            outcome = await self._attempt(
+                call, number, path=path, budget=budget, is_retry=attempt > 1
+            )
             duration = time.perf_counter() - started
-            waited = waits[attempt - 1] if outcome.retryable and attempt <= len(waits) else None
+            if outcome.retryable and attempt <= len(waits):
+                waited = waits[attempt - 1]
+            else:
+                waited = None
             remaining = budget.remaining_s()
             if waited is None or (remaining is not None and waited >= remaining):
-                return await self._end(outcome, number, duration, note)
-            await steps.fail(number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited)
+                return await self._end(outcome, number, duration=duration, note=note)
+            await steps.fail(
+                number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited
+            )
             await self._sleep(waited)
             attempt += 1
 
-    async def _attempt(self, call: ToolCall, number: int, path: str, budget: Budget, *, is_retry: bool) -> ToolOutcome:
-        """One call of the tool, as the step `number`, which is ended here only if the call is cut off."""
-        steps, tool = self._log.steps, self._registry.get(call.name)
+    async def _attempt(
+        self, call: ToolCall, number: int, path: str, budget: Budget, *, is_retry: bool
+    ) -> ToolOutcome:
+        """One call of the tool, as the step `number`, which is ended here only if the call is cut
+        off.
+        """
+        steps = self._log.steps
+        tool = self._registry.get(call.name)
         started = time.perf_counter()
         remaining = budget.remaining_s()
         remaining = inf if remaining is None else remaining
         context = replace(self._context, step_path=path, remaining_s=remaining, call_id=call.id)
         try:
             with self._log.tracer.tool_call(call, tool) as span:
-                outcome = await self._registry.call(call.name, call.arguments, context, is_retry=is_retry)
+                outcome = await self._registry.call(
+                    call.name, call.arguments, context, is_retry=is_retry
+                )
                 span.set_result(outcome)
         except BaseException as error:
             steps.abort(number, "", time.perf_counter() - started, _reason_of(error, budget))
             raise
         if steps.halted is not None and not self._is_direct(call.name):
-            # The outcome is not the subtask's answer. The step stays open, so that a resumed run continues it.
+            # The outcome is not the subtask's answer. The step stays open, so that a resumed run
+            # continues it.
             raise steps.halted
         return outcome
 
     async def _end(
         self, outcome: ToolOutcome, number: int, duration: float, note: str
     ) -> tuple[str, tuple[Attachment, ...]]:
-        """Ends the step `number`. Returns the text, which ends with `note`, and the images that answer the call."""
+        """Ends the step `number`. Returns the text, which ends with `note`, and the images that
+        answer the call.
+        """
         steps = self._log.steps
         if outcome.ok:
             for image in outcome.images:
                 await steps.write_blob(image.data)
             images = [image.to_dict() for image in outcome.images]
             content = outcome.content + note
-            await steps.succeed(number, content, duration, extra={"attachments": images} if images else None)
+            await steps.succeed(
+                number, content, duration, extra={"attachments": images} if images else None
+            )
             return content, outcome.images
-        answer, error = _answer_of(outcome) + note, _error_of(outcome)
+        answer = _answer_of(outcome) + note
+        error = _error_of(outcome)
         word = _ABORTED.get(outcome.code or "failed")
         if word is None:
-            # A tool's error is an answer to the model, so the step is completed; the record still says that it failed.
+            # A tool's error is an answer to the model, so the step is completed; the record still
+            # says that it failed.
             await steps.fail(number, answer, duration, error)
         else:
             await steps.refuse(number, answer, duration, abort_reason(word, error))
@@ -195,7 +250,9 @@ class ToolRunner:
 
 
 def recorded_arguments(text: str) -> Any:
-    """A model's arguments as a step records them: the object, or the text if it is not one that can be read back."""
+    """A model's arguments as a step records them: the object, or the text if it is not one that can
+    be read back.
+    """
     try:
         arguments = parse_arguments(text)
         json.dumps(arguments, allow_nan=False)
@@ -218,32 +275,40 @@ def _reason_of(error: BaseException, budget: Budget) -> str:
         return f"{type(error).__name__}: {error}"
     remaining = budget.remaining_s()
     is_late = remaining is not None and remaining <= 0
-    return abort_reason(TIMEOUT if is_late else CANCELLED, f"{type(error).__name__}: {error}".removesuffix(": "))
+    return abort_reason(
+        TIMEOUT if is_late else CANCELLED, f"{type(error).__name__}: {error}".removesuffix(": ")
+    )
 
 
 class RepeatedCalls:
-    """Counts calls with the same arguments and the same answer. A call that may have changed something, of another tool
-    or with other arguments, starts the count again."""
+    """Counts calls with the same arguments and the same answer. A call that may have changed
+    something, of another tool or with other arguments, starts the count again.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[str, int]] = {}
 
     def note(self, call: ToolCall) -> str:
-        """What the answer of `call` tells the model about its repetition; empty if it has not repeated it.
+        """What the answer of `call` tells the model about its repetition; empty if it has not
+        repeated it.
 
         Raises: RepeatedCall, if the model has been told often enough.
         """
         count = self._seen.get(_call_key(call), ("", 0))[1]
         if count >= STOPPED_AFTER:
             raise RepeatedCall(
-                f"the model called {call.name} {count + 1} times with the same arguments, and the answer was the same "
-                f"{count} times: the task was stopped; give it a tool or an instruction that helps it further"
+                f"the model called {call.name} {count + 1} times with the same arguments, and the "
+                "answer was the same "
+                f"{count} times: the task was stopped; give it a tool or an instruction that "
+                "helps it further"
             )
         if count < TOLD_AFTER:
             return ""
         return (
-            f"\n[You have made this call with the same arguments {count + 1} times, and the last {count} answers were "
-            f"equal. Do something else, or finish: after {STOPPED_AFTER} equal answers the task is stopped.]"
+            f"\n[You have made this call with the same arguments {count + 1} times, and the last "
+            f"{count} answers were "
+            f"equal. Do something else, or finish: after {STOPPED_AFTER} equal answers the task "
+            "is stopped.]"
         )
 
     def count(self, call: ToolCall, answer: str, *, has_effect: bool) -> None:

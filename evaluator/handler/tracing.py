@@ -1,11 +1,11 @@
 """The Tracer protocol: reports the names and times of running tasks to an external observer.
 
-Nothing is traced unless an Evaluator is given a tracer; a span then costs less than a microsecond. `otel` implements
-the protocol with OpenTelemetry; nothing here imports a tracing library.
+Nothing is traced unless an Evaluator is given a tracer; a span then costs less than a microsecond.
+`otel` implements the protocol with OpenTelemetry; nothing here imports a tracing library.
 
-Spans nest: a batch, its samples, the tasks of a sample and of its judges, the attempts at model calls and the tool
-calls of a task, and below the tool call of a subtask that task. A tracer finds the enclosing span in the context of the
-running asyncio task.
+Spans nest: a batch, its samples, the tasks of a sample and of its judges, the attempts at model
+calls and the tool calls of a task, and below the tool call of a subtask that task. A tracer finds
+the enclosing span in the context of the running asyncio task.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class TraceSpan(Protocol):
     """An open span. It ends with its context; an exception that leaves the context is its error."""
 
     def set_result(self, result: Any, /) -> None:
-        """Reports the result, an error included. Called at most once, inside the context; does not raise."""
+        """Reports the result, an error included. Called at most once, inside the context; does not
+        raise.
+        """
         ...
 
 
@@ -35,27 +37,32 @@ class Tracer(Protocol):
 
     def sample(
         self, sample_id: str, epoch: int, template: str, variant: str, /
-    ) -> AbstractContextManager[TraceSpan]:  # fmt: skip
+    ) -> AbstractContextManager[TraceSpan]:
         """One sample, evaluated and judged. Its result is a `batch.records.SampleResult`."""
         ...
 
     def task(
         self, template: str | None, version: str | None, task_id: int | None, /
-    ) -> AbstractContextManager[TraceSpan]:  # fmt: skip
-        """One task or subtask, of a template or of a request. Its result is a TaskResult or a TaskError."""
+    ) -> AbstractContextManager[TraceSpan]:
+        """One task or subtask, of a template or of a request. Its result is a TaskResult or a
+        TaskError.
+        """
         ...
 
     def model_call(
         self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int, /
     ) -> AbstractContextManager[TraceSpan]:
-        """One attempt, from 1, at a model call. `label` is the model as users name it, `endpoint` where it is.
+        """One attempt, from 1, at a model call. `label` is the model as users name it, `endpoint`
+        where it is.
 
         Its result is a ModelResponse or a ProviderError.
         """
         ...
 
     def tool_call(self, call: ToolCall, tool: Tool | None, /) -> AbstractContextManager[TraceSpan]:
-        """One call of a tool; None where the model called a tool that does not exist. Its result is a ToolOutcome."""
+        """One call of a tool; None where the model called a tool that does not exist. Its result is
+        a ToolOutcome.
+        """
         ...
 
 

@@ -1,12 +1,13 @@
 """What a task may cause: at most what the task that started it may cause.
 
-The person who runs the program has every authority, and so has the template that this person names, with the tasks
-inside it and those that it calls. The policies of profiles add up on the way down: a call of a tool needs the consent
-of each profile above it.
+The person who runs the program has every authority, and so has the template that this person names,
+with the tasks inside it and those that it calls. The policies of profiles add up on the way down: a
+call of a tool needs the consent of each profile above it.
 
-Authority is narrowed where a model chooses what runs: a subtask, a requested evaluation, a decomposition. What runs
-then has the tools, files, providers and limits of the task whose model chose, and starts no process. A template that
-the task has as a tool is an exception: the author of the task has granted what that template contains.
+Authority is narrowed where a model chooses what runs: a subtask, a requested evaluation, a
+decomposition. What runs then has the tools, files, providers and limits of the task whose model
+chose, and starts no process. A template that the task has as a tool is an exception: the author of
+the task has granted what that template contains.
 
 `interpret` checks every task against the authority in its frame, whatever started it.
 
@@ -56,13 +57,15 @@ class Excess(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The authority of a task. A field with None sets no limit; without arguments nothing is limited.
+    """The authority of a task. A field with None sets no limit; without arguments nothing is
+    limited.
 
-    `tools` are the names of the tools that it may offer. `processes`: whether it may be a script or run a command.
-    `files` are paths that `file_paths` may name; others need the consent of `reader`, the tool `read_file` of the task
-    above, and without one are refused. `grants` are the policies of the tasks above, which hold for each call.
-    `providers` and `profile` are those of the task whose model chose. `limits` bound settings of the profile.
-    `author` is the authority of the templates that are tools.
+    `tools` are the names of the tools that it may offer. `processes`: whether it may be a script or
+    run a command. `files` are paths that `file_paths` may name; others need the consent of
+    `reader`, the tool `read_file` of the task above, and without one are refused. `grants` are the
+    policies of the tasks above, which hold for each call. `providers` and `profile` are those of
+    the task whose model chose. `limits` bound settings of the profile. `author` is the authority of
+    the templates that are tools.
     """
 
     tools: frozenset[str] | None = None
@@ -81,23 +84,38 @@ class Authority:
             return self
         return replace(self, grants=(*self.grants, config.tools))
 
-    def chosen_by_model(self, config: HandlerConfig, offered: Iterable[Tool], provider: str) -> Authority:
-        """The authority of what the model of a task chooses, which has this profile, these tools and this provider."""
+    def chosen_by_model(
+        self, config: HandlerConfig, offered: Iterable[Tool], provider: str
+    ) -> Authority:
+        """The authority of what the model of a task chooses, which has this profile, these tools
+        and this provider.
+        """
         tools = {tool.name: tool for tool in offered}
-        policies = tuple(ToolGrant(tool.name, tool.policy, tool.rules) for tool in tools.values())
+        policies = tuple(
+            ToolGrant(tool.name, tool.policy, rules=tool.rules) for tool in tools.values()
+        )
         names = frozenset(tools)
         own = {name: getattr(config, name) for name in _LIMITS if getattr(config, name) is not None}
         above = self.limits or {}
         return Authority(
-            tools=names if self.tools is None else names & self.tools, processes=False, files=frozenset(),
-            reader=tools.get(READ_FILE), grants=(*self.grants, policies), providers=frozenset({provider}),
-            profile=config.name, limits={**above, **{n: min(v, above.get(n, v)) for n, v in own.items()}},
+            tools=names if self.tools is None else names & self.tools,
+            processes=False,
+            files=frozenset(),
+            reader=tools.get(READ_FILE),
+            grants=(*self.grants, policies),
+            providers=frozenset({provider}),
+            profile=config.name,
+            limits={**above, **{n: min(v, above.get(n, v)) for n, v in own.items()}},
             author=self.of_template_tools(),
-        )  # fmt: skip
+        )
 
     def of_template_tools(self) -> Authority:
-        """The authority of a template that the task has as a tool: what its author granted, under every policy."""
-        return self if self.author is None else replace(self.author, grants=self.grants)
+        """The authority of a template that the task has as a tool: what its author granted, under
+        every policy.
+        """
+        if self.author is None:
+            return self
+        return replace(self.author, grants=self.grants)
 
     def approved(self) -> Authority:
         """The authority of what a person has seen and allowed: only the policies above remain."""
@@ -105,7 +123,9 @@ class Authority:
 
     def with_files(self, paths: Iterable[str]) -> Authority:
         """The same, with these paths allowed in `file_paths`."""
-        return self if self.files is None else replace(self, files=self.files | frozenset(paths))
+        if self.files is None:
+            return self
+        return replace(self, files=self.files | frozenset(paths))
 
     def limited(self, config: HandlerConfig) -> HandlerConfig:
         """`config` within the limits of the tasks above."""
@@ -115,16 +135,23 @@ class Authority:
         values: dict[str, Any] = {name: getattr(config, name) for name in limits}
         return config.override(
             **{n: limits[n] for n, value in values.items() if value is None or value > limits[n]}
-        )  # fmt: skip
+        )
 
     def policies(self, tool: Tool) -> tuple[ToolGrant, ...]:
         """The policies of the tasks above for `tool`, which still has its own policy."""
-        return tuple(granted(grant, tool) for grants in self.grants for grant in grants if grant.name == tool.name)
+        return tuple(
+            granted(grant, tool)
+            for grants in self.grants
+            for grant in grants
+            if grant.name == tool.name
+        )
 
     def grants_all(self, file_paths: FilePaths) -> bool:
         """Whether `file_paths`, as its author wrote it, is allowed whatever it finds."""
         files = self.files
-        return files is None or all(item.value in files and not has_markup(item.value) for item in file_paths.items)
+        return files is None or all(
+            item.value in files and not has_markup(item.value) for item in file_paths.items
+        )
 
     def reading(self, path: str, access: FileAccess) -> Policy:
         """Whether `file_paths` may name this path."""
@@ -135,43 +162,62 @@ class Authority:
         return self.reader.policy_for({"path": path}, access)
 
     def denies_reading(self, path: str, access: FileAccess) -> bool:
-        """Whether a rule or policy above denies `read_file` this path. It holds for what memory finds, too."""
+        """Whether a rule or policy above denies `read_file` this path. It holds for what memory
+        finds, too.
+        """
         found = (grant for grants in self.grants for grant in grants if grant.name == READ_FILE)
         return any(
-            decide(grant.rules, grant.policy or "allow", {"path": path}, access.roots) == "deny" for grant in found
+            decide(
+                grant.rules, grant.policy or "allow", arguments={"path": path}, roots=access.roots
+            )
+            == "deny"
+            for grant in found
         )
 
     def excess(self, task: Task) -> Iterator[Excess]:
         """What `task` itself needs and may not have, without the tasks inside it."""
         files = task.file_paths
         if task.runs_process and not self.processes:
-            yield Excess("process", "run a script", task.span)
+            yield Excess("process", "run a script", span=task.span)
         if files is not None and files.source == "command" and not self.processes:
-            yield Excess("process", "run a command", task.span)
+            yield Excess("process", "run a command", span=task.span)
         for tool in task.tools:
             if self.tools is not None and tool not in self.tools:
-                yield Excess("tool", f"have the tool {tool!r}", task.span)
-        if files is None or files.source == "command" or self.files is None or self.reader is not None:
+                yield Excess("tool", f"have the tool {tool!r}", span=task.span)
+        if (
+            files is None
+            or files.source == "command"
+            or self.files is None
+            or self.reader is not None
+        ):
             return  # what a reader allows is decided for each path
         for item in files.items:
             if item.value not in self.files and not (self.files and has_markup(item.value)):
-                yield Excess("file", f"read the file {item.value[:60]!r}", item.span)
+                yield Excess("file", f"read the file {item.value[:60]!r}", span=item.span)
 
     def check(self, task: Task) -> None:
         """Raises: NotAllowed, if `task` needs what it may not have."""
         found = [excess.what for excess in self.excess(task)]
         if found:
-            raise NotAllowed(f"{_name(task)} may not {' or '.join(found)}: the task that started it may not")
+            raise NotAllowed(
+                f"{_name(task)} may not {' or '.join(found)}: the task that started it may not"
+            )
 
     def check_provider(self, task: Task, provider: str, profile: str, *, by_template: bool) -> None:
         """Raises: NotAllowed, if the task would send its prompt where the task above does not.
 
-        The models of that task's own profile are allowed; `by_template`: the template named the model.
+        The models of that task's own profile are allowed; `by_template`: the template named the
+        model.
         """
-        if self.providers is None or provider in self.providers or (profile == self.profile and not by_template):
+        if (
+            self.providers is None
+            or provider in self.providers
+            or (profile == self.profile and not by_template)
+        ):
             return
         raise NotAllowed(
-            f"{_name(task)} may not call {provider}: the task that started it calls {', '.join(sorted(self.providers))}"
+            f"{_name(task)} may not call {provider}: the task that started it calls "
+            f"{', '.join(sorted(self.providers))}"
         )
 
 
@@ -180,15 +226,19 @@ FULL = Authority()
 
 
 def granted(grant: ToolGrant, tool: Tool) -> ToolGrant:
-    """`grant` with the tool's own policy and rules where it states none. The tool's rules cannot relax a policy."""
+    """`grant` with the tool's own policy and rules where it states none. The tool's rules cannot
+    relax a policy.
+    """
     own = () if grant.policy is not None else tool.rules
-    return ToolGrant(tool.name, grant.policy or tool.policy, (*grant.rules, *own))
+    return ToolGrant(tool.name, grant.policy or tool.policy, rules=(*grant.rules, *own))
 
 
 def excess_of(node: TopLevel, library: TemplateLibrary, authority: Authority) -> list[Excess]:
-    """What `node` needs and may not have, with the tasks inside it and the templates that it reaches."""
+    """What `node` needs and may not have, with the tasks inside it and the templates that it
+    reaches.
+    """
     found = [excess for task in tasks(node) for excess in authority.excess(task)]
-    for _, _, task in reached_tasks(node, library, authority.tools or ()):
+    for _, _, task in reached_tasks(node, library, granted_tools=authority.tools or ()):
         found += authority.excess(task)
     return list({excess.what: excess for excess in found}.values())
 
@@ -196,9 +246,11 @@ def excess_of(node: TopLevel, library: TemplateLibrary, authority: Authority) ->
 def reached_tasks(
     node: TopLevel, library: TemplateLibrary, granted_tools: Collection[str] = ()
 ) -> Iterator[tuple[str, Span, Task]]:
-    """The tasks of the templates that `node` calls or offers as tools, and so on, each with the name of its template
-    and the place in `node` that leads there. Templates in `granted_tools` are left out where they are tools."""
-    waiting = _names_in(node, library, granted_tools)
+    """The tasks of the templates that `node` calls or offers as tools, and so on, each with the
+    name of its template and the place in `node` that leads there. Templates in `granted_tools` are
+    left out where they are tools.
+    """
+    waiting = _names_in(node, library, granted_tools=granted_tools)
     seen: set[str] = set()
     while waiting:
         name, span = waiting.pop()
@@ -208,14 +260,22 @@ def reached_tasks(
         template = library.get(name).node
         for task in tasks(template):
             yield name, span, task
-        waiting += [(other, span) for other, _ in _names_in(template, library, granted_tools)]
+        waiting += [
+            (other, span) for other, _ in _names_in(template, library, granted_tools=granted_tools)
+        ]
 
 
-def _names_in(node: TopLevel, library: TemplateLibrary, granted_tools: Collection[str]) -> list[tuple[str, Span]]:
+def _names_in(
+    node: TopLevel, library: TemplateLibrary, granted_tools: Collection[str]
+) -> list[tuple[str, Span]]:
     named = [(name, span) for name, (_, span) in calls_of(node).items()]
     tools = ((tool, task.span) for task in tasks(node) for tool in task.tools)
-    return named + [(tool, span) for tool, span in tools if tool in library and tool not in granted_tools]
+    return named + [
+        (tool, span) for tool, span in tools if tool in library and tool not in granted_tools
+    ]
 
 
 def _name(task: Task) -> str:
-    return "the task" if task.name is None else f"{task.name!r}"
+    if task.name is None:
+        return "the task"
+    return f"{task.name!r}"

@@ -1,6 +1,8 @@
-"""The tools with which a model uses background tasks, as the interpreter knows them: by name, from a service.
+"""The tools with which a model uses background tasks, as the interpreter knows them: by name, from
+a service.
 
-The service (see `evaluator.background`) is passed to the Evaluator. Without one, no task has these tools.
+The service (see `evaluator.background`) is passed to the Evaluator. Without one, no task has these
+tools.
 """
 
 from __future__ import annotations
@@ -18,8 +20,14 @@ START_WATCH = "start_watch"
 BACKGROUND_SAFE = ("list_background", "read_background", "wait_background")
 """Those that may be called twice."""
 BACKGROUND_TOOLS = (
-    START_SCRIPT, START_SUBTASK, START_SESSION, START_WATCH, "send_message", *BACKGROUND_SAFE, "kill_background",
-)  # fmt: skip
+    START_SCRIPT,
+    START_SUBTASK,
+    START_SESSION,
+    START_WATCH,
+    "send_message",
+    *BACKGROUND_SAFE,
+    "kill_background",
+)
 
 
 class BackgroundService(Protocol):

@@ -20,27 +20,32 @@ Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 def evaluate_rows(
     evaluate: Callable[[Mapping[str, Any]], Awaitable[Outcome]], rows: Rows, concurrency: int
 ) -> AsyncGenerator[Outcome]:
-    """Evaluates at most `concurrency` rows at once; at most AHEAD times as many results wait for an earlier row.
+    """Evaluates at most `concurrency` rows at once; at most AHEAD times as many results wait for an
+    earlier row.
 
-    An error of the iterator is raised after the results of the rows before it. A CancelledError or GeneratorExit of
-    the iterator is raised as a UsageError, because it would otherwise end the caller. An asynchronous generator is
-    closed.
+    An error of the iterator is raised after the results of the rows before it. A CancelledError or
+    GeneratorExit of the iterator is raised as a UsageError, because it would otherwise end the
+    caller. An asynchronous generator is closed.
 
-    Raises: UsageError, at once, for a text, a path, a mapping or a frame: iterating over one gives no rows.
+    Raises: UsageError, at once, for a text, a path, a mapping or a frame: iterating over one gives
+    no rows.
     """
     _check(rows)
-    return _evaluated(evaluate, rows, concurrency)
+    return _evaluated(evaluate, rows, concurrency=concurrency)
 
 
 def _check(rows: Any) -> None:
     is_frame = hasattr(rows, "columns") and hasattr(rows, "shape")
     if is_frame or isinstance(rows, str | bytes | bytearray | os.PathLike | Mapping):
         raise UsageError(
-            f"rows is {type_of(rows)}, expected an iterable that gives a mapping of names to values for each "
+            f"rows is {type_of(rows)}, expected an iterable that gives a mapping of names to "
+            "values for each "
             "row; run_batch takes files and frames"
         )
     if not isinstance(rows, Iterable | AsyncIterable):
-        raise UsageError(f"rows is {type_of(rows)}, expected an iterable that gives a mapping for each row")
+        raise UsageError(
+            f"rows is {type_of(rows)}, expected an iterable that gives a mapping for each row"
+        )
 
 
 async def _evaluated(

@@ -1,7 +1,8 @@
-"""Calls and conditions: `<call>` of a function or a named task, functions called inside texts, `<cond>`.
+"""Calls and conditions: `<call>` of a function or a named task, functions called inside texts,
+`<cond>`.
 
-A function sees only its parameters and inherits no context. A named task is a standard template: it sees the whole
-lexical scope of its caller.
+A function sees only its parameters and inherits no context. A named task is a standard template: it
+sees the whole lexical scope of its caller.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from evaluator.errors.results import Outcome, Status, TaskError, TaskFailed, Tas
 from evaluator.interpreter.frame import Frame, Run, join, value_of
 from evaluator.interpreter.schemas import usable_schema
 from evaluator.language.inputs import bind_arguments
-from evaluator.language.sandbox import FunctionCaller, evaluate_expression, evaluate_expression_sync, render
+from evaluator.language.sandbox import (
+    FunctionCaller,
+    evaluate_expression,
+    evaluate_expression_sync,
+    render,
+)
 from evaluator.language.scopes import Scope
 from evaluator.language.types import read_typed
 from evaluator.nodes import Argument, Call, Cond, Expression, Function, Span, Task, Text
@@ -25,25 +31,40 @@ MAX_CALL_DEPTH = 50
 
 
 async def run_cond(run: Run, node: Cond, frame: Frame) -> Outcome:
-    """The result of the first case whose test holds, else of the default, else an empty COMPLETE result."""
+    """The result of the first case whose test holds, else of the default, else an empty COMPLETE
+    result.
+    """
     for number, case in enumerate(node.cases, 1):
-        functions = functions_in_text(run, frame, f"case[{number}].test")
+        functions = functions_in_text(run, frame, field=f"case[{number}].test")
         if await evaluate_expression(case.test, frame.scope, functions=functions):
             inner = frame.at(f"case[{number}]", wants_notes=frame.wants_notes)
             return await run.services.evaluate(run, case.body, inner)
     if node.default is not None:
-        return await run.services.evaluate(run, node.default, frame.at("default", wants_notes=frame.wants_notes))
-    return TaskResult(Status.COMPLETE, "", notes={"cond": "no case held and there is no default", "warnings": []})
+        return await run.services.evaluate(
+            run, node.default, frame.at("default", wants_notes=frame.wants_notes)
+        )
+    return TaskResult(
+        Status.COMPLETE, "", notes={"cond": "no case held and there is no default", "warnings": []}
+    )
 
 
 async def run_call(run: Run, node: Call, frame: Frame) -> Outcome:
     """The result of the called template; its arguments are resolved in the caller's scope."""
     types = _declared_types(run, node.template)
-    values = [await argument_value(run, a, frame, _type_of(a, i, types)) for i, a in enumerate(node.args)]
-    positional = [value for argument, value in zip(node.args, values, strict=True) if argument.name is None]
-    named = {a.name: value for a, value in zip(node.args, values, strict=True) if a.name is not None}
+    values = [
+        await argument_value(run, a, frame=frame, wanted=_type_of(a, i, types=types))
+        for i, a in enumerate(node.args)
+    ]
+    positional = [
+        value for argument, value in zip(node.args, values, strict=True) if argument.name is None
+    ]
+    named = {
+        a.name: value for a, value in zip(node.args, values, strict=True) if a.name is not None
+    }
     inner = frame.at(f"call.{node.template}", wants_notes=frame.wants_notes)
-    return await call_template(run, node.template, positional, named, node.span, inner)
+    return await call_template(
+        run, node.template, positional=positional, named=named, span=node.span, frame=inner
+    )
 
 
 async def call_template(
@@ -54,54 +75,85 @@ async def call_template(
     Raises: ExpressionError, for an unknown template, a wrong arity, or calls nested too deeply.
     """
     if len(frame.calls) >= MAX_CALL_DEPTH:
-        raise ExpressionError(f"{name!r} is called {MAX_CALL_DEPTH} levels deep: do the calls end?", span, "call-depth")
+        raise ExpressionError(
+            f"{name!r} is called {MAX_CALL_DEPTH} levels deep: do the calls end?",
+            span,
+            code="call-depth",
+        )
     frame = replace(frame, calls=(*frame.calls, name))
     if name not in run.services.library:
-        raise ExpressionError(f"no template is called {name!r}", span, "unknown-template")
+        raise ExpressionError(f"no template is called {name!r}", span, code="unknown-template")
     target = run.services.library.get(name).node
     if isinstance(target, Function):
-        return await call_function(run, target, positional, named, span, frame)
+        return await call_function(
+            run, target, positional=positional, named=named, span=span, frame=frame
+        )
     names = [declared.name for declared in target.inputs]
     if len(positional) > len(names):
-        raise ExpressionError(f"{name!r} takes {len(names)} inputs, {len(positional)} were given", span, "wrong-arity")
+        raise ExpressionError(
+            f"{name!r} takes {len(names)} inputs, {len(positional)} were given",
+            span,
+            code="wrong-arity",
+        )
     arguments = dict(zip(names, positional, strict=False))
     for key, value in named.items():
         if key in arguments:
-            raise ExpressionError(f"{name!r} was given {key!r} twice", span, "wrong-arity")
+            raise ExpressionError(f"{name!r} was given {key!r} twice", span, code="wrong-arity")
         arguments[key] = value
     return await run.services.evaluate(run, target, replace(frame, arguments=arguments))
 
 
 async def call_function(
-    run: Run, function: Function, positional: list[Any], named: Mapping[str, Any], span: Span, frame: Frame
+    run: Run,
+    function: Function,
+    positional: list[Any],
+    named: Mapping[str, Any],
+    span: Span,
+    frame: Frame,
 ) -> Outcome:
-    """Runs the body in a scope with only its parameters, and reads its result as `returns` declares."""
-    bound = bind_arguments(function.params, positional, named, name=function.name, span=span)
-    inner = replace(frame, scope=Scope(bound), context=(), arguments=_arguments(function.body, bound))
+    """Runs the body in a scope with only its parameters, and reads its result as `returns`
+    declares.
+    """
+    bound = bind_arguments(function.params, positional, kwargs=named, name=function.name, span=span)
+    inner = replace(
+        frame, scope=Scope(bound), context=(), arguments=_arguments(function.body, bound)
+    )
     outcome = await run.services.evaluate(run, function.body, inner)
-    return outcome if isinstance(outcome, TaskError) else _returned(run, function, outcome, span)
+    if isinstance(outcome, TaskError):
+        return outcome
+    return _returned(run, function, outcome=outcome, span=span)
 
 
 def _arguments(body: object, bound: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The parameters that are arguments of the function's body, because it declares inputs of the same names."""
+    """The parameters that are arguments of the function's body, because it declares inputs of the
+    same names.
+    """
     if not isinstance(body, Task) or not body.inputs:
         return None
     return {i.name: bound[i.name] for i in body.inputs if i.name in bound}
 
 
 def _returned(run: Run, function: Function, outcome: TaskResult, span: Span) -> Outcome:
-    """The result, read as the function's `returns` declares unless its body has parsed it already."""
+    """The result, read as the function's `returns` declares unless its body has parsed it
+    already.
+    """
     if function.returns in (None, "any", "string") or outcome.parsed_content is not None:
         return outcome
     parsed = parse_output(
-        outcome.content, "json", usable_schema(run.services, function.returns or "any", function.span)
+        outcome.content,
+        "json",
+        schema=usable_schema(run.services, function.returns or "any", span=function.span),
     )
     if parsed.error is not None:
         return TaskError(
-            "INVALID_OUTPUT", f"{function.name!r} returns {function.returns}: {parsed.error.message}",
-            "output_format_failure", location=span, content=outcome.content, notes=outcome.notes,
+            "INVALID_OUTPUT",
+            f"{function.name!r} returns {function.returns}: {parsed.error.message}",
+            reason="output_format_failure",
+            location=span,
+            content=outcome.content,
+            notes=outcome.notes,
             usage=outcome.usage,
-        )  # fmt: skip
+        )
     return replace(outcome, parsed_content=parsed.value)
 
 
@@ -109,25 +161,32 @@ def _declared_types(run: Run, template: str) -> dict[str, str]:
     if template not in run.services.library:
         return {}
     node = run.services.library.get(template).node
-    declared = node.params if isinstance(node, Function) else node.inputs
+    if isinstance(node, Function):
+        declared = node.params
+    else:
+        declared = node.inputs
     return {entry.name: entry.type for entry in declared}
 
 
 def _type_of(argument: Argument, position: int, types: Mapping[str, str]) -> str:
     if argument.name is not None:
         return types.get(argument.name, "any")
-    return list(types.values())[position] if position < len(types) else "any"
+    if position < len(types):
+        return list(types.values())[position]
+    return "any"
 
 
 async def argument_value(run: Run, argument: Argument, frame: Frame, wanted: str) -> Any:
-    """The variable of that name (dotted and indexed access too) if there is one, else the text read as `wanted`."""
+    """The variable of that name (dotted and indexed access too) if there is one, else the text read
+    as `wanted`.
+    """
     text = argument.value
     bare = text.value.strip()
     root = bare.split(".", 1)[0].split("[", 1)[0]
     if root.isidentifier() and root in frame.scope:
         return evaluate_expression_sync(Expression(text), frame.scope)
     inner = _single_expression(text)
-    functions = functions_in_text(run, frame, f"arg.{argument.name or ''}")
+    functions = functions_in_text(run, frame, field=f"arg.{argument.name or ''}")
     if inner is not None:
         return await evaluate_expression(Expression(inner), frame.scope, functions=functions)
     literal = await render(text, frame.scope, functions=functions)
@@ -136,23 +195,40 @@ async def argument_value(run: Run, argument: Argument, frame: Frame, wanted: str
     try:
         return read_typed(literal, wanted)
     except UsageError as error:
-        raise ExpressionError(f"argument {argument.name or literal!r}: {error}", text.span, "wrong-type") from error
+        raise ExpressionError(
+            f"argument {argument.name or literal!r}: {error}", text.span, code="wrong-type"
+        ) from error
 
 
 def _single_expression(text: Text) -> Text | None:
     """The expression of a text that consists of one `{{ … }}`, so that its value keeps its type."""
     value = text.value.strip()
-    if not (value.startswith("{{") and value.endswith("}}")) or value.count("{{") != 1 or "}}" in value[2:-2]:
+    if (
+        not (value.startswith("{{") and value.endswith("}}"))
+        or value.count("{{") != 1
+        or "}}" in value[2:-2]
+    ):
         return None
     return text.part(text.value.index("{{") + 2, text.value.rindex("}}"))
 
 
 def functions_in_text(run: Run, frame: Frame, field: str) -> FunctionCaller:
-    """A caller of the function templates in a text. The path of each call is stable: field and position."""
+    """A caller of the function templates in a text. The path of each call is stable: field and
+    position.
+    """
 
-    async def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int) -> Any:
-        inner = replace(frame, path=join(frame.path, f"{field}.{name}[{index}]"), arguments=None, wants_notes=False)
-        outcome = await call_template(run, name, list(args), kwargs, span, inner)
+    async def call(
+        name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int
+    ) -> Any:
+        inner = replace(
+            frame,
+            path=join(frame.path, f"{field}.{name}[{index}]"),
+            arguments=None,
+            wants_notes=False,
+        )
+        outcome = await call_template(
+            run, name, positional=list(args), named=kwargs, span=span, frame=inner
+        )
         if isinstance(outcome, TaskError):
             raise TaskFailed(outcome)
         return value_of(outcome)

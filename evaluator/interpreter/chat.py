@@ -1,7 +1,8 @@
-"""An interactive session: one Handler for all queries, with its tools, memory for each query, and one task file.
+"""An interactive session: one Handler for all queries, with its tools, memory for each query, and
+one task file.
 
-Each query and its outcome are a step of the record. A session that was killed continues from its file: its queries are
-sent to the Handler again, which takes the answers from the record.
+Each query and its outcome are a step of the record. A session that was killed continues from its
+file: its queries are sent to the Handler again, which takes the answers from the record.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _POLICY = replace(policy_of(_TASK), fresh_context="enabled")
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """The outcome of one query. `from_record`: the reply was given before the session was resumed."""
+    """The outcome of one query. `from_record`: the reply was given before the session was
+    resumed.
+    """
 
     query: str
     outcome: Outcome
@@ -51,8 +54,11 @@ class ChatReply:
 class Chat:
     """One session. `ask` gives the next query, None to end it; `show` gets each reply."""
 
-    def __init__(self, ask: Callable[[], Awaitable[str | None]], show: Callable[[ChatReply], None]) -> None:
-        self._ask, self._show = ask, show
+    def __init__(
+        self, ask: Callable[[], Awaitable[str | None]], show: Callable[[ChatReply], None]
+    ) -> None:
+        self._ask = ask
+        self._show = show
         self._answering: asyncio.Task[Outcome] | None = None
 
     def cancel_answer(self) -> bool:
@@ -61,38 +67,61 @@ class Chat:
 
     async def start(self, services: Services, options: RunOptions) -> Outcome:
         """Runs a new session to its end. Returns: the outcome of the session."""
-        return await record_run(services, replace(spec_of(self), extra={"chat": True}), options)
+        return await record_run(
+            services, replace(spec_of(self), extra={"chat": True}), options=options
+        )
 
     async def resume(self, services: Services, task_id: int, callbacks: RunOptions) -> Outcome:
-        """Continues a session from its task file; only the callbacks of `callbacks` count. Returns: as `start`.
+        """Continues a session from its task file; only the callbacks of `callbacks` count. Returns:
+        as `start`.
 
-        Raises: UsageError, if that is the file of something else; RecordError, as `TaskStore.reopen`.
+        Raises: UsageError, if that is the file of something else; RecordError, as
+        `TaskStore.reopen`.
         """
         async with reopened(services, task_id) as (journal, recording, store):
             header = recording.known_header()
             if not header.extra.get("chat"):
-                raise UsageError(f"TASK-{task_id} is not a chat; resume it with: evaluator tasks resume {task_id}")
+                raise UsageError(
+                    f"TASK-{task_id} is not a chat; resume it with: evaluator tasks resume "
+                    f"{task_id}"
+                )
             services = recorded_services(header, services)
             options = recorded_options(header, services)
             options = replace(
-                options, on_text=callbacks.on_text, on_message=callbacks.on_message, on_begin=callbacks.on_begin
-            )  # fmt: skip
-            steps = StepLog(journal, ResumedSteps(recording, _tell), store.redactor)
-            return await record_run(services, spec_of(self), options, steps=steps)
+                options,
+                on_text=callbacks.on_text,
+                on_message=callbacks.on_message,
+                on_begin=callbacks.on_begin,
+            )
+            steps = StepLog(journal, ResumedSteps(recording, _tell), scrub=store.redactor)
+            return await record_run(services, spec_of(self), options=options, steps=steps)
 
     async def _run(self, run: Run, frame: Frame) -> Outcome:
-        services, steps = run.services, run.steps
+        services = run.services
+        steps = run.steps
         config = services.profile(run.options.handler)
-        await check_sandboxes(run, _TASK, frame)
-        config = replace(config, sandbox=sandbox_of(services, config, None, frame.sandbox))
+        await check_sandboxes(run, _TASK, frame=frame)
+        config = replace(
+            config, sandbox=sandbox_of(services, config, task=None, above=frame.sandbox)
+        )
         budget = Budget(CHAT, parent=run.budget)
         frame = replace(frame, authority=frame.authority.under(config))
-        prepared = PreparedTask(_TASK, Scope(), _TASK.description.value, _POLICY, NOTHING, config, budget, frame, {})
-        choice = await choose(run, None, prepared)
+        prepared = PreparedTask(
+            _TASK,
+            Scope(),
+            description=_TASK.description.value,
+            policy=_POLICY,
+            context=NOTHING,
+            config=config,
+            budget=budget,
+            frame=frame,
+            values={},
+        )
+        choice = await choose(run, None, prepared=prepared)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
-        tools = await tools_for(run, _TASK, prepared, choice.endpoint)
-        handler = open_handler(run, prepared, choice, tools)
-        queries = _Queries(run, handler, prepared)
+        tools = await tools_for(run, _TASK, prepared=prepared, provider=choice.endpoint)
+        handler = open_handler(run, prepared, choice=choice, tools=tools)
+        queries = _Queries(run, handler, prepared=prepared)
         last = ""
         try:
             while (query := await self._next(run, queries.count + 1)) is not None:
@@ -104,38 +133,53 @@ class Chat:
             if tools is not None:
                 await tools.aclose()
         notes = prepared.notes(model=choice.label, queries=queries.count)
-        return TaskResult(Status.COMPLETE, last, None, notes, budget.usage)
+        return TaskResult(
+            Status.COMPLETE, last, parsed_content=None, notes=notes, usage=budget.usage
+        )
 
     async def _next(self, run: Run, number: int) -> str | None:
-        """The recorded query of that number, else the user's next one, which is on disk before it is answered.
+        """The recorded query of that number, else the user's next one, which is on disk before it
+        is answered.
 
         Notifications of background tasks that have arrived since precede it.
         """
-        steps, path, background = run.steps, f"query[{number}]", run.services.background
+        steps = run.steps
+        path = f"query[{number}]"
+        background = run.services.background
         recorded = steps.recorded(path, "context", "", None)
         if recorded is not None:
             return str(recorded.output)
         query = await self._ask()
         if query is not None:
-            told = "" if background is None else background.notifications(run.session(""), later=True)
+            if background is None:
+                told = ""
+            else:
+                told = background.notifications(run.session(""), later=True)
             query = f"{told}\n\n{query}" if told else query
-            await _record(steps, path, "query", query)
+            await _record(steps, path, name="query", output=query)
         return query
 
     async def _answer(self, queries: _Queries, query: str) -> ChatReply:
         queries.count += 1
-        steps, handler, path = queries.run.steps, queries.handler, f"query[{queries.count}]/end"
+        steps = queries.run.steps
+        handler = queries.handler
+        path = f"query[{queries.count}]/end"
         recorded = steps.recorded(path, "context", "", None)
         if recorded is not None and recorded.output["status"] != Status.COMPLETE.value:
             # It failed or was cancelled, and the session continued without it.
             handler.turns = recorded.output["turns"]
-            return ChatReply(query, failure("execution_halted", recorded.output["message"]), True)
+            return ChatReply(
+                query, failure("execution_halted", recorded.output["message"]), from_record=True
+            )
         outcome = await self._attempt(queries.answer(query))
         if recorded is None:
-            message = "" if isinstance(outcome, TaskResult) else outcome.message
+            if isinstance(outcome, TaskResult):
+                message = ""
+            else:
+                message = outcome.message
             ended = {"status": outcome.status.value, "message": message, "turns": handler.turns}
-            await _record(steps, path, "answer", ended)
-        return ChatReply(query, outcome, recorded is not None)
+            await _record(steps, path, name="answer", output=ended)
+        return ChatReply(query, outcome, from_record=recorded is not None)
 
     async def _attempt(self, answer: Coroutine[Any, Any, Outcome]) -> Outcome:
         answering = self._answering = asyncio.ensure_future(answer)
@@ -161,7 +205,9 @@ def spec_of(chat: Chat) -> RunSpec:
 
 @dataclass(slots=True)
 class _Queries:
-    """State that the queries of a session share. `sources` are the context items that were already sent."""
+    """State that the queries of a session share. `sources` are the context items that were already
+    sent.
+    """
 
     run: Run
     handler: Handler
@@ -170,15 +216,28 @@ class _Queries:
     sources: set[str] = field(default_factory=set[str])
 
     async def answer(self, query: str) -> Outcome:
-        """The answer within the limits of the profile, with the context from memory that was not sent yet."""
+        """The answer within the limits of the profile, with the context from memory that was not
+        sent yet.
+        """
         config = self.prepared.config
         budget = Budget(
-            f"query {self.count}", max_turns=config.max_turns, max_cost_usd=config.max_cost_usd,
-            timeout_s=config.timeout_s, parent=self.prepared.budget,
-        )  # fmt: skip
+            f"query {self.count}",
+            max_turns=config.max_turns,
+            max_cost_usd=config.max_cost_usd,
+            timeout_s=config.timeout_s,
+            parent=self.prepared.budget,
+        )
         path = f"query[{self.count}]"
         found = await assemble(
-            self.run, _TASK, _POLICY, (), query, self.prepared.scope, path, config, self.prepared.frame.authority
+            self.run,
+            _TASK,
+            policy=_POLICY,
+            inherited=(),
+            description=query,
+            scope=self.prepared.scope,
+            path=path,
+            config=config,
+            authority=self.prepared.frame.authority,
         )
         items = [item for item in found.items if item.source not in self.sources]
         self.sources.update(item.source for item in items)
@@ -189,14 +248,19 @@ class _Queries:
             async with budget.deadline():
                 answer = await self.handler.say(messages, budget)
         except TimeoutError:
-            return failure("execution_timeout", f"there was no answer within {config.timeout_s:g} s")
+            return failure(
+                "execution_timeout", f"there was no answer within {config.timeout_s:g} s"
+            )
         notes: dict[str, Any] = {
-            "warnings": [*found.warnings, *answer.warnings], "context": [item.source for item in items],
-        }  # fmt: skip
+            "warnings": [*found.warnings, *answer.warnings],
+            "context": [item.source for item in items],
+        }
         reasoning, content = split_thinking(answer.content)
         if reasoning:
             notes["reasoning"] = reasoning
-        return TaskResult(Status.COMPLETE, content, None, notes, answer.usage)
+        return TaskResult(
+            Status.COMPLETE, content, parsed_content=None, notes=notes, usage=answer.usage
+        )
 
 
 async def _record(steps: StepLog, path: str, name: str, output: Any) -> None:

@@ -2,9 +2,10 @@
 
 Three settings, each with a default from its operator, and explicit files determine it.
 
-`inherit_context` passes on the parent's items (full, the relevant ones, or none); `fresh_context` asks memory
-for relevant paths, which the Handler's file access reads; `accumulate_data` is up to the operators, which add
-items for the results so far. `file_paths` are always included. An item is never sent twice.
+`inherit_context` passes on the parent's items (full, the relevant ones, or none); `fresh_context`
+asks memory for relevant paths, which the Handler's file access reads; `accumulate_data` is up to
+the operators, which add items for the results so far. `file_paths` are always included. An item is
+never sent twice.
 """
 
 from __future__ import annotations
@@ -39,12 +40,16 @@ SUBSET_CHARACTERS = 40_000
 COMMAND_TIMEOUT_S = 30.0
 MAX_SCORED_CHARACTERS = 20_000
 MIN_RELEVANCE = 0.15
-"""The share of a description's weighted words that an item must contain to be passed on by `subset`."""
+"""The share of a description's weighted words that an item must contain to be passed on by
+`subset`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPolicy:
-    """The three context settings of one task: each is the template's, else the operator's default."""
+    """The three context settings of one task: each is the template's, else the operator's
+    default.
+    """
 
     inherit_context: InheritContext
     accumulate_data: bool
@@ -52,24 +57,32 @@ class ContextPolicy:
     fresh_context: FreshContext
 
 
-SUBTASK_DEFAULT = ContextPolicy("subset", False, "notes_only", "enabled")
+SUBTASK_DEFAULT = ContextPolicy(
+    "subset", False, accumulation_format="notes_only", fresh_context="enabled"
+)
 
 
 def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
     """The template's settings, each else the default of subtasks, or of the task's operator."""
     # Every operator declares all of its defaults.
-    own, default = task.context, SUBTASK_DEFAULT if is_subtask else cast("ContextPolicy", task.default_context)
+    own = task.context
+    if is_subtask:
+        default = SUBTASK_DEFAULT
+    else:
+        default = cast("ContextPolicy", task.default_context)
     return ContextPolicy(
         own.inherit_context or default.inherit_context,
         default.accumulate_data if own.accumulate_data is None else own.accumulate_data,
-        own.accumulation_format or default.accumulation_format,
-        own.fresh_context or default.fresh_context,
+        accumulation_format=own.accumulation_format or default.accumulation_format,
+        fresh_context=own.fresh_context or default.fresh_context,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedItem(ContextItem):
-    """An image or a PDF: its content only says what it is; the file itself is attached to the message."""
+    """An image or a PDF: its content only says what it is; the file itself is attached to the
+    message.
+    """
 
     attachment: Attachment
 
@@ -96,24 +109,31 @@ async def assemble(
     config: HandlerConfig,
     authority: Authority,
 ) -> Assembled:
-    """The items that `task`, at `path`, sees. A file that cannot be read is a warning, never an error.
+    """The items that `task`, at `path`, sees. A file that cannot be read is a warning, never an
+    error.
 
-    The output of a command, the paths that memory found and the content of an MCP resource are recorded steps. Files
-    are read again in each run.
+    The output of a command, the paths that memory found and the content of an MCP resource are
+    recorded steps. Files are read again in each run.
     """
     memory = run.services.memory
     wants_fresh = policy.fresh_context == "enabled" and memory is not None
-    items = inherited if policy.inherit_context != "none" else ()
+    if policy.inherit_context != "none":
+        items = inherited
+    else:
+        items = ()
     if not items and not wants_fresh and task.file_paths is None:
         return NOTHING
-    context = _Assembly(run.services, Recorder(run.steps, path), config, authority)
+    context = _Assembly(run.services, Recorder(run.steps, path), config=config, authority=authority)
     is_subset = policy.inherit_context == "subset" and bool(items)
     found: list[str] = []
     if memory is not None and (wants_fresh or is_subset):
         found = await context.ask_memory(memory, description, "memory")
     if is_subset:
         items = relevant(
-            items, description, SUBSET_CHARACTERS, {f"file:{run.services.files.name_of(name)}" for name in found}
+            items,
+            description,
+            characters=SUBSET_CHARACTERS,
+            known={f"file:{run.services.files.name_of(name)}" for name in found},
         )
     context.items = {item.source: item for item in items}
     if task.file_paths is not None:
@@ -127,8 +147,9 @@ async def assemble(
 def relevant(
     items: Sequence[ContextItem], description: str, characters: int, known: Collection[str] = ()
 ) -> list[ContextItem]:
-    """The items that share enough words with `description`, or whose source is `known` to be relevant; best
-    first, as many as fit in `characters`."""
+    """The items that share enough words with `description`, or whose source is `known` to be
+    relevant; best first, as many as fit in `characters`.
+    """
     terms = query_terms(description)
     most = sum(term.weight for term in terms)
     scored: list[tuple[float, int, ContextItem]] = []
@@ -147,14 +168,19 @@ def relevant(
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Records lookups outside a task as steps, so that a resumed run sees the same results as the first one."""
+    """Records lookups outside a task as steps, so that a resumed run sees the same results as the
+    first one.
+    """
 
     steps: StepLog
     path: str
 
-    async def step(self, segment: str, name: str, args: Any, look: Callable[[], Awaitable[Any]]) -> Any:
+    async def step(
+        self, segment: str, name: str, args: Any, look: Callable[[], Awaitable[Any]]
+    ) -> Any:
         """The recorded output of this step, else what `look` returns."""
-        path, steps = join(self.path, segment), self.steps
+        path = join(self.path, segment)
+        steps = self.steps
         fingerprint = steps.fingerprint(args)
         recorded = steps.recorded(path, "context", fingerprint, args)
         if recorded is not None:
@@ -164,7 +190,9 @@ class Recorder:
         try:
             output = await look()
         except BaseException as error:
-            steps.abort(number, None, time.perf_counter() - started, f"{type(error).__name__}: {error}")
+            steps.abort(
+                number, None, time.perf_counter() - started, f"{type(error).__name__}: {error}"
+            )
             raise
         await steps.succeed(number, output, time.perf_counter() - started)
         return output
@@ -195,7 +223,8 @@ class _Assembly:
             names = await self._run_command(texts, file_paths.shell)
         else:
             names = await self._find_described(texts[0])
-        is_granted, files = self.authority.grants_all(file_paths), self.services.files
+        is_granted = self.authority.grants_all(file_paths)
+        files = self.services.files
         for name in names:
             if not is_granted and self.authority.reading(name, files) != "allow":
                 self._warn(f"{name} was not read: the task that started this one may not read it")
@@ -222,17 +251,22 @@ class _Assembly:
         if self.services.memory is None:
             self._warn("a description of files needs a memory, but the evaluator has none")
             return []
-        found = await self.ask_memory(self.services.memory, description, "file_paths")
+        found = await self.ask_memory(self.services.memory, description, segment="file_paths")
         if not found:
             self._warn(f"memory knows no path for {description!r}")
         return found
 
     async def ask_memory(self, memory: Memory, description: str, segment: str) -> list[str]:
-        """The paths that `memory` finds. Raises: ContextError, whatever a memory raises; that is its cause."""
+        """The paths that `memory` finds. Raises: ContextError, whatever a memory raises; that is
+        its cause.
+        """
 
         async def look() -> list[str]:
             try:
-                return [found.path for found in await memory.get_relevant_context_for(description, MAX_FRESH)]
+                return [
+                    found.path
+                    for found in await memory.get_relevant_context_for(description, MAX_FRESH)
+                ]
             except Exception as error:
                 raise ContextError(f"memory failed: {type(error).__name__}: {error}") from error
 
@@ -247,13 +281,21 @@ class _Assembly:
         async def look() -> dict[str, Any]:
             try:
                 result = await run_script(
-                    argv[0] if shell else argv, stdin=None, timeout_s=COMMAND_TIMEOUT_S, cwd=self.services.root,
-                    memory_bytes=self.config.script_memory_bytes, sandbox=self.config.sandbox,
-                )  # fmt: skip
+                    argv[0] if shell else argv,
+                    stdin=None,
+                    timeout_s=COMMAND_TIMEOUT_S,
+                    cwd=self.services.root,
+                    memory_bytes=self.config.script_memory_bytes,
+                    sandbox=self.config.sandbox,
+                )
             except ToolError as error:
                 _raise_machine_error(error)
                 return {"error": str(error)}
-            return {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr[:200]}
+            return {
+                "exit_code": result.exit_code,
+                "stdout": result.stdout,
+                "stderr": result.stderr[:200],
+            }
 
         args: dict[str, Any] = {"argv": argv, "shell": True} if shell else {"argv": argv}
         ended = await self.recorder.step("file_paths", argv[0][:60] or "command", args, look)
@@ -285,7 +327,9 @@ class _Assembly:
                 _raise_machine_error(error)
                 return {"error": str(error)}
 
-        found = await self.recorder.step(f"resource[{path}]", path[:60], {"server": server.name, "uri": uri}, look)
+        found = await self.recorder.step(
+            f"resource[{path}]", path[:60], {"server": server.name, "uri": uri}, look
+        )
         if "error" in found:
             self._warn(found["error"])
         else:
@@ -294,7 +338,8 @@ class _Assembly:
     async def _task_list(self, path: str) -> bytes | None:
         """The text of the task list at `path`; None for other files.
 
-        The tools of a task cannot access the folder of task files, but a template may be given a task list to read.
+        The tools of a task cannot access the folder of task files, but a template may be given a
+        task list to read.
         """
         store = self.services.store
         if store is None:
@@ -302,12 +347,16 @@ class _Assembly:
         lists = TaskLists(store.root)
         name = lists.name_at(self.services.root / path) or lists.name_at(Path(path))
         try:
-            return None if name is None else (await in_thread(lambda: lists.read(name))).content.encode()
+            if name is None:
+                return None
+            return (await in_thread(lambda: lists.read(name))).content.encode()
         except RecordError as error:
             raise ToolError(str(error)) from error
 
     async def read_file(self, path: str, *, attach: bool) -> None:
-        """Adds a file's text, or, if `attach`, the image or PDF itself. A file is added once, however it is spelled."""
+        """Adds a file's text, or, if `attach`, the image or PDF itself. A file is added once,
+        however it is spelled.
+        """
         source = f"file:{self.services.files.name_of(path)}"
         if source in self.items:
             return
@@ -321,16 +370,23 @@ class _Assembly:
             _raise_machine_error(error)
             self.warnings.append(f"{path} was not read: {error}")
             return
-        problem = size_problem(data, media_type) if attach else "only file_paths attaches images and PDFs"
+        if attach:
+            problem = size_problem(data, media_type)
+        else:
+            problem = "only file_paths attaches images and PDFs"
         if problem is not None:
             self.warnings.append(f"{path} was not attached: {problem}")
             return
         label = f"[{media_type}, {len(data):,} bytes]"
-        self.items[source] = AttachedItem(source, label, Attachment(media_type, data, path))
+        self.items[source] = AttachedItem(
+            source, label, attachment=Attachment(media_type, data, source=path)
+        )
 
 
 def _raise_machine_error(error: ToolError) -> None:
-    """Raises: MachineError, if this machine's own trouble is the cause: the model must not answer without the file."""
+    """Raises: MachineError, if this machine's own trouble is the cause: the model must not answer
+    without the file.
+    """
     if (trouble := machine_error(error)) is not None:
         raise trouble from error
 
@@ -341,6 +397,8 @@ def attachments_of(items: Sequence[ContextItem]) -> tuple[Attachment, ...]:
 
 
 def format_items(items: Sequence[ContextItem]) -> str:
-    """The items as text, each with its source. Attached files add no text: a benchmark's prompt is its author's."""
+    """The items as text, each with its source. Attached files add no text: a benchmark's prompt is
+    its author's.
+    """
     texts = (item for item in items if not isinstance(item, AttachedItem))
     return "\n\n".join(block("context", item.content, source=item.source) for item in texts)

@@ -10,11 +10,15 @@ from evaluator.output import parse_output
 
 
 def evaluation_of(outcome: Outcome) -> tuple[dict[str, Any], bool]:
-    """`success`, `feedback`, `details` of an evaluator's answer, and whether it says `success` at all.
+    """`success`, `feedback`, `details` of an evaluator's answer, and whether it says `success` at
+    all.
 
     Only a true `success` is success.
     """
-    value = outcome.parsed_data if isinstance(outcome, TaskResult) else None
+    if isinstance(outcome, TaskResult):
+        value = outcome.parsed_data
+    else:
+        value = None
     if not isinstance(value, Mapping):
         value = parse_output(outcome.content, "json").value
     if not isinstance(value, Mapping):

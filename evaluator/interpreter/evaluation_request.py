@@ -1,8 +1,9 @@
 """The tool `evaluation_request`: a director requests an evaluation by criteria of its choice.
 
-The evaluation is a subtask like any other, in its own Handler with its own task file. It is matched to a template of
-the subtype `evaluator` that takes `criteria` and `target`; without one, a standard prompt is used. The answer always
-has `success`, `feedback` and `details`; an answer without `success` counts as not successful.
+The evaluation is a subtask like any other, in its own Handler with its own task file. It is matched
+to a template of the subtype `evaluator` that takes `criteria` and `target`; without one, a standard
+prompt is used. The answer always has `success`, `feedback` and `details`; an answer without
+`success` counts as not successful.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ SUBTYPE = "evaluator"
 PARAMETERS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "type": {"type": "string", "minLength": 1, "description": "What kind of evaluation, e.g. correctness."},
+        "type": {
+            "type": "string",
+            "minLength": 1,
+            "description": "What kind of evaluation, e.g. correctness.",
+        },
         "criteria": {
             "anyOf": [
                 {"type": "string", "minLength": 1},
@@ -38,11 +43,14 @@ PARAMETERS: Mapping[str, Any] = {
     "required": ["type", "criteria", "target"],
     "additionalProperties": False,
 }
-_OUTPUT = OutputFormat("json", "object", Span("<evaluation>", 1, 1))
+_OUTPUT = OutputFormat("json", "object", span=Span("<evaluation>", 1, column=1))
 _INSTRUCTIONS = (
-    "Evaluate the target below by these criteria, strictly, and by nothing else.\n\nKind of evaluation:\n{{ type }}\n\n"
-    "Criteria:\n{{ criteria }}\n\nTarget:\n{{ target }}\n\nAnswer with a JSON object: `success` (true only if all "
-    "criteria hold), `feedback` (what to change, in words), `details` (what was found for each criterion)."
+    "Evaluate the target below by these criteria, strictly, and by nothing else.\n\nKind of "
+    "evaluation:\n{{ type }}\n\n"
+    "Criteria:\n{{ criteria }}\n\nTarget:\n{{ target }}\n\nAnswer with a JSON object: `success` "
+    "(true only if all "
+    "criteria hold), `feedback` (what to change, in words), `details` (what was found for each "
+    "criterion)."
 )
 
 
@@ -53,19 +61,33 @@ def evaluation_tool(spawner: Spawner) -> Tool:
         request = _request(arguments)
         outcome = await spawner.spawn(request, context)
         if isinstance(outcome, TaskError) and outcome.type != "INVALID_OUTPUT":
-            raise ToolError(json.dumps(subtask_failure(outcome, request, spawner.run.depth + 1), ensure_ascii=False))
+            raise ToolError(
+                json.dumps(
+                    subtask_failure(outcome, request, depth=spawner.run.depth + 1),
+                    ensure_ascii=False,
+                )
+            )
         evaluation, _ = evaluation_of(outcome)
         return json.dumps(evaluation, ensure_ascii=False)
 
-    text = "Asks a fresh session to evaluate something by your criteria; returns success, feedback and details."
-    return Tool(ToolSpec(EVALUATION_REQUEST, text, PARAMETERS), ask, kind="subtask")
+    text = (
+        "Asks a fresh session to evaluate something by your criteria; returns success, "
+        "feedback and details."
+    )
+    return Tool(ToolSpec(EVALUATION_REQUEST, text, parameters=PARAMETERS), ask, kind="subtask")
 
 
 def _request(arguments: Mapping[str, Any]) -> SubtaskRequest:
     criteria = arguments["criteria"]
-    listed = criteria if isinstance(criteria, str) else "\n".join(f"- {one}" for one in cast("list[str]", criteria))
+    if isinstance(criteria, str):
+        listed = criteria
+    else:
+        listed = "\n".join(f"- {one}" for one in cast("list[str]", criteria))
     inputs = {"type": arguments["type"], "criteria": listed, "target": arguments["target"]}
     return SubtaskRequest(
-        f"Evaluate the {arguments['type']} of a result by given criteria", inputs, subtype=SUBTYPE,
-        instructions=Text(_INSTRUCTIONS, Span("<evaluation>", 1, 1)), output=_OUTPUT,
-    )  # fmt: skip
+        f"Evaluate the {arguments['type']} of a result by given criteria",
+        inputs,
+        subtype=SUBTYPE,
+        instructions=Text(_INSTRUCTIONS, Span("<evaluation>", 1, column=1)),
+        output=_OUTPUT,
+    )

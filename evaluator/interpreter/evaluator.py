@@ -1,10 +1,20 @@
-"""The Evaluator: takes a request, a template's name or a node, and returns a TaskResult or a TaskError."""
+"""The Evaluator: takes a request, a template's name or a node, and returns a TaskResult or a
+TaskError.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +43,14 @@ from evaluator.interpreter.evaluator_arguments import (
     log_notice,
 )
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, EventCallback, OnBegin, RunOptions, Services, Shots
+from evaluator.interpreter.frame import (
+    DEFAULT_MAX_DEPTH,
+    EventCallback,
+    OnBegin,
+    RunOptions,
+    Services,
+    Shots,
+)
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
@@ -75,46 +92,57 @@ class Evaluator:
     >>> evaluator.evaluate_sync("sentiment", {}).reason  # a failure is a value; unwrap() raises it
     'input_validation_failure'
 
-    Most used: `evaluate` and `evaluate_sync` run one task, `evaluate_batch` many, `library.match` finds templates for a
-    request, `render` shows what a model would see, `chat` talks with it, `resume` and `replay` read task files. For
-    scored batches see `run_batch`. `close`, or `with Evaluator() as evaluator:`, ends its connections.
+    Most used: `evaluate` and `evaluate_sync` run one task, `evaluate_batch` many, `library.match`
+    finds templates for a request, `render` shows what a model would see, `chat` talks with it,
+    `resume` and `replay` read task files. For scored batches see `run_batch`. `close`, or `with
+    Evaluator() as evaluator:`, ends its connections.
 
     What runs:
 
-    - library: the templates, or a folder of them (default: `templates/` here, then the shipped ones).
+    - library: the templates, or a folder of them (default: `templates/` here, then the shipped
+      ones).
     - handler: a profile or its name (default: `default`).
     - profiles: handler profiles by name (default: `handlers/` here, then the shipped ones).
-    - model: used for every task, whatever templates and profiles name, except tasks whose role has a model.
-    - model_roles: the model of each role, such as `grader`; first those given here, then those of the profile.
+    - model: used for every task, whatever templates and profiles name, except tasks whose role has
+      a model.
+    - model_roles: the model of each role, such as `grader`; first those given here, then those of
+      the profile.
     - backend: answers every model call itself (a simulated or replaying one, or your own).
     - tools: further tools that templates may name.
 
     What it may do:
 
-    - roots: the folders that tasks may read, the first one also where scripts run (default: the current folder).
-    - sandbox: where scripts run, such as "bubblewrap", "none" or "docker:IMAGE", whatever profiles and templates say.
-    - trust: the profiles in `handlers/` here may name hosts, keys and commands; otherwise only those that the user
-      has allowed, see docs/explanation/security.md. Profiles that are passed need no permission. `trust` also
-      allows `resume` to run the XML that a task file of another user or machine records.
+    - roots: the folders that tasks may read, the first one also where scripts run (default: the
+      current folder).
+    - sandbox: where scripts run, such as "bubblewrap", "none" or "docker:IMAGE", whatever profiles
+      and templates say.
+    - trust: the profiles in `handlers/` here may name hosts, keys and commands; otherwise only
+      those that the user has allowed, see docs/explanation/security.md. Profiles that are passed
+      need no permission. `trust` also allows `resume` to run the XML that a task file of another
+      user or machine records.
     - max_depth: levels of subtasks.
-    - reparse: a task that ran out of turns, context or output may be decomposed, once, where its template allows it.
+    - reparse: a task that ran out of turns, context or output may be decomposed, once, where its
+      template allows it.
     - asker: answers questions to the user.
-    - background: such as `evaluator.background.BackgroundTools`: with it, models may start tasks in the background.
+    - background: such as `evaluator.background.BackgroundTools`: with it, models may start tasks in
+      the background.
 
     What it keeps:
 
     - tasks_dir: the folder of task files (default `tasks`; None records nothing).
-    - sync: what survives a loss of power: "off" only what the system has already written to disk, "task" every ended
-      task, "step" every step. A killed process loses nothing in any mode.
+    - sync: what survives a loss of power: "off" only what the system has already written to disk,
+      "task" every ended task, "step" every step. A killed process loses nothing in any mode.
     - cache: a response cache, or the file of one: responses that are reused, see `models.cache`.
     - memory: answers `fresh_context`.
 
     What it reports:
 
     - notice: gets each line for the user (default: the log, see `evaluator.errors.logs`).
-    - tracer: an OpenTelemetry tracer, or True for the global provider's; see docs/howto/trace-runs.md.
+    - tracer: an OpenTelemetry tracer, or True for the global provider's; see
+      docs/howto/trace-runs.md.
 
-    Raises: ConfigurationError, if the profile cannot be read, is unknown or not allowed, or a root is not a folder.
+    Raises: ConfigurationError, if the profile cannot be read, is unknown or not allowed, or a root
+    is not a folder.
     """
 
     def __init__(
@@ -142,21 +170,54 @@ class Evaluator:
         background: BackgroundService | None = None,
     ) -> None:
         check_arguments(locals())
-        profiles = load_profiles(trust=trust) if profiles is None else profiles
-        default = handler if isinstance(handler, HandlerConfig) else profile_named(profiles, handler or "default")
+        if profiles is None:
+            profiles = load_profiles(trust=trust)
+        else:
+            profiles = profiles
+        if isinstance(handler, HandlerConfig):
+            default = handler
+        else:
+            default = profile_named(profiles, handler or "default")
         notice = notice or log_notice
-        if isinstance(profiles, Profiles) and default.name in profiles.replacing and default is profiles[default.name]:
-            notice(f"the profile {default.name!r} is that of {profiles.replacing[default.name]}, not the shipped one")
-        folders = tuple(os.path.abspath(root) for root in given_roots(roots) or default.roots or [Path.cwd()])
+        if (
+            isinstance(profiles, Profiles)
+            and default.name in profiles.replacing
+            and default is profiles[default.name]
+        ):
+            notice(
+                f"the profile {default.name!r} is that of {profiles.replacing[default.name]}, not "
+                "the shipped one"
+            )
+        folders = tuple(
+            os.path.abspath(root) for root in given_roots(roots) or default.roots or [Path.cwd()]
+        )
         if not isinstance(library, TemplateLibrary):
             library = TemplateLibrary.load(*([] if library is None else [library]))
         self.init_args = EvaluatorArguments(
-            library, handler, model, dict(model_roles or {}), backend, memory, given_tools(tools), folders, asker,
-            max_depth, reparse, sync, profiles, Sandbox.parse(sandbox) if isinstance(sandbox, str) else sandbox,
-            background,
-        )  # fmt: skip
+            library,
+            handler,
+            model=model,
+            model_roles=dict(model_roles or {}),
+            backend=backend,
+            memory=memory,
+            tools=given_tools(tools),
+            roots=folders,
+            asker=asker,
+            max_depth=max_depth,
+            reparse=reparse,
+            sync=sync,
+            profiles=profiles,
+            sandbox=Sandbox.parse(sandbox) if isinstance(sandbox, str) else sandbox,
+            background=background,
+        )
         self.services = _make_services(
-            self.init_args, default, tasks_dir=tasks_dir, cache=cache, notice=notice, trust=trust, tracer=tracer
+            self.init_args,
+            default,
+            tasks_dir=tasks_dir,
+            cache=cache,
+            notice=notice,
+            trust=trust,
+            tracer=tracer,
         )
         self._reports_interrupted = True
 
@@ -164,7 +225,8 @@ class Evaluator:
     def _of(cls, init_args: EvaluatorArguments, services: Services) -> Self:
         """Makes an Evaluator of these parts. It does not report interrupted runs."""
         evaluator = cls.__new__(cls)
-        evaluator.init_args, evaluator.services = init_args, services
+        evaluator.init_args = init_args
+        evaluator.services = services
         evaluator._reports_interrupted = False
         return evaluator
 
@@ -175,13 +237,17 @@ class Evaluator:
         cache: ResponseCache | str | Path | None = None,
         denied: Iterable[Path] = (),
     ) -> Self:
-        """A copy of this Evaluator whose calls pass through `limiter`, with task files in `tasks_dir`.
+        """A copy of this Evaluator whose calls pass through `limiter`, with task files in
+        `tasks_dir`.
 
-        `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`. Closing either
-        evaluator closes the connections of both.
+        `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`.
+        Closing either evaluator closes the connections of both.
         """
         services = self.services
-        cache = services.cache if cache is None else given_cache(cache, services.notice)
+        if cache is None:
+            cache = services.cache
+        else:
+            cache = given_cache(cache, services.notice)
         services = replace(
             services,
             chooser=services.chooser.with_limiter(limiter, cache),
@@ -193,13 +259,20 @@ class Evaluator:
         return self._of(self.init_args, services)
 
     def with_sandbox(self, sandbox: Sandbox) -> Self:
-        """A copy of this Evaluator whose scripts run in `sandbox`. Closing either closes the connections of both."""
-        return self._of(replace(self.init_args, sandbox=sandbox), replace(self.services, sandbox=sandbox))
+        """A copy of this Evaluator whose scripts run in `sandbox`. Closing either closes the
+        connections of both.
+        """
+        return self._of(
+            replace(self.init_args, sandbox=sandbox), replace(self.services, sandbox=sandbox)
+        )
 
     def without_files(self, denied: Iterable[Path]) -> Self:
-        """A copy of this Evaluator whose file tools cannot access the paths in `denied`. Closing either closes the
-        connections of both."""
-        return self._of(self.init_args, replace(self.services, files=self.services.files.without(denied)))
+        """A copy of this Evaluator whose file tools cannot access the paths in `denied`. Closing
+        either closes the connections of both.
+        """
+        return self._of(
+            self.init_args, replace(self.services, files=self.services.files.without(denied))
+        )
 
     async def check_sandboxes(self, runs: Iterable[tuple[str, str | None]]) -> None:
         """Tries the sandboxes that runs of these templates, each with a profile or None, need.
@@ -208,12 +281,18 @@ class Evaluator:
         """
         services = self.services
         for template, handler in runs:
-            for sandbox in needed_sandboxes(services, services.library.get(template).node, handler or self._profile):
+            for sandbox in needed_sandboxes(
+                services, services.library.get(template).node, handler=handler or self._profile
+            ):
                 await services.sandbox_trials.check(sandbox, services.root)
 
     def without_network(self) -> Self:
-        """A copy of this Evaluator that contacts no server to choose a model, for plans that are not run."""
-        return self._of(self.init_args, replace(self.services, chooser=self.services.chooser.without_network()))
+        """A copy of this Evaluator that contacts no server to choose a model, for plans that are
+        not run.
+        """
+        return self._of(
+            self.init_args, replace(self.services, chooser=self.services.chooser.without_network())
+        )
 
     @property
     def library(self) -> TemplateLibrary:
@@ -260,19 +339,20 @@ class Evaluator:
     ) -> Outcome:
         """Evaluates a template's name, a request in words, a task as XML text, or a node.
 
-        XML is repaired where its meaning is clear, with a warning in the notes; with `<manual_xml>true</manual_xml>` it
-        is taken as it is.
+        XML is repaired where its meaning is clear, with a warning in the notes; with
+        `<manual_xml>true</manual_xml>` it is taken as it is.
 
-        Words are matched to the atomic templates; the best is used if it fits well enough. Inputs that it needs
-        and `inputs` lacks are extracted from the words by the model, as a recorded step, or, with
-        `ask_model` False, are an error that lists them. A node is evaluated as it is; an atomic node that
-        has neither name nor instructions is a request, matched like words. `model` and `handler` (a profile's name)
-        replace the evaluator's; `model_roles` are added to it and come first. `target` is the answer that a
-        simulated model gives. `epoch`, from 1, distinguishes repetitions for the cache. `labels` are written into the
-        task file's header. `shots` are few-shot examples, each the inputs and the answer of an earlier turn of an
-        atomic task. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps start;
-        `on_message` `(path, message)` each message of a conversation with a model; `on_begin` the id of the task file
-        as soon as there is one.
+        Words are matched to the atomic templates; the best is used if it fits well enough. Inputs
+        that it needs and `inputs` lacks are extracted from the words by the model, as a recorded
+        step, or, with `ask_model` False, are an error that lists them. A node is evaluated as it
+        is; an atomic node that has neither name nor instructions is a request, matched like words.
+        `model` and `handler` (a profile's name) replace the evaluator's; `model_roles` are added to
+        it and come first. `target` is the answer that a simulated model gives. `epoch`, from 1,
+        distinguishes repetitions for the cache. `labels` are written into the task file's header.
+        `shots` are few-shot examples, each the inputs and the answer of an earlier turn of an
+        atomic task. `on_text` receives text as it streams in; `on_event` `(path, what)` as steps
+        start; `on_message` `(path, message)` each message of a conversation with a model;
+        `on_begin` the id of the task file as soon as there is one.
 
         Returns: a TaskResult, or a TaskError for every way of failing. Raises only cancellation and
         UsageError, for arguments of the wrong Python type.
@@ -282,11 +362,22 @@ class Evaluator:
             raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
         self._report_interrupted()
         options = RunOptions(
-            model or self.model, handler or self._profile, {**self.model_roles, **(model_roles or {})}, target, epoch,
-            ask_model, labels, given_shots(shots), on_text, on_event, on_message,
-            on_begin,
-        )  # fmt: skip
-        return await self._run(partial(spec_of, self.library, request, ask_model=ask_model), inputs, options)
+            model or self.model,
+            handler or self._profile,
+            model_roles={**self.model_roles, **(model_roles or {})},
+            target=target,
+            epoch=epoch,
+            ask_model=ask_model,
+            labels=labels,
+            shots=given_shots(shots),
+            on_text=on_text,
+            on_event=on_event,
+            on_message=on_message,
+            on_begin=on_begin,
+        )
+        return await self._run(
+            partial(spec_of, self.library, request, ask_model=ask_model), inputs, options=options
+        )
 
     async def evaluate_words(
         self,
@@ -298,13 +389,15 @@ class Evaluator:
     ) -> Outcome:
         """Evaluates a request in words, whatever they look like, with the template of this name.
 
-        Inputs that the template needs and `inputs` lacks are extracted from the words by the model. `labels` and the
-        result are as for `evaluate`.
+        Inputs that the template needs and `inputs` lacks are extracted from the words by the model.
+        `labels` and the result are as for `evaluate`.
         """
         check_types(words, inputs)
         self._report_interrupted()
         options = replace(self._options, labels=labels)
-        return await self._run(partial(spec_of_words, self.library, words, template), inputs, options)
+        return await self._run(
+            partial(spec_of_words, self.library, words, template), inputs, options=options
+        )
 
     async def _run(
         self,
@@ -319,16 +412,18 @@ class Evaluator:
             self.services.mcp.check(self.services.profile(options.handler).mcp)
         except Exception as error:
             return to_task_error(error)
-        return await record_run(self.services, spec, options)
+        return await record_run(self.services, spec, options=options)
 
     @property
     def _profile(self) -> str | None:
-        return None if self.init_args.handler is None else self.services.default_profile.name
+        if self.init_args.handler is None:
+            return None
+        return self.services.default_profile.name
 
     @property
     def _options(self) -> RunOptions:
         """The default options of a run."""
-        return RunOptions(self.model, self._profile, self.model_roles)
+        return RunOptions(self.model, self._profile, model_roles=self.model_roles)
 
     async def resume(
         self,
@@ -341,19 +436,23 @@ class Evaluator:
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
     ) -> Outcome:
-        """Resumes a run that was interrupted, aborted or failed, without repeating what its task file records.
+        """Resumes a run that was interrupted, aborted or failed, without repeating what its task
+        file records.
 
-        The results of completed steps are taken from the record; calls that were in flight are made again. A tool
-        call or script with a side effect that was begun and has no recorded end is asked about through the
-        evaluator's `asker`; `unfinished` decides instead: "repeat" it, "tell" the model that its end is
-        not known, or "stop". `inputs` are those that the record lacks because they are secret; `shots` the few-shot
-        examples of the run, needed where they hold a secret.
+        The results of completed steps are taken from the record; calls that were in flight are made
+        again. A tool call or script with a side effect that was begun and has no recorded end is
+        asked about through the evaluator's `asker`; `unfinished` decides instead: "repeat" it,
+        "tell" the model that its end is not known, or "stop". `inputs` are those that the record
+        lacks because they are secret; `shots` the few-shot examples of the run, needed where they
+        hold a secret.
 
-        Where a template, a file that the task reads, or the model has changed, the run stops at the first
-        step that differs, and does not run it; `allow_changed` continues with the current version.
+        Where a template, a file that the task reads, or the model has changed, the run stops at the
+        first step that differs, and does not run it; `allow_changed` continues with the current
+        version.
 
-        Returns: the outcome, with `notes["resumed"]`; for a completed run the recorded one. A TaskError too where
-        the run cannot be resumed: its cause is a RecordError (TaskBusy, StepChanged, StepUnfinished, …).
+        Returns: the outcome, with `notes["resumed"]`; for a completed run the recorded one. A
+        TaskError too where the run cannot be resumed: its cause is a RecordError (TaskBusy,
+        StepChanged, StepUnfinished, …).
         Raises: UsageError, for arguments of the wrong Python type.
         """
         if unfinished not in ON_UNFINISHED:
@@ -363,22 +462,35 @@ class Evaluator:
         callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=given_shots(shots))
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
-            return await resume(self.services, task_id, values, unfinished, allow_changed, callbacks)
+            return await resume(
+                self.services,
+                task_id,
+                inputs=values,
+                unfinished=unfinished,
+                allow_changed=allow_changed,
+                callbacks=callbacks,
+            )
         except Exception as error:
             number = TaskId(task_id) if type(task_id) is int else None
             return replace(to_task_error(error), task_id=number)
 
     async def replay(self, task: int | str | Path, *, template_changes: bool = False) -> Replay:
-        """Evaluates a recorded run again from its record alone: no call is made, no tool run, nothing written.
+        """Evaluates a recorded run again from its record alone: no call is made, no tool run,
+        nothing written.
 
-        Stops at the first step that differs from the record. With `template_changes` it continues past steps whose
-        content has changed, with the recorded answers, and reports what the model would now see differently.
+        Stops at the first step that differs from the record. With `template_changes` it continues
+        past steps whose content has changed, with the recorded answers, and reports what the model
+        would now see differently.
 
-        Raises: RecordError, if there is no such task or it cannot be read; UsageError or TemplateError, if its
-        template is missing.
+        Raises: RecordError, if there is no such task or it cannot be read; UsageError or
+        TemplateError, if its template is missing.
         """
         check_flag("template_changes", template_changes)
-        return await replay(self.services, Path(task) if isinstance(task, str) else task, template_changes)
+        return await replay(
+            self.services,
+            Path(task) if isinstance(task, str) else task,
+            past_changes=template_changes,
+        )
 
     async def compile(
         self,
@@ -389,18 +501,25 @@ class Evaluator:
         model: str | None = None,
         handler: str | None = None,
     ) -> CompiledTask:
-        """Has a model write the task that `words` describe as XML, and checks it; nothing of it is run.
+        """Has a model write the task that `words` describe as XML, and checks it; nothing of it is
+        run.
 
-        Scripts and commands are refused unless `allow_scripts`, tools except those in `allow_tools`. The call is a
-        recorded run. `evaluate(task.node, …)` runs the result.
+        Scripts and commands are refused unless `allow_scripts`, tools except those in
+        `allow_tools`. The call is a recorded run. `evaluate(task.node, …)` runs the result.
 
         Raises: UsageError, if `words` is blank.
         """
         from evaluator.interpreter.compile import compile_task
 
-        options = replace(self._options, model=model or self.model, handler=handler or self._profile)
+        options = replace(
+            self._options, model=model or self.model, handler=handler or self._profile
+        )
         return await compile_task(
-            self.services, words, allow_scripts=allow_scripts, allow_tools=allow_tools, options=options
+            self.services,
+            words,
+            allow_scripts=allow_scripts,
+            allow_tools=allow_tools,
+            options=options,
         )
 
     async def chat(
@@ -418,9 +537,10 @@ class Evaluator:
 
         The profile's limits hold for each query. Memory adds context that is relevant to a query.
 
-        `ask` gives the next query, None to end; `show` gets each reply. `on_start` gets the session, whose
-        `cancel_answer` cancels the answer in progress. `on_text`, `on_message` and `on_begin` are as for
-        `evaluate`. `resume` continues the session of a task file and first shows its recorded replies.
+        `ask` gives the next query, None to end; `show` gets each reply. `on_start` gets the
+        session, whose `cancel_answer` cancels the answer in progress. `on_text`, `on_message` and
+        `on_begin` are as for `evaluate`. `resume` continues the session of a task file and first
+        shows its recorded replies.
 
         Returns: the outcome of the session; its content is the last answer.
         """
@@ -431,16 +551,19 @@ class Evaluator:
             callbacks = RunOptions(on_text=on_text, on_message=on_message, on_begin=on_begin)
             if resume is not None:
                 return await session.resume(self.services, resume, callbacks)
-            options = replace(self._options, on_text=on_text, on_message=on_message, on_begin=on_begin)
+            options = replace(
+                self._options, on_text=on_text, on_message=on_message, on_begin=on_begin
+            )
             return await session.start(self.services, options)
         except Exception as error:
             return to_task_error(error)
 
     def interrupted(self) -> list[TaskSummary]:
-        """Interrupted runs, newest first: they have no end, and their process is gone. `resume` continues one.
+        """Interrupted runs, newest first: they have no end, and their process is gone. `resume`
+        continues one.
 
-        Leaves out subtasks, which are resumed with the run that asked for them, and files that end inside their
-        header, where nothing was done.
+        Leaves out subtasks, which are resumed with the run that asked for them, and files that end
+        inside their header, where nothing was done.
         """
         store = self.services.store
         found = () if store is None else store.interrupted()
@@ -464,7 +587,9 @@ class Evaluator:
             )
 
     evaluate_sync = sync_form(
-        evaluate, "`evaluate` for code that is not async; works inside a running event loop too (a notebook's)."
+        evaluate,
+        "`evaluate` for code that is not async; works inside a running event loop too (a "
+        "notebook's).",
     )
     resume_sync = sync_form(resume, "`resume` for code that is not async.")
     replay_sync = sync_form(replay, "`replay` for code that is not async.")
@@ -474,14 +599,18 @@ class Evaluator:
     ) -> tuple[Outcome, list[Preview]]:
         """Shows what the model would see for `request`, without a call, a script or a task file.
 
-        Returns: the outcome (a TaskError where something cannot be resolved) and each request in order. Only
-        the first is exact: later requests follow simulated answers.
+        Returns: the outcome (a TaskError where something cannot be resolved) and each request in
+        order. Only the first is exact: later requests follow simulated answers.
         """
         from evaluator.interpreter.preview import PreviewBackend
 
         backend = PreviewBackend()
-        services = replace(self.services, chooser=ModelChooser(backend=backend), store=None, dry_run=True)
-        outcome = self._of(replace(self.init_args, model=None), services).evaluate_sync(request, inputs)
+        services = replace(
+            self.services, chooser=ModelChooser(backend=backend), store=None, dry_run=True
+        )
+        outcome = self._of(replace(self.init_args, model=None), services).evaluate_sync(
+            request, inputs
+        )
         return outcome, backend.seen
 
     def evaluate_batch(
@@ -494,11 +623,13 @@ class Evaluator:
     ) -> AsyncGenerator[Outcome, None]:
         """Evaluates `name` with each row as its inputs; results come in the order of the rows.
 
-        At most `concurrency` evaluations run at once and at most four times as many results wait for an
-        earlier one, so memory does not grow with the number of rows. A row that fails is a TaskError in its
-        place; none is dropped. `options` are those of `evaluate`. Closing the iterator cancels running evaluations.
+        At most `concurrency` evaluations run at once and at most four times as many results wait
+        for an earlier one, so memory does not grow with the number of rows. A row that fails is a
+        TaskError in its place; none is dropped. `options` are those of `evaluate`. Closing the
+        iterator cancels running evaluations.
 
-        Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes those.
+        Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes
+        those.
         """
         if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"concurrency is {concurrency!r}, expected 1 or more")
@@ -511,10 +642,12 @@ class Evaluator:
                 )
             return await self.evaluate(name, row, **options)
 
-        return evaluate_rows(evaluate_row, rows, concurrency)
+        return evaluate_rows(evaluate_row, rows, concurrency=concurrency)
 
     async def aclose(self) -> None:
-        """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again afterwards."""
+        """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again
+        afterwards.
+        """
         await self.services.chooser.aclose()
         await self.services.mcp.aclose()
         if self.cache is not None:
@@ -537,7 +670,10 @@ class Evaluator:
         run_sync(self.aclose())
 
     def __repr__(self) -> str:
-        return f"Evaluator({len(self.library.templates)} templates, handler={self.services.default_profile.name!r})"
+        return (
+            f"Evaluator({len(self.library.templates)} templates, "
+            f"handler={self.services.default_profile.name!r})"
+        )
 
 
 def _make_services(
@@ -551,9 +687,14 @@ def _make_services(
     tracer: trace.Tracer | Literal[True] | None,
 ) -> Services:
     """The services of this process, for arguments that other processes may share."""
-    secrets = {name for profile in (default, *init_args.profiles.values()) for name in profile.secret_variables()}
+    secrets = {
+        name
+        for profile in (default, *init_args.profiles.values())
+        for name in profile.secret_variables()
+    }
     redactor = Redactor.from_environment(also=secrets)
-    root, cache = Path(init_args.roots[0]), given_cache(cache, notice)
+    root = Path(init_args.roots[0])
+    cache = given_cache(cache, notice)
     opened_tracer = UNTRACED
     if tracer is not None:
         from evaluator.handler.otel import open_tracer
@@ -569,7 +710,9 @@ def _make_services(
         root=root,
         asker=init_args.asker,
         memory=init_args.memory,
-        store=None if tasks_dir is None else TaskStore(tasks_dir, redactor=redactor, sync=init_args.sync),
+        store=None
+        if tasks_dir is None
+        else TaskStore(tasks_dir, redactor=redactor, sync=init_args.sync),
         mcp=McpConnections(root, notice=notice),
         evaluate=evaluate_node,
         redactor=redactor,

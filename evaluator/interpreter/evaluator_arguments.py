@@ -1,4 +1,6 @@
-"""The arguments of an Evaluator: what another process needs to make an equal one, and their checks."""
+"""The arguments of an Evaluator: what another process needs to make an equal one, and their
+checks.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorArguments:
-    """The arguments with which another process can make an equal Evaluator; library and profiles are loaded.
+    """The arguments with which another process can make an equal Evaluator; library and profiles
+    are loaded.
 
-    `tasks_dir`, `cache`, `notice` and `tracer` are not among them: each process has its own. Neither is
+    `tasks_dir`, `cache`, `notice` and `tracer` are not among them: each process has its own.
+    Neither is
     `trust`: the profiles are loaded.
     """
 
@@ -61,12 +65,21 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "handler": (lambda value: isinstance(value, (str, HandlerConfig)), "a profile or its name"),
     "model": (lambda value: isinstance(value, str), "a model's id as text"),
     "model_roles": (lambda value: isinstance(value, Mapping), "a mapping of roles to models"),
-    "backend": (lambda value: isinstance(value, Backend), "an object with name, complete and aclose"),
+    "backend": (
+        lambda value: isinstance(value, Backend),
+        "an object with name, complete and aclose",
+    ),
     "memory": (_has("get_relevant_context_for"), "a Memory"),
     "asker": (_has("ask"), "an object with ask, such as CallbackAsker"),
-    "cache": (lambda value: isinstance(value, (str, Path)) or _has("close")(value), "a file or a ResponseCache"),
+    "cache": (
+        lambda value: isinstance(value, (str, Path)) or _has("close")(value),
+        "a file or a ResponseCache",
+    ),
     "profiles": (lambda value: isinstance(value, Mapping), "a mapping of names to profiles"),
-    "sandbox": (lambda value: isinstance(value, (str, Sandbox)), "a kind of sandbox, such as 'bubblewrap'"),
+    "sandbox": (
+        lambda value: isinstance(value, (str, Sandbox)),
+        "a kind of sandbox, such as 'bubblewrap'",
+    ),
     "trust": (lambda value: isinstance(value, bool), "True or False"),
 }
 
@@ -100,15 +113,23 @@ def check_types(request: object, inputs: object) -> None:
         raise UsageError(f"request is {type_of(request)}, expected text or a node")
 
 
+def _is_shot(value: object) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    return isinstance(value[0], Mapping)
+
+
 def given_shots(shots: Shots) -> Shots:
     """Few-shot examples as plain data.
 
     Raises: UsageError, for anything but pairs of inputs and answer.
     """
     for shot in shots:
-        if not isinstance(shot, (tuple, list)) or len(shot) != 2 or not isinstance(shot[0], Mapping):  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
+        if not _is_shot(shot):
             raise UsageError(f"shots has {shot!r:.60}, expected pairs of inputs and answer")
-    return tuple((cast("dict[str, Any]", plain(dict(inputs))), str(answer)) for inputs, answer in shots)
+    return tuple(
+        (cast("dict[str, Any]", plain(dict(inputs))), str(answer)) for inputs, answer in shots
+    )
 
 
 def given_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
@@ -118,12 +139,16 @@ def given_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
     tools = tuple(tools)
     for tool in tools:
         if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"tools has {tool!r}, expected a Tool: decorate the function with @tool")
+            raise UsageError(
+                f"tools has {tool!r}, expected a Tool: decorate the function with @tool"
+            )
     return tools
 
 
 def given_roots(roots: Iterable[str | Path]) -> list[Path]:
-    """Raises: UsageError, for one path in place of several; ConfigurationError, where there is no such folder."""
+    """Raises: UsageError, for one path in place of several; ConfigurationError, where there is no
+    such folder.
+    """
     if isinstance(roots, (str, Path)):
         raise UsageError(f"roots is one path, expected a list of folders: [{str(roots)!r}]")
     if not isinstance(roots, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -131,11 +156,15 @@ def given_roots(roots: Iterable[str | Path]) -> list[Path]:
     folders = [given_path(root, "a root") for root in roots]
     for folder in folders:
         if not os.path.isdir(folder):
-            raise ConfigurationError(f"the root {str(folder)!r} is not a folder; make it, or name another one")
+            raise ConfigurationError(
+                f"the root {str(folder)!r} is not a folder; make it, or name another one"
+            )
     return folders
 
 
-def given_cache(cache: ResponseCache | str | Path | None, notice: Callable[[str], None]) -> ResponseCache | None:
+def given_cache(
+    cache: ResponseCache | str | Path | None, notice: Callable[[str], None]
+) -> ResponseCache | None:
     """The cache itself, or the one in that file."""
     if not isinstance(cache, (str, Path)):
         return cache

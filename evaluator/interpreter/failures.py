@@ -1,4 +1,6 @@
-"""Maps exceptions to TaskErrors, so that no exception of a library reaches the caller of `evaluate`."""
+"""Maps exceptions to TaskErrors, so that no exception of a library reaches the caller of
+`evaluate`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ from evaluator.errors import (
     UsageError,
 )
 from evaluator.errors.machine import machine_error
-from evaluator.errors.results import ErrorType, FailureReason, Resource, ResourceName, TaskError, TaskFailed, Usage
+from evaluator.errors.results import (
+    ErrorType,
+    FailureReason,
+    Resource,
+    ResourceName,
+    TaskError,
+    TaskFailed,
+    Usage,
+)
 from evaluator.nodes import Span
 
 
@@ -41,9 +51,15 @@ def failure(
 ) -> TaskError:
     """A TaskError of type TASK_FAILURE."""
     return TaskError(
-        "TASK_FAILURE", message, reason, location=location, content=content, usage=usage or Usage(),
-        details=details or {}, cause=cause,
-    )  # fmt: skip
+        "TASK_FAILURE",
+        message,
+        reason=reason,
+        location=location,
+        content=content,
+        usage=usage or Usage(),
+        details=details or {},
+        cause=cause,
+    )
 
 
 # The reason for each exception; the first class that fits decides.
@@ -60,7 +76,9 @@ _REASONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FailureReas
 )
 
 
-def to_task_error(error: Exception, usage: Usage | None = None, location: Span | None = None) -> TaskError:
+def to_task_error(
+    error: Exception, usage: Usage | None = None, location: Span | None = None
+) -> TaskError:
     """The TaskError for `error`, which is its cause."""
     if isinstance(error, TaskFailed):
         return error.error
@@ -69,27 +87,49 @@ def to_task_error(error: Exception, usage: Usage | None = None, location: Span |
     message = str(error)
     if reason == "unexpected_error":
         message = ", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-    found = TaskError("TASK_FAILURE", message, reason, location=location, usage=usage or Usage(), cause=error)
+    found = TaskError(
+        "TASK_FAILURE",
+        message,
+        reason=reason,
+        location=location,
+        usage=usage or Usage(),
+        cause=error,
+    )
     match error:
         case LimitReached():
             return replace(
-                found, type="RESOURCE_EXHAUSTION", message=error.message,
+                found,
+                type="RESOURCE_EXHAUSTION",
+                message=error.message,
                 reason="execution_timeout" if error.resource == "time" else None,
-                resource=Resource(cast("ResourceName", error.resource), error.used, error.limit), content=error.partial,
-            )  # fmt: skip
+                resource=Resource(
+                    cast("ResourceName", error.resource), error.used, limit=error.limit
+                ),
+                content=error.partial,
+            )
         case ProviderError():
             return replace(
-                found, message=_of_provider(error), content=error.partial or "", retryable=error.retryable,
-                maybe_billed=error.maybe_billed, details={"kind": error.kind, "http_status": error.status},
-            )  # fmt: skip
+                found,
+                message=_of_provider(error),
+                content=error.partial or "",
+                retryable=error.retryable,
+                maybe_billed=error.maybe_billed,
+                details={"kind": error.kind, "http_status": error.status},
+            )
         case ExpressionError():
-            return replace(found, message=error.message, location=error.span, violations=(error.diagnostic(),))
+            return replace(
+                found, message=error.message, location=error.span, violations=(error.diagnostic(),)
+            )
         case TemplateError():
             return _of_template(error, found)
         case StepChanged():
-            return replace(found, details={"path": error.path, "recorded": error.recorded, "now": error.now})
+            return replace(
+                found, details={"path": error.path, "recorded": error.recorded, "now": error.now}
+            )
         case StepUnfinished():
-            return replace(found, details={"path": error.path, "name": error.name, "can_tell": error.can_tell})
+            return replace(
+                found, details={"path": error.path, "name": error.name, "can_tell": error.can_tell}
+            )
         case _:
             return found
 
@@ -111,11 +151,16 @@ _ADVICE: dict[ProviderErrorKind, str] = {
 def _of_provider(error: ProviderError) -> str:
     """What failed, where and what to do."""
     advice = _ADVICE.get(error.kind)
-    where = f" ({error.where})" if error.where and error.where not in error.message else ""
+    if error.where and error.where not in error.message:
+        where = f" ({error.where})"
+    else:
+        where = ""
     return f"model call failed: {error.message}" + (f"{where}; {advice}" if advice else "")
 
 
-_SYNTAX_CODES = frozenset({"not-well-formed", "empty", "encoding", "doctype", "unclosed-placeholder", "no-task"})
+_SYNTAX_CODES = frozenset(
+    {"not-well-formed", "empty", "encoding", "doctype", "unclosed-placeholder", "no-task"}
+)
 
 
 def _of_template(error: TemplateError, found: TaskError) -> TaskError:
@@ -124,6 +169,9 @@ def _of_template(error: TemplateError, found: TaskError) -> TaskError:
     if kind == "VALIDATION_ERROR" and any(each.code in _SYNTAX_CODES for each in violations):
         kind = "XML_PARSE_ERROR"
     return replace(
-        found, type=kind, message="; ".join(each.message for each in violations), violations=violations,
+        found,
+        type=kind,
+        message="; ".join(each.message for each in violations),
+        violations=violations,
         location=violations[0].span if violations else found.location,
-    )  # fmt: skip
+    )

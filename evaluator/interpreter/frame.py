@@ -1,4 +1,5 @@
-"""The environment of a node: the Evaluator's services, the options of the run, the run, and the node's frame.
+"""The environment of a node: the Evaluator's services, the options of the run, the run, and the
+node's frame.
 
 | object | made by | lives |
 |---|---|---|
@@ -68,14 +69,17 @@ class RunOptions:
     on_begin: OnBegin | None = None
 
     def inner(self, target: str | None = None) -> RunOptions:
-        """The options of a task inside this run: its text is not streamed, its beginning not reported, it has no
-        few-shot examples, and `target` is its own."""
+        """The options of a task inside this run: its text is not streamed, its beginning not
+        reported, it has no few-shot examples, and `target` is its own.
+        """
         return replace(self, on_text=None, on_begin=None, target=target, shots=())
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of an Evaluator that its runs use: library, models, profiles, tools, files, memory, task files."""
+    """The parts of an Evaluator that its runs use: library, models, profiles, tools, files, memory,
+    task files.
+    """
 
     library: TemplateLibrary
     chooser: ModelChooser
@@ -117,13 +121,19 @@ class Services:
     sandbox_trials: SandboxTrials = field(default_factory=SandboxTrials)
 
     def __post_init__(self) -> None:
-        # The tools of a task cannot access task files, the index and the user's permissions, even inside a root.
-        denied = [user_folder()] if self.store is None else [user_folder(), self.store.root]
+        # The tools of a task cannot access task files, the index and the user's permissions, even
+        # inside a root.
+        if self.store is None:
+            denied = [user_folder()]
+        else:
+            denied = [user_folder(), self.store.root]
         index = getattr(self.memory, "path", None)
         denied += (
             []
             if index is None
-            else [Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal", ".consolidated")]
+            else [
+                Path(f"{index}{end}") for end in ("", "-wal", "-shm", "-journal", ".consolidated")
+            ]
         )
         object.__setattr__(self, "files", self.files.without(denied))
 
@@ -139,7 +149,9 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class ContextItem:
-    """A piece of context that a task may see besides its prompt. `source` identifies it: it is never sent twice."""
+    """A piece of context that a task may see besides its prompt. `source` identifies it: it is
+    never sent twice.
+    """
 
     source: str
     content: str
@@ -147,7 +159,8 @@ class ContextItem:
 
 @dataclass(slots=True)
 class Run:
-    """The state that the nodes of one evaluation share. A subtask is a separate run with its own task file.
+    """The state that the nodes of one evaluation share. A subtask is a separate run with its own
+    task file.
 
     `depth` counts the subtasks above it; `ancestors` identify the run itself and those above it.
     """
@@ -166,8 +179,11 @@ class Run:
     """Identifies a run that is not recorded, once a session has asked."""
 
     def session(self, path: str) -> str:
-        """Identifies the session with a model at `path`: the same after a resume, if the run is recorded."""
-        store, journal = self.services.store, self.steps.journal
+        """Identifies the session with a model at `path`: the same after a resume, if the run is
+        recorded.
+        """
+        store = self.services.store
+        journal = self.steps.journal
         if store is not None and journal is not None:
             return f"{store.root}/TASK-{journal.id}:{path}"
         self.key = self.key or secrets.token_hex(8)
@@ -180,13 +196,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The position of a node: its scope, the context from its parent, its stable path, and its parent's budget.
+    """The position of a node: its scope, the context from its parent, its stable path, and its
+    parent's budget.
 
-    `arguments` are values that a caller gives to the node's declared inputs; None means that the node is inside
-    another and takes its inputs from the scope. `is_subtask` selects the context defaults, `is_reparsed` says that
-    the node is part of a decomposition, `calls` are the templates being called, `sandbox` is that of the task around
-    it, `wants_notes` says that a later step sees only the notes of the node's result, `authority` says what
-    the node may cause.
+    `arguments` are values that a caller gives to the node's declared inputs; None means that the
+    node is inside another and takes its inputs from the scope. `is_subtask` selects the context
+    defaults, `is_reparsed` says that the node is part of a decomposition, `calls` are the templates
+    being called, `sandbox` is that of the task around it, `wants_notes` says that a later step sees
+    only the notes of the node's result, `authority` says what the node may cause.
     """
 
     scope: Scope
@@ -211,30 +228,36 @@ class Frame:
         budget: Budget | None = None,
         wants_notes: bool = False,
     ) -> Frame:
-        """A frame one segment further down, with the given parts replaced; no arguments and no notes unless given."""
+        """A frame one segment further down, with the given parts replaced; no arguments and no
+        notes unless given.
+        """
         return Frame(
             self.scope if scope is None else scope,
             join(self.path, segment),
-            self.context if context is None else context,
-            arguments,
-            False,
-            self.budget if budget is None else budget,
-            self.calls,
-            self.is_reparsed,
-            self.sandbox,
-            wants_notes,
-            self.authority,
+            context=self.context if context is None else context,
+            arguments=arguments,
+            is_subtask=False,
+            budget=self.budget if budget is None else budget,
+            calls=self.calls,
+            is_reparsed=self.is_reparsed,
+            sandbox=self.sandbox,
+            wants_notes=wants_notes,
+            authority=self.authority,
         )
 
 
 def join(path: str, segment: str) -> str:
     """The path of `segment` below `path`."""
-    return f"{path}/{segment}" if path else segment
+    if path:
+        return f"{path}/{segment}"
+    return segment
 
 
 def value_of(outcome: TaskResult) -> Any:
     """The value of a result in later texts: the parsed value if there is one, else the text."""
-    return outcome.content if outcome.parsed_content is None else outcome.parsed_data
+    if outcome.parsed_content is None:
+        return outcome.content
+    return outcome.parsed_data
 
 
 def step_value(outcome: TaskResult) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Checks whether a generated task is allowed, and valid with the library that it would run with.
 
-An `Allowance` says what the task may contain. It applies to templates that the task calls or takes parts from, too: one
-that runs a process is refused like a process in the task itself.
+An `Allowance` says what the task may contain. It applies to templates that the task calls or takes
+parts from, too: one that runs a process is refused like a process in the task itself.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NAME = "\x00generated"
 class Allowance:
     """What a generated task may contain: that of `authority`. `who` names it in messages.
 
-    With `templates_as_tools` it may name any template as a tool. With `reached_tools` the templates that it calls may
-    have their own tools.
+    With `templates_as_tools` it may name any template as a tool. With `reached_tools` the templates
+    that it calls may have their own tools.
     """
 
     who: str
@@ -35,36 +35,46 @@ class Allowance:
     reached_tools: bool = False
 
 
-def read_allowed(library: TemplateLibrary, text: str, allowance: Allowance, file: str) -> GeneratedTask:
-    """The task in a model's `text`, with its `ref`s resolved and checked; its `errors` say why it cannot be used.
+def read_allowed(
+    library: TemplateLibrary, text: str, allowance: Allowance, file: str
+) -> GeneratedTask:
+    """The task in a model's `text`, with its `ref`s resolved and checked; its `errors` say why it
+    cannot be used.
 
-    The schema of an output is a type name or JSON Schema in the task: no file and no module is read for a model.
+    The schema of an output is a type name or JSON Schema in the task: no file and no module is read
+    for a model.
     """
     generated = read_generated_task(text, file)
     node = generated.node
     if node is None:
         return generated
-    found = list(_forbidden(node, library, allowance))
+    found = list(_forbidden(node, library, allowance=allowance))
     if not found:
         try:
             node = library.whole(node)
-            found = list(_reached(node, library, allowance))
+            found = list(_reached(node, library, allowance=allowance))
         except TemplateError as error:
             found = list(error.diagnostics)
     if not found:
         known = {name: template.node for name, template in library.templates.items()}
         # The templates of the library have been checked already.
         reuse = {name: Checked() for name in known}
-        found = check_each({**known, _NAME: node}, broken=library.broken, reuse=reuse)[_NAME].diagnostics
+        found = check_each({**known, _NAME: node}, broken=library.broken, reuse=reuse)[
+            _NAME
+        ].diagnostics
     errors = [one for one in found if one.severity == "error"]
     warnings = [one for one in found if one.severity == "warning"]
-    return replace(generated, node=node, warnings=(*generated.warnings, *warnings)).with_errors(errors)
+    return replace(generated, node=node, warnings=(*generated.warnings, *warnings)).with_errors(
+        errors
+    )
 
 
 def may_call(library: TemplateLibrary, name: str, allowance: Allowance) -> bool:
     """Whether a generated task may call the template `name`."""
     template = library.get(name).node
-    reached = [(name, Span(), task) for task in tasks(template)] + list(reached_tasks(template, library))
+    reached = [(name, Span(), task) for task in tasks(template)] + list(
+        reached_tasks(template, library)
+    )
     return not any(True for _ in _through(reached, allowance))
 
 
@@ -77,19 +87,29 @@ def _forbidden(node: Node, library: TemplateLibrary, allowance: Allowance) -> It
         for tool in _tools_of(task, allowance):
             if not (allowance.templates_as_tools and tool in library):
                 yield _refusal(f"{allowance.who} may not have the tool {tool!r}", task.span)
-        if task.output is not None and task.output.schema is not None and not _is_plain(task.output.schema):
+        if (
+            task.output is not None
+            and task.output.schema is not None
+            and not _is_plain(task.output.schema)
+        ):
             message = f"{allowance.who} may not name a file or a module as its schema"
-            yield _refusal(message, task.output.span, "write the JSON Schema into <output_format>")
+            yield _refusal(
+                message, task.output.span, hint="write the JSON Schema into <output_format>"
+            )
 
 
 def _tools_of(task: Task, allowance: Allowance) -> list[str]:
     """The tools of `task` that the allowance does not contain."""
     allowed = allowance.authority.tools
-    return [] if allowed is None else [tool for tool in task.tools if tool not in allowed]
+    if allowed is None:
+        return []
+    return [tool for tool in task.tools if tool not in allowed]
 
 
 def _reached(node: Task, library: TemplateLibrary, allowance: Allowance) -> Iterator[Diagnostic]:
-    """The refusals of what the task reaches through templates: by `ref`, by calls, and by templates as tools."""
+    """The refusals of what the task reaches through templates: by `ref`, by calls, and by templates
+    as tools.
+    """
     for task in tasks(node):
         for excess in allowance.authority.excess(task):
             if excess.kind == "process":
@@ -97,14 +117,21 @@ def _reached(node: Task, library: TemplateLibrary, allowance: Allowance) -> Iter
     yield from _through(reached_tasks(node, library), allowance)
 
 
-def _through(reached: Iterable[tuple[str, Span, Task]], allowance: Allowance) -> Iterator[Diagnostic]:
+def _through(
+    reached: Iterable[tuple[str, Span, Task]], allowance: Allowance
+) -> Iterator[Diagnostic]:
     """The refusals of templates that are reached, one for each template."""
     refused: set[str] = set()
     for name, span, task in reached:
         if name in refused:
             continue
         kinds = {excess.kind for excess in allowance.authority.excess(task)}
-        why = "runs a process" if "process" in kinds else "reads files" if "file" in kinds else None
+        if "process" in kinds:
+            why = "runs a process"
+        elif "file" in kinds:
+            why = "reads files"
+        else:
+            why = None
         if why is None and not allowance.reached_tools and _tools_of(task, allowance):
             why = "has tools of its own"
         if why is not None:
@@ -117,7 +144,7 @@ def _is_plain(schema: str) -> bool:
 
 
 def _refusal(message: str, span: Span, hint: str | None = None) -> Diagnostic:
-    return Diagnostic("error", "forbidden", message, span, hint)
+    return Diagnostic("error", "forbidden", message=message, span=span, hint=hint)
 
 
 def describe(diagnostic: Diagnostic) -> str:

@@ -1,4 +1,5 @@
-"""The templates that the Evaluator itself uses: to extract inputs, to decompose a task, to compile words to a task.
+"""The templates that the Evaluator itself uses: to extract inputs, to decompose a task, to compile
+words to a task.
 
 A template of the same name in the library comes first, so that a project can change the prompt.
 """
@@ -37,5 +38,7 @@ def internal_template(services: Services, name: str) -> Atomic:
 def _shipped(name: str) -> Atomic:
     node = TemplateLibrary.load(shipped("templates") / _FILES[name], shipped=False).get(name).node
     if not isinstance(node, Atomic):
-        raise ConfigurationError(f"the shipped template {name!r} is not atomic; reinstall evaluator")
+        raise ConfigurationError(
+            f"the shipped template {name!r} is not atomic; reinstall evaluator"
+        )
     return node

@@ -1,4 +1,5 @@
-"""Evaluates one node: binds its inputs, resolves its texts, assembles its context, runs its operator.
+"""Evaluates one node: binds its inputs, resolves its texts, assembles its context, runs its
+operator.
 
 Every exception becomes a TaskError here, with the usage of the task. Only cancellation is raised.
 """
@@ -33,11 +34,11 @@ from evaluator.nodes.declare import fields_with
 async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
     """The result of `node` in `frame`; a failure is returned, not raised."""
     if isinstance(node, Task):
-        return await _evaluate_task(run, node, frame)
+        return await _evaluate_task(run, node, frame=frame)
     try:
         if isinstance(node, Call):
-            return await run_call(run, node, frame)
-        return await run_cond(run, node, frame)
+            return await run_call(run, node, frame=frame)
+        return await run_cond(run, node, frame=frame)
     except Exception as error:
         return to_task_error(error, location=node.span)
 
@@ -45,14 +46,16 @@ async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
 async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
     prepared: PreparedTask | None = None
     try:
-        frame = _frame_of(run, task, frame)
+        frame = _frame_of(run, task, frame=frame)
         task = with_schema(run.services, task)
         bound = await arguments.bind_task(run, task, frame)
         if not isinstance(bound, arguments.Bound):
             return bound
-        prepared = await _prepare(run, task, frame, bound)
-        outcome = await _within_time(run, task, prepared)
-        return _with_advice(task, outcome) if isinstance(outcome, TaskError) else outcome
+        prepared = await _prepare(run, task, frame=frame, bound=bound)
+        outcome = await _within_time(run, task, prepared=prepared)
+        if isinstance(outcome, TaskError):
+            return _with_advice(task, outcome)
+        return outcome
     except Exception as error:
         failed = to_task_error(error, location=task.span)
     if isinstance(failed.cause, MachineError):
@@ -61,10 +64,13 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
         # Usage and partial content are kept, however the task ended.
         budget = prepared.budget
         failed = replace(
-            failed, usage=budget.usage, content=failed.content or budget.partial,
+            failed,
+            usage=budget.usage,
+            content=failed.content or budget.partial,
             maybe_billed=failed.maybe_billed or budget.maybe_billed,
-            notes={**prepared.notes(), **failed.notes}, details={**prepared.details, **failed.details},
-        )  # fmt: skip
+            notes={**prepared.notes(), **failed.notes},
+            details={**prepared.details, **failed.details},
+        )
     if prepared is not None and reparse.is_recoverable(run, task, prepared, failed):
         return await reparse.recover(run, task, prepared, failed)
     return _with_advice(task, failed)
@@ -74,18 +80,30 @@ def _with_advice(task: Task, failed: TaskError) -> TaskError:
     """`failed` with the notes that every error has."""
     if "recovery" in failed.notes:
         return failed
-    notes = {"template": task.name, "data_usage": [], "context": [], "models": [], "warnings": [], **failed.notes}
-    return replace(failed, notes={**notes, "recovery": advice_for(failed), "summary": summary_of(failed.content)})
+    notes = {
+        "template": task.name,
+        "data_usage": [],
+        "context": [],
+        "models": [],
+        "warnings": [],
+        **failed.notes,
+    }
+    return replace(
+        failed,
+        notes={**notes, "recovery": advice_for(failed), "summary": summary_of(failed.content)},
+    )
 
 
 def _frame_of(run: Run, task: Task, frame: Frame) -> Frame:
     """The frame of `task` and of everything inside it, with its authority and its sandbox.
 
-    Every path that starts a task comes through here. Raises: NotAllowed, if the task needs more than its authority.
+    Every path that starts a task comes through here. Raises: NotAllowed, if the task needs more
+    than its authority.
     """
     frame.authority.check(task)
     config = _profile(run, task)
-    authority, sandbox = frame.authority.under(config), sandbox_of(run.services, config, task, frame.sandbox)
+    authority = frame.authority.under(config)
+    sandbox = sandbox_of(run.services, config, task=task, above=frame.sandbox)
     if authority is frame.authority and sandbox == frame.sandbox:
         return frame
     return replace(frame, authority=authority, sandbox=sandbox)
@@ -93,29 +111,56 @@ def _frame_of(run: Run, task: Task, frame: Frame) -> Frame:
 
 async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> PreparedTask:
     scope = bound.scope
-    config = frame.authority.limited(handler_config(run, task, scope))
+    config = frame.authority.limited(handler_config(run, task, scope=scope))
     if frame.sandbox != config.sandbox:
         config = replace(config, sandbox=frame.sandbox)
-    functions = functions_in_text(run, frame, "description")
+    functions = functions_in_text(run, frame, field="description")
     description = await render_prompt(task.description, scope, functions=functions)
     policy = policy_of(task, is_subtask=frame.is_subtask)
-    context = await assemble(run, task, policy, frame.context, description, scope, frame.path, config, frame.authority)
-    budget = _budget(task, config, frame, run)
-    return PreparedTask(task, scope, description, policy, context, config, budget, frame, bound.values)
+    context = await assemble(
+        run,
+        task,
+        policy=policy,
+        inherited=frame.context,
+        description=description,
+        scope=scope,
+        path=frame.path,
+        config=config,
+        authority=frame.authority,
+    )
+    budget = _budget(task, config, frame=frame, run=run)
+    return PreparedTask(
+        task,
+        scope,
+        description=description,
+        policy=policy,
+        context=context,
+        config=config,
+        budget=budget,
+        frame=frame,
+        values=bound.values,
+    )
 
 
 def handler_config(run: Run, task: Task, scope: Scope) -> HandlerConfig:
     """The task's profile with the template's overrides, placeholders resolved.
 
-    Raises: ExpressionError, if a placeholder's value does not fit; ConfigurationError, for an unknown profile.
+    Raises: ExpressionError, if a placeholder's value does not fit; ConfigurationError, for an
+    unknown profile.
     """
-    spec, config = task.handler, _profile(run, task)
+    spec = task.handler
+    config = _profile(run, task)
     if spec is None:
         return config
     settings = [field.name for field in fields_with(HandlerSpec, "setting")]
-    extra = None if spec.extra_body is None else {**config.extra_body, **spec.extra_body}
+    if spec.extra_body is None:
+        extra = None
+    else:
+        extra = {**config.extra_body, **spec.extra_body}
     return config.override(
-        **{name: resolve_setting(spec, name, scope) for name in settings}, stop=spec.stop, extra_body=extra
+        **{name: resolve_setting(spec, name, scope=scope) for name in settings},
+        stop=spec.stop,
+        extra_body=extra,
     )
 
 
@@ -125,7 +170,8 @@ def _profile(run: Run, task: Task) -> HandlerConfig:
 
 
 async def _within_time(run: Run, task: Task, prepared: PreparedTask) -> Outcome:
-    budget, runner = prepared.budget, RUNNERS[type(task)]
+    budget = prepared.budget
+    runner = RUNNERS[type(task)]
     if budget.timeout_s is None:
         return await runner(run, task, prepared)
     limit: asyncio.Timeout | None = None
@@ -136,18 +182,27 @@ async def _within_time(run: Run, task: Task, prepared: PreparedTask) -> Outcome:
         if limit is None or not limit.expired():
             raise
         message = f"{budget.owner} {out_of_time(budget.timeout_s)}"
-        raise LimitReached("time", round(budget.elapsed_s(), 3), budget.timeout_s, message) from error
+        raise LimitReached(
+            "time", round(budget.elapsed_s(), 3), limit=budget.timeout_s, message=message
+        ) from error
 
 
 def _budget(task: Task, config: HandlerConfig, frame: Frame, run: Run) -> Budget:
-    """A budget for the task below its parent's. A task that asks no model has only the limits that it states itself."""
+    """A budget for the task below its parent's. A task that asks no model has only the limits that
+    it states itself.
+    """
     stated = task.handler
 
     def limit(name: str) -> Any:
         is_stated = stated is not None and getattr(stated, name) is not None
-        return getattr(config, name) if task.asks_model or is_stated else None
+        if task.asks_model or is_stated:
+            return getattr(config, name)
+        return None
 
     return Budget(
-        task.name or frame.path or task.type, max_turns=limit("max_turns"), max_cost_usd=limit("max_cost_usd"),
-        timeout_s=limit("timeout_s"), parent=frame.budget or run.budget,
-    )  # fmt: skip
+        task.name or frame.path or task.type,
+        max_turns=limit("max_turns"),
+        max_cost_usd=limit("max_cost_usd"),
+        timeout_s=limit("timeout_s"),
+        parent=frame.budget or run.budget,
+    )

@@ -1,8 +1,10 @@
-"""The notes that one step leaves for later ones: a short summary of its answer, and the data that the answer rests on.
+"""The notes that one step leaves for later ones: a short summary of its answer, and the data that
+the answer rests on.
 
-Where a later step will see only the notes of a task, its prompt ends with `REQUEST`, and the two entries are taken out
-of the end of the answer. Nothing is added to any other prompt. An answer without the entries stays as it is and is
-summarised by its beginning. `Data used:` at the end of any other answer is read too, and stays in the answer.
+Where a later step will see only the notes of a task, its prompt ends with `REQUEST`, and the two
+entries are taken out of the end of the answer. Nothing is added to any other prompt. An answer
+without the entries stays as it is and is summarised by its beginning. `Data used:` at the end of
+any other answer is read too, and stays in the answer.
 """
 
 from __future__ import annotations
@@ -29,9 +31,12 @@ REQUEST = (
     "Data used: <the inputs, files and sources that the answer rests on, or none>"
 )
 
-_NOTES, _DATA = "notes for later steps", "data used"
+_NOTES = "notes for later steps"
+_DATA = "data used"
 _MARKS = r"[ \t>*_#`-]*"
-_LABEL = re.compile(rf"^{_MARKS}({_NOTES}|{_DATA})[ \t*_`]*[:：][ \t*_`]*(.*)$", re.IGNORECASE | re.MULTILINE)
+_LABEL = re.compile(
+    rf"^{_MARKS}({_NOTES}|{_DATA})[ \t*_`]*[:：][ \t*_`]*(.*)$", re.IGNORECASE | re.MULTILINE
+)
 _ITEM = re.compile(r"[ \t]*(?:[-*•]|\d+[.)])[ \t]+")
 _RULE = re.compile(r"(?:\s*^[ \t]*(?:-{3,}|\*{3,}|_{3,})[ \t]*$)+\s*\Z", re.MULTILINE)
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^`\n]*$", re.MULTILINE)
@@ -40,7 +45,9 @@ _NOTHING = frozenset({"none", "nothing", "n/a", "-", "no data", "none used"})
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """The entries at the end of an answer; None where there is none. `content` is the answer without them."""
+    """The entries at the end of an answer; None where there is none. `content` is the answer
+    without them.
+    """
 
     content: str
     summary: str | None = None
@@ -48,9 +55,11 @@ class Notes:
 
 
 def read_notes(answer: str, *, asked: bool) -> Notes:
-    """The entries at the end of `answer`. Unless they were `asked` for, only `Data used:` is read, and nothing is cut.
+    """The entries at the end of `answer`. Unless they were `asked` for, only `Data used:` is read,
+    and nothing is cut.
 
-    What is not certainly an entry stays in the content: text after the entries, or an answer that is nothing else.
+    What is not certainly an entry stays in the content: text after the entries, or an answer that
+    is nothing else.
     """
     for label in _LABEL.finditer(answer, max(0, len(answer) - MAX_ENTRIES)):
         if label.start() and answer[label.start() - 1] != "\n":
@@ -59,13 +68,19 @@ def read_notes(answer: str, *, asked: bool) -> Notes:
         if entries is None or (not asked and _NOTES in entries):
             continue
         data = entries.get(_DATA)
-        found = Notes(answer, entries.get(_NOTES) or None, None if data is None else _sources(data))
-        return _without_entries(found, label.start()) if asked else found
+        found = Notes(
+            answer, entries.get(_NOTES) or None, data_usage=None if data is None else _sources(data)
+        )
+        if asked:
+            return _without_entries(found, label.start())
+        return found
     return Notes(answer)
 
 
 def _entries(text: str) -> dict[str, str] | None:
-    """The entries that `text` consists of, by label; None if it has anything else, or an entry twice."""
+    """The entries that `text` consists of, by label; None if it has anything else, or an entry
+    twice.
+    """
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     is_closed = is_after_blank = False
@@ -89,8 +104,11 @@ def _entries(text: str) -> dict[str, str] | None:
 
 
 def _without_entries(found: Notes, start: int) -> Notes:
-    """`found` with the content before `start`. A fence that closes after the entries is closed before them."""
-    body, entries = found.content[:start].rstrip(), found.content[start:]
+    """`found` with the content before `start`. A fence that closes after the entries is closed
+    before them.
+    """
+    body = found.content[:start].rstrip()
+    entries = found.content[start:]
     if len(_FENCE.findall(body)) % 2:
         opening = list(_FENCE.finditer(body))[-1]
         if not body[opening.end() :].strip():
@@ -98,13 +116,20 @@ def _without_entries(found: Notes, start: int) -> Notes:
         elif _FENCE.search(entries):
             body += f"\n{opening[1]}"
     body = _RULE.sub("", body).rstrip()
-    return Notes(body, found.summary, found.data_usage) if body.strip() else Notes(found.content)
+    if body.strip():
+        return Notes(body, found.summary, data_usage=found.data_usage)
+    return Notes(found.content)
 
 
 def _sources(text: str) -> list[str]:
-    """The sources that the entry `Data used:` names; a list of lines, or separated by commas or semicolons."""
+    """The sources that the entry `Data used:` names; a list of lines, or separated by commas or
+    semicolons.
+    """
     lines = [_ITEM.sub("", line, count=1).strip() for line in text.split("\n")]
-    parts = lines if len(lines) > 1 else re.split(r"[;,]\s+", text)
+    if len(lines) > 1:
+        parts = lines
+    else:
+        parts = re.split(r"[;,]\s+", text)
     named = [part.strip().rstrip(".;,").strip("`") for part in parts]
     return [part for part in named if part and part.lower() not in _NOTHING]
 
@@ -119,19 +144,24 @@ def summary_of(content: str) -> str:
 
 
 def needs_notes(node: Node, library: TemplateLibrary, read: Collection[str | int]) -> bool:
-    """Whether `node` sees context items, and does not read in full the result that has the names `read`."""
+    """Whether `node` sees context items, and does not read in full the result that has the names
+    `read`.
+    """
     return _sees_context(node, library) and not reads(node, read)
 
 
 def reads(node: Node, names: Collection[str | int]) -> bool:
-    """Whether a text of `node` reads a result by one of `names`: `steps.NAME`, `steps[i]`, or a variable."""
+    """Whether a text of `node` reads a result by one of `names`: `steps.NAME`, `steps[i]`, or a
+    variable.
+    """
     for reference in references_in(node):
         key: str | int = reference.name
         part = reference.path
         if reference.name == "steps":
             if not part:
                 return True
-            key, part = part[0], part[1:]
+            key = part[0]
+            part = part[1:]
         if key in names and (not part or part[0] != "notes"):
             return True
     # The steps of a sequence inside are other steps.
@@ -140,12 +170,12 @@ def reads(node: Node, names: Collection[str | int]) -> bool:
 
 def _sees_context(node: Node, library: TemplateLibrary, depth: int = 0) -> bool:
     if isinstance(node, Cond):
-        return any(_sees_context(body, library, depth) for body in children(node))
+        return any(_sees_context(body, library, depth=depth) for body in children(node))
     if isinstance(node, Call):
         if node.template not in library or depth > 20:
             return False
         called = library.get(node.template).node
-        return not isinstance(called, Function) and _sees_context(called, library, depth + 1)
+        return not isinstance(called, Function) and _sees_context(called, library, depth=depth + 1)
     return not node.runs_process and policy_of(node).inherit_context != "none"
 
 
@@ -153,8 +183,14 @@ def advice_for(error: TaskError) -> str:
     """What a caller can do about a failed task, in one sentence."""
     if error.resource is not None:
         if error.resource.name in ("turns", "context", "output"):
-            return "split the task into smaller ones (reparse does so), or raise the limit; content has what there is"
-        return f"raise the limit on {error.resource.name} and resume the run, which keeps the completed steps"
+            return (
+                "split the task into smaller ones (reparse does so), or raise the limit; "
+                "content has what there is"
+            )
+        return (
+            f"raise the limit on {error.resource.name} and resume the run, which keeps the "
+            "completed steps"
+        )
     if error.type == "INVALID_OUTPUT":
         return "evaluate the task again, or change its output_format; content has the answer"
     if error.type in ("VALIDATION_ERROR", "XML_PARSE_ERROR"):

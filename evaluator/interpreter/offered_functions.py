@@ -1,6 +1,7 @@
 """Functions that a task offers to its model without running them: the value of `<tools from="…">`.
 
-The schemas come from data, such as a row of a benchmark, so nothing is looked up or executed. The calls are the answer.
+The schemas come from data, such as a row of a benchmark, so nothing is looked up or executed. The
+calls are the answer.
 """
 
 from __future__ import annotations
@@ -22,11 +23,28 @@ MAX_NAME = 64
 
 # Types of other languages that public collections of functions use, as JSON Schema types.
 _TYPES: Mapping[str, str] = {
-    "dict": "object", "hashmap": "object", "hashtable": "object", "map": "object",
-    "list": "array", "tuple": "array", "set": "array", "arraylist": "array", "queue": "array", "stack": "array",
-    "float": "number", "double": "number", "int": "integer", "long": "integer", "short": "integer", "byte": "integer",
-    "bigint": "integer", "bool": "boolean", "str": "string", "char": "string", "any": "string",
-}  # fmt: skip
+    "dict": "object",
+    "hashmap": "object",
+    "hashtable": "object",
+    "map": "object",
+    "list": "array",
+    "tuple": "array",
+    "set": "array",
+    "arraylist": "array",
+    "queue": "array",
+    "stack": "array",
+    "float": "number",
+    "double": "number",
+    "int": "integer",
+    "long": "integer",
+    "short": "integer",
+    "byte": "integer",
+    "bigint": "integer",
+    "bool": "boolean",
+    "str": "string",
+    "char": "string",
+    "any": "string",
+}
 _STANDARD = ("object", "array", "number", "integer", "boolean", "string", "null")
 
 
@@ -38,17 +56,23 @@ class OfferedFunctions:
     names: Mapping[str, str]
 
     def calls(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
-        """The model's calls as data: name and arguments. Arguments that are not a JSON object stay text."""
-        return [{"name": self.names.get(c.name, c.name), "arguments": _arguments(c.arguments)} for c in calls]
+        """The model's calls as data: name and arguments. Arguments that are not a JSON object stay
+        text.
+        """
+        return [
+            {"name": self.names.get(c.name, c.name), "arguments": _arguments(c.arguments)}
+            for c in calls
+        ]
 
 
 async def offered_functions(task: Atomic, prepared: PreparedTask) -> OfferedFunctions | None:
     """The functions that `task` offers; None if its tools are not from an expression.
 
-    A function is `{name, description, parameters}`, or that in the field `function` of OpenAI's form; the list may be
-    JSON text. Characters in names that providers refuse become `_`.
+    A function is `{name, description, parameters}`, or that in the field `function` of OpenAI's
+    form; the list may be JSON text. Characters in names that providers refuse become `_`.
 
-    Raises: TemplateError, for a value that is not a list of functions; ExpressionError, from the expression.
+    Raises: TemplateError, for a value that is not a list of functions; ExpressionError, from the
+    expression.
     """
     if task.tools_from is None:
         return None
@@ -66,28 +90,37 @@ async def offered_functions(task: Atomic, prepared: PreparedTask) -> OfferedFunc
     specs: dict[str, ToolSpec] = {}
     names: dict[str, str] = {}
     for number, item in enumerate(cast("Sequence[Any]", value), 1):
-        spec = _spec(item, number, span)
+        spec = _spec(item, number, span=span)
         name = _INVALID.sub("_", spec.name)[:MAX_NAME]
         if name in specs:
             raise _invalid(f"function {number}: the name {spec.name!r} is there twice", span)
         names[name] = spec.name
-        specs[name] = ToolSpec(name, spec.description, spec.parameters)
+        specs[name] = ToolSpec(name, spec.description, parameters=spec.parameters)
     return OfferedFunctions(tuple(specs.values()), names)
 
 
 def _spec(item: Any, number: int, span: Span) -> ToolSpec:
     inner: Any = item.get("function", item) if isinstance(item, Mapping) else item
     if not isinstance(inner, Mapping):
-        raise _invalid(f"function {number} is not an object with name, description and parameters", span)
+        raise _invalid(
+            f"function {number} is not an object with name, description and parameters", span
+        )
     function = cast("Mapping[str, Any]", inner)
-    name, description = function.get("name"), function.get("description") or ""
+    name = function.get("name")
+    description = function.get("description") or ""
     parameters = function.get("parameters") or {}
     if not isinstance(name, str) or not name:
         raise _invalid(f"function {number} has no name", span)
     if not isinstance(description, str) or not isinstance(parameters, Mapping):
-        raise _invalid(f"function {number}, {name}: description is text, and parameters a JSON Schema", span)
-    schema = {"type": "object", "properties": {}, **cast("Mapping[str, Any]", _standard(parameters))}
-    return ToolSpec(name, description, schema)
+        raise _invalid(
+            f"function {number}, {name}: description is text, and parameters a JSON Schema", span
+        )
+    schema = {
+        "type": "object",
+        "properties": {},
+        **cast("Mapping[str, Any]", _standard(parameters)),
+    }
+    return ToolSpec(name, description, parameters=schema)
 
 
 def _standard(schema: Any) -> Any:
@@ -102,7 +135,9 @@ def _standard(schema: Any) -> Any:
             lower = value.lower()
             found[key] = _TYPES.get(lower, lower if lower in _STANDARD else value)
         elif key == "properties" and isinstance(value, Mapping):
-            found[key] = {name: _standard(each) for name, each in cast("Mapping[str, Any]", value).items()}
+            found[key] = {
+                name: _standard(each) for name, each in cast("Mapping[str, Any]", value).items()
+            }
         elif key in ("items", "additionalProperties", "anyOf", "oneOf", "allOf"):
             found[key] = _standard(value)
         else:
@@ -115,8 +150,12 @@ def _arguments(text: str) -> Any:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, dict) else text
+    if isinstance(value, dict):
+        return value
+    return text
 
 
 def _invalid(message: str, span: Span) -> TemplateError:
-    return TemplateError([Diagnostic("error", "invalid-functions", f"tools: {message}", span)])
+    return TemplateError(
+        [Diagnostic("error", "invalid-functions", message=f"tools: {message}", span=span)]
+    )

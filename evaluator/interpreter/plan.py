@@ -12,10 +12,13 @@ from evaluator.nodes.walk import operands
 _MAX_DEPTH = 50
 
 
-def planned_steps(node: TopLevel | Node, library: TemplateLibrary, inputs: Mapping[str, Any]) -> int | None:
+def planned_steps(
+    node: TopLevel | Node, library: TemplateLibrary, inputs: Mapping[str, Any]
+) -> int | None:
     """The number of steps of a task file; None if it depends on values that only the run knows.
 
-    It counts one turn for each atomic task, all iterations of each loop and the longest branch of each condition.
+    It counts one turn for each atomic task, all iterations of each loop and the longest branch of
+    each condition.
     """
     return _Planner(library).steps(node, inputs, 0)
 
@@ -32,15 +35,23 @@ class _Planner:
             return None
 
         def inside(child: TopLevel | Node) -> int | None:
-            return self.steps(child, {}, depth + 1)
+            return self.steps(child, {}, depth=depth + 1)
 
         if isinstance(node, Call):
             return self._called(node.template, depth + 1)
-        run = [(each.one_of, _times(inside(each.node), each.repeats.most)) for each in operands(node, inputs)]
-        own = [*(steps for one_of, steps in run if not one_of), _largest(steps for one_of, steps in run if one_of)]
+        run = [
+            (each.one_of, _times(inside(each.node), each.repeats.most))
+            for each in operands(node, inputs)
+        ]
+        own = [
+            *(steps for one_of, steps in run if not one_of),
+            _largest(steps for one_of, steps in run if one_of),
+        ]
         if not isinstance(node, Task):
             return _total(own)
-        nested = [inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs]
+        nested = [
+            inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs
+        ]
         turns = node.turns if isinstance(node, Atomic) else ()
         played = [
             _times(inside(turn.node), None if isinstance(turn.most, Text) else turn.most)
@@ -53,13 +64,17 @@ class _Planner:
         if name not in self._known:
             self._known[name] = None  # the answer to a call inside a cycle
             if name in self._library:
-                self._known[name] = self.steps(self._library.get(name).node, {}, depth)
+                self._known[name] = self.steps(self._library.get(name).node, {}, depth=depth)
         return self._known[name]
 
 
 def _own_steps(task: Task) -> int | None:
-    """The task's own steps: a resolve step and the turns of a conversation, one for a process, one to read output."""
-    is_read = task.output is not None and (task.output.type != "text" or task.output.schema is not None)
+    """The task's own steps: a resolve step and the turns of a conversation, one for a process, one
+    to read output.
+    """
+    is_read = task.output is not None and (
+        task.output.type != "text" or task.output.schema is not None
+    )
     turns = task.queries().most
     if turns is None:
         return None
@@ -68,13 +83,21 @@ def _own_steps(task: Task) -> int | None:
 
 def _largest(parts: Iterable[int | None]) -> int | None:
     counts = list(parts)
-    return None if None in counts else max(filter(None, counts), default=0)
+    if None in counts:
+        return None
+    return max(filter(None, counts), default=0)
 
 
 def _total(parts: Iterable[int | None]) -> int | None:
     counts = list(parts)
-    return None if None in counts else sum(filter(None, counts))
+    if None in counts:
+        return None
+    return sum(filter(None, counts))
 
 
 def _times(each: int | None, count: int | None) -> int | None:
-    return 0 if each == 0 else None if each is None or count is None else each * count
+    if each == 0:
+        return 0
+    if each is None or count is None:
+        return None
+    return each * count

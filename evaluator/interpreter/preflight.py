@@ -30,9 +30,10 @@ def check_surroundings(
     sandboxes: Mapping[str, Sandbox] = MappingProxyType({}),
     roots: Sequence[str] = (".",),
 ) -> list[Diagnostic]:
-    """An error for each unknown tool or profile that a template names, and for each invalid schema; a warning for
-    each example whose output does not fit, and for a sandbox that is not installed. A `module:Model` is not imported
-    here. `sandboxes` has those of the profiles. Schema files are below their template's folder or `roots`.
+    """An error for each unknown tool or profile that a template names, and for each invalid schema;
+    a warning for each example whose output does not fit, and for a sandbox that is not installed. A
+    `module:Model` is not imported here. `sandboxes` has those of the profiles. Schema files are
+    below their template's folder or `roots`.
     """
     known = {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates}
     found: list[Diagnostic] = []
@@ -43,12 +44,24 @@ def check_surroundings(
                 if tool not in known and server_of_tool(tool, servers) is None:
                     message = f"no tool and no template is called {tool!r}"
                     hint = did_you_mean(tool, sorted(known))
-                    found.append(Diagnostic("error", "unknown-tool", message, task.span, hint))
+                    found.append(
+                        Diagnostic(
+                            "error", "unknown-tool", message=message, span=task.span, hint=hint
+                        )
+                    )
             ref = None if task.handler is None else task.handler.ref
             if task.handler is not None and ref is not None and ref not in profiles:
                 message = f"no handler profile is called {ref!r}"
                 hint = did_you_mean(ref, sorted(profiles))
-                found.append(Diagnostic("error", "unknown-handler", message, task.handler.span, hint))
+                found.append(
+                    Diagnostic(
+                        "error",
+                        "unknown-handler",
+                        message=message,
+                        span=task.handler.span,
+                        hint=hint,
+                    )
+                )
             found += _of_output(task, roots)
             found += _of_sandbox(task, sandboxes)
     return list(dict.fromkeys(found))
@@ -64,27 +77,33 @@ def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic
         severity = "warning"  # another machine may have the program
         sandbox.program()
     except ConfigurationError as error:
-        return [Diagnostic(severity, "sandbox", str(error), task.handler.span)]
+        return [Diagnostic(severity, "sandbox", message=str(error), span=task.handler.span)]
     return []
 
 
 def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     wanted = task.output
-    if wanted is None or wanted.type == "text" or (wanted.schema is not None and is_model(wanted.schema)):
+    if (
+        wanted is None
+        or wanted.type == "text"
+        or (wanted.schema is not None and is_model(wanted.schema))
+    ):
         return []
     schema = wanted.schema
     try:
         if schema is not None and is_file(schema):
-            schema = read_schema(schema, folder_of(wanted.span.file), roots)
+            schema = read_schema(schema, folder_of(wanted.span.file), roots=roots)
     except SchemaFileError as bad:
-        return [Diagnostic("error", bad.code, bad.message, wanted.span, bad.hint)]
+        return [Diagnostic("error", bad.code, message=bad.message, span=wanted.span, hint=bad.hint)]
     problem = schema_problem(schema)
     if problem is not None:
-        return [Diagnostic("error", "bad-schema", problem, wanted.span)]
+        return [Diagnostic("error", "bad-schema", message=problem, span=wanted.span)]
     found: list[Diagnostic] = []
     for example in task.examples:
-        error = parse_output(example.output, wanted.type, schema).error
+        error = parse_output(example.output, wanted.type, schema=schema).error
         if error is not None:
             message = f"the output of this example does not fit output_format: {error.message}"
-            found.append(Diagnostic("warning", "example-output", message, example.span))
+            found.append(
+                Diagnostic("warning", "example-output", message=message, span=example.span)
+            )
     return found

@@ -1,4 +1,6 @@
-"""A task that is ready to run: its inputs bound, its texts resolved, with its context and limits."""
+"""A task that is ready to run: its inputs bound, its texts resolved, with its context and
+limits.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from evaluator.nodes import Task
 
 @dataclass(frozen=True, slots=True)
 class PreparedTask:
-    """`warnings`, `more` (further notes) and `details` are filled while the task runs; an error has them too."""
+    """`warnings`, `more` (further notes) and `details` are filled while the task runs; an error has
+    them too.
+    """
 
     task: Task
     scope: Scope
@@ -39,13 +43,24 @@ class PreparedTask:
         context: tuple[ContextItem, ...] | None = None,
         wants_notes: bool | None = None,
     ) -> Frame:
-        """The frame of a node inside this task, one segment down, with this task's scope, context and budget.
+        """The frame of a node inside this task, one segment down, with this task's scope, context
+        and budget.
 
-        `wants_notes`: whether a later step sees only the notes of the node's result; None: as of this task's result.
+        `wants_notes`: whether a later step sees only the notes of the node's result; None: as of
+        this task's result.
         """
         items = self.context.items if context is None else context
-        wanted = self.frame.wants_notes if wants_notes is None else wants_notes
-        return self.frame.at(segment, scope=scope or self.scope, context=items, budget=self.budget, wants_notes=wanted)
+        if wants_notes is None:
+            wanted = self.frame.wants_notes
+        else:
+            wanted = wants_notes
+        return self.frame.at(
+            segment,
+            scope=scope or self.scope,
+            context=items,
+            budget=self.budget,
+            wants_notes=wanted,
+        )
 
     @property
     def carries_notes(self) -> bool:

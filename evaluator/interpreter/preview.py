@@ -1,7 +1,8 @@
-"""Previews of model requests: an evaluation with a backend that records the requests and makes no call.
+"""Previews of model requests: an evaluation with a backend that records the requests and makes no
+call.
 
-The first task's messages are exact. If a later task depends on an earlier answer, that answer is simulated. Scripts
-and commands do not run.
+The first task's messages are exact. If a later task depends on an earlier answer, that answer is
+simulated. Scripts and commands do not run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from evaluator.models.tokens import estimate_tokens
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """One model request. `input_tokens` is an estimate; `exact` means that no simulated answer came before it."""
+    """One model request. `input_tokens` is an estimate; `exact` means that no simulated answer came
+    before it.
+    """
 
     task: str | None
     messages: tuple[Message, ...]
@@ -46,12 +49,20 @@ class PreviewBackend:
     def name(self) -> str:
         return "simulated"
 
-    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
         tokens = sum(estimate_tokens(message.content) for message in request.messages)
-        tokens += sum(attached.tokens for message in request.messages for attached in message.attachments)
+        tokens += sum(
+            attached.tokens for message in request.messages for attached in message.attachments
+        )
         tools = tuple(spec.name for spec in request.tools)
         exact = not self.seen
-        self.seen.append(Preview(request.hints.task, request.messages, tools, tokens, exact))
+        self.seen.append(
+            Preview(
+                request.hints.task, request.messages, tools=tools, input_tokens=tokens, exact=exact
+            )
+        )
         return await self._simulated.complete(request)
 
     async def aclose(self) -> None:

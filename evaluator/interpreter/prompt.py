@@ -1,4 +1,6 @@
-"""Builds the messages that a model receives for an atomic task; nothing is added to them afterwards."""
+"""Builds the messages that a model receives for an atomic task; nothing is added to them
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -25,32 +27,41 @@ from evaluator.output.schema import schema_text
 
 
 async def build_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tuple[Message, ...]:
-    """System prompt (the profile's, then the task's), few-shot turns, then context, prompt and answer format.
+    """System prompt (the profile's, then the task's), few-shot turns, then context, prompt and
+    answer format.
 
-    The prompt of a task with several turns is the first; `later_messages` has the others, and the answer format.
+    The prompt of a task with several turns is the first; `later_messages` has the others, and the
+    answer format.
     """
     system = prepared.config.system
     if task.system is not None:
-        own = await _resolve(run, task.system, prepared, "system")
+        own = await _resolve(run, task.system, prepared=prepared, field="system")
         system = f"{system}\n\n{own}" if system else own
     messages = [Message("system", system)] if system else []
     if task.shots:
         for example in task.examples:
-            messages.append(Message("user", await _shot(run, task, example, prepared)))
+            messages.append(
+                Message("user", await _shot(run, task, example=example, prepared=prepared))
+            )
             messages.append(Message("assistant", example.output))
     if not prepared.frame.path:
         for inputs, answer in run.options.shots:
-            messages.append(Message("user", await _row_shot(run, task, inputs, prepared)))
+            messages.append(
+                Message("user", await _row_shot(run, task, inputs=inputs, prepared=prepared))
+            )
             messages.append(Message("assistant", answer))
-    prompt = await _prompt(run, task, prepared)
+    prompt = await _prompt(run, task, prepared=prepared)
     if shown := format_items(prepared.context.items):
         prompt = f"{shown}\n\n{prompt}"
     messages.append(Message("user", prompt, attachments=attachments_of(prepared.context.items)))
     return tuple(messages)
 
 
-async def later_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tuple[Message | Turn, ...]:
-    """The messages of the user that follow the first answer, each sent after the answer to the one before.
+async def later_messages(
+    run: Run, task: Atomic, prepared: PreparedTask
+) -> tuple[Message | Turn, ...]:
+    """The messages of the user that follow the first answer, each sent after the answer to the one
+    before.
 
     A turn that another task writes stays as it is. Raises: TemplateError, for a text that is empty.
     """
@@ -60,28 +71,45 @@ async def later_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tupl
         if turn.text is None:
             found.append(turn)
             continue
-        body = await _resolve(run, turn.text, prepared, f"turns[{at}]")
+        body = await _resolve(run, turn.text, prepared=prepared, field=f"turns[{at}]")
         if not body.strip():
-            raise TemplateError([Diagnostic("error", "empty-turn", "this turn is empty", turn.text.span)])
-        found.append(Message("user", _with_ending(body, task, prepared) if turn is later[-1] else body))
+            raise TemplateError(
+                [
+                    Diagnostic(
+                        "error", "empty-turn", message="this turn is empty", span=turn.text.span
+                    )
+                ]
+            )
+        found.append(
+            Message(
+                "user", _with_ending(body, task, prepared=prepared) if turn is later[-1] else body
+            )
+        )
     return tuple(found)
 
 
 async def _prompt(run: Run, task: Atomic, prepared: PreparedTask) -> str:
-    body, opening = prepared.description, task.opening()
+    body = prepared.description
+    opening = task.opening()
     if opening is not task.description:
-        body = await _resolve(run, opening, prepared, "instructions")
-    prompt = _with_inputs(body, task, prepared.values)
-    return prompt if task.later_turns() else _with_ending(prompt, task, prepared)
+        body = await _resolve(run, opening, prepared=prepared, field="instructions")
+    prompt = _with_inputs(body, task, values=prepared.values)
+    if task.later_turns():
+        return prompt
+    return _with_ending(prompt, task, prepared=prepared)
 
 
 def _with_ending(body: str, task: Task, prepared: PreparedTask) -> str:
     prompt = _with_format(body, task)
-    return f"{prompt}\n\n{REQUEST}" if asks_for_notes(task, prepared) else prompt
+    if asks_for_notes(task, prepared):
+        return f"{prompt}\n\n{REQUEST}"
+    return prompt
 
 
 def asks_for_notes(task: Task, prepared: PreparedTask) -> bool:
-    """Whether the prompt asks for notes: a later step sees only them, and the answer may have text around it."""
+    """Whether the prompt asks for notes: a later step sees only them, and the answer may have text
+    around it.
+    """
     is_played = isinstance(task, Atomic) and bool(task.turns) and task.turns[-1].node is not None
     return prepared.frame.wants_notes and is_plain_text(task.output) and not is_played
 
@@ -92,42 +120,68 @@ def is_plain_text(output: OutputFormat | None) -> bool:
 
 
 def _with_inputs(body: str, task: Task, values: Mapping[str, Any]) -> str:
-    """`body`, followed by each input with a value that no text of the task names, in a block with its name."""
+    """`body`, followed by each input with a value that no text of the task names, in a block with
+    its name.
+    """
     unnamed = [(one.name, values.get(one.name)) for one in unnamed_inputs(task)]
     return "\n\n".join(
-        [body, *(block("input", as_text(value), name=name) for name, value in unnamed if value is not None)]
+        [
+            body,
+            *(
+                block("input", as_text(value), name=name)
+                for name, value in unnamed
+                if value is not None
+            ),
+        ]
     )
 
 
 async def _shot(run: Run, task: Task, example: Example, prepared: PreparedTask) -> str:
     types = {declared.name: declared.type for declared in task.inputs}
-    values = {name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()}
-    return await _shot_text(run, task, prepared, Bound(prepared.scope.child(values), values))
+    values = {
+        name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()
+    }
+    return await _shot_text(
+        run, task, prepared=prepared, bound=Bound(prepared.scope.child(values), values)
+    )
 
 
 async def _row_shot(run: Run, task: Task, inputs: Mapping[str, Any], prepared: PreparedTask) -> str:
-    """The prompt for the inputs of another row. Only the results of nested tasks are those of this row."""
-    nested = {each.name: prepared.values.get(each.name) for each in task.inputs if each.task is not None}
-    bound = await bind_task(run, task, replace(prepared.frame, arguments=nested | dict(inputs)))
+    """The prompt for the inputs of another row. Only the results of nested tasks are those of this
+    row.
+    """
+    nested = {
+        each.name: prepared.values.get(each.name) for each in task.inputs if each.task is not None
+    }
+    bound = await bind_task(
+        run, task, frame=replace(prepared.frame, arguments=nested | dict(inputs))
+    )
     if isinstance(bound, TaskError):
         raise UsageError(f"a few-shot example: {bound.message}")
-    return await _shot_text(run, task, prepared, bound)
+    return await _shot_text(run, task, prepared=prepared, bound=bound)
 
 
 async def _shot_text(run: Run, task: Task, prepared: PreparedTask, bound: Bound) -> str:
-    functions = functions_in_text(run, prepared.frame, "shot")
-    opening = task.opening() if isinstance(task, Atomic) else task.instructions or task.description
+    functions = functions_in_text(run, prepared.frame, field="shot")
+    if isinstance(task, Atomic):
+        opening = task.opening()
+    else:
+        opening = task.instructions or task.description
     body = await render_prompt(opening, bound.scope, functions=functions)
-    return _with_format(_with_inputs(body, task, bound.values), task)
+    return _with_format(_with_inputs(body, task, values=bound.values), task)
 
 
 def _with_format(body: str, task: Task) -> str:
     wanted = format_instruction(task.output)
-    return f"{body}\n\n{wanted}" if wanted else body
+    if wanted:
+        return f"{body}\n\n{wanted}"
+    return body
 
 
 async def _resolve(run: Run, text: Text, prepared: PreparedTask, field: str) -> str:
-    return await render_prompt(text, prepared.scope, functions=functions_in_text(run, prepared.frame, field))
+    return await render_prompt(
+        text, prepared.scope, functions=functions_in_text(run, prepared.frame, field=field)
+    )
 
 
 def format_instruction(output: OutputFormat | None) -> str:
@@ -144,25 +198,36 @@ def format_instruction(output: OutputFormat | None) -> str:
     if name is not None:
         return f"Answer with JSON only: {name}."
     shown = schema_text(output.schema)
-    return f"Answer with JSON only, valid against this JSON Schema:\n{shown}" if shown else "Answer with JSON only."
+    if shown:
+        return f"Answer with JSON only, valid against this JSON Schema:\n{shown}"
+    return "Answer with JSON only."
 
 
 _WORDS = {
-    "object": "an object", "array": "an array", "[]": "an array", "string": "a string", "number": "a number",
-    "integer": "an integer", "boolean": "true or false",
-}  # fmt: skip
+    "object": "an object",
+    "array": "an array",
+    "[]": "an array",
+    "string": "a string",
+    "number": "a number",
+    "integer": "an integer",
+    "boolean": "true or false",
+}
 
 
 def _in_words(type_name: str) -> str | None:
     if type_name in _WORDS:
         return _WORDS[type_name]
-    return f"an array of {type_name[:-2]}s" if type_name in VALUE_TYPES and type_name != "any" else None
+    if type_name in VALUE_TYPES and type_name != "any":
+        return f"an array of {type_name[:-2]}s"
+    return None
 
 
 def _output_type(task: Task) -> str:
     if isinstance(task, Atomic) and task.tools_from is not None:
         return "calls"
-    return task.output.type if task.output else "text"
+    if task.output:
+        return task.output.type
+    return "text"
 
 
 def hints_for(run: Run, task: Task, values: Any) -> Hints:

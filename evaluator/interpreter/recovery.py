@@ -1,7 +1,8 @@
-"""Resumes an interrupted run: starts it again and takes its first answers from the results in its task file.
+"""Resumes an interrupted run: starts it again and takes its first answers from the results in its
+task file.
 
-`record.recorded_steps` decides which recorded steps may be reused. `replay` evaluates a record without running
-anything.
+`record.recorded_steps` decides which recorded steps may be reused. `replay` evaluates a record
+without running anything.
 """
 
 from __future__ import annotations
@@ -55,36 +56,71 @@ async def resume(
     callbacks: RunOptions,
     above: Budget | None = None,
 ) -> Outcome:
-    """The outcome of the run, as if it had not been interrupted. A completed run gives its recorded result.
+    """The outcome of the run, as if it had not been interrupted. A completed run gives its recorded
+    result.
 
-    `callbacks` has the `on_text` and `on_event` of the resumed run, and its `shots` where the record lacks them because
-    they hold a secret; its other options are recorded. The limits of `above` apply to it too.
+    `callbacks` has the `on_text` and `on_event` of the resumed run, and its `shots` where the
+    record lacks them because they hold a secret; its other options are recorded. The limits of
+    `above` apply to it too.
 
-    Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed then.
+    Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed
+    then.
     """
-    async with reopened(services, task_id, "any change" if allow_changed else None) as (journal, recording, store):
+    async with reopened(services, task_id, allowed="any change" if allow_changed else None) as (
+        journal,
+        recording,
+        store,
+    ):
         header = recording.known_header()
         await asyncio.to_thread(_refuse_subtask, store, header)
         if recording.status == "completed":
             journal.settle("completed")
             return recorded_outcome(recording)
         values = _inputs_of(header, inputs)
-        shots = _shots_of(header, callbacks.shots, None if store.redactor is None else store.redactor.redact_value)
+        shots = _shots_of(
+            header,
+            callbacks.shots,
+            redact=None if store.redactor is None else store.redactor.redact_value,
+        )
         decide = _decider(unfinished, services.asker)
-        await _ask_in_advance(services, store, recording, decide)
+        await _ask_in_advance(services, store, recording=recording, decide=decide)
         earlier = ResumedSteps(
-            recording, decide, allow_changed=allow_changed, edited=lambda r: _edited_templates(r, services.library)
+            recording,
+            decide,
+            allow_changed=allow_changed,
+            edited=lambda r: _edited_templates(r, services.library),
         )
         services = recorded_services(header, services)
-        spec = recorded_spec(services.library, header, values, trust=services.trust or is_trusted(services.root))
-        options = recorded_options(header, services, shots)
+        spec = recorded_spec(
+            services.library,
+            header,
+            values=values,
+            trust=services.trust or is_trusted(services.root),
+        )
+        options = recorded_options(header, services, shots=shots)
         options = replace(options, on_text=callbacks.on_text, on_event=callbacks.on_event)
-        return await record_run(services, spec, options, steps=StepLog(journal, earlier, store.redactor), above=above)
+        return await record_run(
+            services,
+            spec,
+            options=options,
+            steps=StepLog(journal, earlier, scrub=store.redactor),
+            above=above,
+        )
 
 
 async def resume_within(services: Services, task_id: int, above: Budget) -> Outcome:
-    """Resumes a run for a task with the budget `above`; stops at a side effect that may have taken place."""
-    return await resume(services, task_id, {}, "stop", False, RunOptions(), above)
+    """Resumes a run for a task with the budget `above`; stops at a side effect that may have taken
+    place.
+    """
+    return await resume(
+        services,
+        task_id,
+        inputs={},
+        unfinished="stop",
+        allow_changed=False,
+        callbacks=RunOptions(),
+        above=above,
+    )
 
 
 @asynccontextmanager
@@ -97,7 +133,10 @@ async def reopened(
     """
     store = services.store
     if store is None:
-        raise UsageError("there is no folder of task files to resume from: the evaluator was made with tasks_dir=None")
+        raise UsageError(
+            "there is no folder of task files to resume from: the evaluator was made with "
+            "tasks_dir=None"
+        )
     journal, recording = await asyncio.to_thread(lambda: store.reopen(task_id, allowed=allowed))
     try:
         yield journal, recording, store
@@ -107,7 +146,8 @@ async def reopened(
 
 def _refuse_subtask(store: TaskStore, header: Header) -> None:
     """Raises: UsageError, for a subtask, which is resumed with the run that asked for it."""
-    parent, root = header.parent, header.parent
+    root = header.parent
+    parent = header.parent
     seen = {header.task_id}
     while parent is not None and parent not in seen:
         root = parent
@@ -115,35 +155,46 @@ def _refuse_subtask(store: TaskStore, header: Header) -> None:
         above = store.read(parent).header
         parent = None if above is None else above.parent
     if root is not None:
-        raise UsageError(f"TASK-{header.task_id} is a subtask; resume the task that asked for it: {root}")
+        raise UsageError(
+            f"TASK-{header.task_id} is a subtask; resume the task that asked for it: {root}"
+        )
 
 
 def _inputs_of(header: Header, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The recorded inputs of the run, and those in `given`, which the record lacks because they hold a secret.
+    """The recorded inputs of the run, and those in `given`, which the record lacks because they
+    hold a secret.
 
     Raises: UsageError, if one is missing, or given though it is recorded.
     """
     redacted = list(header.extra.get("redacted_inputs", ()))
     for name in given:
         if name not in redacted:
-            raise UsageError(f"input {name!r} is recorded and cannot be changed; start a new run for other inputs")
+            raise UsageError(
+                f"input {name!r} is recorded and cannot be changed; start a new run for other "
+                "inputs"
+            )
     missing = [name for name in redacted if name not in given]
     if missing:
         names = ", ".join(missing)
-        raise UsageError(f"secret inputs are not recorded: give {names} again, as --input {missing[0]}=VALUE")
+        raise UsageError(
+            f"secret inputs are not recorded: give {names} again, as --input {missing[0]}=VALUE"
+        )
     return {**header.inputs, **given}
 
 
 def _shots_of(header: Header, given: Shots, redact: Callable[[Any], Any] | None) -> Shots | None:
-    """The few-shot examples in `given`, where the record lacks them because they hold a secret; else None.
+    """The few-shot examples in `given`, where the record lacks them because they hold a secret;
+    else None.
 
     Raises: UsageError, if they are missing, or not those of the run.
     """
-    recorded, is_redacted = header.extra.get("shots", []), bool(header.extra.get("redacted_shots"))
+    recorded = header.extra.get("shots", [])
+    is_redacted = bool(header.extra.get("redacted_shots"))
     if not given:
         if is_redacted:
             raise UsageError(
-                "few-shot examples with a secret are not recorded: resume the batch that this run belongs to, or give "
+                "few-shot examples with a secret are not recorded: resume the batch that this run "
+                "belongs to, or give "
                 "them again in Python, as shots of Evaluator.resume"
             )
         return None
@@ -164,11 +215,15 @@ def _edited_templates(recording: Recording, library: TemplateLibrary) -> str | N
         for name, digest in recorded.items()
         if name not in library or library.get(name).sha256 != digest
     ]
-    return " and ".join(changed) + " since this run began" if changed else None
+    if changed:
+        return " and ".join(changed) + " since this run began"
+    return None
 
 
 def _decider(unfinished: OnUnfinished, asker: Asker | None) -> Decide:
-    """A decision function that asks about each step once: before the run, and not again when the run reaches it."""
+    """A decision function that asks about each step once: before the run, and not again when the
+    run reaches it.
+    """
     decided: dict[tuple[int, str], Unfinished] = {}
 
     async def decide(task_id: int, step: Step) -> Unfinished:
@@ -176,37 +231,51 @@ def _decider(unfinished: OnUnfinished, asker: Asker | None) -> Decide:
             return unfinished
         key = task_id, step.start.path
         if key not in decided:
-            decided[key] = "stop" if asker is None else await _ask(asker, step)
+            if asker is None:
+                decided[key] = "stop"
+            else:
+                decided[key] = await _ask(asker, step)
         return decided[key]
 
     return decide
 
 
-async def _ask_in_advance(services: Services, store: TaskStore, recording: Recording, decide: Decide) -> None:
+async def _ask_in_advance(
+    services: Services, store: TaskStore, recording: Recording, decide: Decide
+) -> None:
     """Asks about every side effect in doubt, of the run and of its subtasks, before anything runs.
 
-    Otherwise steps that run concurrently with one at which the run stops would cost money for nothing.
+    Otherwise steps that run concurrently with one at which the run stops would cost money for
+    nothing.
 
-    Raises: StepUnfinished, where one may not be repeated; RecordError, if a subtask's file cannot be read.
+    Raises: StepUnfinished, where one may not be repeated; RecordError, if a subtask's file cannot
+    be read.
     """
     earlier = RecordedSteps(recording)
     for step in earlier.in_doubt():
-        if _is_harmful_twice(services, step) and stops_at(step, await decide(earlier.task_id, step)):
+        if _is_harmful_twice(services, step) and stops_at(
+            step, await decide(earlier.task_id, step)
+        ):
             raise unfinished_error(step)
     for task_id in earlier.open_children():
         child = await asyncio.to_thread(store.read, task_id)
         if child.status not in ("completed", "failed"):
-            await _ask_in_advance(services, store, child, decide)
+            await _ask_in_advance(services, store, recording=child, decide=decide)
 
 
 def _is_harmful_twice(services: Services, step: Step) -> bool:
-    """Whether the step must not run a second time, by the same rule as a Handler; an unknown tool must not."""
+    """Whether the step must not run a second time, by the same rule as a Handler; an unknown tool
+    must not.
+    """
     if step.start.kind != "tool":
         return step.start.kind == "script"
     name = step.start.name
     tool = services.tools.get(name)
     if tool is None:
-        return name not in (SUBTASK, EVALUATION_REQUEST, *BACKGROUND_SAFE) and name not in services.library
+        return (
+            name not in (SUBTASK, EVALUATION_REQUEST, *BACKGROUND_SAFE)
+            and name not in services.library
+        )
     return tool.effect and not tool.retryable
 
 
@@ -221,7 +290,8 @@ async def _ask(asker: Asker, step: Step) -> Unfinished:
     if not doubt.can_tell:
         del choices["t"]
     question = (
-        f"{step.start.path}: {visible(step.start.name)} {visible(doubt.how)}. It may have taken effect. "
+        f"{step.start.path}: {visible(step.start.name)} {visible(doubt.how)}. It may have taken "
+        "effect. "
         f"Its arguments: {args[:_MAX_SHOWN_CHARS]}\n"
         + ", ".join(f"{key}: {label}" for key, (_, label) in choices.items())
     )
@@ -229,7 +299,9 @@ async def _ask(asker: Asker, step: Step) -> Unfinished:
         try:
             answer = (await asker.ask(question)).strip().lower()[:1]
         except ToolError as error:
-            raise RecordError(f"{step.start.path}: nobody answered what to do about it: {error}") from error
+            raise RecordError(
+                f"{step.start.path}: nobody answered what to do about it: {error}"
+            ) from error
         if answer in choices:
             return choices[answer][0]
     return "stop"

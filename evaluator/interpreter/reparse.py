@@ -1,12 +1,14 @@
-"""Recovery from exhausted resources: the model decomposes the task, and the decomposition is evaluated.
+"""Recovery from exhausted resources: the model decomposes the task, and the decomposition is
+evaluated.
 
-This happens once for a task and never inside a decomposition. The decomposition is text from a model: it is read
-leniently, validated like any template, and may contain no scripts, no commands, and only the files and tools that the
-task had. If it cannot be used, the result is the first error with the reason.
+This happens once for a task and never inside a decomposition. The decomposition is text from a
+model: it is read leniently, validated like any template, and may contain no scripts, no commands,
+and only the files and tools that the task had. If it cannot be used, the result is the first error
+with the reason.
 
-The decomposition shares the time and cost that the exhausted task had left. Turns, context and output, which the task
-used up, start again for each of the smaller tasks. The limits of the tasks above apply to all of it. Model and profile
-are those of the task, whatever the decomposition says.
+The decomposition shares the time and cost that the exhausted task had left. Turns, context and
+output, which the task used up, start again for each of the smaller tasks. The limits of the tasks
+above apply to all of it. Model and profile are those of the task, whatever the decomposition says.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ MAX_PARTIAL_CHARACTERS = 20_000
 
 
 def is_recoverable(run: Run, task: Task, prepared: PreparedTask, error: TaskError) -> bool:
-    """Whether a decomposition may help. It cannot if time or cost is exhausted, because it uses more of both."""
+    """Whether a decomposition may help. It cannot if time or cost is exhausted, because it uses
+    more of both.
+    """
     if not run.services.reparse or run.services.dry_run or prepared.frame.is_reparsed:
         return False
     if (
@@ -45,46 +49,77 @@ def is_recoverable(run: Run, task: Task, prepared: PreparedTask, error: TaskErro
         or error.resource.name not in RECOVERABLE
     ):
         return False
-    refused = (resolve_setting(task, name, prepared.scope) for name in ("disable_reparsing", "manual_xml"))
+    refused = (
+        resolve_setting(task, name, scope=prepared.scope)
+        for name in ("disable_reparsing", "manual_xml")
+    )
     return not any(refused)
 
 
 async def recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError) -> Outcome:
-    """The outcome of the decomposed task, or `error` with the reason why it could not be decomposed."""
-    resource, budget = error.resource, prepared.budget
+    """The outcome of the decomposed task, or `error` with the reason why it could not be
+    decomposed.
+    """
+    resource = error.resource
+    budget = prepared.budget
     if resource is None:
         return error
-    budget.max_turns = None  # each of the smaller tasks has its own; time and cost remain those of this task
+    budget.max_turns = (
+        None  # each of the smaller tasks has its own; time and cost remain those of this task
+    )
     limit: asyncio.Timeout | None = None
     try:
         async with budget.deadline() as limit:
-            outcome = await _recover(run, task, prepared, error, resource.name)
+            outcome = await _recover(
+                run, task, prepared=prepared, error=error, resource=resource.name
+            )
     except TimeoutError:
         if limit is None or not limit.expired():
             raise
-        outcome = _unrecovered(error, "the decomposition took longer than the time limit of the task")
+        outcome = _unrecovered(
+            error, "the decomposition took longer than the time limit of the task"
+        )
     return replace(outcome, usage=budget.usage)
 
 
-async def _recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError, resource: str) -> Outcome:
+async def _recover(
+    run: Run, task: Task, prepared: PreparedTask, error: TaskError, resource: str
+) -> Outcome:
     frame = replace(prepared.frame, budget=prepared.budget, is_reparsed=True)
     inherited = await _inherited(task, prepared)
     answer = await run.services.evaluate(
-        replace(run, options=run.options.inner()), _decomposer(run, inherited),
-        frame.at("reparse", arguments=await _inputs(task, prepared, error, resource), context=()),
-    )  # fmt: skip
+        replace(run, options=run.options.inner()),
+        _decomposer(run, inherited),
+        frame.at(
+            "reparse",
+            arguments=await _inputs(task, prepared, error=error, resource=resource),
+            context=(),
+        ),
+    )
     if isinstance(answer, TaskError):
         return _unrecovered(error, f"the decomposition failed: {answer.message}")
-    authority = await _authority(run, task, prepared)
+    authority = await _authority(run, task, prepared=prepared)
     generated = read_allowed(
-        run.services.library, answer.content, Allowance("a decomposition", authority), "<decomposition>"
+        run.services.library,
+        answer.content,
+        allowance=Allowance("a decomposition", authority),
+        file="<decomposition>",
     )
     # No person sees a decomposition before it runs, so one that may be incomplete is refused.
-    generated = generated.with_errors([replace(doubt, severity="error") for doubt in generated.doubts])
+    generated = generated.with_errors(
+        [replace(doubt, severity="error") for doubt in generated.doubts]
+    )
     problem = "; ".join(str(one) for one in generated.errors)
     warnings = [describe(warning) for warning in generated.warnings]
     output = {"warnings": warnings, "xml": generated.xml}
-    run.steps.note(join(frame.path, "reparse/task"), "parse", "decomposition", None, output, error=problem or None)
+    run.steps.note(
+        join(frame.path, "reparse/task"),
+        "parse",
+        "decomposition",
+        None,
+        output,
+        error=problem or None,
+    )
     if generated.node is None:
         return _unrecovered(error, f"the decomposition cannot be used: {problem}")
     node = _as_smaller(generated.node, inherited)
@@ -95,61 +130,105 @@ async def _recover(run: Run, task: Task, prepared: PreparedTask, error: TaskErro
         return replace(failed, maybe_billed=failed.maybe_billed or outcome.maybe_billed)
     notes = {
         **outcome.notes,
-        "warnings": [*(f"decomposition, {warning}" for warning in warnings), *outcome.notes.get("warnings", ())],
+        "warnings": [
+            *(f"decomposition, {warning}" for warning in warnings),
+            *outcome.notes.get("warnings", ()),
+        ],
         "reparsed_after": {"resource": resource, "message": error.message},
     }
-    return TaskResult(outcome.status, outcome.content, outcome.parsed_content, notes, outcome.usage)
+    return TaskResult(
+        outcome.status,
+        outcome.content,
+        parsed_content=outcome.parsed_content,
+        notes=notes,
+        usage=outcome.usage,
+    )
 
 
 def _decomposer(run: Run, inherited: dict[str, Any]) -> Atomic:
     """The template `decompose`, with the task's model and profile if it names none itself."""
     template = internal_template(run.services, "decompose")
-    if template.handler is not None or template.model is not None or template.model_role is not None:
+    if (
+        template.handler is not None
+        or template.model is not None
+        or template.model_role is not None
+    ):
         return template
     ref = inherited["handler"].ref
-    return replace(template, **inherited | {"handler": None if ref is None else HandlerSpec(ref=ref)})
+    return replace(
+        template, **inherited | {"handler": None if ref is None else HandlerSpec(ref=ref)}
+    )
 
 
 async def _authority(run: Run, task: Task, prepared: PreparedTask) -> Authority:
-    """The authority of the decomposition: the tools, the provider and the named files of the task."""
-    named = None if task.model is None else (await render(task.model, prepared.scope)).strip()
-    choice = await choose(run, named, prepared, task.model_role)
+    """The authority of the decomposition: the tools, the provider and the named files of the
+    task.
+    """
+    if task.model is None:
+        named = None
+    else:
+        named = (await render(task.model, prepared.scope)).strip()
+    choice = await choose(run, named, prepared=prepared, role=task.model_role)
     authority = prepared.frame.authority.chosen_by_model(prepared.config, (), choice.endpoint)
     names = frozenset((*task.tools, *(grant.name for grant in prepared.config.tools)))
     above = prepared.frame.authority.tools
-    items = () if task.file_paths is None else task.file_paths.items
+    if task.file_paths is None:
+        items = ()
+    else:
+        items = task.file_paths.items
     files = [await render(item, prepared.scope) for item in items]
-    return replace(authority, tools=names if above is None else names & above, files=frozenset(files))
+    return replace(
+        authority, tools=names if above is None else names & above, files=frozenset(files)
+    )
 
 
-async def _inputs(task: Task, prepared: PreparedTask, error: TaskError, resource: str) -> dict[str, str]:
+async def _inputs(
+    task: Task, prepared: PreparedTask, error: TaskError, resource: str
+) -> dict[str, str]:
     """The inputs of the template `decompose`."""
     parts = [prepared.description]
     if task.instructions is not None:
-        with suppress(ExpressionError):  # the texts call a function template, whose calls are not repeated
+        with suppress(
+            ExpressionError
+        ):  # the texts call a function template, whose calls are not repeated
             parts.append(f"Instructions: {await render_prompt(task.instructions, prepared.scope)}")
     parts.append(f"Inputs: {json.dumps(dict(prepared.values), ensure_ascii=False, default=str)}")
-    return {"task": "\n\n".join(parts), "resource": resource, "partial": error.content[:MAX_PARTIAL_CHARACTERS]}
+    return {
+        "task": "\n\n".join(parts),
+        "resource": resource,
+        "partial": error.content[:MAX_PARTIAL_CHARACTERS],
+    }
 
 
 async def _inherited(task: Task, prepared: PreparedTask) -> dict[str, Any]:
-    """The fields of the exhausted task that each smaller one has too: profile with limits, model and role."""
+    """The fields of the exhausted task that each smaller one has too: profile with limits, model
+    and role.
+    """
     config = prepared.config
     model = task.model
     if model is not None:
         # As a literal, because a resolved text is never resolved again.
         model = Text(f"{{{{ {json.dumps(await render(model, prepared.scope))} }}}}", model.span)
     handler = HandlerSpec(
-        ref=None if task.handler is None else task.handler.ref, max_turns=config.max_turns,
-        max_context_fraction=config.max_context_fraction, max_output_tokens=config.max_output_tokens, span=task.span,
-        temperature=config.temperature, top_p=config.top_p, top_k=config.top_k, seed=config.seed,
-        stop=config.stop or None, extra_body=config.extra_body or None,
-    )  # fmt: skip
+        ref=None if task.handler is None else task.handler.ref,
+        max_turns=config.max_turns,
+        max_context_fraction=config.max_context_fraction,
+        max_output_tokens=config.max_output_tokens,
+        span=task.span,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        seed=config.seed,
+        stop=config.stop or None,
+        extra_body=config.extra_body or None,
+    )
     return {"handler": handler, "model": model, "model_role": task.model_role}
 
 
 def _as_smaller(node: Node, inherited: dict[str, Any]) -> Node:
-    """`node` with model, profile and limits of the task that it decomposes, in every task inside."""
+    """`node` with model, profile and limits of the task that it decomposes, in every task
+    inside.
+    """
     if isinstance(node, Task):
         node = replace(node, **(inherited if node.asks_model else {"handler": None}))
     return replace_children(node, lambda child: _as_smaller(child, inherited))

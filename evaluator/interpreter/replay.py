@@ -30,10 +30,11 @@ _COMPARED = ("status", "type", "reason", "message", "content", "parsed_content")
 class Replay:
     """The outcome of a replay, and how it differs from the record.
 
-    `divergence` is the first step, or the result, that differs; None if nothing does. `changes` are the steps
-    whose content has changed (empty unless the replay went past changes), `gone` the paths of those that were not
-    reached. `steps` counts the answers that were taken from the record. `ends_at` is the step at which the record of
-    an interrupted run ends, None if the run has an end.
+    `divergence` is the first step, or the result, that differs; None if nothing does. `changes` are
+    the steps whose content has changed (empty unless the replay went past changes), `gone` the
+    paths of those that were not reached. `steps` counts the answers that were taken from the
+    record. `ends_at` is the step at which the record of an interrupted run ends, None if the run
+    has an end.
     """
 
     task_id: int | None
@@ -68,41 +69,64 @@ async def replay(services: Services, task: int | Path, past_changes: bool) -> Re
     """See `Evaluator.replay`."""
     store = services.store
     if store is None:
-        raise UsageError("there is no folder of task files to replay from: the evaluator was made with tasks_dir=None")
+        raise UsageError(
+            "there is no folder of task files to replay from: the evaluator was made with "
+            "tasks_dir=None"
+        )
     recording = await asyncio.to_thread(store.read, task)
     header = recording.known_header()
     earlier = ReplayedSteps(recording, past_changes=past_changes)
     services = replace(recorded_services(header, services), tracer=UNTRACED)
-    spec = recorded_spec(services.library, header, dict(header.inputs))
-    steps = StepLog(None, earlier, store.redactor)
-    outcome = await record_run(services, spec, recorded_options(header, services), steps=steps)
-    halted, summary = earlier.progress.halted, recording.summary
+    spec = recorded_spec(services.library, header, values=dict(header.inputs))
+    steps = StepLog(None, earlier, scrub=store.redactor)
+    outcome = await record_run(
+        services, spec, options=recorded_options(header, services), steps=steps
+    )
+    halted = earlier.progress.halted
+    summary = recording.summary
     if halted is not None and not isinstance(halted, (StepChanged, RecordIncomplete)):
         raise halted
     has_failed = summary is not None and summary.status == "failed"
-    if isinstance(outcome, TaskError) and isinstance(outcome.cause, ConfigurationError) and not has_failed:
+    if (
+        isinstance(outcome, TaskError)
+        and isinstance(outcome.cause, ConfigurationError)
+        and not has_failed
+    ):
         raise outcome.cause
     return Replay(
-        header.task_id, outcome, earlier.progress.reused,
-        halted if isinstance(halted, StepChanged) else _result_change(recording, outcome, services, halted),
-        tuple(earlier.progress.changes),
-        () if halted is not None else tuple(step.start.path for step in earlier.unasked()),
-        halted.path if isinstance(halted, RecordIncomplete) else None,
-    )  # fmt: skip
+        header.task_id,
+        outcome,
+        steps=earlier.progress.reused,
+        divergence=halted
+        if isinstance(halted, StepChanged)
+        else _result_change(recording, outcome, services=services, halted=halted),
+        changes=tuple(earlier.progress.changes),
+        gone=() if halted is not None else tuple(step.start.path for step in earlier.unasked()),
+        ends_at=halted.path if isinstance(halted, RecordIncomplete) else None,
+    )
 
 
 def _result_change(
     recording: Recording, outcome: Outcome, services: Services, halted: RecordIncomplete | None
 ) -> StepChanged | None:
-    """The first difference between the recorded and the replayed result, in the fields that a caller uses."""
+    """The first difference between the recorded and the replayed result, in the fields that a
+    caller uses.
+    """
     summary = recording.summary
     if summary is None or halted is not None:
         return None
     if summary.result is None:
-        return StepChanged("result", f"the recorded run was aborted ({summary.reason}); the replay was not")
+        return StepChanged(
+            "result", f"the recorded run was aborted ({summary.reason}); the replay was not"
+        )
     now: Mapping[str, Any] = outcome.to_dict()
     if services.store is not None and services.store.redactor is not None:
         now = services.store.redactor.redact_value(now)
-    recorded, now = ({name: result[name] for name in _COMPARED if name in result} for result in (summary.result, now))
+    recorded, now = (
+        {name: result[name] for name in _COMPARED if name in result}
+        for result in (summary.result, now)
+    )
     found = first_difference(recorded, now)
-    return found and StepChanged("result", f"the result differs at {found.where}", found.recorded, found.now)
+    return found and StepChanged(
+        "result", f"the result differs at {found.where}", recorded=found.recorded, now=found.now
+    )

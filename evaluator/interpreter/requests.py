@@ -1,4 +1,6 @@
-"""Finds what a request evaluates: a template by name, a template matched to words, or a node, also from a record."""
+"""Finds what a request evaluates: a template by name, a template matched to words, or a node, also
+from a record.
+"""
 
 from __future__ import annotations
 
@@ -33,30 +35,38 @@ _NAME = re.compile(r"[A-Za-z0-9_./-]+")
 Request = str | Node | Function
 
 
-def spec_of(library: TemplateLibrary, request: Request, values: dict[str, Any], ask_model: bool) -> RunSpec | TaskError:
+def spec_of(
+    library: TemplateLibrary, request: Request, values: dict[str, Any], ask_model: bool
+) -> RunSpec | TaskError:
     """The RunSpec of `request`; a TaskError if no template fits or inputs are missing.
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
     if isinstance(request, str) and (request in library or request in library.broken):
-        return _of_template(library, request, request, values)
+        return _of_template(library, request, request=request, values=values)
     if isinstance(request, str) and is_xml(request):
-        return _of_xml(library, request, values, ask_model)
+        return _of_xml(library, request, values=values, ask_model=ask_model)
     if isinstance(request, str) and _NAME.fullmatch(request):
         # One word is a name: a misspelt name must not run the nearest template.
         return _no_template(request, library)
     if isinstance(request, str) or _is_bare(request):
-        return _of_match(library, request, values, ask_model)
-    return _of_node(library, request, values)
+        return _of_match(library, request, values=values, ask_model=ask_model)
+    return _of_node(library, request, values=values)
 
 
-def spec_of_words(library: TemplateLibrary, words: str, template: str, values: dict[str, Any]) -> RunSpec:
+def spec_of_words(
+    library: TemplateLibrary, words: str, template: str, values: dict[str, Any]
+) -> RunSpec:
     """The RunSpec of a request in words, whatever they look like, with the template of this name.
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
     score = next((m.score for m in library.match(words) if m.template.name == template), 0.0)
-    return _with_extraction(_of_template(library, template, words, values, score), words, values)
+    return _with_extraction(
+        _of_template(library, template, request=words, values=values, score=score),
+        words,
+        values=values,
+    )
 
 
 def _is_bare(node: Node | Function) -> bool:
@@ -64,56 +74,74 @@ def _is_bare(node: Node | Function) -> bool:
     return isinstance(node, Atomic) and node.name is node.instructions is node.ref is None
 
 
-def _of_xml(library: TemplateLibrary, text: str, values: dict[str, Any], ask_model: bool) -> RunSpec | TaskError:
+def _of_xml(
+    library: TemplateLibrary, text: str, values: dict[str, Any], ask_model: bool
+) -> RunSpec | TaskError:
     """The RunSpec of the task in `text`; an error keeps the text as its content."""
     try:
         read = read_xml_request(text)
     except TemplateError as error:
         return replace(to_task_error(error), content=text)
     if _is_bare(read.node) and not read.is_manual:
-        spec = _of_match(library, read.node, values, ask_model)
+        spec = _of_match(library, read.node, values=values, ask_model=ask_model)
     else:
-        spec = _of_node(library, read.node, values)
+        spec = _of_node(library, read.node, values=values)
     if isinstance(spec, TaskError) or not read.warnings:
         return spec
-    return replace(spec, warnings=read.warnings, extra={**spec.extra, "request_warnings": list(read.warnings)})
+    return replace(
+        spec, warnings=read.warnings, extra={**spec.extra, "request_warnings": list(read.warnings)}
+    )
 
 
-def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, Any], *, trust: bool = True) -> RunSpec:
+def recorded_spec(
+    library: TemplateLibrary, header: Header, values: dict[str, Any], *, trust: bool = True
+) -> RunSpec:
     """The RunSpec of the run whose task file has this header.
 
-    Without `trust`, a task in the file itself is run only if this user's programs wrote it; other files are data.
+    Without `trust`, a task in the file itself is run only if this user's programs wrote it; other
+    files are data.
 
-    Raises: RecordError, if it is not run, or the record does not say what was run; TemplateError or UsageError, as
-    `spec_of`.
+    Raises: RecordError, if it is not run, or the record does not say what was run; TemplateError or
+    UsageError, as `spec_of`.
     """
     task = f"TASK-{header.task_id}"
     if header.extra.get("chat"):
-        raise RecordError(f"{task} is an interactive session; resume it with: evaluator chat --resume {header.task_id}")
-    xml, score = header.extra.get("node"), header.extra.get("match_score")
+        raise RecordError(
+            f"{task} is an interactive session; resume it with: evaluator chat --resume "
+            f"{header.task_id}"
+        )
+    xml = header.extra.get("node")
+    score = header.extra.get("match_score")
     if isinstance(xml, str):
-        if not (trust or is_signed(xml.encode("utf-8", "surrogatepass"), header.extra.get("signature"))):
+        if not (
+            trust or is_signed(xml.encode("utf-8", "surrogatepass"), header.extra.get("signature"))
+        ):
             raise RecordError(
-                f"{task} records a task in XML that no program of yours wrote; it may name scripts and files. Read "
+                f"{task} records a task in XML that no program of yours wrote; it may name "
+                "scripts and files. Read "
                 "it; to run it: --trust, or Evaluator(trust=True)"
             )
-        spec = _of_node(library, _read_node(xml), values)
+        spec = _of_node(library, _read_node(xml), values=values)
         warnings = tuple(header.extra.get("request_warnings", ()))
         return replace(spec, request=header.request, template=header.template, warnings=warnings)
     if header.template is None:
         raise RecordError(f"{task}: its file does not say which template was evaluated")
     if header.template not in library and header.template not in library.broken:
         raise RecordError(
-            f"{task} evaluates the template {header.template!r}, which is not loaded; name its folder with --library"
+            f"{task} evaluates the template {header.template!r}, which is not loaded; name its "
+            "folder with --library"
         )
     if isinstance(score, (int, float)):
-        spec = _of_template(library, header.template, header.request, values, float(score))
-        return _with_extraction(spec, header.request, values)
-    return _of_template(library, header.template, header.request, values)
+        spec = _of_template(
+            library, header.template, request=header.request, values=values, score=float(score)
+        )
+        return _with_extraction(spec, header.request, values=values)
+    return _of_template(library, header.template, request=header.request, values=values)
 
 
 def recorded_options(header: Header, services: Services, shots: Shots | None = None) -> RunOptions:
-    """The options with which the run of this header was started; `shots` are its examples, if the header may lack them.
+    """The options with which the run of this header was started; `shots` are its examples, if the
+    header may lack them.
 
     Raises: UsageError, if the evaluator was made for another root.
     """
@@ -121,13 +149,19 @@ def recorded_options(header: Header, services: Services, shots: Shots | None = N
     root = str(services.root)
     if extra.get("root", root) != root:
         raise UsageError(
-            f"TASK-{header.task_id} ran with the root {extra['root']}, not {root}; resume it with that root"
+            f"TASK-{header.task_id} ran with the root {extra['root']}, not {root}; resume it with "
+            "that root"
         )
     return RunOptions(
-        model=header.model, handler=extra.get("handler"), model_roles=extra.get("model_roles"),
-        target=extra.get("target"), epoch=extra.get("epoch", 1),
-        shots=[(inputs, answer) for inputs, answer in extra.get("shots", ())] if shots is None else shots,
-    )  # fmt: skip
+        model=header.model,
+        handler=extra.get("handler"),
+        model_roles=extra.get("model_roles"),
+        target=extra.get("target"),
+        epoch=extra.get("epoch", 1),
+        shots=[(inputs, answer) for inputs, answer in extra.get("shots", ())]
+        if shots is None
+        else shots,
+    )
 
 
 def recorded_services(header: Header, services: Services) -> Services:
@@ -140,63 +174,112 @@ def recorded_services(header: Header, services: Services) -> Services:
 
 
 def _of_template(
-    library: TemplateLibrary, name: str, request: str, values: dict[str, Any], score: float | None = None
+    library: TemplateLibrary,
+    name: str,
+    request: str,
+    values: dict[str, Any],
+    score: float | None = None,
 ) -> RunSpec:
     template = library.get(name)
-    node, called = template.node, library.called_by(name)
+    node = template.node
+    called = library.called_by(name)
     is_function = isinstance(node, Function)
     return RunSpec(
-        request, values, node, name, template.sha256, None if is_function else node.version,
-        arguments=None if is_function else values, match_score=score, extra={"calls": dict(called)} if called else {},
+        request,
+        values,
+        node=node,
+        template=name,
+        template_sha256=template.sha256,
+        template_version=None if is_function else node.version,
+        arguments=None if is_function else values,
+        match_score=score,
+        extra={"calls": dict(called)} if called else {},
         body=_call_body(node, values) if is_function else None,
-    )  # fmt: skip
+    )
 
 
-def _call_body(function: Function, values: dict[str, Any]) -> Callable[[Run, Frame], Awaitable[Outcome]]:
-    return lambda run, frame: call_function(run, function, [], values, function.span, frame)
+def _call_body(
+    function: Function, values: dict[str, Any]
+) -> Callable[[Run, Frame], Awaitable[Outcome]]:
+    return lambda run, frame: call_function(
+        run, function, positional=[], named=values, span=function.span, frame=frame
+    )
 
 
 def _of_node(library: TemplateLibrary, node: Node | Function, values: dict[str, Any]) -> RunSpec:
     try:
         extra = {"node": to_xml(node)}
     except UsageError:
-        # The node holds values that XML cannot. The run is recorded, but cannot be started again from its file.
+        # The node holds values that XML cannot. The run is recorded, but cannot be started again
+        # from its file.
         extra = {}
     if isinstance(node, Function):
-        return RunSpec(node.name, values, node, node.name, extra=extra, body=_call_body(node, values))
+        return RunSpec(
+            node.name,
+            values,
+            node=node,
+            template=node.name,
+            extra=extra,
+            body=_call_body(node, values),
+        )
     if not isinstance(node, Task):
-        return RunSpec("call" if isinstance(node, Call) else "node", values, node, scope=Scope(values), extra=extra)
+        return RunSpec(
+            "call" if isinstance(node, Call) else "node",
+            values,
+            node=node,
+            scope=Scope(values),
+            extra=extra,
+        )
     node = library.whole(node)
-    spec = RunSpec(node.name or "node", values, node, node.name, extra=extra)
+    spec = RunSpec(node.name or "node", values, node=node, template=node.name, extra=extra)
     if not node.inputs:
         return replace(spec, scope=Scope(values))
     # Declared inputs take their values as arguments; other values are in the scope.
     declared = {i.name for i in node.inputs}
     rest = {k: v for k, v in values.items() if k not in declared}
-    return replace(spec, arguments={k: v for k, v in values.items() if k in declared}, scope=Scope(rest))
+    return replace(
+        spec, arguments={k: v for k, v in values.items() if k in declared}, scope=Scope(rest)
+    )
 
 
 def _read_node(xml: str) -> Node | Function:
-    """The node in `xml`. The root of a file has to be a task or a function, so other nodes are put into a task."""
+    """The node in `xml`. The root of a file has to be a task or a function, so other nodes are put
+    into a task.
+    """
     is_root = xml.startswith(("<task", "<template"))
-    text = xml if is_root else f'<task type="sequential"><description>.</description><steps>{xml}</steps></task>'
+    if is_root:
+        text = xml
+    else:
+        text = f'<task type="sequential"><description>.</description><steps>{xml}</steps></task>'
     built = build(read_source(text.encode(), "<record>"))
     if len(built.templates) != 1:
-        raise RecordError("the node in the task file cannot be read: " + "; ".join(map(str, built.diagnostics)))
+        raise RecordError(
+            "the node in the task file cannot be read: " + "; ".join(map(str, built.diagnostics))
+        )
     found = built.templates[0]
-    return found if is_root or not isinstance(found, Sequential) else found.steps[0]
+    if is_root or not isinstance(found, Sequential):
+        return found
+    return found.steps[0]
 
 
-def _of_match(library: TemplateLibrary, request: Any, values: dict[str, Any], ask_model: bool) -> RunSpec | TaskError:
-    words = request if isinstance(request, str) else request.description.value
+def _of_match(
+    library: TemplateLibrary, request: Any, values: dict[str, Any], ask_model: bool
+) -> RunSpec | TaskError:
+    if isinstance(request, str):
+        words = request
+    else:
+        words = request.description.value
     matches = library.match(request, limit=5)
     best = matches[0] if matches else None
-    composite = library.nearest_composite(words) if isinstance(request, str) else None
+    if isinstance(request, str):
+        composite = library.nearest_composite(words)
+    else:
+        composite = None
     if best is None or nothing_fits(best, composite):
         if isinstance(request, str):
-            return _no_match(words, matches, composite)
-        return replace(_of_node(library, request, values), request=words)
-    spec = _of_template(library, best.template.name, words, values, best.score)
+            return _no_match(words, matches, composite=composite)
+        return replace(_of_node(library, request, values=values), request=words)
+    spec = _of_template(library, best.template.name, request=words, values=values, score=best.score)
     missing = [] if ask_model else _missing(spec.node, values)
     if missing:
         names = ", ".join(f"{i.name} ({i.type})" for i in missing)
@@ -205,29 +288,35 @@ def _of_match(library: TemplateLibrary, request: Any, values: dict[str, Any], as
             f"{best.template.name!r} fits the request (score {best.score:.2f}) and needs: {names}",
             location=best.template.node.span,
         )
-    return _with_extraction(spec, words, values)
+    return _with_extraction(spec, words, values=values)
 
 
 def _missing(node: object, values: Mapping[str, Any]) -> list[Input]:
     if not isinstance(node, Task):
         return []
     return [
-        i for i in node.inputs
-        if i.required and i.default is None and i.task is None and i.source is None and i.name not in values
-    ]  # fmt: skip
+        i
+        for i in node.inputs
+        if i.required
+        and i.default is None
+        and i.task is None
+        and i.source is None
+        and i.name not in values
+    ]
 
 
 def _with_extraction(spec: RunSpec, words: str, values: dict[str, Any]) -> RunSpec:
     """`spec` with a model call that extracts the missing inputs from the words."""
-    node, missing = spec.node, _missing(spec.node, values)
+    missing = _missing(spec.node, values)
+    node = spec.node
     if not missing or not isinstance(node, Task):
         return spec
 
     async def body(run: Run, frame: Frame) -> Outcome:
-        found = await _extract_inputs(run, frame, words, missing, node)
+        found = await _extract_inputs(run, frame, request=words, missing=missing, node=node)
         if isinstance(found, TaskError):
             return found
-        return await evaluate_node(run, node, replace(frame, arguments={**found, **values}))
+        return await evaluate_node(run, node, frame=replace(frame, arguments={**found, **values}))
 
     return replace(spec, body=body)
 
@@ -235,7 +324,9 @@ def _with_extraction(spec: RunSpec, words: str, values: dict[str, Any]) -> RunSp
 async def _extract_inputs(
     run: Run, frame: Frame, request: str, missing: Sequence[Input], node: Task
 ) -> dict[str, Any] | TaskError:
-    """Values for `missing` by name, from one task at the path `bind`; an error lists the inputs not found."""
+    """Values for `missing` by name, from one task at the path `bind`; an error lists the inputs not
+    found.
+    """
     arguments: dict[str, Any] = {
         "request": request,
         "template": node.description.value,
@@ -251,7 +342,10 @@ async def _extract_inputs(
     if isinstance(outcome, TaskError):
         return outcome
     found = outcome.parsed_data
-    values = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+    if isinstance(found, Mapping):
+        values = cast("Mapping[str, Any]", found)
+    else:
+        values = {}
     names = {i.name for i in missing}
     kept = {key: value for key, value in values.items() if key in names and value is not None}
     lacking = [i.name for i in missing if i.name not in kept]
@@ -259,14 +353,19 @@ async def _extract_inputs(
         return failure(
             "input_validation_failure",
             f"{node.name!r} needs {', '.join(lacking)}, which the request does not give",
-            location=node.span, content=outcome.content,
-        )  # fmt: skip
+            location=node.span,
+            content=outcome.content,
+        )
     return kept
 
 
 def _no_template(name: str, library: TemplateLibrary) -> TaskError:
-    hint = did_you_mean(name, library.templates, f"{len(library.templates)} templates are loaded")
-    message = f"there is no template {shortened(name)}; {hint}. A request in words has more than one word"
+    hint = did_you_mean(
+        name, library.templates, otherwise=f"{len(library.templates)} templates are loaded"
+    )
+    message = (
+        f"there is no template {shortened(name)}; {hint}. A request in words has more than one word"
+    )
     return failure("no_matching_template", message)
 
 
@@ -275,6 +374,8 @@ def _no_match(words: str, matches: list[Match], composite: Match | None) -> Task
     shown = words if len(words) <= 80 else words[:77] + "…"
     return failure(
         "no_matching_template",
-        f"no template fits the request {shown!r}; the nearest are: {nearest}. Name one with its exact name, "
-        "or add a template for it" + (f". {describe_composite(composite)}" if composite is not None else ""),
+        f"no template fits the request {shown!r}; the nearest are: {nearest}. Name one with its "
+        "exact name, "
+        "or add a template for it"
+        + (f". {describe_composite(composite)}" if composite is not None else ""),
     )

@@ -1,8 +1,9 @@
 """Interrupted runs for a model that may read or resume them with `manage_task`.
 
-A resumed run never has more than the task that asks for it: each of its tasks has the same profile, its model option
-and root are the same, it runs no process, it names only tools that this task has, and its time, turns and cost count
-against this task's limits. A run that is read had the same profile too.
+A resumed run never has more than the task that asks for it: each of its tasks has the same profile,
+its model option and root are the same, it runs no process, it names only tools that this task has,
+and its time, turns and cost count against this task's limits. A run that is read had the same
+profile too.
 """
 
 from __future__ import annotations
@@ -34,20 +35,30 @@ _MAX_SHOWN_CHARS = 1_000
 
 def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess:
     """What the task of `spawner` may do with interrupted runs."""
-    run, prepared = spawner.run, spawner.prepared
+    run = spawner.run
+    prepared = spawner.prepared
 
     def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
         for task in store.interrupted():
             header = task.header
-            yield task.id, None if header is None else header.template, None if header is None else header.created
+            yield (
+                task.id,
+                None if header is None else header.template,
+                None if header is None else header.created,
+            )
 
     async def load(task_id: int) -> Recording:
         recording = await asyncio.to_thread(store.read, task_id)
         if recording.status != "interrupted":
-            raise ToolError(f"TASK-{task_id} is {recording.status}; only interrupted runs can be read and resumed")
-        refusal = _other_settings(run, prepared, recording)
+            raise ToolError(
+                f"TASK-{task_id} is {recording.status}; only interrupted runs can be read and "
+                "resumed"
+            )
+        refusal = _other_settings(run, prepared, recording=recording)
         if refusal is not None:
-            raise ToolError(f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}")
+            raise ToolError(
+                f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}"
+            )
         return recording
 
     async def read(task_id: int) -> dict[str, Any]:
@@ -55,17 +66,23 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
 
     async def resume(task_id: int, _: ToolContext) -> str:
         header = (await load(task_id)).known_header()
-        refusal = _more_rights(run, prepared, header)
+        refusal = _more_rights(run, prepared, header=header)
         if refusal is not None:
-            raise ToolError(f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}")
+            raise ToolError(
+                f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}"
+            )
         if run.services.resume is None:
             raise ToolError("runs cannot be resumed here")
-        services = replace(run.services, least_sandbox=prepared.frame.sandbox, authority=spawner.authority())
+        services = replace(
+            run.services, least_sandbox=prepared.frame.sandbox, authority=spawner.authority()
+        )
         outcome = await run.services.resume(services, task_id, prepared.budget)
         if isinstance(outcome, TaskResult):
             return outcome.content
         error = {"type": outcome.type, "reason": outcome.reason, "message": outcome.message}
-        raise ToolError(json.dumps({"task_id": task_id, "error": error, "partial_output": outcome.content}))
+        raise ToolError(
+            json.dumps({"task_id": task_id, "error": error, "partial_output": outcome.content})
+        )
 
     return RunAccess(
         interrupted,
@@ -77,7 +94,11 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
 def _other_settings(run: Run, prepared: PreparedTask, recording: Recording) -> str | None:
     """Why what is recorded may be more than the task that asks could see; None if it is not."""
     header = recording.known_header()
-    outputs = (step.end.output for step in recording.steps if step.start.kind == "resolve" and step.end is not None)
+    outputs = (
+        step.end.output
+        for step in recording.steps
+        if step.start.kind == "resolve" and step.end is not None
+    )
     profiles = {str(output.get("profile")) for output in outputs if isinstance(output, dict)}
     others = sorted(profiles - {prepared.config.name})
     if others:
@@ -89,13 +110,19 @@ def _other_settings(run: Run, prepared: PreparedTask, recording: Recording) -> s
 
 def _more_rights(run: Run, prepared: PreparedTask, header: Header) -> str | None:
     """Why the run of this header could do more than the task that asks; None if it could not."""
-    library, name = run.services.library, header.template
+    library = run.services.library
+    name = header.template
     if name is None or name not in library or "node" in header.extra:
         return "evaluates no template of the library"
     tools = {grant.name for grant in prepared.config.tools} | set(prepared.task.tools)
-    if not may_call(library, name, Allowance("a resumed run", Authority(frozenset(tools), processes=False))):
+    if not may_call(
+        library,
+        name,
+        allowance=Allowance("a resumed run", Authority(frozenset(tools), processes=False)),
+    ):
         return "runs a process, or has tools that this task does not have"
-    fixed, default = header.extra.get("handler"), run.services.default_profile.name
+    fixed = header.extra.get("handler")
+    default = run.services.default_profile.name
     for template in (name, *library.called_by(name)):
         for task in tasks(library.get(template).node):
             ref = None if task.handler is None else task.handler.ref
@@ -106,11 +133,16 @@ def _more_rights(run: Run, prepared: PreparedTask, header: Header) -> str | None
 
 def _outline(recording: Recording) -> dict[str, Any]:
     """What a run did and where it stopped, without the texts of its completed steps."""
-    header, steps = recording.known_header(), recording.steps
+    header = recording.known_header()
+    steps = recording.steps
     shown: dict[str, Any] = {
-        "id": header.task_id, "status": recording.status, "template": header.template, "request": header.request,
-        "created": header.created, "steps": [_step(step) for step in steps[-_MAX_STEPS:]],
-    }  # fmt: skip
+        "id": header.task_id,
+        "status": recording.status,
+        "template": header.template,
+        "request": header.request,
+        "created": header.created,
+        "steps": [_step(step) for step in steps[-_MAX_STEPS:]],
+    }
     if len(steps) > _MAX_STEPS:
         shown["earlier_steps"] = len(steps) - _MAX_STEPS
     if steps and steps[-1].status != "success":
@@ -121,8 +153,11 @@ def _outline(recording: Recording) -> dict[str, Any]:
 
 def _step(step: Step) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "number": step.number, "kind": step.start.kind, "name": step.start.name, "status": step.status,
-    }  # fmt: skip
+        "number": step.number,
+        "kind": step.start.kind,
+        "name": step.start.name,
+        "status": step.status,
+    }
     if step.start.attempt > 1:
         shown["attempt"] = step.start.attempt
     if step.end is not None and step.end.error is not None:

@@ -1,4 +1,6 @@
-"""The task file of a run: opens it, new or as an earlier run left it, and closes it with the outcome."""
+"""The task file of a run: opens it, new or as an earlier run left it, and closes it with the
+outcome.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import FinalStatus, Recording, Scrub, Summary
 
-# Errors in the configuration of a run: after the profile, template or input is fixed, the run can be resumed.
+# Errors in the configuration of a run: after the profile, template or input is fixed, the run can
+# be resumed.
 _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
 
 
@@ -39,45 +42,66 @@ def task_id_of(steps: StepLog) -> TaskId | None:
     """The id of the task file that `steps` are written to or read from."""
     if steps.journal is not None:
         return TaskId(steps.journal.id)
-    header = None if steps.earlier is None else steps.earlier.recording.header
-    return None if header is None else TaskId(header.task_id)
+    if steps.earlier is None:
+        header = None
+    else:
+        header = steps.earlier.recording.header
+    if header is None:
+        return None
+    return TaskId(header.task_id)
 
 
 async def open_task_file(
     services: Services, spec: RunSpec, options: RunOptions, parent: Parent | None
 ) -> StepLog | Recording:
-    """A new task file, or that of the subtask which an earlier run began: as its recording, if it has ended."""
+    """A new task file, or that of the subtask which an earlier run began: as its recording, if it
+    has ended.
+    """
     try:
-        return await _open(services, spec, options, parent)
+        return await _open(services, spec, options=options, parent=parent)
     except (OSError, ValueError) as error:
         # The path cannot be that of a file: it is too long, or contains a NUL.
-        place = ascii(str(services.store.root))[:200] if services.store is not None else "the task folder"
+        if services.store is not None:
+            place = ascii(str(services.store.root))[:200]
+        else:
+            place = "the task folder"
         why = getattr(error, "strerror", None) or error
         message = f"{place}: no task file can be created: {why}; choose another folder"
         raise RecordNotWritten(message) from error
 
 
-async def _open(services: Services, spec: RunSpec, options: RunOptions, parent: Parent | None) -> StepLog | Recording:
+async def _open(
+    services: Services, spec: RunSpec, options: RunOptions, parent: Parent | None
+) -> StepLog | Recording:
     above = None if parent is None else parent.run.steps
     never_began: int | None = None
     if parent is not None and above is not None and above.earlier is not None:
         try:
-            found = await _open_child(services, parent, above.earlier)
+            found = await _open_child(services, parent, earlier=above.earlier)
         except TaskNotBegun:
-            never_began, found = above.earlier.child_id(f"{parent.path}/subtask"), None
+            never_began = above.earlier.child_id(f"{parent.path}/subtask")
+            found = None
         if found is not None:
             return found
     store = services.store
     if store is None:
         return StepLog(None)
     journal = store.create(
-        template=spec.template, template_sha256=spec.template_sha256, template_version=spec.template_version,
-        request=spec.request, inputs=spec.inputs, model=options.model,
+        template=spec.template,
+        template_sha256=spec.template_sha256,
+        template_version=spec.template_version,
+        request=spec.request,
+        inputs=spec.inputs,
+        model=options.model,
         parent=None if above is None or above.journal is None else above.journal.id,
-        extra=_header_extra(services, spec, options if parent is None else None), reuse=never_began,
-    )  # fmt: skip
-    earlier = None if above is None or above.earlier is None else above.earlier.child(Recording(None))
-    return StepLog(journal, earlier, store.redactor)
+        extra=_header_extra(services, spec, options=options if parent is None else None),
+        reuse=never_began,
+    )
+    if above is None or above.earlier is None:
+        earlier = None
+    else:
+        earlier = above.earlier.child(Recording(None))
+    return StepLog(journal, earlier, scrub=store.redactor)
 
 
 def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None) -> dict[str, Any]:
@@ -87,12 +111,18 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
     """
     extra = dict(spec.extra)
     if options is not None:
-        shots, redacted = recorded_shots(options.shots), list[str]()
-        scrub = None if services.store is None else services.store.redactor
+        shots = recorded_shots(options.shots)
+        redacted = list[str]()
+        if services.store is None:
+            scrub = None
+        else:
+            scrub = services.store.redactor
         if scrub is not None and not _may_hold_secret(scrub, [dict(spec.inputs), shots]):
             scrub = None
         if scrub is not None:
-            redacted = [name for name, value in spec.inputs.items() if scrub.redact_value(value) != value]
+            redacted = [
+                name for name, value in spec.inputs.items() if scrub.redact_value(value) != value
+            ]
         values = {
             "handler": options.handler,
             "target": options.target,
@@ -115,7 +145,9 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
 
 
 def _may_hold_secret(scrub: Scrub, value: object) -> bool:
-    """Whether to look at each text of `value`. One search through all of them: a row may hold thousands."""
+    """Whether to look at each text of `value`. One search through all of them: a row may hold
+    thousands.
+    """
     try:
         return scrub.suspects(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
@@ -127,7 +159,9 @@ def recorded_shots(shots: Shots) -> list[Any]:
     return [[dict(inputs), answer] for inputs, answer in shots]
 
 
-async def _open_child(services: Services, parent: Parent, earlier: RecordedSteps) -> StepLog | Recording | None:
+async def _open_child(
+    services: Services, parent: Parent, earlier: RecordedSteps
+) -> StepLog | Recording | None:
     """The task file of a subtask that the earlier run began; None if a new one is needed.
 
     Raises: TaskNotBegun, if that file ends inside its header.
@@ -135,48 +169,68 @@ async def _open_child(services: Services, parent: Parent, earlier: RecordedSteps
     store = services.store
     task_id = earlier.child_id(f"{parent.path}/subtask")
     if store is None or task_id is None:
-        return None if earlier.may_run() else StepLog(None, earlier.child(Recording(None)))
+        if earlier.may_run():
+            return None
+        return StepLog(None, earlier.child(Recording(None)))
     if not earlier.may_run():
-        return StepLog(None, earlier.child(await asyncio.to_thread(store.read, task_id)), store.redactor)
+        return StepLog(
+            None, earlier.child(await asyncio.to_thread(store.read, task_id)), scrub=store.redactor
+        )
     try:
         journal, recording = await asyncio.to_thread(store.reopen, task_id)
     except TaskNotBegun:
         raise
     except RecordError as error:
-        # A second run would cost money twice, and the parent's model must not read this as an answer.
+        # A second run would cost money twice, and the parent's model must not read this as an
+        # answer.
         raise earlier.progress.halt(error) from error
     if recording.status == "completed" or recording.status == "failed":
         journal.settle(recording.status)
         return recording
-    return StepLog(journal, earlier.child(recording), store.redactor)
+    return StepLog(journal, earlier.child(recording), scrub=store.redactor)
 
 
 def recorded_outcome(recording: Recording) -> Outcome:
-    """The outcome of a run that has ended. Raises: RecordError, if its file does not contain one."""
+    """The outcome of a run that has ended. Raises: RecordError, if its file does not contain
+    one.
+    """
     try:
         return outcome_from_dict({} if recording.summary is None else recording.summary.result)
     except (LookupError, TypeError, ValueError) as error:
-        number = "?" if recording.header is None else recording.header.task_id
+        if recording.header is None:
+            number = "?"
+        else:
+            number = recording.header.task_id
         raise RecordError(
-            f"TASK-{number} has ended, but its file holds no result; run it again instead of resuming it"
+            f"TASK-{number} has ended, but its file holds no result; run it again instead of "
+            "resuming it"
         ) from error
 
 
-async def close_task_file(run: Run, spec: RunSpec, outcome: Outcome, duration_s: float, *, is_root: bool) -> Outcome:
-    """Closes the task file. Returns: the outcome, changed if the run was halted or its end cannot be written."""
-    steps, journal = run.steps, run.steps.journal
+async def close_task_file(
+    run: Run, spec: RunSpec, outcome: Outcome, duration_s: float, *, is_root: bool
+) -> Outcome:
+    """Closes the task file. Returns: the outcome, changed if the run was halted or its end cannot
+    be written.
+    """
+    journal = run.steps.journal
+    steps = run.steps
     was_not_resumed = False
     if journal is not None and journal.is_untouched and isinstance(outcome, TaskError):
         was_not_resumed = isinstance(outcome.cause, _FIXABLE)
         if was_not_resumed and steps.earlier is not None and not is_root:
             # The parent's model must not read this as an answer.
-            steps.earlier.progress.halt(RecordError(f"a subtask cannot be resumed: {outcome.message}"))
+            steps.earlier.progress.halt(
+                RecordError(f"a subtask cannot be resumed: {outcome.message}")
+            )
     if steps.earlier is not None and steps.halted is not None:
         if journal is not None:
             journal.abandon()
         error = to_task_error(steps.halted, outcome.usage)
         warnings = [*outcome.notes.get("warnings", ()), *steps.earlier.progress.context_warnings]
-        return replace(error, task_id=outcome.task_id, notes={**outcome.notes, "warnings": warnings})
+        return replace(
+            error, task_id=outcome.task_id, notes={**outcome.notes, "warnings": warnings}
+        )
     if journal is None:
         return outcome
     if was_not_resumed:
@@ -186,19 +240,42 @@ async def close_task_file(run: Run, spec: RunSpec, outcome: Outcome, duration_s:
         duration_s += steps.earlier.duration_s()
     status: FinalStatus = "completed"
     if isinstance(outcome, TaskError):
-        status = "aborted" if isinstance(outcome.cause, (CallRejected, MachineError)) else "failed"
-    reason = outcome.message if isinstance(outcome, TaskError) else None
-    usage, result = outcome.usage.non_zero(), outcome.to_dict()
+        if isinstance(outcome.cause, (CallRejected, MachineError)):
+            status = "aborted"
+        else:
+            status = "failed"
+    if isinstance(outcome, TaskError):
+        reason = outcome.message
+    else:
+        reason = None
+    usage = outcome.usage.non_zero()
+    result = outcome.to_dict()
     try:
-        await steps.close(_summary(run, spec, journal, status, duration_s, reason, usage, result))
+        await steps.close(
+            _summary(
+                run,
+                spec,
+                journal=journal,
+                status=status,
+                duration_s=duration_s,
+                reason=reason,
+                usage=usage,
+                result=result,
+            )
+        )
     except RecordError as error:
         journal.abandon()
         if not is_root:
             # The parent's model must not read an answer that the record of the subtask lacks.
             run.budget.refuse(RecordNotWritten(str(error)))
-            return replace(to_task_error(error, outcome.usage), task_id=outcome.task_id, notes=outcome.notes)
+            return replace(
+                to_task_error(error, outcome.usage), task_id=outcome.task_id, notes=outcome.notes
+            )
         warning = f"the end of this run is not in its task file: {error}"
-        return replace(outcome, notes={**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]})
+        return replace(
+            outcome,
+            notes={**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]},
+        )
     return outcome
 
 
@@ -208,10 +285,23 @@ def abort_task_file(run: Run, spec: RunSpec, error: BaseException, duration_s: f
     if journal is None:
         return
     if run.steps.halted is None:
-        reason = "interrupted" if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)) else repr(error)
+        if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+            reason = "interrupted"
+        else:
+            reason = repr(error)
         # Without a summary the file reads as interrupted, which is true.
         with contextlib.suppress(RecordError):
-            journal.close(_summary(run, spec, journal, "aborted", duration_s, reason, run.budget.usage.to_dict()))
+            journal.close(
+                _summary(
+                    run,
+                    spec,
+                    journal=journal,
+                    status="aborted",
+                    duration_s=duration_s,
+                    reason=reason,
+                    usage=run.budget.usage.to_dict(),
+                )
+            )
     journal.abandon()
 
 
@@ -227,9 +317,17 @@ def _summary(
 ) -> Summary:
     planned = None
     if status != "completed" and spec.node is not None:
-        planned = planned_steps(spec.node, run.services.library, spec.inputs)
+        planned = planned_steps(spec.node, run.services.library, inputs=spec.inputs)
         if planned is not None and planned < journal.steps:
             planned = None
     return Summary(
-        status, journal.steps, journal.retries, duration_s, usage, result, reason, planned, tuple(journal.models)
+        status,
+        journal.steps,
+        journal.retries,
+        duration_s,
+        usage,
+        result,
+        reason,
+        planned,
+        tuple(journal.models),
     )

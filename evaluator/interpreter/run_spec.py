@@ -20,8 +20,9 @@ from evaluator.record.steps import fingerprint
 class RunSpec:
     """The task that a run evaluates, and what its task file records about it.
 
-    `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs in its place.
-    `warnings` are about the request. `extra` holds further fields of the header that are needed to start the run again.
+    `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs
+    in its place. `warnings` are about the request. `extra` holds further fields of the header that
+    are needed to start the run again.
     """
 
     request: str
@@ -40,9 +41,11 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The parent of a subtask: its run, the step at `path` that requested the subtask, and what it passes on.
+    """The parent of a subtask: its run, the step at `path` that requested the subtask, and what it
+    passes on.
 
-    Equal subtasks have the same `identity`. `max_depth` counts levels from the root. `authority` is the subtask's.
+    Equal subtasks have the same `identity`. `max_depth` counts levels from the root. `authority` is
+    the subtask's.
     """
 
     run: Run
@@ -56,5 +59,7 @@ class Parent:
 
 
 def identity_of(template: str | None, description: str, inputs: Mapping[str, Any]) -> str:
-    """Identifies a task by what it does. A subtask that equals one of its ancestors would never end."""
+    """Identifies a task by what it does. A subtask that equals one of its ancestors would never
+    end.
+    """
     return fingerprint({"template": template, "description": description, "inputs": dict(inputs)})

@@ -1,7 +1,7 @@
 """One recorded run: its task file is begun before anything is done, and closed with the outcome.
 
-A run is described by three values: a `RunSpec` (what is evaluated), `RunOptions` (how) and, for a subtask, a `Parent`
-(which task asked for it).
+A run is described by three values: a `RunSpec` (what is evaluated), `RunOptions` (how) and, for a
+subtask, a `Parent` (which task asked for it).
 """
 
 from __future__ import annotations
@@ -46,24 +46,29 @@ async def record_run(
 ) -> Outcome:
     """Runs `spec`. Returns: the outcome with its usage and task id, after the task file is closed.
 
-    `steps` is the log of a run that is resumed or replayed; without it a new task file is created. If the task file
-    cannot be created or written, the run ends with an error before the next call. The limits of `above`, or of the
-    parent's budget, apply to it too.
+    `steps` is the log of a run that is resumed or replayed; without it a new task file is created.
+    If the task file cannot be created or written, the run ends with an error before the next call.
+    The limits of `above`, or of the parent's budget, apply to it too.
     """
-    budget = Budget(spec.template or "the evaluation", parent=above if parent is None else parent.budget)
-    link = None if parent is None else _SubtaskLink(parent, spec)
+    budget = Budget(
+        spec.template or "the evaluation", parent=above if parent is None else parent.budget
+    )
+    if parent is None:
+        link = None
+    else:
+        link = _SubtaskLink(parent, spec)
     try:
-        opened = steps or await open_task_file(services, spec, options, parent)
+        opened = steps or await open_task_file(services, spec, options=options, parent=parent)
         if isinstance(opened, Recording):
-            return await _return_recorded(opened, parent, link)
+            return await _return_recorded(opened, parent, link=link)
         steps = opened
-        run = _make_run(services, steps, budget, spec, options, parent)
+        run = _make_run(services, steps, budget=budget, spec=spec, options=options, parent=parent)
         task_id = task_id_of(steps)
         if options.on_begin is not None and task_id is not None:
             options.on_begin(task_id)
         started = time.perf_counter()
         if link is not None:
-            await _begin_link(link, steps, task_id)
+            await _begin_link(link, steps, task_id=task_id)
     except EvaluatorError as error:
         failed = to_task_error(error)
         if isinstance(failed.cause, MachineError):
@@ -72,11 +77,11 @@ async def record_run(
         return failed
     try:
         with services.tracer.task(spec.template, spec.template_version, task_id) as span:
-            outcome = await _evaluate_and_close(run, spec, parent, started)
+            outcome = await _evaluate_and_close(run, spec, parent=parent, started=started)
             span.set_result(outcome)
     except BaseException as error:
         duration_s = time.perf_counter() - started
-        abort_task_file(run, spec, error, duration_s)
+        abort_task_file(run, spec, error=error, duration_s=duration_s)
         if link is not None:
             link.abort(duration_s, type(error).__name__)
         raise
@@ -87,19 +92,27 @@ async def record_run(
     return outcome
 
 
-async def _evaluate_and_close(run: Run, spec: RunSpec, parent: Parent | None, started: float) -> Outcome:
-    steps, budget = run.steps, run.budget
-    outcome = await _evaluate(run, spec, parent)
+async def _evaluate_and_close(
+    run: Run, spec: RunSpec, parent: Parent | None, started: float
+) -> Outcome:
+    steps = run.steps
+    budget = run.budget
+    outcome = await _evaluate(run, spec, parent=parent)
     if budget.refused is not None:
         stopped = to_task_error(budget.refused)
-        content = outcome.content if isinstance(outcome, TaskError) else ""
+        if isinstance(outcome, TaskError):
+            content = outcome.content
+        else:
+            content = ""
         outcome = replace(stopped, content=stopped.content or content)
     if isinstance(steps.earlier, ResumedSteps):
         for usage in steps.earlier.unused_usage():
             budget.charge(Usage.from_dict(usage))
-    outcome = _complete(outcome, run, spec, is_root=parent is None)
+    outcome = _complete(outcome, run, spec=spec, is_root=parent is None)
     duration_s = time.perf_counter() - started - budget.waited_s()
-    return await close_task_file(run, spec, outcome, max(0.0, duration_s), is_root=parent is None)
+    return await close_task_file(
+        run, spec, outcome=outcome, duration_s=max(0.0, duration_s), is_root=parent is None
+    )
 
 
 async def _begin_link(link: _SubtaskLink, steps: StepLog, task_id: TaskId | None) -> None:
@@ -112,49 +125,80 @@ async def _begin_link(link: _SubtaskLink, steps: StepLog, task_id: TaskId | None
 
 
 def _make_run(
-    services: Services, steps: StepLog, budget: Budget, spec: RunSpec, options: RunOptions, parent: Parent | None
+    services: Services,
+    steps: StepLog,
+    budget: Budget,
+    spec: RunSpec,
+    options: RunOptions,
+    parent: Parent | None,
 ) -> Run:
     if parent is None:
         ancestors = partial(_root_identities, spec)
-        return Run(services, steps, budget, options, max_depth=services.max_depth, ancestors=ancestors)
-    above, identity = parent.run, parent.identity
+        return Run(
+            services,
+            steps,
+            budget=budget,
+            options=options,
+            max_depth=services.max_depth,
+            ancestors=ancestors,
+        )
+    above = parent.run
+    identity = parent.identity
     return Run(
-        services, steps, budget, options, above.depth + 1, parent.max_depth, lambda: (*above.ancestors(), identity)
+        services,
+        steps,
+        budget=budget,
+        options=options,
+        depth=above.depth + 1,
+        max_depth=parent.max_depth,
+        ancestors=lambda: (*above.ancestors(), identity),
     )
 
 
 def _root_identities(spec: RunSpec) -> tuple[str, ...]:
-    """The identity of a root, which may have been requested in words or by the name of its template."""
-    described = spec.node.description.value if isinstance(spec.node, Task) else spec.request
-    return tuple(identity_of(spec.template, text, spec.inputs) for text in (spec.request, described))
+    """The identity of a root, which may have been requested in words or by the name of its
+    template.
+    """
+    if isinstance(spec.node, Task):
+        described = spec.node.description.value
+    else:
+        described = spec.request
+    return tuple(
+        identity_of(spec.template, text, inputs=spec.inputs) for text in (spec.request, described)
+    )
 
 
 async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
     context = () if parent is None else parent.context
-    authority, sandbox = (run.services.authority, NO_SANDBOX) if parent is None else (parent.authority, parent.sandbox)
+    if parent is None:
+        authority, sandbox = (run.services.authority, NO_SANDBOX)
+    else:
+        authority, sandbox = (parent.authority, parent.sandbox)
     frame = Frame(
         spec.scope,
         "",
-        context,
-        spec.arguments,
+        context=context,
+        arguments=spec.arguments,
         is_subtask=parent is not None,
         budget=run.budget,
         sandbox=sandbox,
         authority=authority,
     )
     if not run.services.dry_run:
-        return await _evaluate_in(run, spec, frame)
+        return await _evaluate_in(run, spec, frame=frame)
     # A preview runs nothing of the project, so it imports nothing either.
     with without_imports():
-        return await _evaluate_in(run, spec, frame)
+        return await _evaluate_in(run, spec, frame=frame)
 
 
 async def _evaluate_in(run: Run, spec: RunSpec, frame: Frame) -> Outcome:
     try:
         if spec.node is not None:
-            await check_sandboxes(run, spec.node, frame)
+            await check_sandboxes(run, spec.node, frame=frame)
         if run.options.shots and not isinstance(spec.node, Atomic):
-            raise UsageError("shots are turns of the conversation of an atomic task, and this task is not atomic")
+            raise UsageError(
+                "shots are turns of the conversation of an atomic task, and this task is not atomic"
+            )
         if spec.body is not None:
             return await spec.body(run, frame)
         if spec.node is None or isinstance(spec.node, Function):
@@ -166,7 +210,9 @@ async def _evaluate_in(run: Run, spec: RunSpec, frame: Frame) -> Outcome:
 
 def _complete(outcome: Outcome, run: Run, spec: RunSpec, *, is_root: bool) -> Outcome:
     """The outcome with its task id, its usage, and the notes that belong to the run as a whole."""
-    budget, earlier, task_id = run.budget, run.steps.earlier, task_id_of(run.steps)
+    budget = run.budget
+    earlier = run.steps.earlier
+    task_id = task_id_of(run.steps)
     notes: dict[str, Any] = {**outcome.notes}
     if spec.warnings:
         notes["warnings"] = [*spec.warnings, *notes.get("warnings", ())]
@@ -182,12 +228,23 @@ def _complete(outcome: Outcome, run: Run, spec: RunSpec, *, is_root: bool) -> Ou
         notes["resumed"] = {"steps_from_record": progress.reused, "steps_run": progress.ran}
         notes["warnings"] = [*notes.get("warnings", ()), *progress.warnings]
     if isinstance(outcome, TaskResult):  # in full: it runs for every task
-        return TaskResult(outcome.status, outcome.content, outcome.parsed_content, notes, budget.usage, task_id)
+        return TaskResult(
+            outcome.status,
+            outcome.content,
+            parsed_content=outcome.parsed_content,
+            notes=notes,
+            usage=budget.usage,
+            task_id=task_id,
+        )
     return replace(outcome, notes=notes, usage=budget.usage, task_id=task_id)
 
 
-async def _return_recorded(recording: Recording, parent: Parent | None, link: _SubtaskLink | None) -> Outcome:
-    """The outcome of a subtask that ended before its parent was interrupted. Also ends the step that names it."""
+async def _return_recorded(
+    recording: Recording, parent: Parent | None, link: _SubtaskLink | None
+) -> Outcome:
+    """The outcome of a subtask that ended before its parent was interrupted. Also ends the step
+    that names it.
+    """
     outcome = recorded_outcome(recording)
     if parent is not None:
         parent.budget.charge(outcome.usage)
@@ -201,25 +258,38 @@ async def _return_recorded(recording: Recording, parent: Parent | None, link: _S
 
 
 class _SubtaskLink:
-    """The step in the parent's record that names the subtask's own file before the subtask has any effect."""
+    """The step in the parent's record that names the subtask's own file before the subtask has any
+    effect.
+    """
 
     __slots__ = ("_number", "_path", "_spec", "_steps")
 
     def __init__(self, parent: Parent, spec: RunSpec) -> None:
-        self._steps, self._path, self._spec = parent.run.steps, f"{parent.path}/subtask", spec
+        self._steps = parent.run.steps
+        self._path = f"{parent.path}/subtask"
+        self._spec = spec
         # None: the step is not begun, or an earlier run ended it already.
         self._number: int | None = None
 
     async def begin(self, task_id: TaskId | None) -> None:
-        spec, steps = self._spec, self._steps
-        request = {"template": spec.template, "description": spec.request, "inputs": dict(spec.inputs)}
+        spec = self._spec
+        steps = self._steps
+        request = {
+            "template": spec.template,
+            "description": spec.request,
+            "inputs": dict(spec.inputs),
+        }
         fingerprint = steps.fingerprint(request)
         args = {
-            "status": Status.CONTINUATION.value, "task_id": task_id, "template": spec.template,
+            "status": Status.CONTINUATION.value,
+            "task_id": task_id,
+            "template": spec.template,
             "description": spec.request,
-        }  # fmt: skip
+        }
         if steps.recorded(self._path, "subtask", fingerprint, args) is None:
-            self._number = await steps.begin(self._path, "subtask", spec.template or "subtask", args, fingerprint)
+            self._number = await steps.begin(
+                self._path, "subtask", spec.template or "subtask", args, fingerprint
+            )
 
     async def end(self, outcome: Outcome, duration_s: float) -> None:
         if self._number is None:
@@ -229,7 +299,9 @@ class _SubtaskLink:
         if outcome.ok:
             await self._steps.succeed(self._number, output, duration_s, usage=usage)
         else:
-            await self._steps.fail(self._number, output, duration_s, "the subtask failed", usage=usage)
+            await self._steps.fail(
+                self._number, output, duration_s, "the subtask failed", usage=usage
+            )
 
     def abort(self, duration_s: float, error: str) -> None:
         if self._number is not None:

@@ -1,7 +1,9 @@
-"""The sandbox of each task, and the check that the sandboxes of a run work before its first model call.
+"""The sandbox of each task, and the check that the sandboxes of a run work before its first model
+call.
 
-The profile decides; the template of the task may ask for a stricter sandbox, and a task is never in a weaker one than
-the task that started it. `Evaluator(sandbox=…)` (`--sandbox`) is the user's own decision and replaces all of these.
+The profile decides; the template of the task may ask for a stricter sandbox, and a task is never in
+a weaker one than the task that started it. `Evaluator(sandbox=…)` (`--sandbox`) is the user's own
+decision and replaces all of these.
 """
 
 from __future__ import annotations
@@ -21,14 +23,19 @@ from evaluator.tools.controls import controls_of
 from evaluator.tools.registry import ToolRegistry
 
 
-def sandbox_of(services: Services, config: HandlerConfig, task: Task | None, above: Sandbox) -> Sandbox:
+def sandbox_of(
+    services: Services, config: HandlerConfig, task: Task | None, above: Sandbox
+) -> Sandbox:
     """The sandbox of a task with the profile `config`, below a task in the sandbox `above`.
 
     Raises: ConfigurationError, if the template asks for a container and the profile names no image.
     """
     chosen = services.sandbox
     if chosen is None:
-        asked = None if task is None or task.handler is None else cast("SandboxKind | None", task.handler.sandbox)
+        if task is None or task.handler is None:
+            asked = None
+        else:
+            asked = cast("SandboxKind | None", task.handler.sandbox)
         chosen = config.sandbox.stricter(asked).stricter(above).stricter(services.least_sandbox)
     if chosen.kind == "none":
         return chosen
@@ -41,13 +48,15 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, frame: Frame) -> None
 
     Raises: ConfigurationError, if one does not work.
     """
-    services, earlier = run.services, run.steps.earlier
+    services = run.services
+    earlier = run.steps.earlier
     if services.dry_run or (earlier is not None and not earlier.may_run()):
         return
-    trials, handler = services.sandbox_trials, run.options.handler
+    trials = services.sandbox_trials
+    handler = run.options.handler
     if trials.are_done(node, handler, services.sandbox, frame.sandbox):
         return
-    for sandbox in needed_sandboxes(services, node, handler, frame.sandbox):
+    for sandbox in needed_sandboxes(services, node, handler=handler, above=frame.sandbox):
         await trials.check(sandbox, services.root)
     trials.set_done(node, handler, services.sandbox, frame.sandbox)
 
@@ -55,7 +64,8 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, frame: Frame) -> None
 def needed_sandboxes(
     services: Services, node: TopLevel | Node, handler: str | None, above: Sandbox = NO_SANDBOX
 ) -> Iterator[Sandbox]:
-    """The sandboxes, other than `none`, of the tasks that a run of `node` with the profile `handler` reaches by name.
+    """The sandboxes, other than `none`, of the tasks that a run of `node` with the profile
+    `handler` reaches by name.
 
     Raises: ConfigurationError, for a profile that cannot be used.
     """
@@ -67,12 +77,17 @@ def needed_sandboxes(
         if isinstance(here, Call):
             named.add(here.template)
         if isinstance(here, Task):
-            config = services.profile(handler or (None if here.handler is None else here.handler.ref))
-            granted = (grant.name for grant in config.tools) if here.asks_model else ()
+            config = services.profile(
+                handler or (None if here.handler is None else here.handler.ref)
+            )
+            if here.asks_model:
+                granted = (grant.name for grant in config.tools)
+            else:
+                granted = ()
             tools = {*here.tools, *granted}
             named |= tools
-            above = sandbox_of(services, config, here, above)
-            if above.kind != "none" and starts_process(here, tools, services.tools):
+            above = sandbox_of(services, config, task=here, above=above)
+            if above.kind != "none" and starts_process(here, tools, registry=services.tools):
                 yield above
         waiting += [(child, above) for child in children(here)]
         for name in sorted(named):
@@ -84,4 +99,8 @@ def needed_sandboxes(
 def starts_process(task: Task, tools: Collection[str], registry: ToolRegistry) -> bool:
     """Whether a task with these tools can start a program that its template or a model chooses."""
     runs_command = task.file_paths is not None and task.file_paths.source == "command"
-    return task.runs_process or runs_command or any(controls_of(name, registry) == "programs" for name in tools)
+    return (
+        task.runs_process
+        or runs_command
+        or any(controls_of(name, registry) == "programs" for name in tools)
+    )

@@ -1,8 +1,9 @@
 """Subtasks: tasks that a model asks for with a tool call, which is answered in the same session.
 
-The Evaluator validates the request, selects a template by matching, and runs it in its own Handler with its own task
-file. Depth is bounded, a subtask equal to one of its ancestors is refused, and its usage counts against the limits of
-the tasks above it. It has at most the authority of the task whose model asked, see `authority`.
+The Evaluator validates the request, selects a template by matching, and runs it in its own Handler
+with its own task file. Depth is bounded, a subtask equal to one of its ancestors is refused, and
+its usage counts against the limits of the tasks above it. It has at most the authority of the task
+whose model asked, see `authority`.
 """
 
 from __future__ import annotations
@@ -44,13 +45,17 @@ DESCRIPTION = "subtask_description"
 """The input that holds the description of a request."""
 
 MAX_MATCHES = 5
-_SPAN = Span("<subtask>", 1, 1)
+_SPAN = Span("<subtask>", 1, column=1)
 
 PARAMETERS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "type": {"type": "string", "enum": ["atomic"], "description": "The operator; atomic."},
-        "description": {"type": "string", "minLength": 1, "description": "What the subtask is to do."},
+        "description": {
+            "type": "string",
+            "minLength": 1,
+            "description": "What the subtask is to do.",
+        },
         "inputs": {"type": "object", "description": "Values by name that the subtask works on."},
         "hints": {
             "type": "object",
@@ -66,7 +71,11 @@ PARAMETERS: Mapping[str, Any] = {
             },
             "additionalProperties": False,
         },
-        "max_depth": {"type": "integer", "minimum": 1, "description": "Levels of subtasks below this one."},
+        "max_depth": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Levels of subtasks below this one.",
+        },
         "file_paths": {"type": "array", "items": {"type": "string"}},
     },
     "required": ["type", "description", "inputs"],
@@ -78,7 +87,8 @@ PARAMETERS: Mapping[str, Any] = {
 class SubtaskRequest:
     """A validated request. `template` is the hint; `max_depth` counts levels below the subtask.
 
-    `instructions` and `output` are for a subtask that no template fits; without them its description is its prompt.
+    `instructions` and `output` are for a subtask that no template fits; without them its
+    description is its prompt.
     """
 
     description: str
@@ -94,7 +104,9 @@ class SubtaskRequest:
 
 @dataclass(slots=True)
 class Spawner:
-    """Starts the subtasks of one task, which calls `provider`. `offered` are the tools that the task offers."""
+    """Starts the subtasks of one task, which calls `provider`. `offered` are the tools that the
+    task offers.
+    """
 
     run: Run
     prepared: PreparedTask
@@ -107,76 +119,142 @@ class Spawner:
         return self.run.session(self.prepared.frame.path)
 
     async def spawn(
-        self, request: SubtaskRequest, context: ToolContext, on_message: OnMessage | None = None,
+        self,
+        request: SubtaskRequest,
+        context: ToolContext,
+        on_message: OnMessage | None = None,
         on_begin: OnBegin | None = None,
-    ) -> Outcome:  # fmt: skip
-        """Runs one subtask for the tool call of `context`. `on_message` gets the messages of its conversation, and
-        `on_begin` the id of its task file.
+    ) -> Outcome:
+        """Runs one subtask for the tool call of `context`. `on_message` gets the messages of its
+        conversation, and `on_begin` the id of its task file.
 
         Raises: ToolError, for a request that is refused, with the reason for the model.
         """
-        run, depth = self.run, self.run.depth + 1
+        depth = self.run.depth + 1
+        run = self.run
         if (refusal := self._depth_refusal()) is not None:
             return refusal
         chosen = self._choose(request, context)
-        authority = await self._with_files(chosen.authority, request, context)
-        identity = identity_of(chosen.template, request.description, request.inputs)
+        authority = await self._with_files(chosen.authority, request, context=context)
+        identity = identity_of(chosen.template, request.description, inputs=request.inputs)
         if identity in run.ancestors():
-            raise ToolError("this subtask is equal to one that it would run inside of: it would never end")
-        node = _with_request(chosen.node, request) if chosen.template is not None else chosen.node
-        max_depth = run.max_depth if request.max_depth is None else min(run.max_depth, depth + request.max_depth)
+            raise ToolError(
+                "this subtask is equal to one that it would run inside of: it would never end"
+            )
+        if chosen.template is not None:
+            node = _with_request(chosen.node, request)
+        else:
+            node = chosen.node
+        if request.max_depth is None:
+            max_depth = run.max_depth
+        else:
+            max_depth = min(run.max_depth, depth + request.max_depth)
         declared = {i.name for i in node.inputs}
         spec = RunSpec(
-            request.description, request.inputs, node, chosen.template,
+            request.description,
+            request.inputs,
+            node=node,
+            template=chosen.template,
             arguments={k: v for k, v in request.inputs.items() if k in declared},
-            scope=Scope(dict(request.inputs)), match_score=chosen.score,
-        )  # fmt: skip
-        return await self._run(spec, identity, max_depth, authority, context, on_message, on_begin)
+            scope=Scope(dict(request.inputs)),
+            match_score=chosen.score,
+        )
+        return await self._run(
+            spec,
+            identity,
+            max_depth=max_depth,
+            authority=authority,
+            context=context,
+            on_message=on_message,
+            on_begin=on_begin,
+        )
 
     async def converse(
         self, spec: RunSpec, context: ToolContext, on_message: OnMessage, on_begin: OnBegin
-    ) -> Outcome:  # fmt: skip
-        """Runs an interactive session (see `chat.spec_of`) below this task, as `spawn` runs a subtask."""
+    ) -> Outcome:
+        """Runs an interactive session (see `chat.spec_of`) below this task, as `spawn` runs a
+        subtask.
+        """
         if (refusal := self._depth_refusal()) is not None:
             return refusal
-        identity = identity_of(spec.request, context.step_path, {})
-        return await self._run(spec, identity, self.run.max_depth, self.authority(), context, on_message, on_begin)
+        identity = identity_of(spec.request, context.step_path, inputs={})
+        return await self._run(
+            spec,
+            identity,
+            max_depth=self.run.max_depth,
+            authority=self.authority(),
+            context=context,
+            on_message=on_message,
+            on_begin=on_begin,
+        )
 
     def _depth_refusal(self) -> TaskError | None:
-        depth, limit = self.run.depth + 1, self.run.max_depth
+        depth = self.run.depth + 1
+        limit = self.run.max_depth
         if depth <= limit:
             return None
-        message = f"subtasks are {limit} levels deep, which is the limit; do this part of the work yourself"
-        return TaskError("RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, limit))
+        message = (
+            f"subtasks are {limit} levels deep, which is the limit; do this part of the "
+            "work yourself"
+        )
+        return TaskError(
+            "RESOURCE_EXHAUSTION", message, resource=Resource("depth", depth, limit=limit)
+        )
 
     async def _run(
-        self, spec: RunSpec, identity: str, max_depth: int, authority: Authority, context: ToolContext,
-        on_message: OnMessage | None, on_begin: OnBegin | None,
-    ) -> Outcome:  # fmt: skip
-        run, prepared = self.run, self.prepared
+        self,
+        spec: RunSpec,
+        identity: str,
+        max_depth: int,
+        authority: Authority,
+        context: ToolContext,
+        on_message: OnMessage | None,
+        on_begin: OnBegin | None,
+    ) -> Outcome:
+        run = self.run
+        prepared = self.prepared
         parent = Parent(
-            run, context.step_path, prepared.budget, prepared.context.items, identity, max_depth,
-            prepared.frame.sandbox, authority,
-        )  # fmt: skip
+            run,
+            context.step_path,
+            budget=prepared.budget,
+            context=prepared.context.items,
+            identity=identity,
+            max_depth=max_depth,
+            sandbox=prepared.frame.sandbox,
+            authority=authority,
+        )
         options = replace(run.options.inner(), on_message=on_message, on_begin=on_begin)
-        outcome = await record_run(run.services, spec, options, parent=parent)
+        outcome = await record_run(run.services, spec, options=options, parent=parent)
         if run.budget.refused is not None:
             # The outcome is not an answer, and nothing may continue from it.
             raise run.budget.refused
         return outcome
 
     def refusals(self, template: str) -> list[str]:
-        """Why the model may not choose `template`, each as the end of "it may not"; none if it may."""
+        """Why the model may not choose `template`, each as the end of "it may not"; none if it
+        may.
+        """
         if self._is_granted(template):
             return []
         node = self.run.services.library.get(template).node
-        kind = [] if isinstance(node, Atomic) else [f"be a task of type {_type_of(node)}"]
-        return [*kind, *(excess.what for excess in excess_of(node, self.run.services.library, self.authority()))]
+        if isinstance(node, Atomic):
+            kind = []
+        else:
+            kind = [f"be a task of type {_type_of(node)}"]
+        return [
+            *kind,
+            *(
+                excess.what
+                for excess in excess_of(node, self.run.services.library, authority=self.authority())
+            ),
+        ]
 
     def authority(self) -> Authority:
         """The authority of what the model chooses."""
         prepared = self.prepared
-        return prepared.frame.authority.chosen_by_model(prepared.config, self.offered.values(), self.provider)
+        return prepared.frame.authority.chosen_by_model(
+            prepared.config, self.offered.values(), self.provider
+        )
 
     def _is_granted(self, template: str) -> bool:
         """Whether the task has the template itself as a tool."""
@@ -184,39 +262,51 @@ class Spawner:
         return tool is not None and tool.kind == "subtask" and template in self.run.services.library
 
     def _choose(self, request: SubtaskRequest, context: ToolContext) -> _Chosen:
-        """The task to run: the hinted template, else the best match, else the request itself as an atomic task."""
+        """The task to run: the hinted template, else the best match, else the request itself as an
+        atomic task.
+        """
         authority = self.authority()
         if request.template is not None:
-            return self._hinted(request, request.template, authority, context)
-        bare, library = _bare_task(request), self.run.services.library
+            return self._hinted(request, request.template, authority=authority, context=context)
+        bare = _bare_task(request)
+        library = self.run.services.library
         for match in library.match(bare, limit=MAX_MATCHES):
             if match.score < LOW_SCORE:
                 break
             node = match.template.node
-            if isinstance(node, Task) and _fits(node, request) and not self.refusals(match.template.name):
-                return _Chosen(node, match.template.name, match.score, authority)
-        return _Chosen(bare, None, None, authority)
+            if (
+                isinstance(node, Task)
+                and _fits(node, request)
+                and not self.refusals(match.template.name)
+            ):
+                return _Chosen(node, match.template.name, score=match.score, authority=authority)
+        return _Chosen(bare, None, score=None, authority=authority)
 
     def _hinted(
         self, request: SubtaskRequest, template: str, authority: Authority, context: ToolContext
-    ) -> _Chosen:  # fmt: skip
-        library, own = self.run.services.library, self.prepared.frame.authority
+    ) -> _Chosen:
+        library = self.run.services.library
+        own = self.prepared.frame.authority
         node = _hinted_task(library, template)
-        _check_inputs(node, template, request)
+        _check_inputs(node, template, request=request)
         if self._is_granted(template):
-            return _Chosen(node, template, None, own.of_template_tools())
+            return _Chosen(node, template, score=None, authority=own.of_template_tools())
         refusals = self.refusals(template)
         if not refusals:
-            return _Chosen(node, template, None, authority)
+            return _Chosen(node, template, score=None, authority=authority)
         if context.has_consent:
-            return _Chosen(node, template, None, own.approved())
+            return _Chosen(node, template, score=None, authority=own.approved())
         raise ToolError(
-            f"the template {template!r} cannot be chosen here: a subtask of this task may not {' or '.join(refusals)}. "
+            f"the template {template!r} cannot be chosen here: a subtask of this task may not "
+            f"{' or '.join(refusals)}. "
             "Choose another template, or do this part of the work yourself"
         )
 
-    async def _with_files(self, authority: Authority, request: SubtaskRequest, context: ToolContext) -> Authority:
-        """`authority`, with the files of the request, which this task must be allowed to read itself.
+    async def _with_files(
+        self, authority: Authority, request: SubtaskRequest, context: ToolContext
+    ) -> Authority:
+        """`authority`, with the files of the request, which this task must be allowed to read
+        itself.
 
         Raises: ToolError, for a path that it may not read.
         """
@@ -224,11 +314,13 @@ class Spawner:
         for path in request.file_paths:
             policy = own.reading(path, context.roots)
             if policy == "ask" and own.reader is not None:
-                consent = await ask_consent(own.reader, {"path": path}, context)
+                consent = await ask_consent(own.reader, {"path": path}, context=context)
                 if isinstance(consent, ToolOutcome):
                     raise ToolError(f"file_paths: {consent.error}")
             elif policy != "allow":
-                raise ToolError(f"file_paths: this task may not read {path[:200]!r} itself ({READ_FILE})")
+                raise ToolError(
+                    f"file_paths: this task may not read {path[:200]!r} itself ({READ_FILE})"
+                )
         return authority.with_files(request.file_paths)
 
 
@@ -246,7 +338,7 @@ def subtask_tool(spawner: Spawner) -> Tool:
     """The general subtask tool of one task."""
 
     async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
-        return await _answer(spawner, read_request(arguments), context)
+        return await _answer(spawner, read_request(arguments), context=context)
 
     async def preview(arguments: dict[str, Any], context: ToolContext) -> str:
         template = read_request(arguments).template
@@ -254,11 +346,15 @@ def subtask_tool(spawner: Spawner) -> Tool:
         if template is None:
             return shown
         _hinted_task(spawner.run.services.library, template)
-        needs = [f"\nThe template {template!r} would {what}." for what in spawner.refusals(template)]
+        needs = [
+            f"\nThe template {template!r} would {what}." for what in spawner.refusals(template)
+        ]
         return shown + "".join(needs)
 
     text = "Hands a part of the work to a fresh session of its own and returns its result."
-    return Tool(ToolSpec(SUBTASK, text, PARAMETERS), spawn, kind="subtask", preview=preview)
+    return Tool(
+        ToolSpec(SUBTASK, text, parameters=PARAMETERS), spawn, kind="subtask", preview=preview
+    )
 
 
 def template_tool(spawner: Spawner, template: Template) -> Tool:
@@ -268,10 +364,10 @@ def template_tool(spawner: Spawner, template: Template) -> Tool:
         raise ToolError(f"{template.name!r} is a function; only tasks can be tools")
 
     async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
-        request = SubtaskRequest(node.description.value, arguments, template.name)
-        return await _answer(spawner, request, context)
+        request = SubtaskRequest(node.description.value, arguments, template=template.name)
+        return await _answer(spawner, request, context=context)
 
-    spec = ToolSpec(template.name, node.description.value, inputs_schema(node))
+    spec = ToolSpec(template.name, node.description.value, parameters=inputs_schema(node))
     return Tool(spec, spawn, kind="subtask")
 
 
@@ -279,10 +375,18 @@ def inputs_schema(task: Task) -> dict[str, Any]:
     """The declared inputs of `task` as a JSON Schema of type object."""
     properties: dict[str, Any] = {}
     for declared in task.inputs:
-        description = {"description": declared.description} if declared.description else {}
+        if declared.description:
+            description = {"description": declared.description}
+        else:
+            description = {}
         properties[declared.name] = _type_schema(declared.type) | description
     required = [i.name for i in task.inputs if i.required and i.default is None and i.task is None]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def _type_schema(name: str) -> dict[str, Any]:
@@ -290,7 +394,9 @@ def _type_schema(name: str) -> dict[str, Any]:
         return {}
     if name.endswith("[]"):
         item = name.removesuffix("[]")
-        return {"type": "array", "items": {"type": item}} if item else {"type": "array"}
+        if item:
+            return {"type": "array", "items": {"type": item}}
+        return {"type": "array"}
     return {"type": name}
 
 
@@ -301,43 +407,58 @@ def read_request(arguments: Mapping[str, Any]) -> SubtaskRequest:
     return SubtaskRequest(
         arguments["description"],
         arguments["inputs"],
-        hints.get("template"),
-        hints.get("subtype"),
-        ContextSettings(settings.get("inherit_context"), None, None, settings.get("fresh_context")),
-        arguments.get("max_depth"),
-        tuple(arguments.get("file_paths", ())),
+        template=hints.get("template"),
+        subtype=hints.get("subtype"),
+        context=ContextSettings(
+            settings.get("inherit_context"), None, None, settings.get("fresh_context")
+        ),
+        max_depth=arguments.get("max_depth"),
+        file_paths=tuple(arguments.get("file_paths", ())),
     )
 
 
 async def _answer(spawner: Spawner, request: SubtaskRequest, context: ToolContext) -> str:
     """The subtask's text, as the tool's response.
 
-    Raises: ToolError, with the whole failure as JSON for the model, which may continue without the subtask.
+    Raises: ToolError, with the whole failure as JSON for the model, which may continue without the
+    subtask.
     """
     outcome = await spawner.spawn(request, context)
     if isinstance(outcome, TaskResult):
         return outcome.content
-    raise ToolError(json.dumps(subtask_failure(outcome, request, spawner.run.depth + 1), ensure_ascii=False))
+    raise ToolError(
+        json.dumps(
+            subtask_failure(outcome, request, depth=spawner.run.depth + 1), ensure_ascii=False
+        )
+    )
 
 
 def subtask_failure(error: TaskError, request: SubtaskRequest, depth: int) -> dict[str, Any]:
-    """The report of a failed subtask to its parent: the request, the depth, the error, any partial output."""
+    """The report of a failed subtask to its parent: the request, the depth, the error, any partial
+    output.
+    """
     return {
         "reason": "subtask_failure",
         "request": {
-            "description": request.description, "inputs": dict(request.inputs), "template": request.template,
+            "description": request.description,
+            "inputs": dict(request.inputs),
+            "template": request.template,
         },
         "depth": depth,
         "error": {
-            "type": error.type, "reason": error.reason, "message": error.message,
+            "type": error.type,
+            "reason": error.reason,
+            "message": error.message,
             "resource": None if error.resource is None else error.resource.name,
         },
         "partial_output": error.content,
-    }  # fmt: skip
+    }
 
 
 def _hinted_task(library: TemplateLibrary, name: str) -> Task:
-    """The template of that name. Raises: ToolError, if there is none, it is broken, or it is a function."""
+    """The template of that name. Raises: ToolError, if there is none, it is broken, or it is a
+    function.
+    """
     if name not in library:
         raise ToolError(f"no template is called {name!r}")
     node = library.get(name).node
@@ -352,25 +473,33 @@ def _check_inputs(node: Task, template: str, request: SubtaskRequest) -> None:
     unknown = sorted(set(request.inputs) - set(declared))
     if unknown:
         raise ToolError(
-            f"the template {template!r} has no input {listed(unknown)}; its inputs are {listed(declared)}. "
+            f"the template {template!r} has no input {listed(unknown)}; its inputs are "
+            f"{listed(declared)}. "
             "Put what else matters into the description"
         )
 
 
 def _type_of(node: TopLevel) -> str:
-    return node.type if isinstance(node, Task) else "function"
+    if isinstance(node, Task):
+        return node.type
+    return "function"
 
 
 def _fits(node: TopLevel, request: SubtaskRequest) -> bool:
-    """Whether a matched template can serve the request. Instructions require a template of the same subtype."""
-    if not isinstance(node, Task) or (request.instructions is not None and node.subtype != request.subtype):
+    """Whether a matched template can serve the request. Instructions require a template of the same
+    subtype.
+    """
+    if not isinstance(node, Task) or (
+        request.instructions is not None and node.subtype != request.subtype
+    ):
         return False
     needed = {i.name for i in node.inputs if i.required and i.default is None}
     return needed <= set(request.inputs) <= {i.name for i in node.inputs}
 
 
 def _with_request(node: Task, request: SubtaskRequest) -> Task:
-    asked, own = request.context, node.context
+    asked = request.context
+    own = node.context
     context = replace(
         own,
         inherit_context=asked.inherit_context or own.inherit_context,
@@ -381,35 +510,53 @@ def _with_request(node: Task, request: SubtaskRequest) -> Task:
         # No text names this input, so it is appended to the prompt.
         said = Text(_literal(request.description), _SPAN)
         inputs += (Input(DESCRIPTION, "string", False, said, None, None, "", _SPAN),)
-    return replace(node, context=context, file_paths=_files(request) or node.file_paths, inputs=inputs)
+    return replace(
+        node, context=context, file_paths=_files(request) or node.file_paths, inputs=inputs
+    )
 
 
 def _says_more(request: SubtaskRequest, node: Task) -> bool:
-    """Whether the description of the request differs from that of the template, and can be an input of it."""
+    """Whether the description of the request differs from that of the template, and can be an input
+    of it.
+    """
     is_known = any(declared.name == DESCRIPTION for declared in node.inputs)
     return not is_known and request.description.split() != node.description.value.split()
 
 
 def _bare_task(request: SubtaskRequest) -> Atomic:
-    # The description is data from a model: it is bound as a value, so that braces in it are not variables.
+    # The description is data from a model: it is bound as a value, so that braces in it are not
+    # variables.
     description = Text(_literal(request.description), _SPAN)
-    inputs = tuple(Input(name, "any", False, None, None, None, "", _SPAN) for name in request.inputs)
-    values = "".join(f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if name.isidentifier())
+    inputs = tuple(
+        Input(name, "any", False, None, None, None, "", _SPAN) for name in request.inputs
+    )
+    values = "".join(
+        f"\n\n{name}:\n{{{{ {name} }}}}" for name in request.inputs if name.isidentifier()
+    )
     if request.instructions is None:
         inputs += (Input(DESCRIPTION, "string", False, description, None, None, "", _SPAN),)
     return Atomic(
-        description=description, subtype=request.subtype, output=request.output,
+        description=description,
+        subtype=request.subtype,
+        output=request.output,
         instructions=request.instructions or Text("{{ subtask_description }}" + values, _SPAN),
-        inputs=inputs, context=request.context, file_paths=_files(request), span=_SPAN,
-    )  # fmt: skip
+        inputs=inputs,
+        context=request.context,
+        file_paths=_files(request),
+        span=_SPAN,
+    )
 
 
 def _literal(text: str) -> str:
     """Template text that renders to exactly `text`, whatever it contains."""
-    return "{{ " + json.dumps(text, ensure_ascii=False) + " }}" if "{" in text else text
+    if "{" in text:
+        return "{{ " + json.dumps(text, ensure_ascii=False) + " }}"
+    return text
 
 
 def _files(request: SubtaskRequest) -> FilePaths | None:
     if not request.file_paths:
         return None
-    return FilePaths("literal", tuple(Text(_literal(path), _SPAN) for path in request.file_paths), _SPAN)
+    return FilePaths(
+        "literal", tuple(Text(_literal(path), _SPAN) for path in request.file_paths), _SPAN
+    )

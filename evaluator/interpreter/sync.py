@@ -1,4 +1,6 @@
-"""Synchronous forms of async methods. One event loop runs in a separate thread, so the caller may have its own."""
+"""Synchronous forms of async methods. One event loop runs in a separate thread, so the caller may
+have its own.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,21 @@ _thread: threading.Thread | None = None
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of `coroutine`. Ctrl-C cancels it, waits up to 5 s for its end, and is raised again.
+    """The result of `coroutine`. Ctrl-C cancels it, waits up to 5 s for its end, and is raised
+    again.
 
-    Raises: UsageError, if the caller runs inside an evaluation that was started here, as an async tool or an `on_text`
+    Raises: UsageError, if the caller runs inside an evaluation that was started here, as an async
+    tool or an `on_text`
     does: waiting would block the loop that it waits for.
     """
     if _is_inside():
         coroutine.close()
-        raise UsageError("the sync form was called inside an evaluation; use the async one, with await")
-    loop, result, tasks = _background_loop(), Future[T](), list[asyncio.Task[T]]()
+        raise UsageError(
+            "the sync form was called inside an evaluation; use the async one, with await"
+        )
+    loop = _background_loop()
+    result = Future[T]()
+    tasks = list[asyncio.Task[T]]()
 
     def start() -> None:
         tasks.append(loop.create_task(coroutine))
@@ -46,7 +54,8 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
     try:
         loop.call_soon_threadsafe(start)
-        # A signal just before a wait does not end the wait, so Ctrl-C is looked for between short ones.
+        # A signal just before a wait does not end the wait, so Ctrl-C is looked for between short
+        # ones.
         while not result.done():
             wait([result], _LOOK_S)
         return result.result()
@@ -70,14 +79,18 @@ def _settle(result: Future[T], task: asyncio.Task[T] | None) -> None:
 def sync_form(
     method: Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]], doc: str
 ) -> Callable[Concatenate[Owner, Arguments], T]:
-    """`method` for code that is not async, with the same arguments, for type checkers and `help` too."""
+    """`method` for code that is not async, with the same arguments, for type checkers and `help`
+    too.
+    """
     name = method.__name__
 
     @wraps(method)
     def call(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
         return run_sync(method(self, *args, **kwargs))
 
-    call.__name__, call.__qualname__, call.__doc__ = f"{name}_sync", f"{method.__qualname__}_sync", doc
+    call.__name__ = f"{name}_sync"
+    call.__qualname__ = f"{method.__qualname__}_sync"
+    call.__doc__ = doc
     return call
 
 
@@ -94,7 +107,9 @@ def _background_loop() -> asyncio.AbstractEventLoop:
         # After a fork the loop's thread does not exist in the child.
         if _loop is None or _thread is None or not _thread.is_alive():
             _loop = asyncio.new_event_loop()
-            _thread = threading.Thread(target=_run, args=(_loop,), name="evaluator-sync", daemon=True)
+            _thread = threading.Thread(
+                target=_run, args=(_loop,), name="evaluator-sync", daemon=True
+            )
             _thread.start()
         return _loop
 

@@ -1,7 +1,8 @@
-"""The tools that a task offers to its model: those that its profile grants and those that its template names.
+"""The tools that a task offers to its model: those that its profile grants and those that its
+template names.
 
-A name is a registered tool, the general `subtask` tool, `manage_task` if tasks are recorded, or a template of the
-library, which becomes a subtask tool for that template.
+A name is a registered tool, the general `subtask` tool, `manage_task` if tasks are recorded, or a
+template of the library, which becomes a subtask tool for that template.
 """
 
 from __future__ import annotations
@@ -35,29 +36,38 @@ from evaluator.tools.mcp.content import placeholder_tools
 from evaluator.tools.mcp.servers import server_of_tool
 
 
-async def tools_for(run: Run, task: Task, prepared: PreparedTask, provider: str) -> ToolRegistry | None:
-    """The tools of a task that calls `provider`; None if it has none. Its authority bounds their names and policies.
+async def tools_for(
+    run: Run, task: Task, prepared: PreparedTask, provider: str
+) -> ToolRegistry | None:
+    """The tools of a task that calls `provider`; None if it has none. Its authority bounds their
+    names and policies.
 
-    Raises: ConfigurationError, for a name that is neither a tool nor a template; ToolError, if the MCP server of a tool
-    cannot be used.
+    Raises: ConfigurationError, for a name that is neither a tool nor a template; ToolError, if the
+    MCP server of a tool cannot be used.
     """
     grants = {grant.name: grant for grant in prepared.config.tools}
     authority = prepared.frame.authority
     # The tools that the template names are checked where the task starts.
-    names = [n for n in dict.fromkeys([*grants, *task.tools]) if authority.tools is None or n in authority.tools]
+    names = [
+        n
+        for n in dict.fromkeys([*grants, *task.tools])
+        if authority.tools is None or n in authority.tools
+    ]
     if not names:
         return None
-    served = await _served(run, names, prepared)
-    spawner = Spawner(run, prepared, provider)
-    background = _background(run, names, spawner)
+    served = await _served(run, names, prepared=prepared)
+    spawner = Spawner(run, prepared, provider=provider)
+    background = _background(run, names, spawner=spawner)
     for name in names:
-        tool = served.get(name) or background.get(name) or _find(run, name, spawner)
-        above = tuple((policy.rules, policy.policy or tool.policy) for policy in authority.policies(tool))
+        tool = served.get(name) or background.get(name) or _find(run, name, spawner=spawner)
+        above = tuple(
+            (policy.rules, policy.policy or tool.policy) for policy in authority.policies(tool)
+        )
         if name in grants:
             own = granted(grants[name], tool)
             tool = replace(tool, policy=own.policy or tool.policy, rules=own.rules)
         if background:
-            tool = _with_notifications(tool, run, spawner)
+            tool = _with_notifications(tool, run, spawner=spawner)
         spawner.offered[name] = replace(tool, bounds=above)
     return ToolRegistry(spawner.offered.values())
 
@@ -79,7 +89,9 @@ def _background(run: Run, names: Iterable[str], spawner: Spawner) -> Mapping[str
 
 
 def _with_notifications(tool: Tool, run: Run, spawner: Spawner) -> Tool:
-    """`tool`, whose textual answers end with the notifications of background tasks that do not wait for the user."""
+    """`tool`, whose textual answers end with the notifications of background tasks that do not wait
+    for the user.
+    """
 
     async def call(arguments: dict[str, Any], context: ToolContext) -> Any:
         answer = await tool.run(arguments, context)
@@ -87,7 +99,9 @@ def _with_notifications(tool: Tool, run: Run, spawner: Spawner) -> Tool:
         if service is None or not isinstance(answer, str):
             return answer
         told = service.notifications(spawner.session, later=False)
-        return f"{answer}\n{told}" if told else answer
+        if told:
+            return f"{answer}\n{told}"
+        return answer
 
     return replace(tool, run=call)
 
@@ -95,8 +109,8 @@ def _with_notifications(tool: Tool, run: Run, spawner: Spawner) -> Tool:
 async def _served(run: Run, names: Iterable[str], prepared: PreparedTask) -> dict[str, Tool]:
     """The tools of MCP servers among `names`.
 
-    A server's description of its tools is a step of the record: a resumed run or a replay offers the same tools and
-    starts no server.
+    A server's description of its tools is a step of the record: a resumed run or a replay offers
+    the same tools and starts no server.
     """
     by_server: dict[McpServer, list[str]] = {}
     for name in names:
@@ -105,10 +119,12 @@ async def _served(run: Run, names: Iterable[str], prepared: PreparedTask) -> dic
             continue
         if name in run.services.tools or name in run.services.library:
             raise ConfigurationError(
-                f"{name!r} is a tool of the MCP server {server.name!r} and another tool or template; rename one of them"
+                f"{name!r} is a tool of the MCP server {server.name!r} and another tool or "
+                "template; rename one of them"
             )
         by_server.setdefault(server, []).append(name)
-    connections, recorder = run.services.mcp, Recorder(run.steps, prepared.frame.path)
+    connections = run.services.mcp
+    recorder = Recorder(run.steps, prepared.frame.path)
     tools: dict[str, Tool] = {}
     for server, wanted in by_server.items():
         if run.services.dry_run:
@@ -126,21 +142,34 @@ def _find(run: Run, name: str, spawner: Spawner) -> Tool:
     registered = services.tools.get(name)
     if registered is not None:
         return registered
-    made = {tool: make for tool, make in TASK_TOOLS.items() if tool != MANAGE_TASK or services.store is not None}
+    made = {
+        tool: make
+        for tool, make in TASK_TOOLS.items()
+        if tool != MANAGE_TASK or services.store is not None
+    }
     if name in made:
         return made[name](spawner)
     if name in services.library:
         return template_tool(spawner, services.library.get(name))
-    background = BACKGROUND_TOOLS if services.background is not None else ()
+    if services.background is not None:
+        background = BACKGROUND_TOOLS
+    else:
+        background = ()
     known = ", ".join([*services.tools.names(), *made, *background])
-    raise ConfigurationError(f"no tool and no template has the name {name!r}; the tools are: {known}")
+    raise ConfigurationError(
+        f"no tool and no template has the name {name!r}; the tools are: {known}"
+    )
 
 
 def _bash(spawner: Spawner) -> Tool:
     config = spawner.prepared.config
     return bash_tool(
-        Shell(spawner.run.services.root, memory_bytes=config.script_memory_bytes, sandbox=config.sandbox)
-    )  # fmt: skip
+        Shell(
+            spawner.run.services.root,
+            memory_bytes=config.script_memory_bytes,
+            sandbox=config.sandbox,
+        )
+    )
 
 
 def _computer(spawner: Spawner) -> Tool:
@@ -154,16 +183,24 @@ def _computer(spawner: Spawner) -> Tool:
 
 
 def _manage_task(spawner: Spawner) -> Tool:
-    """The tool that manages task lists. The profile's grant sets its role, which is the profile's name by default."""
-    config, services = spawner.prepared.config, spawner.run.services
+    """The tool that manages task lists. The profile's grant sets its role, which is the profile's
+    name by default.
+    """
+    config = spawner.prepared.config
+    services = spawner.run.services
     if services.store is None:
         raise ConfigurationError(f"the tool {MANAGE_TASK!r} needs a folder of task files")
-    grant = next((grant for grant in config.tools if grant.name == MANAGE_TASK), ToolGrant(MANAGE_TASK))
-    runs = run_access(spawner, services.store, grant.runs or "list")
+    grant = next(
+        (grant for grant in config.tools if grant.name == MANAGE_TASK), ToolGrant(MANAGE_TASK)
+    )
+    runs = run_access(spawner, services.store, grant=grant.runs or "list")
     folders = (*services.library.folders, shipped("templates"))
     return manage_task_tool(
-        TaskLists(services.store.root), grant.role or config.name, runs, tuple(dict.fromkeys(folders))
-    )  # fmt: skip
+        TaskLists(services.store.root),
+        grant.role or config.name,
+        runs=runs,
+        folders=tuple(dict.fromkeys(folders)),
+    )
 
 
 TASK_TOOLS: Mapping[str, Callable[[Spawner], Tool]] = {
@@ -174,10 +211,13 @@ TASK_TOOLS: Mapping[str, Callable[[Spawner], Tool]] = {
     COMPUTER: _computer,
     MANAGE_TASK: _manage_task,
 }
-"""Makes the tools that depend on the task that offers them; `manage_task` exists only if tasks are recorded."""
+"""Makes the tools that depend on the task that offers them; `manage_task` exists only if tasks are
+recorded.
+"""
 
 if undeclared := {*TASK_TOOLS, *BACKGROUND_TOOLS} ^ {*OF_TASK_TOOLS}:
     raise TypeError(
-        f"OF_TASK_TOOLS in evaluator/tools/controls.py and the tools of tasks differ: {', '.join(sorted(undeclared))}; "
+        "OF_TASK_TOOLS in evaluator/tools/controls.py and the tools of tasks differ: "
+        f"{', '.join(sorted(undeclared))}; "
         "declare there what each tool controls: programs, the screen or None"
     )

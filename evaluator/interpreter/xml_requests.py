@@ -1,7 +1,8 @@
 """XML text as a request: the caller's own task, evaluated like a node.
 
-The text is read leniently: what can be repaired is repaired, with a warning in the notes, and an atomic task without a
-name and instructions is matched to a template. With `<manual_xml>true</manual_xml>` it is taken as it is.
+The text is read leniently: what can be repaired is repaired, with a warning in the notes, and an
+atomic task without a name and instructions is matched to a template. With
+`<manual_xml>true</manual_xml>` it is taken as it is.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def is_xml(request: str) -> bool:
 def node_in(request: str) -> TopLevel | None:
     """The node in a request that is XML; None for words, and for XML that cannot be used."""
     try:
-        return read_xml_request(request).node if is_xml(request) else None
+        if is_xml(request):
+            return read_xml_request(request).node
+        return None
     except TemplateError:
         return None
 
@@ -56,7 +59,11 @@ def read_xml_request(text: str) -> XmlRequest:
         # What may be incomplete is not run.
         if generated.node is None or generated.doubts:
             raise
-        return XmlRequest(generated.node, tuple(f"request, {describe(one)}" for one in generated.warnings), False)
+        return XmlRequest(
+            generated.node,
+            tuple(f"request, {describe(one)}" for one in generated.warnings),
+            is_manual=False,
+        )
 
 
 def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
@@ -70,6 +77,8 @@ def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
     if len(built.templates) != 1:
         code = "several-tasks" if built.templates else "no-task"
         message = f"a request is one task; this text has {len(built.templates)}"
-        raise TemplateError([Diagnostic("error", code, message, Span(_FILE))])
-    warnings = tuple(f"request, {describe(one)}" for one in built.diagnostics if one.severity == "warning")
-    return XmlRequest(built.templates[0], warnings, is_manual)
+        raise TemplateError([Diagnostic("error", code, message=message, span=Span(_FILE))])
+    warnings = tuple(
+        f"request, {describe(one)}" for one in built.diagnostics if one.severity == "warning"
+    )
+    return XmlRequest(built.templates[0], warnings, is_manual=is_manual)

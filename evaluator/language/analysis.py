@@ -28,7 +28,8 @@ from evaluator.nodes.declare import values
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A free name that is read, with the constant part of its path. `offset` is where the name begins.
+    """A free name that is read, with the constant part of its path. `offset` is where the name
+    begins.
 
     `optional`: the text itself provides for the name being undefined (`is defined`, `default`).
     """
@@ -62,16 +63,18 @@ class Analysis:
     constant: bool
 
 
-_CONSTANT = Analysis((), (), True)
+_CONSTANT = Analysis((), (), constant=True)
 
 
 def analyse(text: Text) -> Analysis:
     """Returns the names and calls in a text.
 
-    Raises: ExpressionError at the exact place, with code `syntax`, `forbidden-statement`, `unknown-filter`,
-    `unknown-test` or `too-deep`.
+    Raises: ExpressionError at the exact place, with code `syntax`, `forbidden-statement`,
+    `unknown-filter`, `unknown-test` or `too-deep`.
     """
-    return _located(_text_analysis, text) if has_markup(text.value) else _CONSTANT
+    if has_markup(text.value):
+        return _located(_text_analysis, text)
+    return _CONSTANT
 
 
 def analyse_expression(expression: Expression) -> Analysis:
@@ -80,7 +83,8 @@ def analyse_expression(expression: Expression) -> Analysis:
 
 
 def references_in(owner: Any, *, without: Text | None = None) -> Iterator[Reference]:
-    """The names that the texts, settings and parts of a node read, not those of the nodes inside it.
+    """The names that the texts, settings and parts of a node read, not those of the nodes inside
+    it.
 
     A text that cannot be read reads nothing, and the text `without` is left out.
     """
@@ -91,16 +95,24 @@ def references_in(owner: Any, *, without: Text | None = None) -> Iterator[Refere
             yield from references_in(value)
         elif isinstance(value, Text | Expression):
             # A bare argument of a call is a variable, if there is one of that name.
-            bare = isinstance(owner, Argument) and isinstance(value, Text) and not has_markup(value.value)
+            bare = (
+                isinstance(owner, Argument)
+                and isinstance(value, Text)
+                and not has_markup(value.value)
+            )
             try:
-                yield from analysis_of(Expression(value) if bare and isinstance(value, Text) else value).references
+                yield from analysis_of(
+                    Expression(value) if bare and isinstance(value, Text) else value
+                ).references
             except ExpressionError:
                 continue
 
 
 def analysis_of(value: Text | Expression) -> Analysis:
     """Returns the names and calls in a text or an expression; raises as `analyse` does."""
-    return analyse(value) if isinstance(value, Text) else analyse_expression(value)
+    if isinstance(value, Text):
+        return analyse(value)
+    return analyse_expression(value)
 
 
 def _located(function: Callable[[str], Analysis], text: Text) -> Analysis:
@@ -126,45 +138,51 @@ _NONE: _Guards = frozenset()
 
 
 class _Walker:
-    """Finds free names by Jinja's scoping: loops, macros and `with` have a scope of their own, `if` has none."""
+    """Finds free names by Jinja's scoping: loops, macros and `with` have a scope of their own, `if`
+    has none.
+    """
 
     def __init__(self) -> None:
         self.references: list[Reference] = []
         self.calls: list[CallReference] = []
 
     def analysis(self, tree: nodes.Node, expression: bool) -> Analysis:
-        self.walk(tree, set(), _NONE)
+        self.walk(tree, set(), guards=_NONE)
         constant = expression and not self.references and not self.calls
         self.references.sort(key=lambda reference: reference.offset)
         self.calls.sort(key=lambda call: call.offset)
-        return Analysis(tuple(self.references), tuple(self.calls), constant)
+        return Analysis(tuple(self.references), tuple(self.calls), constant=constant)
 
-    def walk(self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool = False) -> None:
+    def walk(
+        self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool = False
+    ) -> None:
         method = getattr(self, f"walk_{type(node).__name__.lower()}", None)
         if method is None:
-            self.walk_all(node.iter_child_nodes(), bound, guards)
+            self.walk_all(node.iter_child_nodes(), bound, guards=guards)
         elif isinstance(node, nodes.Name | nodes.Getattr | nodes.Getitem):
-            self.path(node, bound, guards, optional)
+            self.path(node, bound, guards=guards, optional=optional)
         else:
             method(node, bound, guards)
 
     def walk_all(self, children: Iterable[nodes.Node], bound: set[str], guards: _Guards) -> None:
         for child in children:
-            self.walk(child, bound, guards)
+            self.walk(child, bound, guards=guards)
 
     def path(self, node: nodes.Node, bound: set[str], guards: _Guards, optional: bool) -> None:
         base, path = free_path(node)
         if not isinstance(base, nodes.Name):
             if isinstance(base, nodes.Getitem):
-                self.walk(base.node, bound, guards, optional)
-                self.walk(base.arg, bound, guards)
+                self.walk(base.node, bound, guards=guards, optional=optional)
+                self.walk(base.arg, bound, guards=guards)
             else:
-                self.walk(base, bound, guards, optional)
+                self.walk(base, bound, guards=guards, optional=optional)
             return
         if base.name in bound or base.name in CONSTANTS or base.ctx != "load":
             return
-        guarded = optional or any(name == base.name and path[: len(at)] == at for name, at in guards)
-        self.references.append(Reference(base.name, path, offset_of(base), guarded))
+        guarded = optional or any(
+            name == base.name and path[: len(at)] == at for name, at in guards
+        )
+        self.references.append(Reference(base.name, path, offset=offset_of(base), optional=guarded))
 
     walk_name = walk_getattr = walk_getitem = path
 
@@ -174,19 +192,40 @@ class _Walker:
             if target.name not in bound and target.name not in GLOBALS:
                 keywords = tuple(keyword.key for keyword in node.kwargs)
                 star = node.dyn_args is not None or node.dyn_kwargs is not None
-                call = CallReference(target.name, len(node.args), keywords, star, offset_of(target))
+                call = CallReference(
+                    target.name,
+                    len(node.args),
+                    keywords=keywords,
+                    star=star,
+                    offset=offset_of(target),
+                )
                 self.calls.append(call)
         elif isinstance(target, nodes.Getattr):
-            self.walk(target.node, bound, guards)
+            self.walk(target.node, bound, guards=guards)
         else:
-            self.walk(target, bound, guards)
-        self.walk_all((child for child in node.iter_child_nodes() if child is not target), bound, guards)
+            self.walk(target, bound, guards=guards)
+        self.walk_all(
+            (child for child in node.iter_child_nodes() if child is not target),
+            bound,
+            guards=guards,
+        )
 
-    def walk_filter(self, node: nodes.Filter | nodes.Test, bound: set[str], guards: _Guards) -> None:
+    def walk_filter(
+        self, node: nodes.Filter | nodes.Test, bound: set[str], guards: _Guards
+    ) -> None:
         # In the filter of a block the innermost node is None.
         if isinstance(node.node, nodes.Node):
-            self.walk(node.node, bound, guards, node.name in ("d", "default", "defined", "undefined"))
-        self.walk_all((child for child in node.iter_child_nodes() if child is not node.node), bound, guards)
+            self.walk(
+                node.node,
+                bound,
+                guards=guards,
+                optional=node.name in ("d", "default", "defined", "undefined"),
+            )
+        self.walk_all(
+            (child for child in node.iter_child_nodes() if child is not node.node),
+            bound,
+            guards=guards,
+        )
 
     walk_test = walk_filter
 
@@ -194,72 +233,79 @@ class _Walker:
         sides = [node.expr, *(operand.expr for operand in node.ops)]
         optional = any(is_undefined_name(side) for side in sides)
         for side in sides:
-            self.walk(side, bound, guards, optional)
+            self.walk(side, bound, guards=guards, optional=optional)
 
     def walk_and(self, node: nodes.And | nodes.Or, bound: set[str], guards: _Guards) -> None:
         when_true, when_false = _facts(node.left)
-        self.walk(node.left, bound, guards)
-        self.walk(node.right, bound, guards | (when_true if isinstance(node, nodes.And) else when_false))
+        self.walk(node.left, bound, guards=guards)
+        self.walk(
+            node.right,
+            bound,
+            guards=guards | (when_true if isinstance(node, nodes.And) else when_false),
+        )
 
     walk_or = walk_and
 
     def walk_condexpr(self, node: nodes.CondExpr, bound: set[str], guards: _Guards) -> None:
         when_true, when_false = _facts(node.test)
-        self.walk(node.test, bound, guards)
-        self.walk(node.expr1, bound, guards | when_true)
+        self.walk(node.test, bound, guards=guards)
+        self.walk(node.expr1, bound, guards=guards | when_true)
         if node.expr2 is not None:
-            self.walk(node.expr2, bound, guards | when_false)
+            self.walk(node.expr2, bound, guards=guards | when_false)
 
     def walk_if(self, node: nodes.If, bound: set[str], guards: _Guards) -> None:
         for branch in (node, *node.elif_):
             when_true, when_false = _facts(branch.test)
-            self.walk(branch.test, bound, guards)
-            self.walk_all(branch.body, bound, guards | when_true)
+            self.walk(branch.test, bound, guards=guards)
+            self.walk_all(branch.body, bound, guards=guards | when_true)
             guards = guards | when_false
-        self.walk_all(node.else_, bound, guards)
+        self.walk_all(node.else_, bound, guards=guards)
 
     def walk_for(self, node: nodes.For, bound: set[str], guards: _Guards) -> None:
-        self.walk(node.iter, bound, guards)
+        self.walk(node.iter, bound, guards=guards)
         inner = bound | _names(node.target)
         if node.test is not None:
-            self.walk(node.test, inner, guards)
+            self.walk(node.test, inner, guards=guards)
         # `else` runs outside the loop.
-        self.walk_all(node.else_, set(bound), guards)
-        self.walk_all(node.body, inner | {"loop"}, guards)
+        self.walk_all(node.else_, set(bound), guards=guards)
+        self.walk_all(node.body, inner | {"loop"}, guards=guards)
 
     def walk_assign(self, node: nodes.Assign, bound: set[str], guards: _Guards) -> None:
-        self.walk(node.node, bound, guards)
+        self.walk(node.node, bound, guards=guards)
         self.target(node.target, bound)
 
     def walk_assignblock(self, node: nodes.AssignBlock, bound: set[str], guards: _Guards) -> None:
-        self.walk_all(node.body, set(bound), guards)
+        self.walk_all(node.body, set(bound), guards=guards)
         if node.filter is not None:
-            self.walk(node.filter, bound, guards)
+            self.walk(node.filter, bound, guards=guards)
         self.target(node.target, bound)
 
     def target(self, target: nodes.Node, bound: set[str]) -> None:
         if isinstance(target, nodes.NSRef) and target.name not in bound:
-            message = f"{target.name!r} is not a namespace; make one with {{% set {target.name} = namespace() %}}"
-            raise LocatedError(message, offset_of(target), "undefined-variable")
+            message = (
+                f"{target.name!r} is not a namespace; make one with {{% set {target.name} = "
+                f"namespace() %}}"
+            )
+            raise LocatedError(message, offset_of(target), code="undefined-variable")
         bound |= _names(target)
 
     def walk_macro(self, node: nodes.Macro, bound: set[str], guards: _Guards) -> None:
         bound.add(node.name)
         inner = set(bound)
-        self.walk_all(node.defaults, inner, guards)
+        self.walk_all(node.defaults, inner, guards=guards)
         inner |= {argument.name for argument in node.args}
-        self.walk_all(node.body, inner, guards)
+        self.walk_all(node.body, inner, guards=guards)
 
     def walk_with(self, node: nodes.With, bound: set[str], guards: _Guards) -> None:
-        self.walk_all(node.values, bound, guards)
+        self.walk_all(node.values, bound, guards=guards)
         inner = set(bound)
         for target in node.targets:
             inner |= _names(target)
-        self.walk_all(node.body, inner, guards)
+        self.walk_all(node.body, inner, guards=guards)
 
     def walk_filterblock(self, node: nodes.FilterBlock, bound: set[str], guards: _Guards) -> None:
-        self.walk(node.filter, bound, guards)
-        self.walk_all(node.body, set(bound), guards)
+        self.walk(node.filter, bound, guards=guards)
+        self.walk_all(node.body, set(bound), guards=guards)
 
 
 def _names(target: nodes.Node) -> set[str]:
@@ -269,17 +315,22 @@ def _names(target: nodes.Node) -> set[str]:
 
 
 def _facts(test: nodes.Node) -> tuple[_Guards, _Guards]:
-    """Returns the names that are defined if a test holds, and those that are defined if it does not."""
+    """Returns the names that are defined if a test holds, and those that are defined if it does
+    not.
+    """
     if isinstance(test, nodes.Not):
         when_true, when_false = _facts(test.node)
         return when_false, when_true
     if isinstance(test, nodes.And | nodes.Or):
-        left, right = _facts(test.left), _facts(test.right)
+        left = _facts(test.left)
+        right = _facts(test.right)
         if isinstance(test, nodes.And):
             return left[0] | right[0], left[1] & right[1]
         return left[0] & right[0], left[1] | right[1]
     if isinstance(test, nodes.Test) and test.name in ("defined", "undefined"):
         base, path = free_path(test.node)
         known: _Guards = frozenset({(base.name, path)}) if isinstance(base, nodes.Name) else _NONE
-        return (known, _NONE) if test.name == "defined" else (_NONE, known)
+        if test.name == "defined":
+            return (known, _NONE)
+        return (_NONE, known)
     return _NONE, _NONE

@@ -54,29 +54,33 @@ class Compiler(ExpressionCompiler):
     def output(self, node: nodes.Node) -> Execute:
         offset = offset_of(node)
         if isinstance(node, nodes.TemplateData):
-            data, length = node.data, len(node.data)
+            length = len(node.data)
+            data = node.data
 
             def constant(run: Rendering, out: list[str]) -> None:
                 run.write(length, offset)
                 out.append(data)
 
             return constant
-        value_of, what = self.value(node), label(node)
+        value_of = self.value(node)
+        what = label(node)
 
         def write(run: Rendering, out: list[str]) -> None:
             text = value_of(run)
             try:
                 if text.__class__ is not str:
-                    text = text_of(run, text, what)
+                    text = text_of(run, text, what=what)
             except CAUGHT as error:
-                raise_at(offset, f"{what} cannot be written", error)
+                raise_at(offset, f"{what} cannot be written", error=error)
             run.write(len(text), offset)
             out.append(text)
 
         return write
 
     def run_if(self, node: nodes.If) -> Execute:
-        branches = [(self.value(branch.test), self.body(branch.body)) for branch in (node, *node.elif_)]
+        branches = [
+            (self.value(branch.test), self.body(branch.body)) for branch in (node, *node.elif_)
+        ]
         otherwise = self.body(node.else_)
 
         def execute(run: Rendering, out: list[str]) -> None:
@@ -89,8 +93,10 @@ class Compiler(ExpressionCompiler):
         return execute
 
     def run_for(self, node: nodes.For) -> Execute:
-        iterable, bind = self.value(node.iter), self.target(node.target)
-        body, otherwise = self.body(node.body), self.body(node.else_)
+        iterable = self.value(node.iter)
+        bind = self.target(node.target)
+        otherwise = self.body(node.else_)
+        body = self.body(node.body)
         test = None if node.test is None else self.value(node.test)
 
         def passes(run: Rendering, outside: dict[str, Any], item: Any, test: Evaluate) -> bool:
@@ -123,19 +129,22 @@ class Compiler(ExpressionCompiler):
         return execute
 
     def run_assign(self, node: nodes.Assign) -> Execute:
-        value, bind = self.value(node.node), self.target(node.target)
+        value = self.value(node.node)
+        bind = self.target(node.target)
         return lambda run, out: bind(run, value(run))
 
     def run_assignblock(self, node: nodes.AssignBlock) -> Execute:
-        bind, captured = self.target(node.target), self.captured(node)
+        bind = self.target(node.target)
+        captured = self.captured(node)
         return lambda run, out: bind(run, captured(run))
 
     def run_filterblock(self, node: nodes.FilterBlock) -> Execute:
-        captured, offset = self.captured(node), offset_of(node)
+        captured = self.captured(node)
+        offset = offset_of(node)
 
         @guarded(offset, "the filtered text cannot be written")
         def execute(run: Rendering, out: list[str]) -> None:
-            text = text_of(run, captured(run), "the filtered text")
+            text = text_of(run, captured(run), what="the filtered text")
             run.write(len(text), offset)
             out.append(text)
 
@@ -144,7 +153,10 @@ class Compiler(ExpressionCompiler):
     def captured(self, node: nodes.AssignBlock | nodes.FilterBlock) -> Evaluate:
         """Compiles a block to its text, filtered; names that are set inside stay inside."""
         inner = self.body(node.body)
-        transform = None if node.filter is None else self.value(node.filter)
+        if node.filter is None:
+            transform = None
+        else:
+            transform = self.value(node.filter)
 
         @guarded(offset_of(node), "the block cannot be evaluated")
         def evaluate(run: Rendering) -> Any:
@@ -162,7 +174,8 @@ class Compiler(ExpressionCompiler):
 
     def run_with(self, node: nodes.With) -> Execute:
         binds = [self.target(target) for target in node.targets]
-        values, body = self.values(node.values), self.body(node.body)
+        values = self.values(node.values)
+        body = self.body(node.body)
 
         def execute(run: Rendering, out: list[str]) -> None:
             given = [value(run) for value in values]
@@ -174,16 +187,20 @@ class Compiler(ExpressionCompiler):
         return execute
 
     def run_macro(self, node: nodes.Macro) -> Execute:
-        name, params = node.name, tuple(argument.name for argument in node.args)
-        defaults, body = self.values(node.defaults), self.body(node.body)
+        params = tuple(argument.name for argument in node.args)
+        name = node.name
+        defaults = self.values(node.defaults)
+        body = self.body(node.body)
 
         def execute(run: Rendering, out: list[str]) -> None:
-            run.names[name] = Macro(name, params, defaults, body, run.names)
+            run.names[name] = Macro(name, params, defaults=defaults, body=body, names=run.names)
 
         return execute
 
     def target(self, node: nodes.Node) -> Callable[[Rendering, Any], None]:
-        """Compiles the target of an assignment: a name, several names, or a field of a namespace."""
+        """Compiles the target of an assignment: a name, several names, or a field of a
+        namespace.
+        """
         offset = offset_of(node)
         if isinstance(node, nodes.Name):
             name = node.name
@@ -193,12 +210,13 @@ class Compiler(ExpressionCompiler):
 
             return bind
         if isinstance(node, nodes.NSRef):
-            name, field = node.name, node.attr
+            name = node.name
+            field = node.attr
 
             def bind_field(run: Rendering, value: Any) -> None:
                 namespace = run.names.get(name)
                 if not isinstance(namespace, Namespace):
-                    raise LocatedError(f"{name!r} is not a namespace", offset, "wrong-type")
+                    raise LocatedError(f"{name!r} is not a namespace", offset, code="wrong-type")
                 namespace.fields[field] = value
 
             return bind_field
@@ -208,9 +226,12 @@ class Compiler(ExpressionCompiler):
 
         def unpack(run: Rendering, value: Any) -> None:
             if not isinstance(value, list | tuple) or len(value) != len(parts):
-                count = f" of {len(value)}" if isinstance(value, list | tuple) else ""
+                if isinstance(value, list | tuple):
+                    count = f" of {len(value)}"
+                else:
+                    count = ""
                 message = f"{len(parts)} names cannot be bound to {describe(value)}{count}"
-                raise LocatedError(message, first, "wrong-type")
+                raise LocatedError(message, first, code="wrong-type")
             for part, piece in zip(parts, value, strict=True):
                 part(run, piece)
 

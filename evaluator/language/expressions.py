@@ -1,8 +1,9 @@
 """Compiles expressions to closures over a `Run`. Nothing is compiled to Python code.
 
-Jinja's compiler writes Python, folds constants while it does, and hands Python objects to templates. Here each
-node becomes one closure that knows its offset: a template can do what these closures do and nothing else, every
-error is located to the character, and compiling costs about as much as parsing.
+Jinja's compiler writes Python, folds constants while it does, and hands Python objects to
+templates. Here each node becomes one closure that knows its offset: a template can do what these
+closures do and nothing else, every error is located to the character, and compiling costs about as
+much as parsing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def label(node: nodes.Node) -> str:
     base, path = free_path(node)
     if not isinstance(base, nodes.Name):
         return "the value"
-    shown = "".join(f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]" for part in path)
+    shown = "".join(
+        f".{part}" if isinstance(part, str) and part.isidentifier() else f"[{part!r}]"
+        for part in path
+    )
     return f"'{base.name}{shown}'"
 
 
@@ -55,11 +59,15 @@ class ExpressionCompiler:
         self.bound = bound
 
     def value(self, node: nodes.Node, soft: bool = False) -> Evaluate:
-        """Compiles an expression; with `soft`, an undefined name or field is MISSING instead of an error."""
+        """Compiles an expression; with `soft`, an undefined name or field is MISSING instead of an
+        error.
+        """
         if isinstance(node, nodes.BinExpr) and type(node).__name__ in BINARY:
             return self.binary(node)
         method = getattr(self, f"value_{type(node).__name__.lower()}")
-        return method(node, soft) if isinstance(node, nodes.Name | nodes.Getattr | nodes.Getitem) else method(node)
+        if isinstance(node, nodes.Name | nodes.Getattr | nodes.Getitem):
+            return method(node, soft)
+        return method(node)
 
     def values(self, children: Sequence[nodes.Node]) -> tuple[Evaluate, ...]:
         return tuple(self.value(child) for child in children)
@@ -70,28 +78,34 @@ class ExpressionCompiler:
         return _constant(node.value)
 
     def value_name(self, node: nodes.Name, soft: bool = False) -> Evaluate:
-        name, offset, local = node.name, offset_of(node), node.name in self.bound
+        local = node.name in self.bound
+        offset = offset_of(node)
+        name = node.name
         if name in CONSTANTS and not local:
             return _constant(None)
 
         def load(run: Rendering) -> Any:
             value = run.look_up(name) if local else run.scope.get(name)
             if value is MISSING and not soft:
-                raise LocatedError(undefined_name(name, run.visible()), offset, "undefined-variable")
+                raise LocatedError(
+                    undefined_name(name, run.visible()), offset, code="undefined-variable"
+                )
             return value
 
         return load
 
     def value_getattr(self, node: nodes.Getattr, soft: bool = False) -> Evaluate:
-        base, name, what = self.value(node.node, soft), node.attr, label(node.node)
+        base = self.value(node.node, soft)
+        name = node.attr
+        what = label(node.node)
 
         @guarded(offset_of(node) + 1, "field")
         def look_up(value: Any) -> Any:
             if soft and (value is MISSING or value is None):
                 return MISSING
-            found = attribute(value, name, what)
+            found = attribute(value, name, what=what)
             if found is MISSING and not soft:
-                raise absent(value, name, what)
+                raise absent(value, name, what=what)
             return found
 
         def load(run: Rendering) -> Any:
@@ -103,40 +117,52 @@ class ExpressionCompiler:
         return load
 
     def value_getitem(self, node: nodes.Getitem, soft: bool = False) -> Evaluate:
-        base, key_of, what = self.value(node.node, soft), self.value(node.arg), label(node.node)
+        base = self.value(node.node, soft)
+        key_of = self.value(node.arg)
+        what = label(node.node)
         offset = offset_of(node) + 1
 
         def load(run: Rendering) -> Any:
-            value, key = base(run), key_of(run)
+            value = base(run)
+            key = key_of(run)
             if soft and (value is MISSING or value is None):
                 return MISSING
             try:
-                found = item(run, value, key, what)
+                found = item(run, value, key=key, what=what)
                 if found is MISSING and not soft:
-                    raise absent(value, key, what)
+                    raise absent(value, key, what=what)
             except CAUGHT as error:
-                raise_at(offset, "index", error)
+                raise_at(offset, "index", error=error)
             return found
 
         return load
 
     def value_slice(self, node: nodes.Slice) -> Evaluate:
-        parts = [_constant(None) if part is None else self.value(part) for part in (node.start, node.stop, node.step)]
+        parts = [
+            _constant(None) if part is None else self.value(part)
+            for part in (node.start, node.stop, node.step)
+        ]
         return lambda run: slice(*(part(run) for part in parts))
 
     # Operators
 
     def value_condexpr(self, node: nodes.CondExpr) -> Evaluate:
-        test, yes = self.value(node.test), self.value(node.expr1)
-        no = _constant("") if node.expr2 is None else self.value(node.expr2)
+        test = self.value(node.test)
+        yes = self.value(node.expr1)
+        if node.expr2 is None:
+            no = _constant("")
+        else:
+            no = self.value(node.expr2)
         return lambda run: yes(run) if test(run) else no(run)
 
     def value_and(self, node: nodes.And) -> Evaluate:
-        left, right = self.value(node.left), self.value(node.right)
+        left = self.value(node.left)
+        right = self.value(node.right)
         return lambda run: left(run) and right(run)
 
     def value_or(self, node: nodes.Or) -> Evaluate:
-        left, right = self.value(node.left), self.value(node.right)
+        left = self.value(node.left)
+        right = self.value(node.right)
         return lambda run: left(run) or right(run)
 
     def value_not(self, node: nodes.Not) -> Evaluate:
@@ -144,20 +170,23 @@ class ExpressionCompiler:
         return lambda run: not inner(run)
 
     def value_neg(self, node: nodes.Neg | nodes.Pos) -> Evaluate:
-        inner, operation = self.value(node.node), BINARY["Sub" if isinstance(node, nodes.Neg) else "Add"]
+        inner = self.value(node.node)
+        operation = BINARY["Sub" if isinstance(node, nodes.Neg) else "Add"]
         return guarded(offset_of(node), "cannot compute")(lambda run: operation(run, 0, inner(run)))
 
     value_pos = value_neg
 
     def binary(self, node: nodes.BinExpr) -> Evaluate:
-        left, right, operation = self.value(node.left), self.value(node.right), BINARY[type(node).__name__]
+        left = self.value(node.left)
+        right = self.value(node.right)
+        operation = BINARY[type(node).__name__]
         offset = offset_of(node)
 
         def operate(run: Rendering) -> Any:
             try:
                 return operation(run, left(run), right(run))
             except CAUGHT as error:
-                raise_at(offset, "cannot compute", error)
+                raise_at(offset, "cannot compute", error=error)
 
         return operate
 
@@ -178,7 +207,7 @@ class ExpressionCompiler:
                     if not operation(run, left, right):
                         return False
                 except CAUGHT as error:
-                    raise_at(offset, "cannot compare", error)
+                    raise_at(offset, "cannot compare", error=error)
                 left = right
             return True
 
@@ -197,8 +226,11 @@ class ExpressionCompiler:
 
     def text(self, node: nodes.Node) -> Evaluate:
         """Compiles an expression to its value as text."""
-        value_of, what = self.value(node), label(node)
-        return guarded(offset_of(node), f"{what} cannot be written")(lambda run: text_of(run, value_of(run), what))
+        value_of = self.value(node)
+        what = label(node)
+        return guarded(offset_of(node), f"{what} cannot be written")(
+            lambda run: text_of(run, value_of(run), what=what)
+        )
 
     # Lists and objects
 
@@ -215,7 +247,9 @@ class ExpressionCompiler:
     value_tuple = value_list
 
     def value_dict(self, node: nodes.Dict) -> Evaluate:
-        pairs = [(self.value(pair.key), self.value(pair.value), offset_of(pair)) for pair in node.items]
+        pairs = [
+            (self.value(pair.key), self.value(pair.value), offset_of(pair)) for pair in node.items
+        ]
 
         @guarded(offset_of(node), "cannot make an object")
         def build(run: Rendering) -> dict[str, Any]:
@@ -224,7 +258,9 @@ class ExpressionCompiler:
             for key_of, value_of, offset in pairs:
                 key = key_of(run)
                 if not isinstance(key, str):
-                    raise LocatedError(f"a key is a string, not {describe(key)}", offset, "wrong-type")
+                    raise LocatedError(
+                        f"a key is a string, not {describe(key)}", offset, code="wrong-type"
+                    )
                 result[key] = value_of(run)
             return result
 
@@ -235,11 +271,16 @@ class ExpressionCompiler:
     def value_filter(self, node: nodes.Filter) -> Evaluate:
         soft = node.name in ("d", "default")
         # In the filter of a block the innermost node is None.
-        subject = self.value(node.node, soft) if isinstance(node.node, nodes.Node) else _block
+        if isinstance(node.node, nodes.Node):
+            subject = self.value(node.node, soft)
+        else:
+            subject = _block
         if soft:
             return self.default(node, subject)
-        arguments, function = self.arguments(node), FILTERS[node.name]
-        offset, problem = offset_of(node), f"filter {node.name!r} cannot be applied"
+        arguments = self.arguments(node)
+        function = FILTERS[node.name]
+        offset = offset_of(node)
+        problem = f"filter {node.name!r} cannot be applied"
 
         def apply(run: Rendering) -> Any:
             value = subject(run)
@@ -248,18 +289,33 @@ class ExpressionCompiler:
                 args, kwargs = arguments(run)
                 return function(run, value, *args, **kwargs)
             except CAUGHT as error:
-                raise_at(offset, problem, error)
+                raise_at(offset, problem, error=error)
 
         return apply
 
     def default(self, node: nodes.Filter, subject: Evaluate) -> Evaluate:
-        """Compiles `default(value, boolean)`, for undefined and null values, with `boolean` also for false ones."""
+        """Compiles `default(value, boolean)`, for undefined and null values, with `boolean` also
+        for false ones.
+        """
         given: dict[str, nodes.Expr] = {str(keyword.key): keyword.value for keyword in node.kwargs}
         given.update(zip(("default_value", "boolean"), node.args, strict=False))
-        if len(node.args) > 2 or given.keys() - {"default_value", "boolean"} or node.dyn_args or node.dyn_kwargs:
-            raise LocatedError("default takes a value and a boolean", offset_of(node), "wrong-arity")
-        fallback = self.value(given["default_value"]) if "default_value" in given else _constant("")
-        falsy = self.value(given["boolean"]) if "boolean" in given else _constant(False)
+        if (
+            len(node.args) > 2
+            or given.keys() - {"default_value", "boolean"}
+            or node.dyn_args
+            or node.dyn_kwargs
+        ):
+            raise LocatedError(
+                "default takes a value and a boolean", offset_of(node), code="wrong-arity"
+            )
+        if "default_value" in given:
+            fallback = self.value(given["default_value"])
+        else:
+            fallback = _constant("")
+        if "boolean" in given:
+            falsy = self.value(given["boolean"])
+        else:
+            falsy = _constant(False)
 
         def apply(run: Rendering) -> Any:
             value = subject(run)
@@ -271,9 +327,12 @@ class ExpressionCompiler:
 
     def value_test(self, node: nodes.Test) -> Evaluate:
         if node.name in ("defined", "undefined"):
-            subject, wanted = self.value(node.node, True), node.name == "defined"
+            subject = self.value(node.node, True)
+            wanted = node.name == "defined"
             return lambda run: (subject(run) is not MISSING) is wanted
-        subject, arguments, test = self.value(node.node), self.arguments(node), TESTS[node.name]
+        subject = self.value(node.node)
+        arguments = self.arguments(node)
+        test = TESTS[node.name]
 
         @guarded(offset_of(node), f"test {node.name!r} cannot be applied")
         def apply(run: Rendering) -> bool:
@@ -291,8 +350,14 @@ class ExpressionCompiler:
             return lambda run: ((), {})
         positional = self.values(node.args)
         keywords = [(str(keyword.key), self.value(keyword.value)) for keyword in node.kwargs]
-        star = _constant(()) if node.dyn_args is None else self.value(node.dyn_args)
-        stars = _constant({}) if node.dyn_kwargs is None else self.value(node.dyn_kwargs)
+        if node.dyn_args is None:
+            star = _constant(())
+        else:
+            star = self.value(node.dyn_args)
+        if node.dyn_kwargs is None:
+            stars = _constant({})
+        else:
+            stars = self.value(node.dyn_kwargs)
 
         @guarded(offset_of(node), "cannot pass the arguments")
         def evaluate(run: Rendering) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -300,20 +365,29 @@ class ExpressionCompiler:
             kwargs = {key: part(run) for key, part in keywords}
             further = stars(run)
             if not isinstance(further, Mapping) or not all(isinstance(key, str) for key in further):
-                raise LocatedError(f"** takes an object, not {describe(further)}", None, "wrong-type")
+                raise LocatedError(
+                    f"** takes an object, not {describe(further)}", None, code="wrong-type"
+                )
             if further.keys() & kwargs.keys():
-                raise LocatedError("an argument is given twice", None, "wrong-arity")
+                raise LocatedError("an argument is given twice", None, code="wrong-arity")
             return (*args, *items_of(run, star(run))), {**kwargs, **further}
 
         return evaluate
 
     def value_call(self, node: nodes.Call) -> Evaluate:
-        target, arguments = node.node, self.arguments(node)
+        target = node.node
+        arguments = self.arguments(node)
         if isinstance(target, nodes.Getattr):
             return self.method_call(target, arguments)
         if not isinstance(target, nodes.Name):
-            raise LocatedError("only a function, a macro or a method is called", offset_of(node), "unknown-function")
-        name, offset, local = target.name, offset_of(target), target.name in self.bound
+            raise LocatedError(
+                "only a function, a macro or a method is called",
+                offset_of(node),
+                code="unknown-function",
+            )
+        local = target.name in self.bound
+        offset = offset_of(target)
+        name = target.name
 
         @guarded(offset, f"{name!r} cannot be called")
         def call(run: Rendering) -> Any:
@@ -322,7 +396,9 @@ class ExpressionCompiler:
             if isinstance(value, Macro):
                 return value.call(run, args, kwargs)
             if value is not MISSING:
-                raise LocatedError(f"{name!r} is {describe(value)}, not a function", None, "unknown-function")
+                raise LocatedError(
+                    f"{name!r} is {describe(value)}, not a function", None, code="unknown-function"
+                )
             if name in GLOBAL_FUNCTIONS:
                 return GLOBAL_FUNCTIONS[name](run, *args, **kwargs)
             measure(run, [*args, kwargs])
@@ -331,7 +407,9 @@ class ExpressionCompiler:
         return call
 
     def method_call(self, target: nodes.Getattr, arguments: Arguments) -> Evaluate:
-        subject, name, what = self.value(target.node), target.attr, label(target.node)
+        subject = self.value(target.node)
+        name = target.attr
+        what = label(target.node)
 
         offset = offset_of(target) + 1
 
@@ -340,8 +418,8 @@ class ExpressionCompiler:
             args, kwargs = arguments(run)
             try:
                 run.tick()
-                return method_of(value, name, what)(run, value, *args, **kwargs)
+                return method_of(value, name, what=what)(run, value, *args, **kwargs)
             except CAUGHT as error:
-                raise_at(offset, f"{name!r} cannot be called", error)
+                raise_at(offset, f"{name!r} cannot be called", error=error)
 
         return call

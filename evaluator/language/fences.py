@@ -1,12 +1,12 @@
 """Fences: tags around text from outside, which that text cannot close.
 
-A prompt marks text of files, tools, rows and models with tags such as `<document>`. Such a text could contain the tag
-itself, close it, and go on in the name of the template. So a `<` that begins one of the tags around a text is written
-as `<\\` inside it: `<\\/document>`. Everything else is unchanged, other tags included: code and HTML stay as they are.
-Equal texts give equal prompts.
+A prompt marks text of files, tools, rows and models with tags such as `<document>`. Such a text
+could contain the tag itself, close it, and go on in the name of the template. So a `<` that begins
+one of the tags around a text is written as `<\\` inside it: `<\\/document>`. Everything else is
+unchanged, other tags included: code and HTML stay as they are. Equal texts give equal prompts.
 
-Every place that puts text from outside between tags uses this module: `block` where the program writes the tags,
-`FencedScope` where a template does.
+Every place that puts text from outside between tags uses this module: `block` where the program
+writes the tags, `FencedScope` where a template does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def fence(text: str, names: Iterable[str]) -> str:
 
     A tag that the end of the text cuts off is escaped too: the next text could complete it.
     """
-    return text if "<" not in text else _pattern(tuple(names)).sub(r"<\\", text)
+    if "<" not in text:
+        return text
+    return _pattern(tuple(names)).sub(r"<\\", text)
 
 
 def fence_value(value: Any, names: Iterable[str]) -> Any:
@@ -42,7 +44,9 @@ def block(tag: str, text: str, /, *more: str, **attributes: str) -> str:
 
     The text cannot close this tag, nor the tags in `more`, which are around it too.
     """
-    shown = "".join(f' {key}="{escape(visible(value, one_line=True))}"' for key, value in attributes.items())
+    shown = "".join(
+        f' {key}="{escape(visible(value, one_line=True))}"' for key, value in attributes.items()
+    )
     return f"<{tag}{shown}>\n{fence(text, (tag, *more))}\n</{tag}>"
 
 
@@ -58,13 +62,16 @@ def tags_around(source: str) -> tuple[str, ...]:
 
 
 class FencedScope(Scope):
-    """The names of `inner`; the texts in their values cannot close or open the tags called `names`."""
+    """The names of `inner`; the texts in their values cannot close or open the tags called
+    `names`.
+    """
 
     __slots__ = ("_inner", "_known", "_pattern")
 
     def __init__(self, inner: Scope, names: tuple[str, ...]) -> None:
         super().__init__()
-        self._inner, self._pattern = inner, _pattern(names)
+        self._inner = inner
+        self._pattern = _pattern(names)
         self._known: dict[str, Any] = {}
 
     def get(self, name: str, default: Any = MISSING) -> Any:
@@ -89,9 +96,14 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
 
 def _escaped(value: Any, tag: re.Pattern[str]) -> Any:
     if isinstance(value, str):
-        return tag.sub(r"<\\", value) if "<" in value else value
+        if "<" in value:
+            return tag.sub(r"<\\", value)
+        return value
     if isinstance(value, Mapping):
-        return {_escaped(key, tag): _escaped(inner, tag) for key, inner in cast("Mapping[Any, Any]", value).items()}
+        return {
+            _escaped(key, tag): _escaped(inner, tag)
+            for key, inner in cast("Mapping[Any, Any]", value).items()
+        }
     if isinstance(value, list | tuple):
         return [_escaped(inner, tag) for inner in cast("list[Any]", value)]
     return value

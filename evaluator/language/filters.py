@@ -1,8 +1,9 @@
 """The filters, with Jinja's names and meaning, over plain values and within the bounds.
 
-A filter is called with the run, the value and its arguments. Jinja's own functions do the work where their cost
-is bounded by a check beforehand; filters that compare values, look up fields or could grow without bound are
-written here. `default` is in the compiler, because its subject may be undefined.
+A filter is called with the run, the value and its arguments. Jinja's own functions do the work
+where their cost is bounded by a check beforehand; filters that compare values, look up fields or
+could grow without bound are written here. `default` is in the compiler, because its subject may be
+undefined.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ def _text(run: Rendering, value: Any, growth: int = 1) -> str:
 
 
 def _textual(function: Callable[[str], Any], growth: int = 1) -> Callable[[Rendering, Any], Any]:
-    return lambda run, value: function(_text(run, value, growth))
+    return lambda run, value: function(_text(run, value, growth=growth))
 
 
 def _width(width: Any, name: str = "width", least: int = 0, most: int = _MAX_WIDTH) -> int:
     if isinstance(width, bool) or not isinstance(width, int):
-        raise LocatedError(f"{name} is an integer, not {describe(width)}", None, "wrong-type")
+        raise LocatedError(f"{name} is an integer, not {describe(width)}", None, code="wrong-type")
     if not least <= width <= most:
-        raise LocatedError(f"{name} lies between {least} and {most:,}", None, "too-large", width > 0)
+        raise LocatedError(
+            f"{name} lies between {least} and {most:,}", None, code="too-large", forbidden=width > 0
+        )
     return width
 
 
@@ -53,9 +56,14 @@ def _center(run: Rendering, value: Any, width: int = 80) -> str:
     return _text(run, value).center(width)
 
 
-def _indent(run: Rendering, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+def _indent(
+    run: Rendering, value: Any, width: Any = 4, first: bool = False, blank: bool = False
+) -> str:
     text = _text(run, value)
-    margin = width if isinstance(width, str) else " " * _width(width)
+    if isinstance(width, str):
+        margin = width
+    else:
+        margin = " " * _width(width)
     run.charge(len(text) + len(margin) * (text.count("\n") + 1))
     lines = text.split("\n")
     rest = [margin + line if line.strip() or blank else line for line in lines[1:]]
@@ -63,11 +71,19 @@ def _indent(run: Rendering, value: Any, width: Any = 4, first: bool = False, bla
 
 
 def _truncate(
-    run: Rendering, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int = 0
+    run: Rendering,
+    value: Any,
+    length: int = 255,
+    killwords: bool = False,
+    end: str = "...",
+    leeway: int = 0,
 ) -> str:
-    text, end = text_of(run, value), text_of(run, end)
+    text = text_of(run, value)
+    end = text_of(run, end)
     if length < len(end):
-        raise LocatedError(f"length is at least {len(end)}, the length of the end mark", None, "wrong-type")
+        raise LocatedError(
+            f"length is at least {len(end)}, the length of the end mark", None, code="wrong-type"
+        )
     if len(text) <= length + leeway:
         return text
     cut = text[: length - len(end)]
@@ -75,11 +91,20 @@ def _truncate(
 
 
 def _wordwrap(
-    run: Rendering, value: Any, width: int = 79, break_long_words: bool = True, wrapstring: str = "\n"
+    run: Rendering,
+    value: Any,
+    width: int = 79,
+    break_long_words: bool = True,
+    wrapstring: str = "\n",
 ) -> str:
     text = _text(run, value)
-    run.charge(len(text) + len(wrapstring) * (len(text) // _width(width, least=1) + text.count(" ") + 1))
-    return "\n".join(wrapstring.join(_wrapped(run, line, width, break_long_words)) for line in text.split("\n"))
+    run.charge(
+        len(text) + len(wrapstring) * (len(text) // _width(width, least=1) + text.count(" ") + 1)
+    )
+    return "\n".join(
+        wrapstring.join(_wrapped(run, line, width=width, break_words=break_long_words))
+        for line in text.split("\n")
+    )
 
 
 def _wrapped(run: Rendering, line: str, width: int, break_words: bool) -> list[str]:
@@ -101,27 +126,35 @@ _DIRECTIVE = re.compile(r"%(?:\((\w+)\))?([-+ #0]*)(\d*)(?:\.(\d+))?([sdifgGeExX
 
 
 def _format(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> str:
-    """`"%.2f of %s" | format(x, name)`: the directives of Python's `%` without `*`, widths up to 1000."""
+    """`"%.2f of %s" | format(x, name)`: the directives of Python's `%` without `*`, widths up to
+    1000.
+    """
     text = _text(run, value)
     if _DIRECTIVE.sub("", text).count("%"):
-        raise LocatedError("there is a directive after % that format does not know", None, "wrong-type")
+        raise LocatedError(
+            "there is a directive after % that format does not know", None, code="wrong-type"
+        )
     values: list[Any] = []
     extra = 0
     for name, _, width, precision, kind in _DIRECTIVE.findall(text):
         if int(width or 0) > 1000 or int(precision or 0) > 1000:
-            raise LocatedError("a width in format is at most 1000", None, "too-large", True)
+            raise LocatedError(
+                "a width in format is at most 1000", None, code="too-large", forbidden=True
+            )
         extra += int(width or 0) + int(precision or 0) + 400
         if kind == "%":
             continue
         if not name and len(values) >= len(args):
-            raise LocatedError("format has fewer values than directives", None, "wrong-arity")
+            raise LocatedError("format has fewer values than directives", None, code="wrong-arity")
         if name and name not in kwargs:
-            raise LocatedError(f"format has no value named {name!r}", None, "wrong-arity")
+            raise LocatedError(f"format has no value named {name!r}", None, code="wrong-arity")
         given = kwargs[name] if name else args[len(values)]
         values.append(text_of(run, given) if kind == "s" else given)
         extra += len(values[-1]) if isinstance(values[-1], str) else 0
     run.charge(len(text) + extra)
-    return _DIRECTIVE.sub(lambda match: match[0].replace(f"({match[1]})", "", 1), text) % tuple(values)
+    return _DIRECTIVE.sub(lambda match: match[0].replace(f"({match[1]})", "", 1), text) % tuple(
+        values
+    )
 
 
 def _escape(run: Rendering, value: Any) -> str:
@@ -134,9 +167,11 @@ def _urlencode(run: Rendering, value: Any) -> str:
     if isinstance(value, Mapping):
         value = pairs_of(run, value)
     if isinstance(value, list | tuple):
-        pairs: list[Any] = [[_text(run, part, 3) for part in items_of(run, pair)] for pair in value]
+        pairs: list[Any] = [
+            [_text(run, part, growth=3) for part in items_of(run, pair)] for pair in value
+        ]
         return jinja.do_urlencode(pairs)
-    return jinja.do_urlencode(_text(run, value, 3))
+    return jinja.do_urlencode(_text(run, value, growth=3))
 
 
 def _replace(run: Rendering, value: Any, old: Any, new: Any, count: int | None = None) -> str:
@@ -148,17 +183,21 @@ def _trim(run: Rendering, value: Any, chars: str | None = None) -> str:
 
 
 def _tojson(run: Rendering, value: Any, indent: int | None = None) -> str:
-    return to_json(run, value, None if indent is None else _width(indent, "indent", most=8))
+    return to_json(run, value, indent=None if indent is None else _width(indent, "indent", most=8))
 
 
 # Numbers
 
 
 def _numeric(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns Jinja's filter `int` or `float`, which gives a default for a value that is not a number."""
+    """Returns Jinja's filter `int` or `float`, which gives a default for a value that is not a
+    number.
+    """
 
     def convert(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> Any:
-        short = isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _MAX_NUMBER_CHARS)
+        short = isinstance(value, int | float) or (
+            isinstance(value, str) and len(value) <= _MAX_NUMBER_CHARS
+        )
         return function(value if short else "", *args, **kwargs)
 
     return convert
@@ -166,15 +205,17 @@ def _numeric(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _round(run: Rendering, value: Any, precision: int = 0, method: Any = "common") -> float:
     if not is_number(value):
-        raise LocatedError(f"cannot round {describe(value)}", None, "wrong-type")
+        raise LocatedError(f"cannot round {describe(value)}", None, code="wrong-type")
     if method not in ("common", "ceil", "floor"):
-        raise LocatedError("method is common, ceil or floor", None, "wrong-type")
-    return jinja.do_round(float(value), _width(precision, "precision", -300, 300), method)
+        raise LocatedError("method is common, ceil or floor", None, code="wrong-type")
+    return jinja.do_round(
+        float(value), _width(precision, "precision", least=-300, most=300), method
+    )
 
 
 def _abs(run: Rendering, value: Any) -> Any:
     if not is_number(value):
-        raise LocatedError(f"{describe(value)} is not a number", None, "wrong-type")
+        raise LocatedError(f"{describe(value)} is not a number", None, code="wrong-type")
     return abs(value)
 
 
@@ -189,27 +230,31 @@ def _list(run: Rendering, value: Any) -> list[Any]:
 
 def _length(run: Rendering, value: Any) -> int:
     if not isinstance(value, str | list | tuple | Mapping):
-        raise LocatedError(f"{describe(value)} has no length", None, "wrong-type")
+        raise LocatedError(f"{describe(value)} has no length", None, code="wrong-type")
     return len(value)
 
 
 def _at(index: int) -> Callable[[Rendering, Any], Any]:
-    return lambda run, value: _not_empty(value if isinstance(value, str) else items_of(run, value))[index]
+    return lambda run, value: _not_empty(value if isinstance(value, str) else items_of(run, value))[
+        index
+    ]
 
 
 def _not_empty(items: Sequence[Any]) -> Sequence[Any]:
     if not items:
-        raise LocatedError("the list is empty", None, "undefined-attribute")
+        raise LocatedError("the list is empty", None, code="undefined-attribute")
     return items
 
 
 def _reverse(run: Rendering, value: Any) -> Any:
-    return _text(run, value)[::-1] if isinstance(value, str) else _list(run, value)[::-1]
+    if isinstance(value, str):
+        return _text(run, value)[::-1]
+    return _list(run, value)[::-1]
 
 
 def _join(run: Rendering, value: Any, d: Any = "", attribute: Any = None) -> str:
     if attribute is not None:
-        value = [_field(run, each, attribute) for each in items_of(run, value)]
+        value = [_field(run, each, path=attribute) for each in items_of(run, value)]
     return methods.join(run, text_of(run, d), value)
 
 
@@ -217,19 +262,21 @@ def _sum(run: Rendering, value: Any, attribute: Any = None, start: Any = 0) -> A
     total = start
     for each in items_of(run, value):
         run.tick()
-        total = add(run, total, each if attribute is None else _field(run, each, attribute))
+        total = add(
+            run, total, right=each if attribute is None else _field(run, each, path=attribute)
+        )
     return total
 
 
 def _batch(run: Rendering, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
     items = items_of(run, value)
-    run.charge_items(len(items) + _width(linecount, "batch", 1))
+    run.charge_items(len(items) + _width(linecount, "batch", least=1))
     return list(jinja.do_batch(items, linecount, fill_with))
 
 
 def _slice(run: Rendering, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
     items = items_of(run, value)
-    run.charge_items(len(items) + 8 * _width(slices, "slice", 1))
+    run.charge_items(len(items) + 8 * _width(slices, "slice", least=1))
     # Jinja fills every column, even if all of them are equally long.
     return list(jinja.sync_do_slice(items, slices, fill_with if len(items) % slices else None))
 
@@ -240,10 +287,16 @@ def _slice(run: Rendering, value: Any, slices: int, fill_with: Any = None) -> li
 def _field(run: Rendering, value: Any, path: Any, default: Any = MISSING) -> Any:
     """Returns the value at a dotted path, as in `map(attribute="a.b")`."""
     for part in path.split(".") if isinstance(path, str) else [path]:
-        key = int(part) if isinstance(part, str) and part.isdigit() else part
-        found = attribute(value, key, "an item") if isinstance(key, str) else item(run, value, key, "an item")
+        if isinstance(part, str) and part.isdigit():
+            key = int(part)
+        else:
+            key = part
+        if isinstance(key, str):
+            found = attribute(value, key, what="an item")
+        else:
+            found = item(run, value, key=key, what="an item")
         if found is MISSING and default is MISSING:
-            raise absent(value, key, "an item")
+            raise absent(value, key, what="an item")
         if found is MISSING:
             return default
         value = found
@@ -251,7 +304,9 @@ def _field(run: Rendering, value: Any, path: Any, default: Any = MISSING) -> Any
 
 
 def _folded(value: Any, case_sensitive: bool) -> Any:
-    return value.lower() if isinstance(value, str) and not case_sensitive else value
+    if isinstance(value, str) and not case_sensitive:
+        return value.lower()
+    return value
 
 
 def _key(run: Rendering, attribute: Any, case_sensitive: bool) -> Callable[[Any], Any]:
@@ -259,37 +314,61 @@ def _key(run: Rendering, attribute: Any, case_sensitive: bool) -> Callable[[Any]
 
     def compare(left: Any, right: Any) -> int:
         run.tick()
-        return -1 if less(run, left, right) else int(less(run, right, left))
+        if less(run, left, right=right):
+            return -1
+        return int(less(run, right, right=left))
 
     ordered = cmp_to_key(compare)
 
     def key(value: Any) -> Any:
         if attribute is None:
             return ordered(_folded(value, case_sensitive))
-        parts = attribute.split(",") if isinstance(attribute, str) else [attribute]
-        found = [_folded(_field(run, value, part), case_sensitive) for part in parts]
+        if isinstance(attribute, str):
+            parts = attribute.split(",")
+        else:
+            parts = [attribute]
+        found = [_folded(_field(run, value, path=part), case_sensitive) for part in parts]
         return ordered(found if len(found) > 1 else found[0])
 
     return key
 
 
 def _sort(
-    run: Rendering, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
+    run: Rendering,
+    value: Any,
+    reverse: bool = False,
+    case_sensitive: bool = False,
+    attribute: Any = None,
 ) -> list[Any]:
-    return sorted(_list(run, value), key=_key(run, attribute, case_sensitive), reverse=bool(reverse))
+    return sorted(
+        _list(run, value),
+        key=_key(run, attribute, case_sensitive=case_sensitive),
+        reverse=bool(reverse),
+    )
 
 
 def _dictsort(
     run: Rendering, value: Any, case_sensitive: bool = False, by: str = "key", reverse: bool = False
 ) -> list[Any]:
     if by not in ("key", "value"):
-        raise LocatedError("by is 'key' or 'value'", None, "wrong-type")
-    return _sort(run, pairs_of(run, value), reverse, case_sensitive, 0 if by == "key" else 1)
+        raise LocatedError("by is 'key' or 'value'", None, code="wrong-type")
+    return _sort(
+        run,
+        pairs_of(run, value),
+        reverse=reverse,
+        case_sensitive=case_sensitive,
+        attribute=0 if by == "key" else 1,
+    )
 
 
 def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
-    def extreme(run: Rendering, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
-        return choose(_not_empty(items_of(run, value)), key=_key(run, attribute, case_sensitive))
+    def extreme(
+        run: Rendering, value: Any, case_sensitive: bool = False, attribute: Any = None
+    ) -> Any:
+        return choose(
+            _not_empty(items_of(run, value)),
+            key=_key(run, attribute, case_sensitive=case_sensitive),
+        )
 
     return extreme
 
@@ -306,14 +385,22 @@ def _groups(
         key = key_of(each)
         folded = _folded(key, case_sensitive)
         nested = isinstance(folded, list | tuple | Mapping)
-        hashable = ("json", to_json(run, folded)) if nested else (isinstance(folded, bool), folded)
+        if nested:
+            hashable = ("json", to_json(run, folded))
+        else:
+            hashable = (isinstance(folded, bool), folded)
         groups.setdefault(hashable, (key, []))[1].append(each)
     return list(groups.values())
 
 
-def _unique(run: Rendering, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
+def _unique(
+    run: Rendering, value: Any, case_sensitive: bool = False, attribute: Any = None
+) -> list[Any]:
     groups = _groups(
-        run, value, lambda each: each if attribute is None else _field(run, each, attribute), case_sensitive
+        run,
+        value,
+        key_of=lambda each: each if attribute is None else _field(run, each, path=attribute),
+        case_sensitive=case_sensitive,
     )
     return [items[0] for _, items in groups]
 
@@ -321,16 +408,25 @@ def _unique(run: Rendering, value: Any, case_sensitive: bool = False, attribute:
 def _groupby(
     run: Rendering, value: Any, attribute: Any, default: Any = MISSING, case_sensitive: bool = False
 ) -> list[Any]:
-    groups = _groups(run, value, lambda each: _field(run, each, attribute, default), case_sensitive)
+    groups = _groups(
+        run,
+        value,
+        key_of=lambda each: _field(run, each, path=attribute, default=default),
+        case_sensitive=case_sensitive,
+    )
     named = [{"grouper": key, "list": items} for key, items in groups]
-    return _sort(run, named, False, case_sensitive, "grouper")
+    return _sort(run, named, reverse=False, case_sensitive=case_sensitive, attribute="grouper")
 
 
 # Filters and tests of each item
 
 
-def apply_filter(run: Rendering, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns the result of a filter by its name, as `map("upper")` needs it. Raises: LocatedError."""
+def apply_filter(
+    run: Rendering, name: str, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Returns the result of a filter by its name, as `map("upper")` needs it. Raises:
+    LocatedError.
+    """
     if name not in FILTERS:
         raise unknown_filter(name)
     run.tick()
@@ -341,14 +437,19 @@ def _map(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
     items = items_of(run, value)
     run.charge_items(len(items))
     if "attribute" in kwargs and not args:
-        path, default = kwargs.pop("attribute"), kwargs.pop("default", MISSING)
+        path = kwargs.pop("attribute")
+        default = kwargs.pop("default", MISSING)
         if kwargs:
-            raise LocatedError(f"map has no argument {next(iter(kwargs))!r}", None, "wrong-arity")
+            raise LocatedError(
+                f"map has no argument {next(iter(kwargs))!r}", None, code="wrong-arity"
+            )
         run.tick(len(items))
-        return [_field(run, each, path, default) for each in items]
+        return [_field(run, each, path=path, default=default) for each in items]
     if not args or not isinstance(args[0], str):
-        raise LocatedError("map takes the name of a filter, or attribute=…", None, "wrong-arity")
-    return [apply_filter(run, args[0], each, args[1:], kwargs) for each in items]
+        raise LocatedError(
+            "map takes the name of a filter, or attribute=…", None, code="wrong-arity"
+        )
+    return [apply_filter(run, args[0], value=each, args=args[1:], kwargs=kwargs) for each in items]
 
 
 def _choose(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
@@ -356,13 +457,18 @@ def _choose(keep: bool, by_attribute: bool) -> Callable[..., list[Any]]:
         items = items_of(run, value)
         run.charge_items(len(items))
         if by_attribute and not args:
-            raise LocatedError("the name of an attribute is missing", None, "wrong-arity")
+            raise LocatedError("the name of an attribute is missing", None, code="wrong-arity")
         test = args[1:] if by_attribute else args
 
         def holds(each: Any) -> bool:
             run.tick()
-            subject = _field(run, each, args[0], None) if by_attribute else each
-            return run_test(run, test[0], subject, test[1:]) if test else bool(subject)
+            if by_attribute:
+                subject = _field(run, each, path=args[0], default=None)
+            else:
+                subject = each
+            if test:
+                return run_test(run, test[0], value=subject, args=test[1:])
+            return bool(subject)
 
         return [each for each in items if holds(each) is keep]
 
@@ -420,4 +526,8 @@ FILTER_NAMES = frozenset({*FILTERS, "d", "default"})
 
 def unknown_filter(name: str) -> LocatedError:
     """Returns the error for a filter that does not exist."""
-    return LocatedError(f"there is no filter {name!r}{nearest(name, sorted(FILTER_NAMES))}", None, "unknown-filter")
+    return LocatedError(
+        f"there is no filter {name!r}{nearest(name, sorted(FILTER_NAMES))}",
+        None,
+        code="unknown-filter",
+    )

@@ -1,4 +1,6 @@
-"""Checks given values against declared inputs, parameters and typed settings; finds inputs that no text names."""
+"""Checks given values against declared inputs, parameters and typed settings; finds inputs that no
+text names.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +20,47 @@ from evaluator.nodes.declare import field_of
 from evaluator.nodes.walk import children, descendants
 
 
-def bind_inputs(declared: Sequence[Input], given: Mapping[str, Any], *, location: Span) -> dict[str, Any]:
+def bind_inputs(
+    declared: Sequence[Input], given: Mapping[str, Any], *, location: Span
+) -> dict[str, Any]:
     """The values of a task's inputs, by name, in the order of their declaration.
 
-    A given value has to be of the declared type. An input that is not required is null if it is not given. The
-    caller resolves defaults, `from` and nested tasks: an input with one of them that is not given is left out.
+    A given value has to be of the declared type. An input that is not required is null if it is not
+    given. The caller resolves defaults, `from` and nested tasks: an input with one of them that is
+    not given is left out.
 
-    Raises: InputError at `location`, with one diagnostic for each `missing-input`, `excess-input` and
-    `wrong-type`.
+    Raises: InputError at `location`, with one diagnostic for each `missing-input`, `excess-input`
+    and `wrong-type`.
     """
     values: dict[str, Any] = {}
     problems: list[Diagnostic] = []
     names = [entry.name for entry in declared]
     for name in given:
         if name not in names:
-            takes = f"it takes: {', '.join(names)}" if names else "it takes none"
+            if names:
+                takes = f"it takes: {', '.join(names)}"
+            else:
+                takes = "it takes none"
             message = f"there is no input {name!r}{nearest(name, names)} ({takes})"
-            problems.append(Diagnostic("error", "excess-input", message, location))
+            problems.append(Diagnostic("error", "excess-input", message=message, span=location))
     for entry in declared:
         if entry.name in given:
-            _take(entry, given[entry.name], location, values, problems)
+            _take(entry, given[entry.name], location=location, values=values, problems=problems)
         elif entry.must_be_given:
-            about = f": {entry.description}" if entry.description else ""
+            if entry.description:
+                about = f": {entry.description}"
+            else:
+                about = ""
             message = f"the required input {entry.name!r} ({entry.type}) is missing{about}"
-            problems.append(Diagnostic("error", "missing-input", message, location, f"declared at {entry.span}"))
+            problems.append(
+                Diagnostic(
+                    "error",
+                    "missing-input",
+                    message=message,
+                    span=location,
+                    hint=f"declared at {entry.span}",
+                )
+            )
         elif entry.default is None and entry.is_given:
             values[entry.name] = None
     if problems:
@@ -50,26 +69,30 @@ def bind_inputs(declared: Sequence[Input], given: Mapping[str, Any], *, location
 
 
 def check_type(value: Any, type_name: str, what: str, span: Span) -> Diagnostic | None:
-    """The finding about a value that is not of a type, or None. An unknown type is a `wrong-type` too."""
+    """The finding about a value that is not of a type, or None. An unknown type is a `wrong-type`
+    too.
+    """
     try:
         if matches(value, type_name):
             return None
     except UsageError as error:
-        return Diagnostic("error", "wrong-type", f"{what}: {error}", span)
+        return Diagnostic("error", "wrong-type", message=f"{what}: {error}", span=span)
     message = f"{what}: expected {type_name}, got {describe(value)}{wrong_item(value, type_name)}"
-    return Diagnostic("error", "wrong-type", message, span)
+    return Diagnostic("error", "wrong-type", message=message, span=span)
 
 
-def _take(entry: Input, value: Any, location: Span, values: dict[str, Any], problems: list[Diagnostic]) -> None:
+def _take(
+    entry: Input, value: Any, location: Span, values: dict[str, Any], problems: list[Diagnostic]
+) -> None:
     try:
         value = plain(value, f"input {entry.name!r}")
     except UsageError as error:
-        problems.append(Diagnostic("error", "wrong-type", str(error), location))
+        problems.append(Diagnostic("error", "wrong-type", message=str(error), span=location))
         return
     if value is None and not entry.required:
         values[entry.name] = None
         return
-    problem = check_type(value, entry.type, f"input {entry.name!r}", location)
+    problem = check_type(value, entry.type, what=f"input {entry.name!r}", span=location)
     if problem is None:
         values[entry.name] = value
     else:
@@ -77,7 +100,12 @@ def _take(entry: Input, value: Any, location: Span, values: dict[str, Any], prob
 
 
 def bind_arguments(
-    params: Sequence[Param], args: Sequence[Any], kwargs: Mapping[str, Any], *, name: str, span: Span
+    params: Sequence[Param],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    name: str,
+    span: Span,
 ) -> dict[str, Any]:
     """The values of a function's parameters, by name, in the order of `params`.
 
@@ -89,11 +117,11 @@ def bind_arguments(
     names = [param.name for param in params]
     required = [param.name for param in params if param.default is None]
     try:
-        bound = bind_names(f"{name}()", names, required, args, kwargs)
+        bound = bind_names(f"{name}()", names, required=required, args=args, kwargs=kwargs)
     except LocatedError as error:
         signature = f"{name}({', '.join(_declared(param) for param in params)})"
-        raise ExpressionError(f"{error.message}: {signature}", span, error.code) from None
-    return {param.name: _argument(param, bound, name, span) for param in params}
+        raise ExpressionError(f"{error.message}: {signature}", span, code=error.code) from None
+    return {param.name: _argument(param, bound, name=name, span=span) for param in params}
 
 
 def _argument(param: Param, bound: Mapping[str, Any], name: str, span: Span) -> Any:
@@ -103,23 +131,28 @@ def _argument(param: Param, bound: Mapping[str, Any], name: str, span: Span) -> 
             return read_typed(param.default or "", param.type)
         value = plain(bound[param.name], param.name)
     except UsageError as error:
-        raise ExpressionError(f"{what}: {error}", span, "wrong-type") from error
-    problem = check_type(value, param.type, what, span)
+        raise ExpressionError(f"{what}: {error}", span, code="wrong-type") from error
+    problem = check_type(value, param.type, what=what, span=span)
     if problem is not None:
-        raise ExpressionError(problem.message, span, "wrong-type")
+        raise ExpressionError(problem.message, span, code="wrong-type")
     return value
 
 
 def _declared(param: Param) -> str:
-    typed = param.name if param.type == "any" else f"{param.name}: {param.type}"
-    return typed if param.default is None else f"{typed} = {param.default!r}"
+    if param.type == "any":
+        typed = param.name
+    else:
+        typed = f"{param.name}: {param.type}"
+    if param.default is None:
+        return typed
+    return f"{typed} = {param.default!r}"
 
 
 def unnamed_inputs(task: Task) -> tuple[Input, ...]:
     """The inputs of a task that none of its texts names: they are appended to the prompt.
 
-    The texts are those that are sent (the description only where it is the prompt), settings, file paths, the
-    model's id, and what the other inputs and the tasks nested in them read.
+    The texts are those that are sent (the description only where it is the prompt), settings, file
+    paths, the model's id, and what the other inputs and the tasks nested in them read.
     """
     is_prompt = task.instructions is None and not (isinstance(task, Atomic) and task.turns)
     unnamed = {declared.name: declared for declared in task.inputs}
@@ -138,18 +171,20 @@ _TYPE_OF: Mapping[str, str] = {"integer": "integer", "decimal": "number", "boole
 
 
 def resolve_setting(owner: Any, name: str, scope: Scope) -> Any:
-    """The value of the setting `name` of a node or part: int, float or bool as declared, or None if it is not set.
+    """The value of the setting `name` of a node or part: int, float or bool as declared, or None if
+    it is not set.
 
     A placeholder is substituted and the result is validated as if it had been written.
 
-    Raises: ExpressionError at the setting's text (at `owner` if it holds no placeholder): `wrong-type`,
-    `out-of-range`, or what rendering raises.
+    Raises: ExpressionError at the setting's text (at `owner` if it holds no placeholder):
+    `wrong-type`, `out-of-range`, or what rendering raises.
     """
     value: Any = getattr(owner, name)
     if value is None:
         return None
     field = field_of(type(owner), name)
-    shown, wanted = field.attribute or field.element, _TYPE_OF[field.form]
+    shown = field.attribute or field.element
+    wanted = _TYPE_OF[field.form]
     place: Span = owner.span
     if isinstance(value, Text):
         place = value.span
@@ -157,11 +192,17 @@ def resolve_setting(owner: Any, name: str, scope: Scope) -> Any:
         try:
             value = read_typed(rendered, wanted)
         except UsageError as error:
-            raise ExpressionError(f"{shown}: {error}", place, "wrong-type") from error
+            raise ExpressionError(f"{shown}: {error}", place, code="wrong-type") from error
     if not matches(value, wanted):
-        raise ExpressionError(f"{shown}: expected {wanted}, got {describe(value)}", place, "wrong-type")
+        raise ExpressionError(
+            f"{shown}: expected {wanted}, got {describe(value)}", place, code="wrong-type"
+        )
     if field.form == "boolean":
         return value
     if not field.admits(value):
-        raise ExpressionError(f"{shown} must be {field.wanted}, not {value}", place, "out-of-range")
-    return int(value) if field.form == "integer" else float(value)
+        raise ExpressionError(
+            f"{shown} must be {field.wanted}, not {value}", place, code="out-of-range"
+        )
+    if field.form == "integer":
+        return int(value)
+    return float(value)

@@ -15,23 +15,40 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _FUNCTION = re.compile(r"[\w.<>]+\(\)")
 _LISTED = 12
 # Keys of data may be many and long.
-_COMPARED, _COMPARED_CHARS = 1000, 100
+_COMPARED = 1000
+_COMPARED_CHARS = 100
 
-FOREIGN = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
+FOREIGN = (
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
 """The exceptions that Python may raise in operations on plain values."""
 
 
 class LocatedError(Exception):
-    """A text cannot be read or evaluated; `offset` is the position of the error (None: not yet known).
+    """A text cannot be read or evaluated; `offset` is the position of the error (None: not yet
+    known).
 
     `forbidden` makes it a SandboxError for the caller.
     """
 
     def __init__(
-        self, message: str, offset: int | None = None, code: str = "expression", forbidden: bool = False
+        self,
+        message: str,
+        offset: int | None = None,
+        code: str = "expression",
+        forbidden: bool = False,
     ) -> None:
         super().__init__(message)
-        self.message, self.offset, self.code, self.forbidden = message, offset, code, forbidden
+        self.message = message
+        self.offset = offset
+        self.code = code
+        self.forbidden = forbidden
 
     def located(self, text: Text) -> ExpressionError:
         """Returns the error for callers, at its position in the author's file."""
@@ -45,7 +62,8 @@ CAUGHT = (LocatedError, *FOREIGN)
 
 
 def guarded(offset: int, problem: str) -> Callable[[_F], _F]:
-    """Decorates a closure: an exception in CAUGHT becomes a LocatedError at `offset`, if it has no offset yet.
+    """Decorates a closure: an exception in CAUGHT becomes a LocatedError at `offset`, if it has no
+    offset yet.
 
     A closure that runs often catches for itself, which spares it the second call.
     """
@@ -55,7 +73,7 @@ def guarded(offset: int, problem: str) -> Callable[[_F], _F]:
             try:
                 return function(*args)
             except CAUGHT as error:
-                raise_at(offset, problem, error)
+                raise_at(offset, problem, error=error)
 
         return call  # type: ignore[return-value]
 
@@ -68,32 +86,40 @@ def raise_at(offset: int, problem: str, error: Exception) -> NoReturn:
         if error.offset is None:
             error.offset = offset
         raise error
-    raise _from_python(offset, problem, error) from error
+    raise _from_python(offset, problem, error=error) from error
 
 
 def _from_python(offset: int, problem: str, error: Exception) -> LocatedError:
     if isinstance(error, RecursionError):
-        return LocatedError("nested too deeply", offset, "too-deep", True)
+        return LocatedError("nested too deeply", offset, code="too-deep", forbidden=True)
     if isinstance(error, MemoryError):
-        return LocatedError("takes too much memory", offset, "too-large", True)
+        return LocatedError("takes too much memory", offset, code="too-large", forbidden=True)
     if isinstance(error, ZeroDivisionError):
-        return LocatedError("division by zero", offset, "division-by-zero")
+        return LocatedError("division by zero", offset, code="division-by-zero")
     if isinstance(error, OverflowError):
-        return LocatedError("the number is too large", offset, "too-large", True)
+        return LocatedError("the number is too large", offset, code="too-large", forbidden=True)
     # The names of Python functions mean nothing to an author.
-    return LocatedError(f"{problem}: {_FUNCTION.sub('it', str(error))}", offset, "wrong-type")
+    return LocatedError(f"{problem}: {_FUNCTION.sub('it', str(error))}", offset, code="wrong-type")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ``"; did you mean `x`?"`` for names close to `name`, or an empty string."""
     compared = [each for each in islice(known, _COMPARED) if len(each) <= _COMPARED_CHARS]
-    hint = did_you_mean(name, compared) if len(name) <= _COMPARED_CHARS else None
-    return f"; {hint}" if hint else ""
+    if len(name) <= _COMPARED_CHARS:
+        hint = did_you_mean(name, compared)
+    else:
+        hint = None
+    if hint:
+        return f"; {hint}"
+    return ""
 
 
 def undefined_name(name: str, known: list[str]) -> str:
     """Returns the message for a name that nothing defines, with the names that are defined."""
-    exist = f"defined here: {first_names(known)}" if known else "nothing is defined here"
+    if known:
+        exist = f"defined here: {first_names(known)}"
+    else:
+        exist = "nothing is defined here"
     return f"{name!r} is not defined{nearest(name, known)} ({exist})"
 
 

@@ -1,4 +1,6 @@
-"""The methods that a text may call on plain values: a short list, read-only, each charged to the meter first."""
+"""The methods that a text may call on plain values: a short list, read-only, each charged to the
+meter first.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 def replace(run: Rendering, value: str, old: str, new: str, count: int | None = None) -> str:
     """Returns `value` with the first `count` occurrences of `old` replaced, or all of them."""
-    found = value.count(old) if count is None else min(value.count(old), max(count, 0))
+    if count is None:
+        found = value.count(old)
+    else:
+        found = min(value.count(old), max(count, 0))
     run.charge(len(value) + found * max(len(new) - len(old), 0))
     return value.replace(old, new, found)
 
@@ -28,7 +33,7 @@ def join(run: Rendering, separator: str, values: Any) -> str:
     parts: list[str] = []
     size = 0
     for item in items_of(run, values):
-        part = text_of(run, item, "an item of the list")
+        part = text_of(run, item, what="an item of the list")
         parts.append(part)
         size += len(part) + len(separator)
         run.tick()
@@ -43,8 +48,13 @@ def strip(run: Rendering, value: str, chars: str | None = None) -> str:
     return OF_STRING["strip"](run, value, *(() if chars is None else (chars,)))
 
 
-def _split(run: Rendering, value: str, separator: str | None = None, maxsplit: int = -1) -> list[str]:
-    bound = len(value) // 2 + 1 if separator is None else value.count(separator) + 1
+def _split(
+    run: Rendering, value: str, separator: str | None = None, maxsplit: int = -1
+) -> list[str]:
+    if separator is None:
+        bound = len(value) // 2 + 1
+    else:
+        bound = value.count(separator) + 1
     run.charge(len(value))
     run.charge_items(min(bound, len(value) + 1) if maxsplit < 0 else min(bound, maxsplit + 1))
     return value.split(separator, maxsplit)
@@ -63,10 +73,17 @@ def _method(name: str, growth: int = 1) -> Callable[..., Any]:
     def call(run: Rendering, value: str, *args: Any) -> Any:
         for argument in args:
             if not isinstance(argument, str | int):
-                raise LocatedError(f"{name} takes text, not {describe(argument)}", None, "wrong-type")
+                raise LocatedError(
+                    f"{name} takes text, not {describe(argument)}", None, code="wrong-type"
+                )
             if "strip" in name and isinstance(argument, str) and len(argument) > _MAX_STRIPPED:
                 # str.strip looks through all of these for each character.
-                raise LocatedError(f"{name} takes at most {_MAX_STRIPPED} characters", None, "too-large", True)
+                raise LocatedError(
+                    f"{name} takes at most {_MAX_STRIPPED} characters",
+                    None,
+                    code="too-large",
+                    forbidden=True,
+                )
         run.charge(len(value) * growth)
         return method(value, *args)
 
@@ -75,15 +92,15 @@ def _method(name: str, growth: int = 1) -> Callable[..., Any]:
 
 def _count(run: Rendering, values: Any, item: Any) -> int:
     guard(run, values)
-    return sum(1 for other in values if equal(run, item, other))
+    return sum(1 for other in values if equal(run, item, right=other))
 
 
 def _index(run: Rendering, values: Any, item: Any) -> int:
     guard(run, values)
     for index, other in enumerate(values):
-        if equal(run, item, other):
+        if equal(run, item, right=other):
             return index
-    raise LocatedError("the list does not hold the value", None, "wrong-type")
+    raise LocatedError("the list does not hold the value", None, code="wrong-type")
 
 
 def _values(run: Rendering, value: Mapping[str, Any]) -> list[Any]:
@@ -100,7 +117,7 @@ def _cycle(run: Rendering, loop: Loop, *values: Any) -> Any:
 
 
 def _changed(run: Rendering, loop: Loop, *values: Any) -> bool:
-    changed = loop.seen is MISSING or not equal(run, list(loop.seen), list(values))
+    changed = loop.seen is MISSING or not equal(run, list(loop.seen), right=list(values))
     loop.seen = values
     return changed
 
@@ -119,21 +136,37 @@ OF_STRING: dict[str, Callable[..., Any]] = {
     "splitlines": _splitlines,
 }
 OF_LIST: dict[str, Callable[..., Any]] = {"count": _count, "index": _index}
-OF_MAPPING: dict[str, Callable[..., Any]] = {"get": _get, "items": pairs_of, "keys": items_of, "values": _values}
+OF_MAPPING: dict[str, Callable[..., Any]] = {
+    "get": _get,
+    "items": pairs_of,
+    "keys": items_of,
+    "values": _values,
+}
 OF_LOOP: dict[str, Callable[..., Any]] = {"changed": _changed, "cycle": _cycle}
 _TABLES: tuple[tuple[type, dict[str, Callable[..., Any]]], ...] = (
-    (str, OF_STRING), (list, OF_LIST), (tuple, OF_LIST), (Mapping, OF_MAPPING), (Loop, OF_LOOP),
-)  # fmt: skip
+    (str, OF_STRING),
+    (list, OF_LIST),
+    (tuple, OF_LIST),
+    (Mapping, OF_MAPPING),
+    (Loop, OF_LOOP),
+)
 
 
 def method_of(value: Any, name: str, what: str) -> Callable[..., Any]:
-    """Returns the method `name` of `value`, to be called with the run and the value first. Raises: LocatedError."""
+    """Returns the method `name` of `value`, to be called with the run and the value first. Raises:
+    LocatedError.
+    """
     table = next((table for kind, table in _TABLES if isinstance(value, kind)), {})
     if name in table:
         return table[name]
     if isinstance(value, Loop) and name in LOOP_FIELDS:
-        raise LocatedError(f"loop.{name} is not called; write it without ()", None, "unknown-method")
-    kind = "loop" if isinstance(value, Loop) else describe(value)
+        raise LocatedError(
+            f"loop.{name} is not called; write it without ()", None, code="unknown-method"
+        )
+    if isinstance(value, Loop):
+        kind = "loop"
+    else:
+        kind = describe(value)
     hint = nearest(name, table) or (f"; there are {', '.join(sorted(table))}" if table else "")
     message = f"{what} is {kind} and has no method {name!r}{hint}"
-    raise LocatedError(message, None, "unknown-method", name.startswith("_"))
+    raise LocatedError(message, None, code="unknown-method", forbidden=name.startswith("_"))

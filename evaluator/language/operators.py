@@ -14,12 +14,14 @@ from evaluator.language.values import guard
 
 def _check_numbers(verb: str, left: Any, right: Any) -> None:
     if not (is_number(left) and is_number(right)):
-        raise LocatedError(f"cannot {verb} {describe(left)} and {describe(right)}", None, "wrong-type")
+        raise LocatedError(
+            f"cannot {verb} {describe(left)} and {describe(right)}", None, code="wrong-type"
+        )
 
 
 def _check_bits(bits: float) -> None:
     if bits > MAX_BITS:
-        raise LocatedError("the number has too many digits", None, "too-large", True)
+        raise LocatedError("the number has too many digits", None, code="too-large", forbidden=True)
 
 
 def _small(value: Any) -> Any:
@@ -37,14 +39,16 @@ def add(run: Rendering, left: Any, right: Any) -> Any:
         return [*left, *right]
     if isinstance(left, str) or isinstance(right, str):
         message = f"cannot add {describe(left)} and {describe(right)}; join text with ~"
-        raise LocatedError(message, None, "wrong-type")
-    _check_numbers("add", left, right)
+        raise LocatedError(message, None, code="wrong-type")
+    _check_numbers("add", left, right=right)
     return _small(left + right)
 
 
-def _of_numbers(verb: str, operation: Callable[[Any, Any], Any]) -> Callable[[Rendering, Any, Any], Any]:
+def _of_numbers(
+    verb: str, operation: Callable[[Any, Any], Any]
+) -> Callable[[Rendering, Any, Any], Any]:
     def operate(run: Rendering, left: Any, right: Any) -> Any:
-        _check_numbers(verb, left, right)
+        _check_numbers(verb, left, right=right)
         return _small(operation(left, right))
 
     return operate
@@ -53,14 +57,18 @@ def _of_numbers(verb: str, operation: Callable[[Any, Any], Any]) -> Callable[[Re
 def _multiply(run: Rendering, left: Any, right: Any) -> Any:
     if isinstance(right, str | list | tuple):
         left, right = right, left
-    if isinstance(left, str | list | tuple) and isinstance(right, int) and not isinstance(right, bool):
+    if (
+        isinstance(left, str | list | tuple)
+        and isinstance(right, int)
+        and not isinstance(right, bool)
+    ):
         count = len(left) * max(right, 0)
         if isinstance(left, str):
             run.charge(count)
             return left * right
         run.charge_items(count)
         return list(left) * right
-    _check_numbers("multiply", left, right)
+    _check_numbers("multiply", left, right=right)
     if isinstance(left, int) and isinstance(right, int):
         _check_bits(left.bit_length() + right.bit_length())
     return left * right
@@ -69,31 +77,41 @@ def _multiply(run: Rendering, left: Any, right: Any) -> Any:
 def modulo(run: Rendering, left: Any, right: Any) -> Any:
     """Returns the remainder of a division of numbers; `%` does not format text."""
     if isinstance(left, str):
-        raise LocatedError("cannot divide string; write values into text with {{ … }} or ~", None, "wrong-type")
-    _check_numbers("divide", left, right)
+        raise LocatedError(
+            "cannot divide string; write values into text with {{ … }} or ~",
+            None,
+            code="wrong-type",
+        )
+    _check_numbers("divide", left, right=right)
     return left % right
 
 
 def _power(run: Rendering, left: Any, right: Any) -> Any:
-    _check_numbers("raise to a power", left, right)
+    _check_numbers("raise to a power", left, right=right)
     if isinstance(left, int) and isinstance(right, int) and right >= 0:
         _check_bits(left.bit_length() * right if abs(left) > 1 else 0)
         return left**right
     if left < 0 and isinstance(right, float) and not right.is_integer():
-        raise LocatedError("cannot raise a negative number to a fraction", None, "wrong-type")
+        raise LocatedError("cannot raise a negative number to a fraction", None, code="wrong-type")
     return float(left) ** right
 
 
 BINARY: dict[str, Callable[[Rendering, Any, Any], Any]] = {
-    "Add": add, "Sub": _of_numbers("subtract", operator.sub), "Mul": _multiply,
-    "Div": _of_numbers("divide", operator.truediv), "FloorDiv": _of_numbers("divide", operator.floordiv), "Mod": modulo,
+    "Add": add,
+    "Sub": _of_numbers("subtract", operator.sub),
+    "Mul": _multiply,
+    "Div": _of_numbers("divide", operator.truediv),
+    "FloorDiv": _of_numbers("divide", operator.floordiv),
+    "Mod": modulo,
     "Pow": _power,
-}  # fmt: skip
+}
 """The arithmetic operators, by the name of their node in Jinja's tree."""
 
 
 def equal(run: Rendering, left: Any, right: Any) -> bool:
-    """Returns whether two values are equal; unlike in Python, a boolean is never equal to a number."""
+    """Returns whether two values are equal; unlike in Python, a boolean is never equal to a
+    number.
+    """
     if isinstance(left, bool) != isinstance(right, bool):
         return False
     guard(run, left)
@@ -104,7 +122,9 @@ def equal(run: Rendering, left: Any, right: Any) -> bool:
 
 
 def less(run: Rendering, left: Any, right: Any) -> bool:
-    """Returns whether `left` is less than `right`. Raises: LocatedError, if the two have no order."""
+    """Returns whether `left` is less than `right`. Raises: LocatedError, if the two have no
+    order.
+    """
     if (is_number(left) and is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
         guard(run, left)
         return left < right
@@ -112,19 +132,23 @@ def less(run: Rendering, left: Any, right: Any) -> bool:
         guard(run, left)
         guard(run, right)
         return list(left) < list(right)
-    raise LocatedError(f"cannot order {describe(left)} and {describe(right)}", None, "wrong-type")
+    raise LocatedError(
+        f"cannot order {describe(left)} and {describe(right)}", None, code="wrong-type"
+    )
 
 
 def _not_less(run: Rendering, left: Any, right: Any) -> bool:
     # Every comparison with a float that is not a number is false.
-    return left == left and right == right and not less(run, left, right)
+    return left == left and right == right and not less(run, left, right=right)
 
 
 def contains(run: Rendering, item: Any, container: Any) -> bool:
     """Returns whether a text, list or mapping holds `item`."""
     if isinstance(container, str):
         if not isinstance(item, str):
-            raise LocatedError(f"cannot look for {describe(item)} in string", None, "wrong-type")
+            raise LocatedError(
+                f"cannot look for {describe(item)} in string", None, code="wrong-type"
+            )
         run.tick(1 + (len(container) >> 8))
         return item in container
     if isinstance(container, Mapping):
@@ -132,18 +156,18 @@ def contains(run: Rendering, item: Any, container: Any) -> bool:
     if isinstance(container, list | tuple):
         guard(run, container)
         guard(run, item)
-        return any(equal(run, item, other) for other in container)
-    raise LocatedError(f"cannot look for a value in {describe(container)}", None, "wrong-type")
+        return any(equal(run, item, right=other) for other in container)
+    raise LocatedError(f"cannot look for a value in {describe(container)}", None, code="wrong-type")
 
 
 COMPARE: dict[str, Callable[[Rendering, Any, Any], bool]] = {
     "eq": equal,
-    "ne": lambda run, left, right: not equal(run, left, right),
+    "ne": lambda run, left, right: not equal(run, left, right=right),
     "lt": less,
-    "gt": lambda run, left, right: less(run, right, left),
-    "lteq": lambda run, left, right: _not_less(run, right, left),
+    "gt": lambda run, left, right: less(run, right, right=left),
+    "lteq": lambda run, left, right: _not_less(run, right, right=left),
     "gteq": _not_less,
     "in": contains,
-    "notin": lambda run, left, right: not contains(run, left, right),
+    "notin": lambda run, left, right: not contains(run, left, container=right),
 }
 """The comparisons, by the name of their operator in Jinja's tree."""

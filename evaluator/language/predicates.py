@@ -19,15 +19,15 @@ def _plain(test: Callable[[Any], bool]) -> Callable[[Rendering, Any], bool]:
 
 
 def _divisible(run: Rendering, value: Any, by: Any) -> bool:
-    return modulo(run, value, by) == 0
+    return modulo(run, value, right=by) == 0
 
 
 def _remainder_of_two(wanted: int) -> Callable[[Rendering, Any], bool]:
-    return lambda run, value: modulo(run, value, 2) == wanted
+    return lambda run, value: modulo(run, value, right=2) == wanted
 
 
 def _same(run: Rendering, value: Any, other: Any) -> bool:
-    return type(value) is type(other) and equal(run, value, other)
+    return type(value) is type(other) and equal(run, value, right=other)
 
 
 _listed = _plain(lambda value: isinstance(value, str | list | tuple | Mapping))
@@ -54,9 +54,14 @@ TESTS: dict[str, Callable[..., bool]] = {
     "upper": _plain(lambda value: isinstance(value, str) and value.isupper()),
 }
 _SPELLINGS = {
-    "eq": "eq == equalto", "ne": "ne !=", "lt": "lt < lessthan", "lteq": "le <=", "gt": "gt > greaterthan",
-    "gteq": "ge >=", "in": "in",
-}  # fmt: skip
+    "eq": "eq == equalto",
+    "ne": "ne !=",
+    "lt": "lt < lessthan",
+    "lteq": "le <=",
+    "gt": "gt > greaterthan",
+    "gteq": "ge >=",
+    "in": "in",
+}
 for _operator, _names in _SPELLINGS.items():
     TESTS.update(dict.fromkeys(_names.split(), COMPARE[_operator]))
 
@@ -66,15 +71,19 @@ TEST_NAMES = frozenset({*TESTS, "defined", "undefined"})
 
 def unknown_test(name: str) -> LocatedError:
     """Returns the error for a test that does not exist."""
-    return LocatedError(f"there is no test {name!r}{nearest(name, sorted(TEST_NAMES))}", None, "unknown-test")
+    return LocatedError(
+        f"there is no test {name!r}{nearest(name, sorted(TEST_NAMES))}", None, code="unknown-test"
+    )
 
 
 def run_test(run: Rendering, name: Any, value: Any, args: tuple[Any, ...]) -> bool:
-    """Returns the result of a test by its name, as `select("odd")` needs it. Raises: LocatedError."""
+    """Returns the result of a test by its name, as `select("odd")` needs it. Raises:
+    LocatedError.
+    """
     if name in ("defined", "undefined"):
         return (value is not None) == (name == "defined")
     if not isinstance(name, str):
-        raise LocatedError("a test is named by a string", None, "wrong-type")
+        raise LocatedError("a test is named by a string", None, code="wrong-type")
     if name not in TESTS:
         raise unknown_test(name)
     run.tick()

@@ -1,14 +1,16 @@
-"""Renders texts to strings and evaluates expressions to values: immutable, bounded, with located errors.
+"""Renders texts to strings and evaluates expressions to values: immutable, bounded, with located
+errors.
 
-A text sees plain data, and it can do what `compiler` has a closure for: it cannot reach a Python attribute,
-function or module. Every text has the same bounds.
+A text sees plain data, and it can do what `compiler` has a closure for: it cannot reach a Python
+attribute, function or module. Every text has the same bounds.
 
-- An undefined name or field is an error, never an empty string, unless `is defined`, `default(…)` or a
-  comparison with `undefined` provides for it. So is null, unless `default(…)` does.
-- A value is written once and never read as a template: `{{` in it stays as it is. Strings are written as
-  they are, booleans as `true` and `false`, numbers plainly, arrays and objects as JSON.
+- An undefined name or field is an error, never an empty string, unless `is defined`, `default(…)`
+  or a comparison with `undefined` provides for it. So is null, unless `default(…)` does.
+- A value is written once and never read as a template: `{{` in it stays as it is. Strings are
+  written as they are, booleans as `true` and `false`, numbers plainly, arrays and objects as JSON.
 - `x if test` without `else` is an empty string if the test does not hold.
-- A dot reads a key of a mapping. `d.items()` and the like call one of the methods listed in `methods`.
+- A dot reads a key of a mapping. `d.items()` and the like call one of the methods listed in
+  `methods`.
 - Calls of function templates are awaited, one after the other, in the order of the text.
 """
 
@@ -31,7 +33,8 @@ T = TypeVar("T")
 
 
 class FunctionCaller(Protocol):
-    """Calls function templates. `index` counts the calls of one text from 0; `span` is the call's place.
+    """Calls function templates. `index` counts the calls of one text from 0; `span` is the call's
+    place.
 
     It returns plain data; what it raises reaches the caller of `render` unchanged.
     """
@@ -44,21 +47,28 @@ class FunctionCaller(Protocol):
 def render_sync(text: Text, scope: Scope) -> str:
     """Returns a text with its variables resolved.
 
-    Raises: ExpressionError, located, for whatever cannot be resolved, a call of a function template included;
-    SandboxError, its subclass, for what is forbidden or passes the bounds.
+    Raises: ExpressionError, located, for whatever cannot be resolved, a call of a function template
+    included; SandboxError, its subclass, for what is forbidden or passes the bounds.
     """
-    return _located(text, _write, Rendering(scope)) if has_markup(text.value) else text.value
+    if has_markup(text.value):
+        return _located(text, _write, run=Rendering(scope))
+    return text.value
 
 
 async def render(text: Text, scope: Scope, *, functions: FunctionCaller | None = None) -> str:
-    """Does the same as `render_sync`, with calls of function templates awaited through `functions`."""
+    """Does the same as `render_sync`, with calls of function templates awaited through
+    `functions`.
+    """
     if functions is None or not has_markup(text.value):
         return render_sync(text, scope)
-    return await _awaiting(text, _write, scope, functions)
+    return await _awaiting(text, _write, scope=scope, functions=functions)
 
 
-async def render_prompt(text: Text, scope: Scope, *, functions: FunctionCaller | None = None) -> str:
-    """Does the same as `render`, for a text that a model reads: no value can close a tag that the text puts around it.
+async def render_prompt(
+    text: Text, scope: Scope, *, functions: FunctionCaller | None = None
+) -> str:
+    """Does the same as `render`, for a text that a model reads: no value can close a tag that the
+    text puts around it.
 
     See `fences`.
     """
@@ -73,7 +83,9 @@ def _fenced(functions: FunctionCaller | None, names: tuple[str, ...]) -> Functio
     if functions is None:
         return None
 
-    async def call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int) -> Any:
+    async def call(
+        name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int
+    ) -> Any:
         return fence_value(await functions(name, args, kwargs, span, index), names)
 
     return call
@@ -81,7 +93,9 @@ def _fenced(functions: FunctionCaller | None, names: tuple[str, ...]) -> Functio
 
 def as_text(value: Any) -> str:
     """The text that `{{ value }}` writes; a string as it is. Raises: as `render_sync`."""
-    return value if isinstance(value, str) else render_sync(_VALUE, Scope({"value": value}))
+    if isinstance(value, str):
+        return value
+    return render_sync(_VALUE, Scope({"value": value}))
 
 
 _VALUE = Text("{{ value }}", Span())
@@ -89,14 +103,18 @@ _VALUE = Text("{{ value }}", Span())
 
 def evaluate_expression_sync(expression: Expression, scope: Scope) -> Any:
     """Returns an expression's value, as plain data. Raises as `render_sync` does."""
-    return _located(expression.source, _evaluate, Rendering(scope))
+    return _located(expression.source, _evaluate, run=Rendering(scope))
 
 
-async def evaluate_expression(expression: Expression, scope: Scope, *, functions: FunctionCaller | None) -> Any:
-    """Does the same as `evaluate_expression_sync`, with calls of function templates awaited through `functions`."""
+async def evaluate_expression(
+    expression: Expression, scope: Scope, *, functions: FunctionCaller | None
+) -> Any:
+    """Does the same as `evaluate_expression_sync`, with calls of function templates awaited through
+    `functions`.
+    """
     if functions is None:
         return evaluate_expression_sync(expression, scope)
-    return await _awaiting(expression.source, _evaluate, scope, functions)
+    return await _awaiting(expression.source, _evaluate, scope=scope, functions=functions)
 
 
 @guarded(0, "cannot be resolved")
@@ -120,21 +138,23 @@ def _located(text: Text, work: Callable[[str, Rendering], T], run: Rendering) ->
         raise error.located(text) from error.__cause__
 
 
-async def _awaiting(text: Text, work: Callable[[str, Rendering], T], scope: Scope, functions: FunctionCaller) -> T:
+async def _awaiting(
+    text: Text, work: Callable[[str, Rendering], T], scope: Scope, functions: FunctionCaller
+) -> T:
     """Starts again each time a call has returned its result; a call is never made twice."""
     results: list[Any] = []
     while True:
         try:
-            return _located(text, work, Rendering(scope, results))
+            return _located(text, work, run=Rendering(scope, results))
         except PendingCall as pending:
             call = pending
         span = text.locate(call.offset)
         result = await functions(call.name, call.args_, call.kwargs, span, call.index)
-        results.append(_plain_result(call.name, result, span))
+        results.append(_plain_result(call.name, result, span=span))
 
 
 def _plain_result(name: str, result: Any, span: Span) -> Any:
     try:
         return plain(result, f"{name}()")
     except Exception as error:
-        raise ExpressionError(str(error), span, "wrong-type") from error
+        raise ExpressionError(str(error), span, code="wrong-type") from error

@@ -22,13 +22,15 @@ MAX_DEPTH = 100
 class Scope:
     """Names with their values, in front of the names of `parent`.
 
-    The mapping is used as it is, not copied, and must not change afterwards. Values are plain data; `plain`
-    converts values that come from outside.
+    The mapping is used as it is, not copied, and must not change afterwards. Values are plain data;
+    `plain` converts values that come from outside.
     """
 
     __slots__ = ("_parent", "_values")
 
-    def __init__(self, values: Mapping[str, Any] | None = None, parent: Scope | None = None) -> None:
+    def __init__(
+        self, values: Mapping[str, Any] | None = None, parent: Scope | None = None
+    ) -> None:
         self._values: Mapping[str, Any] = {} if values is None else values
         self._parent = parent
 
@@ -46,10 +48,14 @@ class Scope:
         return default
 
     def lookup(self, name: str, span: Span | None = None) -> Any:
-        """Returns the innermost value of `name`. Raises: ExpressionError `undefined-variable`, located at `span`."""
+        """Returns the innermost value of `name`. Raises: ExpressionError `undefined-variable`,
+        located at `span`.
+        """
         value = self.get(name)
         if value is MISSING:
-            raise ExpressionError(undefined_name(name, self.names()), span or Span(), "undefined-variable")
+            raise ExpressionError(
+                undefined_name(name, self.names()), span or Span(), code="undefined-variable"
+            )
         return value
 
     def __contains__(self, name: object) -> bool:
@@ -61,15 +67,16 @@ class Scope:
 
 
 def plain(value: Any, path: str = "value") -> Any:
-    """Returns a copy of `value` as plain data: str, int, float, bool, None, list and dict with string keys.
+    """Returns a copy of `value` as plain data: str, int, float, bool, None, list and dict with
+    string keys.
 
-    Subclasses of these (a string enum, a named tuple, any Mapping) become the plain type. The copy keeps later
-    changes outside from reaching a running evaluation.
+    Subclasses of these (a string enum, a named tuple, any Mapping) become the plain type. The copy
+    keeps later changes outside from reaching a running evaluation.
 
-    Raises: UsageError for anything else, for a key that is not a string, and past 100 levels (a value that
-    contains itself); the message has the path, such as `doc.pages[2]`.
+    Raises: UsageError for anything else, for a key that is not a string, and past 100 levels (a
+    value that contains itself); the message has the path, such as `doc.pages[2]`.
     """
-    return _plain(value, path, 0)
+    return _plain(value, path, depth=0)
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
@@ -83,14 +90,18 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise UsageError(f"{path}: the key {key!r} is {describe(key)}, not string")
-            result[str.__str__(key)] = _plain(item, f"{path}.{key}", depth + 1)
+            result[str.__str__(key)] = _plain(item, f"{path}.{key}", depth=depth + 1)
         return result
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [
+            _plain(item, f"{path}[{index}]", depth=depth + 1) for index, item in enumerate(value)
+        ]
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
-    raise UsageError(f"{path}: {kind.__name__} is not plain data (text, number, boolean, null, list or mapping)")
+    raise UsageError(
+        f"{path}: {kind.__name__} is not plain data (text, number, boolean, null, list or mapping)"
+    )

@@ -1,12 +1,14 @@
 """Parses texts and expressions into Jinja's syntax tree, which is checked and never run.
 
-Jinja's own lexer reads texts and its parser builds the tree. The parser is fed tokens whose line number is the
-token's offset plus one, so every node knows its exact place. Expressions have a lexer of their own, which also
-accepts the operators of other languages (`===`, `&&`, `||`, `!`, `null`, `{{ x }}`).
+Jinja's own lexer reads texts and its parser builds the tree. The parser is fed tokens whose line
+number is the token's offset plus one, so every node knows its exact place. Expressions have a lexer
+of their own, which also accepts the operators of other languages (`===`, `&&`, `||`, `!`, `null`,
+`{{ x }}`).
 
-The statements `for`, `if`, `set`, `with`, `macro`, `filter` and `raw` are accepted. Statements that load other
-templates (`include`, `import`, `extends`, `block`, `call`) are refused. The functions that exist are `range`,
-`dict` and `namespace`; any other call of a free name is a call of a function template.
+The statements `for`, `if`, `set`, `with`, `macro`, `filter` and `raw` are accepted. Statements that
+load other templates (`include`, `import`, `extends`, `block`, `call`) are refused. The functions
+that exist are `range`, `dict` and `namespace`; any other call of a free name is a call of a
+function template.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ _FORBIDDEN: dict[type[nodes.Node], tuple[str, str]] = {
     nodes.Extends: ("{% extends %}", "use the ref attribute, or a function template"),
     nodes.Block: ("{% block %}", "templates are not inherited here; use a function template"),
     nodes.CallBlock: ("{% call %}", "pass the text to the macro as an argument"),
-    nodes.ScopedEvalContextModifier: ("{% autoescape %}", "use the filter 'escape' where it is needed"),
+    nodes.ScopedEvalContextModifier: (
+        "{% autoescape %}",
+        "use the filter 'escape' where it is needed",
+    ),
 }
 
 
@@ -50,7 +55,8 @@ def has_markup(value: str) -> bool:
 
 def parse_text(value: str) -> nodes.Template:
     """Returns the checked tree of a text. Raises: LocatedError."""
-    # Jinja rewrites every kind of line end; a blank keeps offsets, and data is cut from the original.
+    # Jinja rewrites every kind of line end; a blank keeps offsets, and data is cut from the
+    # original.
     source = value.replace("\r", " ")
     tree = cast(nodes.Template, _parse(_text_pieces(source), expression=False))
     if source != value:
@@ -63,17 +69,22 @@ def parse_text(value: str) -> nodes.Template:
 def parse_expression(value: str) -> nodes.Expr:
     """Returns the checked tree of an expression. Raises: LocatedError."""
     if not value.strip():
-        raise LocatedError("an expression is missing", 0, "syntax")
+        raise LocatedError("an expression is missing", 0, code="syntax")
     tree = cast(nodes.Expr, _parse(_expression_pieces(value), expression=True))
     for constant in tree.find_all(nodes.Const):
         if isinstance(constant.value, str) and "{{" in constant.value:
-            message = "a placeholder inside quotes is not replaced; write the name without braces and quotes"
-            raise LocatedError(message, offset_of(constant), "syntax")
+            message = (
+                "a placeholder inside quotes is not replaced; write the name without braces "
+                "and quotes"
+            )
+            raise LocatedError(message, offset_of(constant), code="syntax")
     return tree
 
 
 def offset_of(node: nodes.Node) -> int:
-    """Returns where a node begins: at its name, its operator's left side, or its opening bracket."""
+    """Returns where a node begins: at its name, its operator's left side, or its opening
+    bracket.
+    """
     return node.lineno - 1
 
 
@@ -89,7 +100,9 @@ def free_path(node: nodes.Node) -> tuple[nodes.Node, tuple[str | int, ...]]:
         if isinstance(node, nodes.Getattr):
             path.append(node.attr)
         elif (
-            isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const) and type(node.arg.value) in (str, int)
+            isinstance(node, nodes.Getitem)
+            and isinstance(node.arg, nodes.Const)
+            and type(node.arg.value) in (str, int)
         ):
             path.append(node.arg.value)
         else:
@@ -101,14 +114,21 @@ def free_path(node: nodes.Node) -> tuple[nodes.Node, tuple[str | int, ...]]:
 
 _Piece = tuple[str, str, int]
 _ENVIRONMENT = Environment(keep_trailing_newline=True, autoescape=False)
-_IGNORED = frozenset({"whitespace", "comment", "comment_begin", "comment_end", "raw_begin", "raw_end"})
+_IGNORED = frozenset(
+    {"whitespace", "comment", "comment_begin", "comment_end", "raw_begin", "raw_end"}
+)
 _PIECE = re.compile(
     rf"""(?P<whitespace>\s+)|(?P<float>{float_re.pattern})|(?P<integer>{integer_re.pattern})|(?P<name>[^\W\d]\w*)
     |(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     |(?P<operator>===|!==|==|!=|<=|>=|&&|\|\||\{{\{{|\}}\}}|//|\*\*|[-+/*%~\[\](){{}}<>=.:|,;!])""",
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-_SPELLINGS = {"===": ("operator", "=="), "!==": ("operator", "!="), "&&": ("name", "and"), "||": ("name", "or")}
+_SPELLINGS = {
+    "===": ("operator", "=="),
+    "!==": ("operator", "!="),
+    "&&": ("name", "and"),
+    "||": ("name", "or"),
+}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|\n|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "f": "\f", "\n": ""}
 
@@ -133,7 +153,8 @@ def _expression_pieces(source: str) -> Iterator[_Piece]:
         match = _PIECE.match(source, place)
         if match is None or match.lastgroup is None:
             raise _syntax_error(f"unexpected character {source[place]!r}", place)
-        kind, value = match.lastgroup, match[0]
+        kind = match.lastgroup
+        value = match[0]
         if value == "}}" and opened[-1:] != ["{{"]:
             value = "}"  # two dictionaries end together; this is not the end of a placeholder
         if value in ("(", "[", "{", "{{"):
@@ -154,26 +175,37 @@ def _tokens(pieces: Iterable[_Piece]) -> Iterator[Token]:
     depth = 0
     for count, (kind, value, offset) in enumerate(pieces):
         if count >= MAX_TOKENS:
-            raise LocatedError("the text holds too much markup", offset, "too-deep", True)
+            raise LocatedError(
+                "the text holds too much markup", offset, code="too-deep", forbidden=True
+            )
         if kind in _IGNORED:
             continue
         if kind == "operator":
             kind = operators.get(value, "not")
             depth += (value in "([{") - (value in ")]}")
             if depth > MAX_BRACKETS:
-                raise LocatedError(f"brackets are nested more than {MAX_BRACKETS} deep", offset, "too-deep", True)
-        yield Token(offset + 1, kind, _token_value(kind, value, offset))
+                raise LocatedError(
+                    f"brackets are nested more than {MAX_BRACKETS} deep",
+                    offset,
+                    code="too-deep",
+                    forbidden=True,
+                )
+        yield Token(offset + 1, kind, _token_value(kind, value, offset=offset))
 
 
 def _token_value(kind: str, value: str, offset: int) -> Any:
     if kind == "string":
-        return _ESCAPE.sub(_unescaped, value[1:-1]) if "\\" in value else value[1:-1]
+        if "\\" in value:
+            return _ESCAPE.sub(_unescaped, value[1:-1])
+        return value[1:-1]
     if kind in ("integer", "float"):
         if len(value) > 100:
-            raise LocatedError("the number has too many digits", offset, "syntax")
-        return int(value.replace("_", ""), 0) if kind == "integer" else float(value.replace("_", ""))
+            raise LocatedError("the number has too many digits", offset, code="syntax")
+        if kind == "integer":
+            return int(value.replace("_", ""), 0)
+        return float(value.replace("_", ""))
     if kind == "name" and not value.isidentifier():
-        raise LocatedError(f"{value!r} is not a name", offset, "syntax")
+        raise LocatedError(f"{value!r} is not a name", offset, code="syntax")
     return value
 
 
@@ -181,7 +213,9 @@ def _unescaped(match: re.Match[str]) -> str:
     code = match[1]
     if code[0] in "uUx" and len(code) > 1:
         number = int(code[1:], 16)
-        return chr(number) if number <= 0x10FFFF else match[0]
+        if number <= 0x10FFFF:
+            return chr(number)
+        return match[0]
     if code in "\\'\"":
         return code
     return _ESCAPED.get(code, match[0])
@@ -197,7 +231,9 @@ class _Parser(Parser):
             return super().parse_unary(with_filter)
         token = next(self.stream)
         node = nodes.Not(self.parse_unary(False), lineno=token.lineno)
-        return self.parse_filter_expr(node) if with_filter else node
+        if with_filter:
+            return self.parse_filter_expr(node)
+        return node
 
 
 def _parse(pieces: Iterable[_Piece], *, expression: bool) -> nodes.Node:
@@ -207,11 +243,15 @@ def _parse(pieces: Iterable[_Piece], *, expression: bool) -> nodes.Node:
         tree: nodes.Node = parser.parse_expression() if expression else parser.parse()
         if expression and not parser.stream.eos:
             current = parser.stream.current
-            raise _syntax_error(f"unexpected {current.value!r} after the expression", current.lineno - 1)
+            raise _syntax_error(
+                f"unexpected {current.value!r} after the expression", current.lineno - 1
+            )
     except TemplateSyntaxError as error:
         raise _syntax_error(error.message or "", error.lineno - 1) from error
     except RecursionError as error:
-        raise LocatedError("the text is nested too deeply", 0, "too-deep", True) from error
+        raise LocatedError(
+            "the text is nested too deeply", 0, code="too-deep", forbidden=True
+        ) from error
     _check_tree(tree)
     return tree
 
@@ -229,23 +269,34 @@ _HINTS = (
 
 
 def _syntax_error(message: str, offset: int) -> LocatedError:
-    """Returns Jinja's message without its line number, with a hint if the mistake is a known one."""
-    message = re.sub(r" at \d+$", "", message.removesuffix(".")).replace("unexpected char ", "unexpected character ")
+    """Returns Jinja's message without its line number, with a hint if the mistake is a known
+    one.
+    """
+    message = re.sub(r" at \d+$", "", message.removesuffix(".")).replace(
+        "unexpected char ", "unexpected character "
+    )
     hint = next((f"; {hint}" for sign, hint in _HINTS if sign in message), "")
-    return LocatedError(message + hint, offset, "syntax")
+    return LocatedError(message + hint, offset, code="syntax")
 
 
 _OPERATORS = frozenset({"and", "or", "not", "in", "is", "if", "else"})
 
 
 def _check_tree(tree: nodes.Node) -> None:
-    """Raises: LocatedError, for the first forbidden statement, unknown filter or test, or too much depth."""
+    """Raises: LocatedError, for the first forbidden statement, unknown filter or test, or too much
+    depth.
+    """
     pending: list[tuple[nodes.Node, int]] = [(tree, 0)]
     found: list[LocatedError] = []
     while pending:
         node, depth = pending.pop()
         if depth > MAX_DEPTH:
-            raise LocatedError(f"nested more than {MAX_DEPTH} deep", offset_of(node), "too-deep", True)
+            raise LocatedError(
+                f"nested more than {MAX_DEPTH} deep",
+                offset_of(node),
+                code="too-deep",
+                forbidden=True,
+            )
         error = _node_error(node)
         if error is not None:
             error.offset = offset_of(node)
@@ -258,13 +309,17 @@ def _check_tree(tree: nodes.Node) -> None:
 def _node_error(node: nodes.Node) -> LocatedError | None:
     if type(node) in _FORBIDDEN:
         what, hint = _FORBIDDEN[type(node)]
-        return LocatedError(f"{what} is not allowed; {hint}", None, "forbidden-statement", True)
+        return LocatedError(
+            f"{what} is not allowed; {hint}", None, code="forbidden-statement", forbidden=True
+        )
     if isinstance(node, nodes.For) and node.recursive:
         message = "a recursive loop is not allowed; use a macro that calls itself"
-        return LocatedError(message, None, "forbidden-statement", True)
+        return LocatedError(message, None, code="forbidden-statement", forbidden=True)
     # Jinja reads an operator in the place of a name as a name.
     if isinstance(node, nodes.Name) and node.name in _OPERATORS:
-        return LocatedError(f"a value is missing before or after {node.name!r}", None, "syntax")
+        return LocatedError(
+            f"a value is missing before or after {node.name!r}", None, code="syntax"
+        )
     if isinstance(node, nodes.Filter) and node.name not in FILTER_NAMES:
         return unknown_filter(node.name)
     if isinstance(node, nodes.Test) and node.name not in TEST_NAMES:

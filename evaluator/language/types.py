@@ -1,4 +1,5 @@
-"""The types of values and their meaning: any, string, number, integer, boolean, object, array, [], T[].
+"""The types of values and their meaning: any, string, number, integer, boolean, object, array, [],
+T[].
 
 They follow JSON Schema: a boolean is not a number, and 3.0 is an integer.
 """
@@ -41,9 +42,15 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "array": _is_array,
 }
 _DESCRIPTIONS: tuple[tuple[type, str], ...] = (
-    (NoneType, "null"), (bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"), (list, "array"),
-    (tuple, "array"), (Mapping, "object"),
-)  # fmt: skip
+    (NoneType, "null"),
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    (list, "array"),
+    (tuple, "array"),
+    (Mapping, "object"),
+)
 
 
 def is_type_name(name: str) -> bool:
@@ -58,14 +65,17 @@ def matches(value: Any, type_name: str) -> bool:
 
 def describe(value: Any) -> str:
     """Returns the type of a value as template authors call it: `string`, `integer`, `null`, …"""
-    return next((name for kind, name in _DESCRIPTIONS if isinstance(value, kind)), type(value).__name__)
+    return next(
+        (name for kind, name in _DESCRIPTIONS if isinstance(value, kind)), type(value).__name__
+    )
 
 
 def read_typed(text: str, type_name: str) -> Any:
     """Returns a value of a type from its text, as in a `default` or on the command line.
 
-    `any` and `string` keep the text as it is. Numbers are decimal, booleans `true` or `false` in any case;
-    arrays and objects are JSON. White space around these does not matter. Nothing else is guessed.
+    `any` and `string` keep the text as it is. Numbers are decimal, booleans `true` or `false` in
+    any case; arrays and objects are JSON. White space around these does not matter. Nothing else is
+    guessed.
 
     Raises: UsageError, if the text is not of the type, or if there is no such type.
     """
@@ -75,22 +85,22 @@ def read_typed(text: str, type_name: str) -> Any:
     stripped = text.strip()
     if shape.kind == "boolean":
         if stripped.lower() not in ("true", "false"):
-            _refuse(text, type_name, "write true or false")
+            _refuse(text, type_name, hint="write true or false")
         return stripped.lower() == "true"
     if shape.kind in ("integer", "number"):
-        return _read_number(stripped, shape.kind, text)
-    return _read_json(stripped, shape, type_name)
+        return _read_number(stripped, shape.kind, text=text)
+    return _read_json(stripped, shape, type_name=type_name)
 
 
 def _read_number(stripped: str, base: str, text: str) -> int | float:
     if len(stripped) > _MAX_DIGITS:
-        _refuse(text, base, "it has too many digits")
+        _refuse(text, base, hint="it has too many digits")
     if _INTEGER.fullmatch(stripped):
         return int(stripped)
     if _NUMBER.fullmatch(stripped):
         number = float(stripped)
         if math.isinf(number):
-            _refuse(text, base, "it is too large")
+            _refuse(text, base, hint="it is too large")
         if base == "number":
             return number
         if number.is_integer():
@@ -104,7 +114,9 @@ def _read_json(stripped: str, shape: Shape, type_name: str) -> Any:
     except RecursionError as error:
         raise UsageError(f"expected {type_name}: the JSON is nested too deeply") from error
     except ValueError as error:
-        raise UsageError(f"expected {type_name} as JSON, got {shortened(stripped, _MAX_SHOWN)}: {error}") from error
+        raise UsageError(
+            f"expected {type_name} as JSON, got {shortened(stripped, _MAX_SHOWN)}: {error}"
+        ) from error
     if not _matches(value, shape):
         raise UsageError(f"expected {type_name}, got {describe(value)}{_wrong_item(value, shape)}")
     return value
@@ -129,7 +141,9 @@ def _matches(value: Any, shape: Shape) -> bool:
 
 
 def wrong_item(value: Any, type_name: str) -> str:
-    """Returns `" whose item 3 is string"` for the first item that makes an array not match, or an empty string."""
+    """Returns `" whose item 3 is string"` for the first item that makes an array not match, or an
+    empty string.
+    """
     return _wrong_item(value, _shape(type_name))
 
 
@@ -142,4 +156,6 @@ def _wrong_item(value: Any, shape: Shape) -> str:
 
 
 def _refuse(text: str, type_name: str, hint: str = "") -> NoReturn:
-    raise UsageError(f"expected {type_name}, got {shortened(text, _MAX_SHOWN)}" + (f"; {hint}" if hint else ""))
+    raise UsageError(
+        f"expected {type_name}, got {shortened(text, _MAX_SHOWN)}" + (f"; {hint}" if hint else "")
+    )

@@ -1,6 +1,7 @@
 """Operations on plain values: conversion to text, fields and indices, iteration, and size.
 
-Nothing here reaches a Python attribute: a dot reads a key of a mapping, or a field of `loop` or of a namespace.
+Nothing here reaches a Python attribute: a dot reads a key of a mapping, or a field of `loop` or of
+a namespace.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from evaluator.language.types import describe
 
 
 class Namespace:
-    """The value of `namespace()`: the one thing that a text can change, and never visible outside of it."""
+    """The value of `namespace()`: the one thing that a text can change, and never visible outside
+    of it.
+    """
 
     __slots__ = ("fields",)
 
@@ -30,11 +33,15 @@ class Loop:
     __slots__ = ("depth", "index0", "items", "seen")
 
     def __init__(self, items: Sequence[Any], depth: int) -> None:
-        self.items, self.depth, self.index0 = items, depth, 0
+        self.items = items
+        self.depth = depth
+        self.index0 = 0
         self.seen: Any = MISSING
 
     def item(self, index: int) -> Any:
-        return self.items[index] if 0 <= index < len(self.items) else MISSING
+        if 0 <= index < len(self.items):
+            return self.items[index]
+        return MISSING
 
 
 LOOP_FIELDS: dict[str, Callable[[Loop], Any]] = {
@@ -56,17 +63,24 @@ LOOP_FIELDS: dict[str, Callable[[Loop], Any]] = {
 
 
 def text_of(run: Rendering, value: Any, what: str = "the value") -> str:
-    """Returns a value as text: strings as they are, `true`, `false`, plain numbers, JSON for the rest.
+    """Returns a value as text: strings as they are, `true`, `false`, plain numbers, JSON for the
+    rest.
 
     Raises: LocatedError `null-value` for None.
     """
     if isinstance(value, str):
         return value
     if value is None:
-        raise LocatedError(f"{what} is null; write {{{{ … | default('…') }}}} where it may be", None, "null-value")
+        raise LocatedError(
+            f"{what} is null; write {{{{ … | default('…') }}}} where it may be",
+            None,
+            code="null-value",
+        )
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return json.dumps(value) if isinstance(value, bool | float) else to_json(run, value)
+    if isinstance(value, bool | float):
+        return json.dumps(value)
+    return to_json(run, value)
 
 
 def to_json(run: Rendering, value: Any, indent: int | None = None) -> str:
@@ -79,11 +93,12 @@ def to_json(run: Rendering, value: Any, indent: int | None = None) -> str:
 def measure(run: Rendering, value: Any) -> tuple[int, int]:
     """Returns about how many characters a value has as JSON, and how deep it is nested.
 
-    Lists that hold one another can be exponentially large in little memory, so this pays for each item before
-    anything walks the value. Raises: LocatedError, past the bounds, or if the value holds anything that is not
-    plain data.
+    Lists that hold one another can be exponentially large in little memory, so this pays for each
+    item before anything walks the value. Raises: LocatedError, past the bounds, or if the value
+    holds anything that is not plain data.
     """
-    size, deepest = 0, 0
+    size = 0
+    deepest = 0
     pending: list[tuple[Any, int]] = [(value, 0)]
     while pending:
         item, depth = pending.pop()
@@ -95,7 +110,12 @@ def measure(run: Rendering, value: Any) -> tuple[int, int]:
             run.tick()
             deepest = max(deepest, depth)
             if depth > MAX_NESTING:
-                raise LocatedError(f"a value is nested more than {MAX_NESTING} deep", None, "too-large", True)
+                raise LocatedError(
+                    f"a value is nested more than {MAX_NESTING} deep",
+                    None,
+                    code="too-large",
+                    forbidden=True,
+                )
             if isinstance(item, Mapping):
                 size += 2 + sum(len(str(key)) + 6 for key in item)
                 children = item.values()
@@ -103,7 +123,9 @@ def measure(run: Rendering, value: Any) -> tuple[int, int]:
                 size += 2 + 2 * len(item)
                 children = item
             else:
-                raise LocatedError(f"{describe(item)} is not a value", None, "not-plain", True)
+                raise LocatedError(
+                    f"{describe(item)} is not a value", None, code="not-plain", forbidden=True
+                )
             run.tick(len(item) >> 3)
             pending.extend((child, depth + 1) for child in children)
         if size > run.bounds.output_chars:
@@ -123,7 +145,9 @@ def guard(run: Rendering, value: Any) -> None:
 
 
 def attribute(base: Any, name: str, what: str) -> Any:
-    """Returns `base.name`, or MISSING if a mapping has no such key. Raises: LocatedError, if it can have no field."""
+    """Returns `base.name`, or MISSING if a mapping has no such key. Raises: LocatedError, if it can
+    have no field.
+    """
     if isinstance(base, Mapping):
         return base.get(name, MISSING)
     if isinstance(base, Namespace):
@@ -131,27 +155,46 @@ def attribute(base: Any, name: str, what: str) -> Any:
     if isinstance(base, Loop):
         if name in LOOP_FIELDS:
             return LOOP_FIELDS[name](base)
-        raise LocatedError(f"loop has no field {name!r}{nearest(name, LOOP_FIELDS)}", None, "undefined-attribute")
-    hint = "; write {{ … | length }}" if name == "length" else ""
-    raise LocatedError(f"{what} is {describe(base)} and has no field {name!r}{hint}", None, "undefined-attribute")
+        raise LocatedError(
+            f"loop has no field {name!r}{nearest(name, LOOP_FIELDS)}",
+            None,
+            code="undefined-attribute",
+        )
+    if name == "length":
+        hint = "; write {{ … | length }}"
+    else:
+        hint = ""
+    raise LocatedError(
+        f"{what} is {describe(base)} and has no field {name!r}{hint}",
+        None,
+        code="undefined-attribute",
+    )
 
 
 def item(run: Rendering, base: Any, key: Any, what: str) -> Any:
     """Returns `base[key]`, or MISSING if there is no such key or index."""
     if isinstance(base, Mapping):
-        return base.get(key, MISSING) if isinstance(key, str | int | float) else MISSING
+        if isinstance(key, str | int | float):
+            return base.get(key, MISSING)
+        return MISSING
     if isinstance(base, list | tuple | str):
         if isinstance(key, slice):
             length = len(range(*key.indices(len(base))))
             run.charge(length if isinstance(base, str) else length * 8)
-            return base[key] if isinstance(base, str) else list(base[key])
+            if isinstance(base, str):
+                return base[key]
+            return list(base[key])
         if isinstance(key, int) and not isinstance(key, bool):
-            return base[key] if -len(base) <= key < len(base) else MISSING
+            if -len(base) <= key < len(base):
+                return base[key]
+            return MISSING
         message = f"{what} is {describe(base)}; its index is an integer, not {describe(key)}"
-        raise LocatedError(message, None, "undefined-attribute")
+        raise LocatedError(message, None, code="undefined-attribute")
     if isinstance(base, Namespace | Loop) and isinstance(key, str):
-        return attribute(base, key, what)
-    raise LocatedError(f"{what} is {describe(base)} and has no items", None, "undefined-attribute")
+        return attribute(base, key, what=what)
+    raise LocatedError(
+        f"{what} is {describe(base)} and has no items", None, code="undefined-attribute"
+    )
 
 
 def absent(base: Any, key: Any, what: str) -> LocatedError:
@@ -160,27 +203,38 @@ def absent(base: Any, key: Any, what: str) -> LocatedError:
         message = f"loop.{key} does not exist in this iteration; test it with 'is defined'"
     elif isinstance(base, list | tuple | str):
         unit = "character" if isinstance(base, str) else "item"
-        message = f"{what} has no index {key}: it has {len(base)} {unit}{'' if len(base) == 1 else 's'}"
+        message = (
+            f"{what} has no index {key}: it has {len(base)} {unit}{'' if len(base) == 1 else 's'}"
+        )
     else:
         keys = [str(name) for name in (base.fields if isinstance(base, Namespace) else base)]
-        has = f"has only: {first_names(keys)}" if keys else "is empty"
+        if keys:
+            has = f"has only: {first_names(keys)}"
+        else:
+            has = "is empty"
         message = f"{what} has no field {key!r}{nearest(str(key), keys)} ({has})"
-    return LocatedError(message, None, "undefined-attribute")
+    return LocatedError(message, None, code="undefined-attribute")
 
 
 def items_of(run: Rendering, value: Any) -> Sequence[Any]:
-    """Returns the items for a loop or a filter: a list's items, a mapping's keys, a string's characters."""
+    """Returns the items for a loop or a filter: a list's items, a mapping's keys, a string's
+    characters.
+    """
     if isinstance(value, list | tuple):
         return value
     if isinstance(value, Mapping | str):
         run.charge_items(len(value))
         return list(value)
-    raise LocatedError(f"cannot go over {describe(value)}; it is not a list", None, "wrong-type")
+    raise LocatedError(
+        f"cannot go over {describe(value)}; it is not a list", None, code="wrong-type"
+    )
 
 
 def pairs_of(run: Rendering, value: Any) -> list[Any]:
     """Returns a mapping's keys and values as a list of pairs."""
     if not isinstance(value, Mapping):
-        raise LocatedError(f"{describe(value)} has no items; it is not an object", None, "wrong-type")
+        raise LocatedError(
+            f"{describe(value)} has no items; it is not an object", None, code="wrong-type"
+        )
     run.charge_items(len(value) * 2)
     return [[key, item] for key, item in value.items()]

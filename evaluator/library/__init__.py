@@ -16,10 +16,15 @@ __all__ = ["CallBound", "Match", "Ranker", "Template", "TemplateLibrary", "bound
 
 if not TYPE_CHECKING:
     # So that an import of one module does not load the XML reader.
-    __getattr__ = lazy_names(__name__, {
-        ".bounds": ("CallBound", "bound"), ".matching": ("Match", "Ranker"), ".loader": ("Template", "TemplateLibrary"),
-        ".checks": ("check",),
-    })  # fmt: skip
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            ".bounds": ("CallBound", "bound"),
+            ".matching": ("Match", "Ranker"),
+            ".loader": ("Template", "TemplateLibrary"),
+            ".checks": ("check",),
+        },
+    )
 
 
 def __dir__() -> list[str]:

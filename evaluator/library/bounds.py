@@ -1,9 +1,9 @@
 """Bounds on the model calls of a template, computed without making a call.
 
-The upper bound multiplies what the template declares: turns of an atomic task, steps, items, iterations,
-nested input tasks and functions called in texts. Subtasks that a model asks for count against the turns of the
-task that asks, so they do not add to it; the one decomposition that may follow exhausted resources does.
-Transport attempts are not calls of their own.
+The upper bound multiplies what the template declares: turns of an atomic task, steps, items,
+iterations, nested input tasks and functions called in texts. Subtasks that a model asks for count
+against the turns of the task that asks, so they do not add to it; the one decomposition that may
+follow exhausted resources does. Transport attempts are not calls of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ MAX_LINES = 200
 
 @dataclass(frozen=True, slots=True)
 class CallBound:
-    """The smallest and the largest number of model calls. `max_calls` is None if no bound is known, or above 10^15.
+    """The smallest and the largest number of model calls. `max_calls` is None if no bound is known,
+    or above 10^15.
 
     `min_calls` is that of a run that succeeds. `lines` explain the numbers.
     """
@@ -42,7 +43,9 @@ class CallBound:
 
     @property
     def explanation(self) -> str:
-        """One line for each part, indented by nesting; the parts of a template once, and at most 200 lines."""
+        """One line for each part, indented by nesting; the parts of a template once, and at most
+        200 lines.
+        """
         lines = [*islice(self.lines, MAX_LINES + 1)]
         return "\n".join(lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], "…"])
 
@@ -59,7 +62,9 @@ def bound(
     tools_granted: bool = False,
 ) -> CallBound:
     """The bound of one run of `node`, see `CallCounter`."""
-    return CallCounter(library, max_turns=max_turns, tools_granted=tools_granted).bound(node, inputs)
+    return CallCounter(library, max_turns=max_turns, tools_granted=tools_granted).bound(
+        node, inputs
+    )
 
 
 _Range = tuple[int, int | None]
@@ -68,7 +73,9 @@ _NONE: _Range = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class _ExplainedLine:
-    """A line of an explanation; `template` is the name of the template whose lines are in its place."""
+    """A line of an explanation; `template` is the name of the template whose lines are in its
+    place.
+    """
 
     level: int
     text: str
@@ -76,10 +83,11 @@ class _ExplainedLine:
 
 
 class CallCounter:
-    """Counts the calls of runs, with one profile. Each template is counted once, however often others call it.
+    """Counts the calls of runs, with one profile. Each template is counted once, however often
+    others call it.
 
-    `max_turns` is the profile's, for tasks that state none; `tools_granted`: the profile offers tools to every task. A
-    task that is offered no tool takes one turn.
+    `max_turns` is the profile's, for tasks that state none; `tools_granted`: the profile offers
+    tools to every task. A task that is offered no tool takes one turn.
     """
 
     def __init__(
@@ -90,7 +98,10 @@ class CallCounter:
         tools_granted: bool = False,
     ) -> None:
         is_mapping = isinstance(library, Mapping)
-        self._templates = library if is_mapping else {n: t.node for n, t in library.templates.items()}
+        if is_mapping:
+            self._templates = library
+        else:
+            self._templates = {n: t.node for n, t in library.templates.items()}
         self._tools_granted = tools_granted
         self._max_turns = max_turns
         self._ranges: dict[str, _Range] = {}
@@ -100,14 +111,15 @@ class CallCounter:
         """The number of nodes that were counted."""
 
     def bound(self, node: TopLevel | Node, inputs: Mapping[str, Any] | None = None) -> CallBound:
-        """The bound of one run of `node`. `inputs` make the items of an outermost task that iterates known.
+        """The bound of one run of `node`. `inputs` make the items of an outermost task that
+        iterates known.
 
         Never raises for a template that has errors: what is unknown is unbounded.
         """
         self._count_called(calls_of(node))
         self._parts = parts = []
-        low, high = self._count(node, dict(inputs or {}), 0)
-        return CallBound(low, high, _Explanation(parts, self._parts_of))
+        low, high = self._count(node, dict(inputs or {}), level=0)
+        return CallBound(low, high, lines=_Explanation(parts, self._parts_of))
 
     def _count_called(self, names: Iterable[str]) -> None:
         """Counts the templates that `names` lead to, each after those that it calls.
@@ -116,68 +128,89 @@ class CallCounter:
         """
 
         def calls(name: str) -> Collection[str] | None:
-            return calls_of(self._templates[name]) if name in self._templates and name not in self._ranges else None
+            if name in self._templates and name not in self._ranges:
+                return calls_of(self._templates[name])
+            return None
 
         for component in components(reachable(names, calls)):
             found: dict[str, _Range] = {}
             for name in component:
                 self._parts = self._parts_of[name] = []
-                found[name] = self._count(self._templates[name], {}, 0)
+                found[name] = self._count(self._templates[name], {}, level=0)
             self._ranges |= found
 
     def _count(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int) -> _Range:
         self.counted += 1
-        parts, at = self._parts, len(self._parts)
+        parts = self._parts
+        at = len(self._parts)
         parts.append(_ExplainedLine(level, ""))
         total = self._in_texts(node, level)
         if isinstance(node, Task):
-            own, what = self._task(node, inputs, level + 1)
+            own, what = self._task(node, inputs, level=level + 1)
         elif isinstance(node, Call):
-            own, what = self._called(node.template, level + 1), f"call of {node.template}"
+            own = self._called(node.template, level + 1)
+            what = f"call of {node.template}"
         else:
             is_function = isinstance(node, Function)
-            own, what = (
-                self._operands(node, {}, level + 1),
-                f"function {node.name}" if is_function else "cond, one of its branches",
-            )  # fmt: skip
+            own = self._operands(node, {}, level=level + 1)
+            if is_function:
+                what = f"function {node.name}"
+            else:
+                what = "cond, one of its branches"
         total = _add(total, own)
         parts[at] = _ExplainedLine(level, f"{what}: {_words(*total)}")
         return total
 
     def _task(self, node: Task, inputs: Mapping[str, Any], level: int) -> tuple[_Range, str]:
-        """The calls of a task, those of its child nodes as often as it runs them, and those of nested input tasks."""
-        total, why = self._turns(node) if node.asks_model else (_NONE, node.repeats(inputs).why)
-        total = _add(total, self._operands(node, inputs, level))
+        """The calls of a task, those of its child nodes as often as it runs them, and those of
+        nested input tasks.
+        """
+        if node.asks_model:
+            total, why = self._turns(node)
+        else:
+            total, why = (_NONE, node.repeats(inputs).why)
+        total = _add(total, self._operands(node, inputs, level=level))
         for turn in node.turns if isinstance(node, Atomic) else ():
             if turn.node is not None:
                 most = None if isinstance(turn.most, Text) else turn.most
-                total = _add(total, _times(self._count(turn.node, {}, level), 0, most))
+                total = _add(total, _times(self._count(turn.node, {}, level=level), 0, most=most))
         for declared in node.inputs:
             if declared.task is not None and declared.name not in inputs:
-                total = _add(total, self._count(declared.task, {}, level))
+                total = _add(total, self._count(declared.task, {}, level=level))
         name = f"{node.type} {node.name or node.ref or ''}".rstrip()
         return total, f"{name}, {why}" if why else name
 
     def _turns(self, node: Task) -> tuple[_Range, str]:
-        queries, least, most = node.queries(), node.queries().least, node.queries().most
+        most = node.queries().most
+        least = node.queries().least
+        queries = node.queries()
         offers_only = isinstance(node, Atomic) and node.tools_from is not None
         if offers_only or not (node.tools or self._tools_granted):
             return (least, most), queries.why
-        stated = None if node.handler is None else node.handler.max_turns
+        if node.handler is None:
+            stated = None
+        else:
+            stated = node.handler.max_turns
         turns = self._max_turns if stated is None else stated
         if isinstance(turns, Text):
             return (least, None), "turns set by a variable"
         return (least, max(least, turns)), f"at most {turns} turn{'' if turns == 1 else 's'}"
 
     def _operands(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int) -> _Range:
-        """The calls of the children that a node runs: of each as often as it says, and of one of the alternatives."""
-        total, one_of = _NONE, list[_Range]()
-        is_certain, is_chosen = False, False
+        """The calls of the children that a node runs: of each as often as it says, and of one of
+        the alternatives.
+        """
+        total = _NONE
+        one_of = list[_Range]()
+        is_certain = False
+        is_chosen = False
         for each in operands(node, inputs):
             holds = None if each.guard is None else truth(each.guard)
             if each.one_of and (is_chosen or holds is False):
                 continue
-            found = _times(self._count(each.node, {}, level), each.repeats.least, each.repeats.most)
+            found = _times(
+                self._count(each.node, {}, level=level), each.repeats.least, most=each.repeats.most
+            )
             if not each.one_of:
                 total = _add(total, found)
                 continue
@@ -189,10 +222,13 @@ class CallCounter:
     def _called(self, name: str, level: int) -> _Range:
         known = self._ranges.get(name)
         if known is None:
-            why = "calls itself, so nothing bounds it" if name in self._templates else "is not loaded"
+            if name in self._templates:
+                why = "calls itself, so nothing bounds it"
+            else:
+                why = "is not loaded"
             self._parts.append(_ExplainedLine(level, f"{name} {why}"))
             return 0, None
-        self._parts.append(_ExplainedLine(level, "", name))
+        self._parts.append(_ExplainedLine(level, "", template=name))
         return known
 
     def _in_texts(self, node: TopLevel | Node, level: int) -> _Range:
@@ -206,7 +242,9 @@ class CallCounter:
 
 @dataclass(frozen=True, slots=True)
 class _Explanation:
-    """The lines of an explanation. The lines of a template are given once, and after that its first line."""
+    """The lines of an explanation. The lines of a template are given once, and after that its first
+    line.
+    """
 
     parts: Sequence[_ExplainedLine]
     parts_of: Mapping[str, Sequence[_ExplainedLine]]
@@ -233,13 +271,23 @@ _BLOCK = re.compile(r"\{%[-+]?\s*(for|macro|if)\b")
 
 
 def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:
-    """The templates that a text calls: name, whether the call is certain, and whether a loop may repeat it."""
+    """The templates that a text calls: name, whether the call is certain, and whether a loop may
+    repeat it.
+    """
     calls = calls_in(text)
     if isinstance(text, Expression):
         # `and`, `or` and `if` may skip a call.
         return [(call.name, False, False) for call in calls]
-    blocks = {match[1] for match in _BLOCK.finditer(text.value)} if calls else set[str]()
-    plain = not blocks and " if " not in text.value and " or " not in text.value and " and " not in text.value
+    if calls:
+        blocks = {match[1] for match in _BLOCK.finditer(text.value)}
+    else:
+        blocks = set[str]()
+    plain = (
+        not blocks
+        and " if " not in text.value
+        and " or " not in text.value
+        and " and " not in text.value
+    )
     return [(call.name, plain, bool(blocks & {"for", "macro"})) for call in calls]
 
 
@@ -250,7 +298,9 @@ def _add(a: _Range, b: _Range) -> _Range:
 def _any_of(ranges: Sequence[_Range]) -> _Range:
     """The range of one of several alternatives."""
     highs = [high for _, high in ranges]
-    return min((low for low, _ in ranges), default=0), None if None in highs else max(filter(None, highs), default=0)
+    return min((low for low, _ in ranges), default=0), None if None in highs else max(
+        filter(None, highs), default=0
+    )
 
 
 def _times(each: _Range, least: int, most: int | None) -> _Range:
@@ -268,4 +318,6 @@ def _words(low: int, high: int | None) -> str:
         return f"{low:,} or more calls"
     if high is None:
         return f"{low} or more calls, no upper bound"
-    return f"{low} call{'' if low == 1 else 's'}" if low == high else f"{low} to {high} calls"
+    if low == high:
+        return f"{low} call{'' if low == 1 else 's'}"
+    return f"{low} to {high} calls"

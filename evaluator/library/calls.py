@@ -16,32 +16,49 @@ from evaluator.nodes.walk import children, operands, tasks, texts
 
 
 def check_call(
-    node: Call, values: Sequence[Shape | str], templates: Mapping[str, TopLevel], broken: Collection[str] = ()
+    node: Call,
+    values: Sequence[Shape | str],
+    templates: Mapping[str, TopLevel],
+    broken: Collection[str] = (),
 ) -> Iterator[Diagnostic]:
-    """Findings about a `<call>`; `values` are its arguments' shapes, or their texts where literal."""
+    """Findings about a `<call>`; `values` are its arguments' shapes, or their texts where
+    literal.
+    """
     target = templates.get(node.template)
     if target is None:
-        yield _unknown(node.template, node.span, templates, broken)
+        yield _unknown(node.template, node.span, templates=templates, broken=broken)
         return
     positional = sum(1 for argument in node.args if argument.name is None)
-    keywords = [(argument.name, argument.span) for argument in node.args if argument.name is not None]
-    yield from _arity(target, node.template, positional, keywords, False, node.span)
+    keywords = [
+        (argument.name, argument.span) for argument in node.args if argument.name is not None
+    ]
+    yield from _arity(
+        target, node.template, positional=positional, keywords=keywords, star=False, span=node.span
+    )
     types = {name: declared for name, (declared, _) in _parameters(target).items()}
     by_position = iter(types)
     for argument, value in zip(node.args, values, strict=True):
-        name = next(by_position, "") if argument.name is None else argument.name
+        if argument.name is None:
+            name = next(by_position, "")
+        else:
+            name = argument.name
         declared = types.get(name, "")
         want = of_type(declared)
         if want is None:
             continue
         if isinstance(value, str):
             if not literal_fits(value, declared):
-                message = f"argument `{name}` of `{node.template}` must be {declared}, not the text {shortened(value)}"
-                yield Diagnostic("error", "argument-type", message, argument.value.span)
+                message = (
+                    f"argument `{name}` of `{node.template}` must be {declared}, not the "
+                    f"text {shortened(value)}"
+                )
+                yield Diagnostic(
+                    "error", "argument-type", message=message, span=argument.value.span
+                )
         elif mismatch(value, want):
             given = f"a value of type {value.kind}"
             message = f"argument `{name}` of `{node.template}` must be {declared}, and gets {given}"
-            yield Diagnostic("error", "argument-type", message, argument.value.span)
+            yield Diagnostic("error", "argument-type", message=message, span=argument.value.span)
 
 
 def check_call_in_text(
@@ -51,18 +68,30 @@ def check_call_in_text(
     span = text.locate(call.offset)
     target = templates.get(call.name)
     if target is None:
-        yield _unknown(call.name, span, templates, broken)
+        yield _unknown(call.name, span, templates=templates, broken=broken)
         return
     keywords = [(name, span) for name in call.keywords]
-    yield from _arity(target, call.name, call.positional, keywords, call.star, span)
+    yield from _arity(
+        target, call.name, positional=call.positional, keywords=keywords, star=call.star, span=span
+    )
 
 
-def _unknown(name: str, span: Span, templates: Mapping[str, TopLevel], broken: Collection[str]) -> Diagnostic:
+def _unknown(
+    name: str, span: Span, templates: Mapping[str, TopLevel], broken: Collection[str]
+) -> Diagnostic:
     if name in broken:
         message = f"call of `{name}`, which has errors"
-        return Diagnostic("error", "uses-broken-template", message, span, f"fix `{name}` first")
-    hint = did_you_mean(name, templates, "no template of that name is loaded")
-    return Diagnostic("error", "unknown-template", f"call of an unknown template `{name}`", span, hint)
+        return Diagnostic(
+            "error", "uses-broken-template", message=message, span=span, hint=f"fix `{name}` first"
+        )
+    hint = did_you_mean(name, templates, otherwise="no template of that name is loaded")
+    return Diagnostic(
+        "error",
+        "unknown-template",
+        message=f"call of an unknown template `{name}`",
+        span=span,
+        hint=hint,
+    )
 
 
 def _parameters(target: TopLevel) -> dict[str, tuple[str, bool]]:
@@ -73,26 +102,52 @@ def _parameters(target: TopLevel) -> dict[str, tuple[str, bool]]:
 
 
 def _arity(
-    target: TopLevel, name: str, positional: int, keywords: list[tuple[str, Span]], star: bool, span: Span
+    target: TopLevel,
+    name: str,
+    positional: int,
+    keywords: list[tuple[str, Span]],
+    star: bool,
+    span: Span,
 ) -> Iterator[Diagnostic]:
     parameters = _parameters(target)
-    word, names = "parameter" if isinstance(target, Function) else "input", list(parameters)
-    takes = f"it takes {', '.join(names)}" if names else "it takes nothing"
+    if isinstance(target, Function):
+        word = "parameter"
+    else:
+        word = "input"
+    names = list(parameters)
+    if names:
+        takes = f"it takes {', '.join(names)}"
+    else:
+        takes = "it takes nothing"
     if positional > len(names):
         message = f"`{name}` takes {len(names)} {word}(s), and {positional} are given"
-        yield Diagnostic("error", "wrong-arity", message, span, takes)
+        yield Diagnostic("error", "wrong-arity", message=message, span=span, hint=takes)
     given = set(names[:positional])
     for keyword, at in keywords:
         if keyword not in names:
             message = f"`{name}` has no {word} `{keyword}`"
-            yield Diagnostic("error", "wrong-arity", message, at, did_you_mean(keyword, names, takes))
+            yield Diagnostic(
+                "error",
+                "wrong-arity",
+                message=message,
+                span=at,
+                hint=did_you_mean(keyword, names, otherwise=takes),
+            )
         elif keyword in given:
-            yield Diagnostic("error", "wrong-arity", f"`{name}` is given `{keyword}` twice", at)
+            yield Diagnostic(
+                "error", "wrong-arity", message=f"`{name}` is given `{keyword}` twice", span=at
+            )
         given.add(keyword)
-    missing = [one for one, (_, is_required) in parameters.items() if is_required and one not in given]
+    missing = [
+        one for one, (_, is_required) in parameters.items() if is_required and one not in given
+    ]
     if missing and not star:
         yield Diagnostic(
-            "error", "wrong-arity", f"the call of `{name}` gives no value for {listed(missing)}", span, takes
+            "error",
+            "wrong-arity",
+            message=f"the call of `{name}` gives no value for {listed(missing)}",
+            span=span,
+            hint=takes,
         )
 
 
@@ -106,8 +161,9 @@ Graph = Mapping[str, Mapping[str, tuple[EdgeKind, Span]]]
 def calls_of(node: TopLevel | Node) -> dict[str, tuple[EdgeKind, Span]]:
     """The templates that `node` calls, each with the certainty that a run makes the call.
 
-    `always`: a `<call>` outside any cond; `text`: a call in a text, which `{% if %}` may skip; `sometimes`:
-    below a cond, or below an operator that may run a child not at all, as for the items of an empty list.
+    `always`: a `<call>` outside any cond; `text`: a call in a text, which `{% if %}` may skip;
+    `sometimes`: below a cond, or below an operator that may run a child not at all, as for the
+    items of an empty list.
     """
     found: dict[str, tuple[EdgeKind, Span]] = {}
 
@@ -136,14 +192,20 @@ def _may_skip(node: TopLevel | Node) -> bool:
 def text_calls(node: TopLevel | Node) -> Iterator[tuple[CallReference, Span]]:
     """The calls in the texts and expressions of `node` itself."""
     for text in texts(node):
-        source = text.source if isinstance(text, Expression) else text
+        if isinstance(text, Expression):
+            source = text.source
+        else:
+            source = text
         for call in calls_in(text):
             yield call, source.locate(call.offset)
 
 
 def calls_in(text: Text | Expression) -> tuple[CallReference, ...]:
     """The calls in a text or an expression; none where it cannot be read."""
-    source = text.source if isinstance(text, Expression) else text
+    if isinstance(text, Expression):
+        source = text.source
+    else:
+        source = text
     if "(" not in source.value:
         return ()
     try:
@@ -155,27 +217,45 @@ def calls_in(text: Text | Expression) -> tuple[CallReference, ...]:
 def endless_calls(graph: Graph) -> Iterator[tuple[str, Diagnostic]]:
     """Findings about recursive calls, by template.
 
-    A cycle is an error if each run makes all of its calls, so that no run can end. It is a warning if one of the calls
-    is in a text. It is not reported if one of the calls is below a cond.
+    A cycle is an error if each run makes all of its calls, so that no run can end. It is a warning
+    if one of the calls is in a text. It is not reported if one of the calls is below a cond.
     """
     endless = _cycles(graph, "always")
     for name, cycle in endless.items():
         message = f"the call never ends: {' → '.join(cycle)}"
         span = graph[name][cycle[1]][1]
-        yield name, Diagnostic("error", "endless-call", message, span, "put a <cond> around it")
+        yield (
+            name,
+            Diagnostic(
+                "error", "endless-call", message=message, span=span, hint="put a <cond> around it"
+            ),
+        )
     for name, cycle in _cycles(graph, "text").items():
         if name not in endless:
             message = f"the template calls itself: {' → '.join(cycle)}"
             hint = "make sure that an {% if %} or a <cond> ends it"
-            yield name, Diagnostic("warning", "call-cycle", message, graph[name][cycle[1]][1], hint)
+            yield (
+                name,
+                Diagnostic(
+                    "warning",
+                    "call-cycle",
+                    message=message,
+                    span=graph[name][cycle[1]][1],
+                    hint=hint,
+                ),
+            )
 
 
 def _cycles(graph: Graph, weakest: EdgeKind) -> dict[str, list[str]]:
-    """For each name that is on a cycle of calls at least as certain as `weakest` a shortest one, with its ends."""
-    return cycles({
-        name: [target for target, (kind, _) in targets.items() if _RANK[kind] <= _RANK[weakest]]
-        for name, targets in graph.items()
-    })  # fmt: skip
+    """For each name that is on a cycle of calls at least as certain as `weakest` a shortest one,
+    with its ends.
+    """
+    return cycles(
+        {
+            name: [target for target, (kind, _) in targets.items() if _RANK[kind] <= _RANK[weakest]]
+            for name, targets in graph.items()
+        }
+    )
 
 
 def roles_of(node: TopLevel | Node) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Checks a whole library for errors that the XSD cannot express.
 
-Per template: its structure, its variables, its calls. Across templates: calls that never end, and templates
-that call or `ref` one that cannot be used.
+Per template: its structure, its variables, its calls. Across templates: calls that never end, and
+templates that call or `ref` one that cannot be used.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ MAX_ERRORS = 200
 """The templates of a file are checked until more errors than this are found."""
 
 
-def check(templates: Mapping[str, TopLevel], *, known_tools: frozenset[str] | None = None) -> list[Diagnostic]:
+def check(
+    templates: Mapping[str, TopLevel], *, known_tools: frozenset[str] | None = None
+) -> list[Diagnostic]:
     """Findings about `templates`, whose `ref`s are resolved, in the order of their places.
 
-    With `known_tools` a tool that is neither one of them nor a template is an error. Where several templates
-    share a node, because one took it from the other by `ref`, each finding is given once.
+    With `known_tools` a tool that is neither one of them nor a template is an error. Where several
+    templates share a node, because one took it from the other by `ref`, each finding is given once.
     """
     checked = check_each(templates, known_tools=known_tools)
     return in_order(d for found in checked.values() for d in found.diagnostics)
@@ -50,8 +52,8 @@ def check_each(
 ) -> dict[str, Checked]:
     """The findings of `check` by template.
 
-    `broken` are names that exist and cannot be used. `reuse` has the findings of templates that have not
-    changed, and whose callees have not.
+    `broken` are names that exist and cannot be used. `reuse` has the findings of templates that
+    have not changed, and whose callees have not.
     """
     checked: dict[str, Checked] = {}
     errors: Counter[str | None] = Counter()
@@ -63,10 +65,14 @@ def check_each(
             continue
         file = node.span.file
         if errors[file] > MAX_ERRORS:
-            message = f"more than {MAX_ERRORS} errors in this file; its other templates are not checked"
-            checked[name] = Checked([Diagnostic("error", "too-many-errors", message, Span(file))])
+            message = (
+                f"more than {MAX_ERRORS} errors in this file; its other templates are not checked"
+            )
+            checked[name] = Checked(
+                [Diagnostic("error", "too-many-errors", message=message, span=Span(file))]
+            )
             continue
-        walk = ScopeWalk(templates, known_tools, broken)
+        walk = ScopeWalk(templates, known_tools, broken=broken)
         walk.top(node)
         checked[name] = Checked(walk.diagnostics, walk.called)
         errors[file] += sum(1 for one in walk.diagnostics if one.severity == "error")
@@ -78,7 +84,9 @@ def check_each(
     return checked
 
 
-def spread(checked: Mapping[str, Checked], refs: Mapping[str, Mapping[str, Span]], broken: set[str]) -> None:
+def spread(
+    checked: Mapping[str, Checked], refs: Mapping[str, Mapping[str, Span]], broken: set[str]
+) -> None:
     """Adds an error to each template that calls or `ref`s an unusable one, transitively.
 
     `broken` holds the names that cannot be used, and grows.
@@ -96,7 +104,13 @@ def spread(checked: Mapping[str, Checked], refs: Mapping[str, Mapping[str, Span]
             waiting.append(name)
             message = f"`{name}` uses `{bad}`, which has errors"
             checked[name].diagnostics.append(
-                Diagnostic("error", "uses-broken-template", message, span, f"fix `{bad}` first")
+                Diagnostic(
+                    "error",
+                    "uses-broken-template",
+                    message=message,
+                    span=span,
+                    hint=f"fix `{bad}` first",
+                )
             )
 
 

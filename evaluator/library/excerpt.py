@@ -29,7 +29,9 @@ def _blank(character: str) -> str:
         return "\t"
     if unicodedata.combining(character):
         return ""
-    return "  " if unicodedata.east_asian_width(character) in "WF" else " "
+    if unicodedata.east_asian_width(character) in "WF":
+        return "  "
+    return " "
 
 
 def format_with_line(diagnostic: Diagnostic, line: str | None) -> str:

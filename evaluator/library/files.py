@@ -1,8 +1,8 @@
 """Finds and reads template files without leaving their folder.
 
-The links in a library folder are not trusted: each file is opened below the folder's own descriptor and no link is
-followed, so a link that replaces a file in between cannot lead outside. Hard links are accepted, because package
-installers make them.
+The links in a library folder are not trusted: each file is opened below the folder's own descriptor
+and no link is followed, so a link that replaces a file in between cannot lead outside. Hard links
+are accepted, because package installers make them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 _MAX_DEPTH = 16
 
 Stamp = tuple[int, int, int]
-"""A file's modification time in ns, size and inode. A file with an equal stamp need not be read again."""
+"""A file's modification time in ns, size and inode. A file with an equal stamp need not be read
+again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """One folder or single file that was given to `load`. `shown` names its folder in diagnostics."""
+    """One folder or single file that was given to `load`. `shown` names its folder in
+    diagnostics.
+    """
 
     folder: str
     shown: str
@@ -40,7 +44,9 @@ class Root:
         try:
             real = Path(shown).resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as error:
-            raise UsageError(f"no template folder or file at {_printable(shown)!r}: {_reason(error)}") from error
+            raise UsageError(
+                f"no template folder or file at {_printable(shown)!r}: {_reason(error)}"
+            ) from error
         if real.is_dir():
             return cls(str(real), shown)
         if not real.is_file():
@@ -63,24 +69,34 @@ class TemplateFile:
 def scan(root: Root) -> tuple[list[TemplateFile], list[Diagnostic]]:
     """The template files below `root`, in the order of their paths, and what was refused.
 
-    Files and folders whose names begin with `.` or `_` are left out: partials for `<include>` go there.
-    A link to a file inside the folder is read as that file; one that leads outside is refused.
+    Files and folders whose names begin with `.` or `_` are left out: partials for `<include>` go
+    there. A link to a file inside the folder is read as that file; one that leads outside is
+    refused.
     """
     if root.only is not None:
         return [TemplateFile(root.only, root.name_of(root.only))], []
     found: list[TemplateFile] = []
     refused: list[Diagnostic] = []
-    _scan_folder(root, "", 0, found, refused)
+    _scan_folder(root, "", depth=0, found=found, refused=refused)
     return found, refused
 
 
-def _scan_folder(root: Root, below: str, depth: int, found: list[TemplateFile], refused: list[Diagnostic]) -> None:
+def _scan_folder(
+    root: Root, below: str, depth: int, found: list[TemplateFile], refused: list[Diagnostic]
+) -> None:
     try:
         with os.scandir(os.path.join(root.folder, below)) as listing:
             entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
         shown = root.name_of(below)
-        refused.append(Diagnostic("error", "unreadable", f"cannot list {shown}: {_reason(error)}", Span(shown)))
+        refused.append(
+            Diagnostic(
+                "error",
+                "unreadable",
+                message=f"cannot list {shown}: {_reason(error)}",
+                span=Span(shown),
+            )
+        )
         return
     for entry in entries:
         if entry.name.startswith((".", "_")):
@@ -88,56 +104,76 @@ def _scan_folder(root: Root, below: str, depth: int, found: list[TemplateFile], 
         relative = os.path.join(below, entry.name)
         if entry.is_dir(follow_symlinks=False):
             if depth < _MAX_DEPTH:
-                _scan_folder(root, relative, depth + 1, found, refused)
+                _scan_folder(root, relative, depth=depth + 1, found=found, refused=refused)
         elif entry.name.endswith(".xml"):
             shown = root.name_of(relative)
-            target = _link_target(root, relative) if entry.is_symlink() else relative
+            if entry.is_symlink():
+                target = _link_target(root, relative)
+            else:
+                target = relative
             if target is not None:
                 found.append(TemplateFile(target, shown))
             else:
                 message = f"{shown} is a link that leads out of its library folder, or to nothing"
-                refused.append(Diagnostic("error", "link-refused", message, Span(shown)))
+                refused.append(
+                    Diagnostic("error", "link-refused", message=message, span=Span(shown))
+                )
         elif entry.is_symlink() and entry.is_dir():
             shown = root.name_of(relative)
             message = f"{shown} is a link to a folder; links to folders are not followed"
-            refused.append(Diagnostic("warning", "link-refused", message, Span(shown)))
+            refused.append(Diagnostic("warning", "link-refused", message=message, span=Span(shown)))
 
 
 def _link_target(root: Root, relative: str) -> str | None:
-    """The path below the root that a link leads to; None where there is nothing, or it is outside."""
+    """The path below the root that a link leads to; None where there is nothing, or it is
+    outside.
+    """
     target = os.path.realpath(os.path.join(root.folder, relative))
-    return beneath(root.folder, target) if os.path.exists(target) else None
+    if os.path.exists(target):
+        return beneath(root.folder, target)
+    return None
 
 
 def beneath(folder: str, target: str) -> str | None:
-    """`target` relative to `folder` where it is below it, else None. Both are absolute paths without links."""
+    """`target` relative to `folder` where it is below it, else None. Both are absolute paths
+    without links.
+    """
     prefix = os.path.join(folder, "")
-    return target.removeprefix(prefix) if target.startswith(prefix) else None
+    if target.startswith(prefix):
+        return target.removeprefix(prefix)
+    return None
 
 
 def read_beneath(root: Root, relative: str, at: Span) -> tuple[bytes, Stamp]:
     """The bytes and the stamp of a regular file below `root`, no component of whose path is a link.
 
-    Raises: TemplateError at `at`, where the file is missing, a link, not a regular file or above MAX_FILE_BYTES.
+    Raises: TemplateError at `at`, where the file is missing, a link, not a regular file or above
+    MAX_FILE_BYTES.
     """
     shown = root.name_of(relative)
     try:
         folder = open_root(root.folder)
         try:
-            descriptor = open_beneath(folder, [part for part in relative.split(os.sep) if part], FILE)
+            descriptor = open_beneath(
+                folder, [part for part in relative.split(os.sep) if part], flags=FILE
+            )
         finally:
             os.close(folder)
         with open(descriptor, "rb") as file:
             info = os.fstat(descriptor)
             if not stat.S_ISREG(info.st_mode):
-                raise _refusal("unreadable", f"{shown} is not a regular file", at)
+                raise _refusal("unreadable", f"{shown} is not a regular file", at=at)
             data = file.read(min(info.st_size, MAX_FILE_BYTES) + 1)
             if len(data) > info.st_size:  # it grew
                 data += file.read(MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
-        raise _refusal("unreadable", f"cannot read {shown}: {_reason(error)}", at) from error
+        raise _refusal("unreadable", f"cannot read {shown}: {_reason(error)}", at=at) from error
     if len(data) > MAX_FILE_BYTES:
-        raise _refusal("too-large", f"{shown} has more than {MAX_FILE_BYTES:,} bytes, which is the limit", at)
+        raise _refusal(
+            "too-large",
+            f"{shown} has more than {MAX_FILE_BYTES:,} bytes, which is the limit",
+            at=at,
+        )
     return data, _stamp(info)
 
 
@@ -159,8 +195,10 @@ def _printable(path: str) -> str:
 
 
 def _refusal(code: str, message: str, at: Span) -> TemplateError:
-    return TemplateError([Diagnostic("error", code, message, at)])
+    return TemplateError([Diagnostic("error", code, message=message, span=at)])
 
 
 def _reason(error: BaseException) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error)

@@ -1,4 +1,6 @@
-"""Graphs of names, walked without recursion, so that a chain may have any length. Every function takes linear time."""
+"""Graphs of names, walked without recursion, so that a chain may have any length. Every function
+takes linear time.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ MAX_CYCLE = 50
 _Targets = TypeVar("_Targets", bound=Collection[str])
 
 
-def reachable(starts: Iterable[str], targets_of: Callable[[str], _Targets | None]) -> dict[str, _Targets]:
+def reachable(
+    starts: Iterable[str], targets_of: Callable[[str], _Targets | None]
+) -> dict[str, _Targets]:
     """The names that `starts` lead to, themselves included, each with its targets.
 
     A name for which `targets_of` returns None is left out.
@@ -27,16 +31,21 @@ def reachable(starts: Iterable[str], targets_of: Callable[[str], _Targets | None
 def components(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
     """The strongly connected components of a graph, each after those that it leads to.
 
-    A name that is on no cycle is a component of its own. Names without an entry in `graph` are left out.
+    A name that is on no cycle is a component of its own. Names without an entry in `graph` are left
+    out.
 
-    Source: Tarjan, "Depth-first search and linear graph algorithms", SIAM Journal on Computing 1(2), 1972.
+    Source: Tarjan, "Depth-first search and linear graph algorithms", SIAM Journal on Computing
+    1(2), 1972.
     """
     found: list[list[str]] = []
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
     pending: dict[str, None] = {}
     for start in graph:
-        way = [] if start in numbers else [(start, iter(graph[start]))]
+        if start in numbers:
+            way = []
+        else:
+            way = [(start, iter(graph[start]))]
         while way:
             name, targets = way[-1]
             if name not in numbers:
@@ -73,11 +82,13 @@ def cycles(graph: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
             if len(component) > MAX_CYCLE:
                 found[name] = [name, inside[0], "…", name]
             elif inside:
-                found[name] = _shortest_cycle(graph, name, members)
+                found[name] = _shortest_cycle(graph, name, members=members)
     return {name: found[name] for name in graph if name in found}
 
 
-def _shortest_cycle(graph: Mapping[str, Collection[str]], start: str, members: Collection[str]) -> list[str]:
+def _shortest_cycle(
+    graph: Mapping[str, Collection[str]], start: str, members: Collection[str]
+) -> list[str]:
     """A shortest path from `start` back to it inside `members`, which has one."""
     before: dict[str, str] = {}
     waiting = [start]

@@ -1,9 +1,10 @@
 """The index behind `LexicalRanker`: which templates hold a term, with precomputed weights.
 
-A template is scored by BM25F over its fields, as a share of the most that it could reach for the request. Terms are
-stems, written forms, bigrams, kinds of values and subtypes. A template that does not hold a word gains a part of its
-weight for a related word. A word that no template has counts as the word that is one typing error away. Words without
-content are compared in examples only, for the templates that other words found.
+A template is scored by BM25F over its fields, as a share of the most that it could reach for the
+request. Terms are stems, written forms, bigrams, kinds of values and subtypes. A template that does
+not hold a word gains a part of its weight for a related word. A word that no template has counts as
+the word that is one typing error away. Words without content are compared in examples only, for the
+templates that other words found.
 """
 
 from __future__ import annotations
@@ -28,9 +29,16 @@ from evaluator.nodes import Task
 _WEIGHTS = (3.0, 1.5, 2.0, 2.0, 0.8, 0.8, 1.0)
 _DISCOUNT = (0.2, 0.0, 0.6, 0.4, 0.8, 0.5, 0.8)
 _K1 = 1.5
-# How much counts, relative to one word: a bigram, a word of the same form, a related word, a misspelt word, the best
-# part of a request, equal names of inputs, and an unknown word in a question of general knowledge.
-_BIGRAM, _FORM, _RELATED, _MISSPELT, _PART, _INPUTS, _ASKED = 0.3, 0.2, 0.32, 0.85, 0.3, 1.0, 0.8
+# How much counts, relative to one word: a bigram, a word of the same form, a related word, a
+# misspelt word, the best part of a request, equal names of inputs, and an unknown word in a
+# question of general knowledge.
+_BIGRAM = 0.3
+_FORM = 0.2
+_RELATED = 0.32
+_MISSPELT = 0.85
+_PART = 0.3
+_INPUTS = 1.0
+_ASKED = 0.8
 # How much an unknown word counts as missing, relative to the rarest one.
 _UNKNOWN = 1.5
 # In a request that is probably in another language: words that look alike there are accidents.
@@ -39,25 +47,33 @@ _FOREIGN = 0.5
 _MEANING = 0.4
 # A few examples say little about the words of requests: with so many, each counts half.
 _FEW_EXAMPLES = 10
-# In a smaller library rarity says nothing about a word: it counts as one of this size, except where the meaning counts
-# too; but no smaller one than that took part in fitting the coefficients of the scores.
-_SMALL_LIBRARY, _SMALLEST_WITH_MEANING = 100, 30
+# In a smaller library rarity says nothing about a word: it counts as one of this size, except where
+# the meaning counts too; but no smaller one than that took part in fitting the coefficients of the
+# scores.
+_SMALL_LIBRARY = 100
+_SMALLEST_WITH_MEANING = 30
 # Added to the most that a template could reach, in rare words: one weak word is little evidence.
 _PRIOR = 1.5
 # So many templates are compared in detail.
 _CANDIDATES = 40
 # Longer postings are worth a look at whether they can be skipped.
 _LOOKED_UP = 80
-# Where the postings of a request are longer in sum, the rarest words choose templates until there are `_ENOUGH`; the
-# others only reorder the best `_KEPT` of these. Related words that more templates hold only reorder as well.
-_POSTINGS, _ENOUGH, _KEPT, _COMMON = 1200, 400, 160, 200
+# Where the postings of a request are longer in sum, the rarest words choose templates until there
+# are `_ENOUGH`; the others only reorder the best `_KEPT` of these. Related words that more
+# templates hold only reorder as well.
+_POSTINGS = 1200
+_ENOUGH = 400
+_KEPT = 160
+_COMMON = 200
 # So many words of requests are remembered.
 _MAX_SEEN = 20_000
 _FIRST = itemgetter(0)
 
 
 class Meaning(NamedTuple):
-    """How near a request is to templates in meaning (their cosines, by number), and the nearest templates."""
+    """How near a request is to templates in meaning (their cosines, by number), and the nearest
+    templates.
+    """
 
     cosines: Callable[[Sequence[int]], Sequence[float]]
     nearest: Sequence[int]
@@ -81,12 +97,16 @@ class Index:
         self._has_examples = any(node.examples for node in nodes)
         self._asked = frozenset(d for d, node in enumerate(nodes) if answers_questions(node))
         seen: set[str] = set()
-        counted = [count_terms(node, name, seen) for node, name in zip(nodes, names, strict=True)]
-        averages = [sum(column) / self._size or 1.0 for column in zip(*(n for _, n in counted), strict=True)]
+        counted = [
+            count_terms(node, name, seen=seen) for node, name in zip(nodes, names, strict=True)
+        ]
+        averages = [
+            sum(column) / self._size or 1.0 for column in zip(*(n for _, n in counted), strict=True)
+        ]
         self._postings: dict[str, Postings] = {}
         for document, (counts, lengths) in enumerate(counted):
             relative = [n / average for n, average in zip(lengths, averages, strict=True)]
-            self._add(document, counts, relative, len(nodes[document].examples))
+            self._add(document, counts, relative=relative, examples=len(nodes[document].examples))
         for postings in self._postings.values():
             postings.idf = self._idf(len(postings.impacts))
             postings.top = max(postings.impacts.values())
@@ -95,7 +115,11 @@ class Index:
         self._seen: dict[str, _Known] = {}
 
     def _add(
-        self, document: int, counts: Mapping[str, Mapping[int, float]], relative: Sequence[float], examples: int
+        self,
+        document: int,
+        counts: Mapping[str, Mapping[int, float]],
+        relative: Sequence[float],
+        examples: int,
     ) -> None:
         factors = [
             weight / (1 - discount + discount * length)
@@ -103,12 +127,15 @@ class Index:
         ]
         factors[-1] *= examples / (examples + _FEW_EXAMPLES)
         for term, by_field in counts.items():
-            total, best, best_field = 0.0, 0.0, 0
+            total = 0.0
+            best = 0.0
+            best_field = 0
             for index, count in by_field.items():
                 part = factors[index] * count
                 total += part
                 if part > best:
-                    best, best_field = part, index
+                    best = part
+                    best_field = index
             postings = self._postings.setdefault(term, Postings())
             postings.impacts[document] = total / (total + _K1)
             postings.fields[document] = best_field
@@ -123,37 +150,65 @@ class Index:
         count = max(limit, 2)
         names = reading.inputs or frozenset[str]()
         # Where more than the words counts, more templates can be among the best.
-        depth = _CANDIDATES if names or meaning is not None else count
+        if names or meaning is not None:
+            depth = _CANDIDATES
+        else:
+            depth = count
         scores = query.scores(depth)
         is_general = reading.is_general_question
         asked = self._asked if is_general else frozenset[int]()
         for document in asked:
-            score = scores[document] if document in scores else query.score(document)
+            if document in scores:
+                score = scores[document]
+            else:
+                score = query.score(document)
             scores[document] = score + _ASKED * query.unknown
         equal = self._equal_inputs(names) if names else {}
         # A coverage is at most about 1: this is what it is divided by.
         most = (query.mass + _PRIOR * self._rare) / (1.0 if meaning is None else 1 - _MEANING)
-        best = self._best(query, scores, equal, meaning, most, count)
+        best = self._best(query, scores, equal=equal, meaning=meaning, most=most, count=count)
         # The longer a text, the more it shares with any template by accident.
         evident = most * min(1.0, LONG / max(1, sum(map(len, reading.parts))))
-        alike = _FOREIGN if reading.is_bare and 2 * query.unknown >= query.mass else 1.0
-        smallest = _SMALL_LIBRARY if meaning is None else _SMALLEST_WITH_MEANING
-        size, words = math.log(max(self._size, smallest)), math.log1p(min(LONG, query.words))
-        near = {} if meaning is None else meaning.parts([-negative for _, negative in best])
+        if reading.is_bare and 2 * query.unknown >= query.mass:
+            alike = _FOREIGN
+        else:
+            alike = 1.0
+        if meaning is None:
+            smallest = _SMALL_LIBRARY
+        else:
+            smallest = _SMALLEST_WITH_MEANING
+        size = math.log(max(self._size, smallest))
+        words = math.log1p(min(LONG, query.words))
+        if meaning is None:
+            near = {}
+        else:
+            near = meaning.parts([-negative for _, negative in best])
         hits: list[Hit] = []
         for place, (coverage, negative) in enumerate(best[:limit]):
-            other = best[1 if place == 0 else 0][0] if len(best) > 1 else 0.0
+            if len(best) > 1:
+                other = best[1 if place == 0 else 0][0]
+            else:
+                other = 0.0
             takes = -negative in self._asked
             evidence = Evidence(
                 math.log1p(coverage * evident * alike),
                 math.log1p(max(0.0, 1 - coverage) * evident),
-                coverage - other,
-                size,
-                words,
-                float(is_general and not takes),
-                float(reading.is_question and not is_general and not takes),
+                margin=coverage - other,
+                size=size,
+                words=words,
+                question=float(is_general and not takes),
+                asks=float(reading.is_question and not is_general and not takes),
             )
-            hits.append(Hit(-negative, coverage, evidence, query.all_terms, most, near.get(-negative, 0.0)))
+            hits.append(
+                Hit(
+                    -negative,
+                    coverage,
+                    evidence=evidence,
+                    terms=query.all_terms,
+                    most=most,
+                    near=near.get(-negative, 0.0),
+                )
+            )
         return hits
 
     def _best(
@@ -174,11 +229,21 @@ class Index:
         by_score = query.candidates(scores, count if is_sorted else _CANDIDATES)
         if not is_sorted:
             by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
-            by_score = list(dict.fromkeys((*by_inputs, *by_score, *(() if meaning is None else meaning.nearest))))
+            by_score = list(
+                dict.fromkeys(
+                    (*by_inputs, *by_score, *(() if meaning is None else meaning.nearest))
+                )
+            )
         near = {} if meaning is None else meaning.parts(by_score)
-        inputs = _INPUTS if meaning is None else _INPUTS * (1 - _MEANING)
+        if meaning is None:
+            inputs = _INPUTS
+        else:
+            inputs = _INPUTS * (1 - _MEANING)
         for document in by_score:
-            score = scores[document] if document in scores else query.score(document)
+            if document in scores:
+                score = scores[document]
+            else:
+                score = query.score(document)
             more = inputs * equal.get(document, 0.0) + near.get(document, 0.0)
             if len(best) == count and query.bound(score) / most + more < best[0][0]:
                 if is_sorted:
@@ -194,7 +259,9 @@ class Index:
         return sorted(best, reverse=True)
 
     def _equal_inputs(self, names: frozenset[str]) -> dict[int, float]:
-        """Compares the names of a node's inputs: for each template that has one, the weight shared of all."""
+        """Compares the names of a node's inputs: for each template that has one, the weight shared
+        of all.
+        """
 
         def weight(some: frozenset[str]) -> float:
             return sum(self._idf(len(self._with_input.get(name, ()))) for name in sorted(some))
@@ -216,22 +283,29 @@ class Index:
         is_unknown = held is None
         if held is None:
             meant = self._similar.find(word.shown)
-            held = NOWHERE if meant is None else self._postings.get(stem(meant), NOWHERE)
+            if meant is None:
+                held = NOWHERE
+            else:
+                held = self._postings.get(stem(meant), NOWHERE)
         mass = word.weight * (_UNKNOWN * self._rare if is_unknown else held.idf)
         gain = word.weight * (_MISSPELT if is_unknown else 1.0) * held.idf
         more: list[tuple[str, RequestTerm, bool]] = []
         shown = f"~{word.shown}"
         if (form := self._postings.get(word.form)) is not None:
             weight = _FORM * word.weight * form.idf
-            more.append((word.form, RequestTerm(shown, weight, weight, form), True))
+            more.append((word.form, RequestTerm(shown, weight, gain=weight, held=form), True))
         related = self._related(word.stem, held)
         if related.impacts:
-            term = RequestTerm(shown, 0.0, _RELATED * mass, related)
+            term = RequestTerm(shown, 0.0, gain=_RELATED * mass, held=related)
             more.append((shown, term, len(related.impacts) > _COMMON))
-        return _Known(RequestTerm(word.shown, mass, gain, held), tuple(more), is_unknown)
+        return _Known(
+            RequestTerm(word.shown, mass, gain=gain, held=held), tuple(more), is_unknown=is_unknown
+        )
 
     def _related(self, stemmed: str, held: Postings) -> Postings:
-        """The templates that hold a word related to the one with this stem, and are not in `held`."""
+        """The templates that hold a word related to the one with this stem, and are not in
+        `held`.
+        """
         found = Postings()
         for each in related_stems(stemmed):
             postings = self._postings.get(each)
@@ -247,17 +321,28 @@ class Index:
     def known(self, term: str, shown: str, weight: float) -> RequestTerm | None:
         """A term that adds to the score of templates that hold it; None if there is none."""
         postings = self._postings.get(term)
-        return None if postings is None else RequestTerm(shown, 0.0, weight * postings.idf, postings)
+        if postings is None:
+            return None
+        return RequestTerm(shown, 0.0, gain=weight * postings.idf, held=postings)
 
     def kinds(self, reading: Reading) -> dict[str, RequestTerm]:
         """The terms of the kinds of values that a request holds."""
         if not self._with_input:
             return {}
-        found = {kind_term(kind): f"~{'an' if kind[0] in 'aeiou' else 'a'} {kind}" for kind in reading.kinds}
-        return {key: term for key, shown in found.items() if (term := self.known(key, shown, 1.0)) is not None}
+        found = {
+            kind_term(kind): f"~{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+            for kind in reading.kinds
+        }
+        return {
+            key: term
+            for key, shown in found.items()
+            if (term := self.known(key, shown, weight=1.0)) is not None
+        }
 
     def without_content(self, reading: Reading) -> list[RequestTerm]:
-        """The terms without content that examples hold; one that many hold says little, in a small library too."""
+        """The terms without content that examples hold; one that many hold says little, in a small
+        library too.
+        """
         if not self._has_examples:
             return []
         found: list[RequestTerm] = []
@@ -266,12 +351,18 @@ class Index:
             if postings is not None:
                 held = len(postings.impacts)
                 idf = math.log(1 + (self._size - held + 0.5) / (held + 0.5))
-                found.append(RequestTerm(term, 0.0, (_BIGRAM if " " in term else 1.0) * idf, postings))
+                found.append(
+                    RequestTerm(
+                        term, 0.0, gain=(_BIGRAM if " " in term else 1.0) * idf, held=postings
+                    )
+                )
         return found
 
 
 class _Known(NamedTuple):
-    """A word as a term, and its written form and related words, each with a key and whether it only reorders."""
+    """A word as a term, and its written form and related words, each with a key and whether it only
+    reorders.
+    """
 
     term: RequestTerm
     more: tuple[tuple[str, RequestTerm, bool], ...]
@@ -291,7 +382,10 @@ class _Query:
         for part in reading.parts:
             self._parts.append(self._look_up(part, index))
         for word in reading.extra:
-            if word.stem not in self._terms and (term := index.known(word.stem, word.shown, word.weight)) is not None:
+            if (
+                word.stem not in self._terms
+                and (term := index.known(word.stem, word.shown, word.weight)) is not None
+            ):
                 self._terms[word.stem] = term
         self._without_content = index.without_content(reading)
         if self._terms:
@@ -302,14 +396,19 @@ class _Query:
             self._without_content = []
             self.mass += sum([term.gain for term in self._terms.values()])
         self._details = impacts_of(self._without_content)
-        self._most_without_content = sum([term.gain * term.held.top for term in self._without_content])
+        self._most_without_content = sum(
+            [term.gain * term.held.top for term in self._without_content]
+        )
         # The most that the parts can add, as a factor.
         self._part = 1 + _PART if len(self._parts) > 1 else 1.0
         self.all_terms = [*self._terms.values(), *self._more.values(), *self._without_content]
 
-    def _look_up(self, part: Sequence[Word], index: Index) -> list[tuple[float, Mapping[int, float]]]:
+    def _look_up(
+        self, part: Sequence[Word], index: Index
+    ) -> list[tuple[float, Mapping[int, float]]]:
         found: dict[str, RequestTerm] = {}
-        terms, more = self._terms, self._more
+        terms = self._terms
+        more = self._more
         before = ""
         for word in part:
             key = word.stem
@@ -337,29 +436,42 @@ class _Query:
         return impacts_of(found.values())
 
     def scores(self, depth: int) -> dict[int, float]:
-        """The weight of the terms in each template that holds one; at least in all that can be among the best `depth`.
+        """The weight of the terms in each template that holds one; at least in all that can be
+        among the best `depth`.
 
-        Rare terms come first. Once what is left cannot make another template one of the best, or enough are found, the
-        long postings of common terms are only looked up.
+        Rare terms come first. Once what is left cannot make another template one of the best, or
+        enough are found, the long postings of common terms are only looked up.
         """
         scores: dict[int, float] = {}
-        terms = sorted([(len(held.impacts), gain, held) for _, _, gain, held in self._terms.values()], key=_FIRST)
-        left = sum([gain * held.top for _, _, gain, held in (*self._terms.values(), *self._more.values())])
+        terms = sorted(
+            [(len(held.impacts), gain, held) for _, _, gain, held in self._terms.values()],
+            key=_FIRST,
+        )
+        left = sum(
+            [gain * held.top for _, _, gain, held in (*self._terms.values(), *self._more.values())]
+        )
         unread = sum([length for length, _, _ in terms])
         is_complete = False
         for length, gain, held in terms:
             if not is_complete and length > _LOOKED_UP < len(scores):
                 most = left * self._part + self._most_without_content
-                if max(scores.values()) >= most and (lowest := nlargest(depth, scores.values())[-1]) >= most:
+                if (
+                    max(scores.values()) >= most
+                    and (lowest := nlargest(depth, scores.values())[-1]) >= most
+                ):
                     is_complete = True
                     enough = (lowest - self._most_without_content) / self._part - left
-                    scores = {document: score for document, score in scores.items() if score >= enough}
+                    scores = {
+                        document: score for document, score in scores.items() if score >= enough
+                    }
                 elif unread > _POSTINGS and len(scores) >= _ENOUGH:
                     is_complete = True
                     lowest = nlargest(_KEPT, scores.values())[-1]
-                    scores = {document: score for document, score in scores.items() if score >= lowest}
+                    scores = {
+                        document: score for document, score in scores.items() if score >= lowest
+                    }
             if is_complete:
-                add_to(scores, gain, held.impacts)
+                add_to(scores, gain, impacts=held.impacts)
             elif scores:
                 for document, impact in held.impacts.items():
                     scores[document] = scores.get(document, 0.0) + gain * impact
@@ -368,7 +480,7 @@ class _Query:
             left -= gain * held.top
             unread -= length
         for _, _, gain, held in self._more.values():
-            add_to(scores, gain, held.impacts)
+            add_to(scores, gain, impacts=held.impacts)
         if len(scores) < _CANDIDATES:
             for term in self._without_content:
                 for document in term.held.impacts:
@@ -376,10 +488,14 @@ class _Query:
         return scores
 
     def candidates(self, scores: Mapping[int, float], depth: int) -> list[int]:
-        """Those that can be among the best `depth`, by their scores, equal ones by their numbers."""
+        """Those that can be among the best `depth`, by their scores, equal ones by their
+        numbers.
+        """
         lowest = 0.0
         if len(scores) > depth:
-            lowest = (nlargest(depth, scores.values())[-1] - self._most_without_content) / self._part
+            lowest = (
+                nlargest(depth, scores.values())[-1] - self._most_without_content
+            ) / self._part
         found = [(-score, document) for document, score in scores.items() if score >= lowest]
         found.sort()
         return [document for _, document in found[:_CANDIDATES]]
@@ -394,9 +510,14 @@ class _Query:
         return score * self._part + self._most_without_content
 
     def details(self, document: int) -> float:
-        """What is compared only for candidates: the best part of several, and words without content."""
+        """What is compared only for candidates: the best part of several, and words without
+        content.
+        """
         more = sum([gain * held[document] for gain, held in self._details if document in held])
         if len(self._parts) > 1:
-            parts = [sum([gain * held[document] for gain, held in part if document in held]) for part in self._parts]
+            parts = [
+                sum([gain * held[document] for gain, held in part if document in held])
+                for part in self._parts
+            ]
             more += _PART * max(parts)
         return more

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from evaluator.library.request_terms import QUESTION_WORDS, bigram, content_word, subtype_term, without_content
+from evaluator.library.request_terms import (
+    QUESTION_WORDS,
+    bigram,
+    content_word,
+    subtype_term,
+    without_content,
+)
 from evaluator.library.value_kinds import kind_term, kinds_taken
 from evaluator.library.words import words
 from evaluator.nodes import Task
@@ -41,8 +47,11 @@ def texts(node: Task, name: str) -> Iterator[tuple[str, str]]:
         yield "examples", example.output[:_INDEXED_CHARS]
 
 
-def count_terms(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[int, float]], list[int]]:
-    """Counts the terms of a template by field. Returns them and the length of each field; adds its words to `seen`.
+def count_terms(
+    node: Task, name: str, seen: set[str]
+) -> tuple[dict[str, dict[int, float]], list[int]]:
+    """Counts the terms of a template by field. Returns them and the length of each field; adds its
+    words to `seen`.
 
     Terms without content are terms of examples only.
     """
@@ -79,7 +88,9 @@ def count_terms(node: Task, name: str, seen: set[str]) -> tuple[dict[str, dict[i
 
 
 def answers_questions(node: Task) -> bool:
-    """Whether a question word is among the phrases of a task's criteria: then it takes questions about anything."""
+    """Whether a question word is among the phrases of a task's criteria: then it takes questions
+    about anything.
+    """
     return node.criteria is not None and any(
         phrase.strip().lower() in QUESTION_WORDS for phrase in node.criteria.value.split(",")
     )

@@ -1,8 +1,8 @@
 """The template library: folders of XML files as templates by name.
 
-Folders are searched in the order given, the shipped templates last. A name in an earlier folder hides the same name in
-a later one, also where the earlier template has errors, so that a mistake never silently runs something else.
-An invalid template never stops the others.
+Folders are searched in the order given, the shipped templates last. A name in an earlier folder
+hides the same name in a later one, also where the earlier template has errors, so that a mistake
+never silently runs something else. An invalid template never stops the others.
 """
 
 from __future__ import annotations
@@ -49,12 +49,15 @@ class Template:
     diagnostics: tuple[Diagnostic, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Template {self.name!r}, {getattr(self.node, 'type', 'function')}, in {self.file!r}>"
+        return (
+            f"<Template {self.name!r}, {getattr(self.node, 'type', 'function')}, in {self.file!r}>"
+        )
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the template as it is evaluated: with its partials and the parts that it takes from others, and
-        without comments, positions and the rest of its file."""
+        """The hash of the template as it is evaluated: with its partials and the parts that it
+        takes from others, and without comments, positions and the rest of its file.
+        """
         return sha256(to_xml(self.node).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -62,8 +65,9 @@ class Template:
 class _Content:
     """The content of a library. A change replaces it as a whole.
 
-    `entries` are the files read, in groups that are searched in order: the added texts, then one group for each root.
-    `refused` are the findings about files that were not read; `calls` and the rankers are made at first use.
+    `entries` are the files read, in groups that are searched in order: the added texts, then one
+    group for each root. `refused` are the findings about files that were not read; `calls` and the
+    rankers are made at first use.
     """
 
     entries: tuple[tuple[LoadedFile, ...], ...] = ((),)
@@ -78,7 +82,9 @@ class _Content:
 
 
 class TemplateLibrary:
-    """Templates by name. Safe to read from several threads: `reload` and `add` replace the content as a whole."""
+    """Templates by name. Safe to read from several threads: `reload` and `add` replace the content
+    as a whole.
+    """
 
     def __init__(self, *, ranker: MakeRanker | None = None) -> None:
         """An empty library; `load` makes one from folders."""
@@ -97,8 +103,9 @@ class TemplateLibrary:
     ) -> TemplateLibrary:
         """The templates of `folders` (or single files), and after them the shipped ones.
 
-        Without folders, `templates/` in the current directory is loaded, if it exists. The errors of single templates
-        are in `diagnostics`. `on_progress` receives the number of files that were read, after each.
+        Without folders, `templates/` in the current directory is loaded, if it exists. The errors
+        of single templates are in `diagnostics`. `on_progress` receives the number of files that
+        were read, after each.
         Raises: UsageError, where a folder or file is missing.
         """
         library = cls(ranker=ranker)
@@ -129,7 +136,11 @@ class TemplateLibrary:
     @property
     def functions(self) -> Mapping[str, Function]:
         """The function templates by name."""
-        return {name: t.node for name, t in self._state.templates.items() if isinstance(t.node, Function)}
+        return {
+            name: t.node
+            for name, t in self._state.templates.items()
+            if isinstance(t.node, Function)
+        }
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
@@ -147,7 +158,8 @@ class TemplateLibrary:
     def get(self, name: str) -> Template:
         """The template with this name.
 
-        Raises: UsageError, with similar names, if there is none; TemplateError, if it was found and has errors.
+        Raises: UsageError, with similar names, if there is none; TemplateError, if it was found and
+        has errors.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"name is {type_of(name)}, expected the name of a template")
@@ -157,18 +169,29 @@ class TemplateLibrary:
             return template
         if name in state.broken:
             # The first file that claims the name and has no usable template of that name.
-            claims = (one.diagnostics for one in chain.from_iterable(state.entries) if name in one.names)
-            found = state.checked[name].diagnostics if name in state.checked else next(claims, ())
+            claims = (
+                one.diagnostics for one in chain.from_iterable(state.entries) if name in one.names
+            )
+            if name in state.checked:
+                found = state.checked[name].diagnostics
+            else:
+                found = next(claims, ())
             raise TemplateError(_errors(found))
-        hint = did_you_mean(name, state.templates, f"{len(state.templates)} templates are loaded")
+        hint = did_you_mean(
+            name, state.templates, otherwise=f"{len(state.templates)} templates are loaded"
+        )
         raise UsageError(f"there is no template {shortened(name)}; {hint}")
 
     def called_by(self, name: str) -> Mapping[str, str]:
-        """The templates that a run of `name` may call, directly or through others: name → their `sha256`."""
+        """The templates that a run of `name` may call, directly or through others: name → their
+        `sha256`.
+        """
         state = self._state
         if name not in state.calls:
             known = state.templates
-            found = reachable([name], lambda one: calls_of(known[one].node) if one in known else None)
+            found = reachable(
+                [name], lambda one: calls_of(known[one].node) if one in known else None
+            )
             state.calls[name] = {other: known[other].sha256 for other in found if other != name}
         return state.calls[name]
 
@@ -189,16 +212,19 @@ class TemplateLibrary:
     def __repr__(self) -> str:
         return f"TemplateLibrary({len(self)} templates, {len(self.errors)} errors)"
 
-    def match(self, request: str | Node, limit: int = 5, *, without: Collection[str] = ()) -> list[Match]:
+    def match(
+        self, request: str | Node, limit: int = 5, *, without: Collection[str] = ()
+    ) -> list[Match]:
         """At most `limit` atomic templates that fit a text or an atomic node, best first.
 
-        `without`: names of templates that are left out. The scores are those of a library without them; the index is
-        built for this call.
+        `without`: names of templates that are left out. The scores are those of a library without
+        them; the index is built for this call.
 
         >>> TemplateLibrary.load().match("is this review positive or negative?")[0].template.name
         'sentiment'
 
-        Raises: UsageError, for a request without any text, a node of another type, or a limit below 1.
+        Raises: UsageError, for a request without any text, a node of another type, or a limit below
+        1.
         """
         if not isinstance(limit, int) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"limit is {limit!r}; it must be at least 1")
@@ -208,16 +234,21 @@ class TemplateLibrary:
         elif not isinstance(request, Task):
             if not isinstance(request, Call | Cond):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise UsageError(f"request is {type_of(request)}, expected text or a node")
-            raise UsageError(f"a {type(request).__name__.lower()} cannot be matched: it names its templates itself")
+            raise UsageError(
+                f"a {type(request).__name__.lower()} cannot be matched: it names its templates "
+                "itself"
+            )
         elif not isinstance(request, Atomic):
             raise UsageError(
-                f"a task of type {request.type} cannot be matched: only atomic templates take part. "
+                f"a task of type {request.type} cannot be matched: only atomic templates take "
+                "part. "
                 "Evaluate it itself, or match an atomic task"
             )
         return self._ranker(without).rank(request, limit)
 
     def nearest_composite(self, request: str) -> Match | None:
-        """The composite template that fits a request in words, though composites are never chosen; None if none does.
+        """The composite template that fits a request in words, though composites are never chosen;
+        None if none does.
 
         For messages: somebody may have expected it.
         """
@@ -227,7 +258,9 @@ class TemplateLibrary:
         if state.composites is None:
             state.composites = LexicalRanker(state.templates.values(), composites=True)
         found = state.composites.rank(request, 1)
-        return found[0] if found and found[0].score >= LOW_SCORE else None
+        if found and found[0].score >= LOW_SCORE:
+            return found[0]
+        return None
 
     def _ranker(self, without: Collection[str]) -> Ranker:
         state = self._state
@@ -238,14 +271,22 @@ class TemplateLibrary:
             from evaluator.library.vectors import make_ranker
 
             make = make_ranker
-        made = make([t for t in state.templates.values() if isinstance(t.node, Atomic) and t.name not in without])
+        made = make(
+            [
+                t
+                for t in state.templates.values()
+                if isinstance(t.node, Atomic) and t.name not in without
+            ]
+        )
         if not without:
             state.ranker = made
         return made
 
     def whole(self, node: Task) -> Task:
         """`node`, which need not be registered, with its `ref`s resolved. Raises: TemplateError."""
-        resolver = RefResolver({n: t.node for n, t in self._state.templates.items()}, self._state.broken)
+        resolver = RefResolver(
+            {n: t.node for n, t in self._state.templates.items()}, self._state.broken
+        )
         resolved, found = resolver.resolve_unregistered(node)
         if found:
             raise TemplateError(found)
@@ -256,7 +297,9 @@ class TemplateLibrary:
         for entry in chain.from_iterable(self._state.entries):
             if (text := entry.texts.get(span.file or "")) is not None:
                 lines = text.split("\n")
-                return lines[span.line - 1] if 0 < span.line <= len(lines) else None
+                if 0 < span.line <= len(lines):
+                    return lines[span.line - 1]
+                return None
         return None
 
     def format_diagnostic(self, diagnostic: Diagnostic) -> str:
@@ -276,7 +319,10 @@ class TemplateLibrary:
         read = count(1)
         with self._lock, limited_hints(_MAX_COMPARISONS):
             before = self._state
-            known = {(entry.root, entry.relative): entry for entry in chain.from_iterable(before.entries[1:])}
+            known = {
+                (entry.root, entry.relative): entry
+                for entry in chain.from_iterable(before.entries[1:])
+            }
             groups = [before.entries[0]]
             refused: list[Diagnostic] = []
             for root in self._roots:
@@ -286,7 +332,10 @@ class TemplateLibrary:
                 for file in found:
                     if file.relative not in entries:
                         old = known.get((root, file.relative))
-                        entries[file.relative] = old if old and old.is_current() else read_entry(root, file)
+                        if old and old.is_current():
+                            entries[file.relative] = old
+                        else:
+                            entries[file.relative] = read_entry(root, file)
                     if on_progress is not None:
                         on_progress(next(read))
                 groups.append(tuple(entries.values()))
@@ -294,22 +343,29 @@ class TemplateLibrary:
         return _changed(before, after)
 
     def add(self, xml_text: str, file: str | None = None) -> tuple[str, ...]:
-        """Adds the templates of a text, ahead of all folders; an added name replaces the one added before.
+        """Adds the templates of a text, ahead of all folders; an added name replaces the one added
+        before.
 
-        `file` is the name to report; nothing is read from it. Returns their names. Raises: TemplateError,
-        with nothing added, if one of them has errors.
+        `file` is the name to report; nothing is read from it. Returns their names. Raises:
+        TemplateError, with nothing added, if one of them has errors.
         """
         if not isinstance(xml_text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"xml_text is {type_of(xml_text)}, expected the XML of a template as text")
+            raise UsageError(
+                f"xml_text is {type_of(xml_text)}, expected the XML of a template as text"
+            )
         with self._lock, limited_hints(_MAX_COMPARISONS):
             entry = read_string(xml_text, file)
             if errors := _errors(entry.diagnostics):
                 raise TemplateError(errors)
             before = self._state
-            added = [rest for old in before.entries[0] if (rest := _without(old, entry.names)).templates]
+            added = [
+                rest for old in before.entries[0] if (rest := _without(old, entry.names)).templates
+            ]
             after = _assemble(((entry, *added), *before.entries[1:]), before.refused)
             errors = [d for name in entry.names for d in _errors(after.checked[name].diagnostics)]
-            errors += [d for d in after.diagnostics if d.code == "duplicate-name" and d.span.file == file]
+            errors += [
+                d for d in after.diagnostics if d.code == "duplicate-name" and d.span.file == file
+            ]
             if errors:
                 raise TemplateError(in_order(errors))
             self._state = after
@@ -325,18 +381,24 @@ def _without(entry: LoadedFile, names: Sequence[str]) -> LoadedFile:
     return replace(entry, templates=templates, names=tuple(name for name, _ in templates))
 
 
-def _assemble(groups: tuple[tuple[LoadedFile, ...], ...], refused: Sequence[Diagnostic]) -> _Content:
+def _assemble(
+    groups: tuple[tuple[LoadedFile, ...], ...], refused: Sequence[Diagnostic]
+) -> _Content:
     """The library that these files make: names assigned, refs resolved, everything checked."""
     claimed, broken, duplicates = _claim_names(groups)
     resolver = RefResolver({name: node for name, (node, _) in claimed.items()}, broken)
     whole = resolver.resolve_all()
     checked = {name: Checked(list(found), {}) for name, found in resolver.diagnostics.items()}
     broken.update(checked)
-    checked |= check_each({name: node for name, node in whole.items() if name not in checked}, broken=broken)
+    checked |= check_each(
+        {name: node for name, node in whole.items() if name not in checked}, broken=broken
+    )
     broken.update(name for name, found in checked.items() if not found.usable)
-    spread(checked, resolver.refs, broken)
+    spread(checked, resolver.refs, broken=broken)
     templates = {
-        name: Template(name, whole[name], entry.shown, tuple(checked[name].diagnostics))
+        name: Template(
+            name, whole[name], file=entry.shown, diagnostics=tuple(checked[name].diagnostics)
+        )
         for name, (_, entry) in claimed.items()
         if name not in broken
     }
@@ -344,14 +406,21 @@ def _assemble(groups: tuple[tuple[LoadedFile, ...], ...], refused: Sequence[Diag
     for found in (*chain.from_iterable(groups), *checked.values()):
         diagnostics += found.diagnostics
     return _Content(
-        groups, refused, MappingProxyType(templates), tuple(in_order(diagnostics)), frozenset(broken), checked
+        groups,
+        refused,
+        templates=MappingProxyType(templates),
+        diagnostics=tuple(in_order(diagnostics)),
+        broken=frozenset(broken),
+        checked=checked,
     )
 
 
 def _claim_names(
     groups: Iterable[Iterable[LoadedFile]],
 ) -> tuple[dict[str, tuple[TopLevel, LoadedFile]], set[str], list[Diagnostic]]:
-    """The node and file of each name, the names of invalid templates, and an error for each duplicate name."""
+    """The node and file of each name, the names of invalid templates, and an error for each
+    duplicate name.
+    """
     claimed: dict[str, tuple[TopLevel, LoadedFile]] = {}
     broken: set[str] = set()
     duplicates: list[Diagnostic] = []
@@ -362,23 +431,33 @@ def _claim_names(
                 if name in here:
                     first = here[name]
                     message = (
-                        f"`{name}` is already the name of a template in {first.file or 'this text'}, line {first.line}"
+                        f"`{name}` is already the name of a template in "
+                        f"{first.file or 'this text'}, line {first.line}"
                     )
                     hint = "rename one of them; the first is used"
-                    duplicates.append(Diagnostic("error", "duplicate-name", message, node.span, hint))
+                    duplicates.append(
+                        Diagnostic(
+                            "error", "duplicate-name", message=message, span=node.span, hint=hint
+                        )
+                    )
                     continue
                 here[name] = node.span
                 if name not in claimed and name not in broken:
                     claimed[name] = (node, entry)
             declared = {name for name, _ in entry.templates}
-            broken.update(name for name in entry.names if name not in declared and name not in claimed)
+            broken.update(
+                name for name in entry.names if name not in declared and name not in claimed
+            )
     return claimed, broken, duplicates
 
 
 def _changed(before: _Content, after: _Content) -> frozenset[str]:
-    old, new = before.templates, after.templates
+    old = before.templates
+    new = after.templates
     # A file may hold several templates; those whose nodes are equal have not changed.
     changed = {
-        name for name in old.keys() & new.keys() if old[name].file != new[name].file or old[name].node != new[name].node
+        name
+        for name in old.keys() & new.keys()
+        if old[name].file != new[name].file or old[name].node != new[name].node
     }
     return frozenset(changed | (old.keys() ^ new.keys()))

@@ -1,11 +1,13 @@
 """Matches requests to templates: lexical, offline, deterministic.
 
-`LexicalRanker` scores a template by the probability that it is the right one. The evidence is the weight of the words
-that the template holds (BM25F over its fields) and of those that it does not, its lead over the next template, the
-share of the request that no template knows, and the size of the library. So scores lie in [0, 1] and are comparable
-between requests: if no template fits, all of them score low.
+`LexicalRanker` scores a template by the probability that it is the right one. The evidence is the
+weight of the words that the template holds (BM25F over its fields) and of those that it does not,
+its lead over the next template, the share of the request that no template knows, and the size of
+the library. So scores lie in [0, 1] and are comparable between requests: if no template fits, all
+of them score low.
 
-A template that shares no word with the request is not found; its author can add words in `criteria` or in an example.
+A template that shares no word with the request is not found; its author can add words in `criteria`
+or in an example.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A template, its score (0 to 1), the words that counted most, best first, and the words that it does not hold."""
+    """A template, its score (0 to 1), the words that counted most, best first, and the words that
+    it does not hold.
+    """
 
     template: TemplateLike
     score: float
@@ -59,7 +63,10 @@ class Match:
     missed: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<Match {self.template.name!r}: {self.score:.2f}, by {', '.join(each.term for each in self.why)}>"
+        return (
+            f"<Match {self.template.name!r}: {self.score:.2f}, by "
+            f"{', '.join(each.term for each in self.why)}>"
+        )
 
     def _repr_html_(self) -> str:
         why = ", ".join(f"{reason.term} ({reason.field})" for reason in self.why)
@@ -72,25 +79,34 @@ class Match:
 class Ranker(Protocol):
     """Orders templates by their fit to a request.
 
-    It returns at most `limit` matches, best first, equal scores by name; each score is in [0, 1] and comparable
-    between requests, and none is 0. The same request gives the same answer. A node that is not atomic matches
-    nothing, because only atomic templates take part.
+    It returns at most `limit` matches, best first, equal scores by name; each score is in [0, 1]
+    and comparable between requests, and none is 0. The same request gives the same answer. A node
+    that is not atomic matches nothing, because only atomic templates take part.
     """
 
     def rank(self, request: str | Task, limit: int = 5) -> list[Match]: ...
 
 
 class LexicalRanker:
-    """A `Ranker` over the atomic templates among `templates`; the index is built at the first request.
+    """A `Ranker` over the atomic templates among `templates`; the index is built at the first
+    request.
 
-    With `composites` it ranks the other tasks instead, to say which of them somebody may have expected.
+    With `composites` it ranks the other tasks instead, to say which of them somebody may have
+    expected.
     """
 
-    _text, _node = TEXT, NODE
+    _text = TEXT
+    _node = NODE
 
     def __init__(self, templates: Iterable[TemplateLike], *, composites: bool = False) -> None:
-        tasks = (t for t in templates if isinstance(t.node, Task) and isinstance(t.node, Atomic) is not composites)
-        self._templates = sorted((t for t in tasks if cast(Task, t.node).subtype not in INTERNAL), key=lambda t: t.name)
+        tasks = (
+            t
+            for t in templates
+            if isinstance(t.node, Task) and isinstance(t.node, Atomic) is not composites
+        )
+        self._templates = sorted(
+            (t for t in tasks if cast(Task, t.node).subtype not in INTERNAL), key=lambda t: t.name
+        )
         self._index: Index | None = None
 
     def __len__(self) -> int:
@@ -104,24 +120,37 @@ class LexicalRanker:
         if limit < 1 or not self._templates or not isinstance(request, str | Atomic):
             return []
         best: dict[int, tuple[float, Hit]] = {}
-        logistic = self._text if isinstance(request, str) else self._node
+        if isinstance(request, str):
+            logistic = self._text
+        else:
+            logistic = self._node
         for factor, hit in self._hits(_read(request), limit):
             score = round(factor * logistic.probability(hit.evidence), 4)
             if score > 0 and (hit.document not in best or score > best[hit.document][0]):
                 best[hit.document] = (score, hit)
-        found = sorted(best.values(), key=lambda pair: (-pair[0], -pair[1].coverage, pair[1].document))
+        found = sorted(
+            best.values(), key=lambda pair: (-pair[0], -pair[1].coverage, pair[1].document)
+        )
         return [self._match(score, hit) for score, hit in found[:limit]]
 
     def evidence(self, request: str | Atomic) -> tuple[TemplateLike, Evidence] | None:
-        """The best template for a whole request and what its score is calculated from; for fitting coefficients."""
+        """The best template for a whole request and what its score is calculated from; for fitting
+        coefficients.
+        """
         found = next(iter(self._hits(_read(request)[:1], 1)), None)
-        return None if found is None else (self._templates[found[1].document], found[1].evidence)
+        if found is None:
+            return None
+        return (self._templates[found[1].document], found[1].evidence)
 
     def _hits(self, readings: list[Reading], limit: int) -> Iterator[tuple[float, Hit]]:
         """Yields what is found for each reading, with the factor of its score."""
         if self._index is None:
-            self._index = Index([cast(Task, t.node) for t in self._templates], [t.name for t in self._templates])
-        for number, (reading, meaning) in enumerate(zip(readings, self._meanings(readings), strict=True)):
+            self._index = Index(
+                [cast(Task, t.node) for t in self._templates], [t.name for t in self._templates]
+            )
+        for number, (reading, meaning) in enumerate(
+            zip(readings, self._meanings(readings), strict=True)
+        ):
             for hit in self._index.search(reading, limit, meaning):
                 yield (LONG_FACTOR if number else 1.0), hit
 
@@ -133,8 +162,16 @@ class LexicalRanker:
         why, missed = hit.explain()
         # Best first, equal ones by their terms.
         why.sort(key=lambda reason: (-reason[2], reason[0]))
-        reasons = [Reason(term, field, round(weight * part, 4)) for term, field, weight in why[:_MAX_REASONS]]
-        return Match(self._templates[hit.document], score, tuple([r for r in reasons if r.weight > 0]), missed)
+        reasons = [
+            Reason(term, field, weight=round(weight * part, 4))
+            for term, field, weight in why[:_MAX_REASONS]
+        ]
+        return Match(
+            self._templates[hit.document],
+            score,
+            why=tuple([r for r in reasons if r.weight > 0]),
+            missed=missed,
+        )
 
 
 def _read(request: str | Atomic) -> list[Reading]:
@@ -144,7 +181,9 @@ def _read(request: str | Atomic) -> list[Reading]:
 
 
 def nothing_fits(best: Match | None, composite: Match | None) -> bool:
-    """Whether nothing runs: the best match is probably an accident, or a composite template has ten times its odds."""
+    """Whether nothing runs: the best match is probably an accident, or a composite template has ten
+    times its odds.
+    """
     if best is None or best.score < LOW_SCORE:
         return True
     return composite is not None and _odds(composite) >= _FAR_BETTER * _odds(best)
@@ -156,6 +195,10 @@ def _odds(match: Match) -> float:
 
 def describe_composite(match: Match) -> str:
     """Why a composite template that fits was not chosen, and what to do."""
-    name, node = match.template.name, match.template.node
+    name = match.template.name
+    node = match.template.node
     kind = node.type if isinstance(node, Task) else "composite"
-    return f"{name!r} has words of the request, but is of type {kind}, and only atomic templates are matched: name it"
+    return (
+        f"{name!r} has words of the request, but is of type {kind}, and only atomic templates "
+        "are matched: name it"
+    )

@@ -1,7 +1,8 @@
 """A model's id names a model, never a host.
 
-Some libraries take the address that they call from the model's id (`oobabooga/http://HOST/…`). Hosts belong to handler
-profiles, so an id that is an address, or could be read as one after decoding or normalisation, is refused.
+Some libraries take the address that they call from the model's id (`oobabooga/http://HOST/…`).
+Hosts belong to handler profiles, so an id that is an address, or could be read as one after
+decoding or normalisation, is refused.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ _USER_AND_HOST = re.compile(r".*@(?:.*\..*|localhost.*)", re.IGNORECASE)
 
 
 def host_in(model: str) -> str | None:
-    """The reason why the id `model` is refused: what in it is an address or could become one. None for a usable id.
+    """The reason why the id `model` is refused: what in it is an address or could become one. None
+    for a usable id.
 
-    Usable are names of letters and digits with `.`, `:`, `@`, `-` and the like, divided by single slashes:
-    `openai/gpt-4o`, `qwen3:8b`, `@cf/meta/llama`, `/models/a.gguf`, an AWS ARN.
+    Usable are names of letters and digits with `.`, `:`, `@`, `-` and the like, divided by single
+    slashes: `openai/gpt-4o`, `qwen3:8b`, `@cf/meta/llama`, `/models/a.gguf`, an AWS ARN.
     """
     if len(model) > MAX_CHARS:
         return f"it is longer than {MAX_CHARS} characters"
@@ -37,6 +39,10 @@ def host_in(model: str) -> str | None:
             return f"it contains the path {part!r}"
         if _SCHEME.fullmatch(part):
             return f"{part!r} has the scheme of an address"
-        if _HOST_AND_PORT.fullmatch(part) or _IPV4.fullmatch(part) or _USER_AND_HOST.fullmatch(part):
+        if (
+            _HOST_AND_PORT.fullmatch(part)
+            or _IPV4.fullmatch(part)
+            or _USER_AND_HOST.fullmatch(part)
+        ):
             return f"{part!r} is a host"
     return None

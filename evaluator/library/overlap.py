@@ -1,7 +1,8 @@
 """Templates that requests will mistake for each other.
 
-Each atomic template is asked for in its own words: by its description, and by each phrase of its criteria. Where
-another template comes first, or close behind, requests in such words will find the wrong one.
+Each atomic template is asked for in its own words: by its description, and by each phrase of its
+criteria. Where another template comes first, or close behind, requests in such words will find the
+wrong one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from evaluator.library.request_terms import content
 from evaluator.nodes import Atomic
 
 CLOSE = 0.1
-"""Another template is close if its score is at least this share of the template's own; scores fall off steeply."""
+"""Another template is close if its score is at least this share of the template's own; scores fall
+off steeply.
+"""
 _MIN_WORDS = 2
 _SEPARATORS = re.compile(r"[,;\n]")
 
@@ -41,11 +44,13 @@ class Overlap:
         """What to add, and where."""
         if not self.own:
             return (
-                f"{self.other} holds all of these words; say in the description of {self.template} what only it does, "
+                f"{self.other} holds all of these words; say in the description of "
+                f"{self.template} what only it does, "
                 "and add the words that requests for it use to its <criteria>"
             )
         return (
-            f"only {self.template} holds {', '.join(self.own)}: repeat them in its name or description, and add "
+            f"only {self.template} holds {', '.join(self.own)}: repeat them in its name or "
+            "description, and add "
             "other words that only requests for it use to its <criteria>"
         )
 
@@ -53,7 +58,8 @@ class Overlap:
 def find_overlaps(templates: Iterable[TemplateLike]) -> list[Overlap]:
     """The overlaps among the atomic templates, for each pair the worst, worst first.
 
-    Matching is lexical here, also where vectors are installed, because words are what an author can change.
+    Matching is lexical here, also where vectors are installed, because words are what an author can
+    change.
     """
     found: dict[tuple[str, str], Overlap] = {}
     tasks = [t for t in templates if isinstance(t.node, Atomic) and t.node.subtype not in INTERNAL]
@@ -61,7 +67,7 @@ def find_overlaps(templates: Iterable[TemplateLike]) -> list[Overlap]:
     for template in tasks:
         assert isinstance(template.node, Atomic)
         for asked in _own_words(template.node):
-            overlap = _compare(template.name, asked, ranker.rank(asked, 2))
+            overlap = _compare(template.name, asked, matches=ranker.rank(asked, 2))
             if overlap is None:
                 continue
             pair = (overlap.template, overlap.other)
@@ -71,8 +77,13 @@ def find_overlaps(templates: Iterable[TemplateLike]) -> list[Overlap]:
 
 
 def _own_words(node: Atomic) -> list[str]:
-    """The description of a task and the phrases of its criteria, each with at least two words of content."""
-    criteria = "" if node.criteria is None else node.criteria.value
+    """The description of a task and the phrases of its criteria, each with at least two words of
+    content.
+    """
+    if node.criteria is None:
+        criteria = ""
+    else:
+        criteria = node.criteria.value
     asked = [PLACEHOLDER.sub(" ", node.description.value), *_SEPARATORS.split(criteria)]
     return [" ".join(each.split()) for each in asked if len(list(content(each))) >= _MIN_WORDS]
 
@@ -85,7 +96,15 @@ def _compare(name: str, asked: str, matches: list[Match]) -> Overlap | None:
         return None
     words = {word.shown for word in content(asked)}
     shared = tuple(reason.term for reason in other.why if reason.term in words)
-    return Overlap(name, other.template.name, asked, score, other.score, shared, other.missed)
+    return Overlap(
+        name,
+        other.template.name,
+        asked=asked,
+        score=score,
+        other_score=other.score,
+        shared=shared,
+        own=other.missed,
+    )
 
 
 def _severity(overlap: Overlap) -> float:

@@ -12,7 +12,9 @@ from evaluator.library.indexed import FIELDS
 
 @dataclass(slots=True)
 class Postings:
-    """The templates that hold a term: the impact in each, in [0, 1), and the field that gave most of it."""
+    """The templates that hold a term: the impact in each, in [0, 1), and the field that gave most
+    of it.
+    """
 
     idf: float = 0.0
     top: float = 0.0
@@ -25,7 +27,9 @@ NOWHERE = Postings()
 
 
 class RequestTerm(NamedTuple):
-    """A term of a request: as written, its weight in the request, and what a template that holds it gains."""
+    """A term of a request: as written, its weight in the request, and what a template that holds it
+    gains.
+    """
 
     shown: str
     mass: float
@@ -34,7 +38,9 @@ class RequestTerm(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A template that a search found: its number, its coverage of the request, and the evidence for its score."""
+    """A template that a search found: its number, its coverage of the request, and the evidence for
+    its score.
+    """
 
     document: int
     coverage: float
@@ -44,9 +50,11 @@ class Hit(NamedTuple):
     near: float
 
     def explain(self) -> tuple[list[tuple[str, str, float]], tuple[str, ...]]:
-        """The terms that counted with their fields and their shares of the coverage, and the words that it misses.
+        """The terms that counted with their fields and their shares of the coverage, and the words
+        that it misses.
 
-        Its written form and related words count with a word. A word that the template does not hold is marked with `~`.
+        Its written form and related words count with a word. A word that the template does not hold
+        is marked with `~`.
         """
         why: dict[str, tuple[str, float]] = {}
         missed: list[str] = []

@@ -19,9 +19,11 @@ from evaluator.xml.schema import MAX_FINDINGS, validate
 from evaluator.xml.source import Source, read_source
 from evaluator.xml.vocabulary import task_vocabulary
 
-# An edit within this time of the read may leave the stamp unchanged, so such a stamp proves nothing.
+# An edit within this time of the read may leave the stamp unchanged, so such a stamp proves
+# nothing.
 _SETTLED_NS = 50_000_000
-# After these a file may have to be read again although neither it nor a partial that was read has changed.
+# After these a file may have to be read again although neither it nor a partial that was read has
+# changed.
 _UNSETTLED_CODES = frozenset({"unreadable", "include-outside", "include-cycle"})
 
 
@@ -29,8 +31,8 @@ _UNSETTLED_CODES = frozenset({"unreadable", "include-outside", "include-cycle"})
 class LoadedFile:
     """The content of one file when it was read. `names` includes those of templates with errors.
 
-    `texts` are its own text and those of its partials, by their names in diagnostics. `stamps` are theirs by relative
-    path; None where they prove nothing.
+    `texts` are its own text and those of its partials, by their names in diagnostics. `stamps` are
+    theirs by relative path; None where they prove nothing.
     """
 
     shown: str | None
@@ -50,27 +52,34 @@ class LoadedFile:
 
 
 def read_entry(root: Root, found: TemplateFile) -> LoadedFile:
-    """The templates of one file; whatever is wrong with it is in `diagnostics`, nothing is raised."""
-    entry = LoadedFile(found.shown, root, found.relative)
+    """The templates of one file; whatever is wrong with it is in `diagnostics`, nothing is
+    raised.
+    """
+    entry = LoadedFile(found.shown, root, relative=found.relative)
     started = time.time_ns()
     try:
-        data, stamp = read_beneath(root, found.relative, Span(found.shown))
+        data, stamp = read_beneath(root, found.relative, at=Span(found.shown))
     except TemplateError as error:
         return replace(entry, diagnostics=error.diagnostics, names=_names_in("", found.relative))
-    includes = Includes(root, found.relative, found.shown)
-    entry = _parsed(entry, data, includes.read)
+    includes = Includes(root, found.relative, shown=found.shown)
+    entry = _parsed(entry, data, read_partial=includes.read)
     stamps = {found.relative: stamp, **includes.stamps}
     is_settled = all(started - changed_ns >= _SETTLED_NS for changed_ns, _, _ in stamps.values())
     return replace(
         entry,
-        texts={**entry.texts, **{shown: _decoded(partial) for shown, partial in includes.data.items()}},
-        stamps=stamps if is_settled and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics) else None,
+        texts={
+            **entry.texts,
+            **{shown: _decoded(partial) for shown, partial in includes.data.items()},
+        },
+        stamps=stamps
+        if is_settled and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics)
+        else None,
     )
 
 
 def read_string(text: str, file: str | None) -> LoadedFile:
     """The templates of a text that is not in a folder; `include` is refused."""
-    return _parsed(LoadedFile(file, None, ""), text, refuse_includes)
+    return _parsed(LoadedFile(file, None, relative=""), text, read_partial=refuse_includes)
 
 
 def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> LoadedFile:
@@ -80,12 +89,20 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
         source = read_source(data, entry.shown)
     except TemplateError as error:
         text = data if isinstance(data, str) else _decoded(data)
-        return replace(entry, diagnostics=error.diagnostics, texts={key: text}, names=_names_in(text, entry.relative))
+        return replace(
+            entry,
+            diagnostics=error.diagnostics,
+            texts={key: text},
+            names=_names_in(text, entry.relative),
+        )
     entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
     found = validate(source, "task")
     if len(found) >= MAX_FINDINGS:
-        message = f"at least {MAX_FINDINGS} errors in this file; nothing of it is used, and no other error is shown"
-        found.append(Diagnostic("error", "too-many-errors", message, found[-1].span))
+        message = (
+            f"at least {MAX_FINDINGS} errors in this file; nothing of it is used, and no "
+            "other error is shown"
+        )
+        found.append(Diagnostic("error", "too-many-errors", message=message, span=found[-1].span))
         return replace(entry, diagnostics=tuple(found))
     if found and not _drop_invalid(source, found):
         return replace(entry, diagnostics=tuple(found))
@@ -97,7 +114,15 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
     for node in built.templates:
         name = node.name or (_stem(entry.relative) if source.root.tag == "task" else None)
         if name is None:
-            found.append(Diagnostic("error", "missing-name", "a template needs a name", node.span, 'add name="…"'))
+            found.append(
+                Diagnostic(
+                    "error",
+                    "missing-name",
+                    message="a template needs a name",
+                    span=node.span,
+                    hint='add name="…"',
+                )
+            )
         else:
             templates.append((name, node if node.name else replace(node, name=name)))
     names = tuple(dict.fromkeys((*entry.names, *(name for name, _ in templates))))
@@ -105,7 +130,9 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
 
 
 def _drop_invalid(source: Source, wrong: Sequence[Diagnostic]) -> bool:
-    """Removes the invalid members from a library's tree; False where the library itself is invalid."""
+    """Removes the invalid members from a library's tree; False where the library itself is
+    invalid.
+    """
     if source.root.tag != "library":
         return False
     members = list(source.root.iterchildren("*"))
@@ -126,21 +153,30 @@ def _names(source: Source, relative: str) -> tuple[str, ...]:
     root = source.root
     if root.tag in ("task", "template"):
         name = root.get("name") or _stem(relative)
-        return (name,) if name else ()
-    return tuple(name for element in root.iterchildren("task", "template") if (name := element.get("name")))
+        if name:
+            return (name,)
+        return ()
+    return tuple(
+        name for element in root.iterchildren("task", "template") if (name := element.get("name"))
+    )
 
 
 def _names_in(text: str, relative: str) -> tuple[str, ...]:
-    """The names that a file claims although it cannot be parsed, so that no later folder's template takes its place.
+    """The names that a file claims although it cannot be parsed, so that no later folder's template
+    takes its place.
 
-    In a library these are all names in it: what is a member and what is a step cannot be told any more.
+    In a library these are all names in it: what is a member and what is a step cannot be told any
+    more.
     """
     roots = read_tree(text, task_vocabulary()).roots
     if roots and roots[0].name == "library":
         every = (element for root in roots for element in root.walk())
         found = [each.attributes.get("name") for each in every if each.name in ("task", "template")]
     else:
-        own = roots[0].attributes.get("name") if roots and roots[0].name in ("task", "template") else None
+        if roots and roots[0].name in ("task", "template"):
+            own = roots[0].attributes.get("name")
+        else:
+            own = None
         found = [own or _stem(relative)]
     return tuple(dict.fromkeys(name for name in found if name))
 
@@ -151,5 +187,8 @@ def _stem(relative: str) -> str | None:
 
 def _decoded(data: bytes) -> str:
     """`data` as text, to show a line of it."""
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
+    else:
+        encoding = "utf-8-sig"
     return normalise_newlines(data.decode(encoding, "replace"))

@@ -1,7 +1,8 @@
-"""Words of everyday English with a related meaning: a hint where request and template share no word.
+"""Words of everyday English with a related meaning: a hint where request and template share no
+word.
 
-The groups in `related_words.txt`, one a line, were written for this project from general knowledge, not from the
-requests of any collection.
+The groups in `related_words.txt`, one a line, were written for this project from general knowledge,
+not from the requests of any collection.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ def _by_stem() -> dict[str, frozenset[str]]:
     for line in _FILE.read_text(encoding="utf-8").splitlines():
         group = frozenset(map(stem, line.split()))
         for each in group:
-            found[each] = found[each] | group if each in found else group
+            if each in found:
+                found[each] = found[each] | group
+            else:
+                found[each] = group
     return found
 
 
 def related_stems(stemmed: str) -> frozenset[str]:
-    """The stems of the words that are in a group with the word of this stem, which is one of them."""
+    """The stems of the words that are in a group with the word of this stem, which is one of
+    them.
+    """
     return _by_stem().get(stemmed, frozenset())

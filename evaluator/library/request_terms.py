@@ -1,8 +1,10 @@
-"""What matching reads from a request: the words that carry content, the parts that they belong to, and its form.
+"""What matching reads from a request: the words that carry content, the parts that they belong to,
+and its form.
 
-Function words and question words carry no content. They are kept apart, because they distinguish examples that share
-all other words. A request that asks for several things has several parts. A long request is mostly data: there each
-sentence is read as a request of its own, so that the instruction is found wherever it stands.
+Function words and question words carry no content. They are kept apart, because they distinguish
+examples that share all other words. A request that asks for several things has several parts. A
+long request is mostly data: there each sentence is read as a request of its own, so that the
+instruction is found wherever it stands.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _REQUEST_WORDS = """
     tell show know provide suggest able wish hope try going above below following attached given something
     someone anything now today tomorrow right good great sure ok okay
 """
-# Words that qualify what is asked for, whatever it is: they distinguish templates less than their rarity suggests.
+# Words that qualify what is asked for, whatever it is: they distinguish templates less than their
+# rarity suggests.
 _SLIGHT_WORDS = """
     access additional around available based best better comprehensive complete curious current currently detail
     detailed different discover discovering during easily easy effective efficient enhance ensure example examples
@@ -38,11 +41,13 @@ _SLIGHT_WORDS = """
 """
 _SLIGHT = frozenset(map(stem, _SLIGHT_WORDS.split()))
 # How much such a word counts, and a number or a letter, which is a value rather than a word.
-_SLIGHT_WEIGHT, _VALUE_WEIGHT = 0.65, 0.5
+_SLIGHT_WEIGHT = 0.65
+_VALUE_WEIGHT = 0.5
 _CONJUNCTIONS = frozenset({"and", "then", "also", "but", "plus", "or"})
 NO_CONTENT = FUNCTION_WORDS | QUESTION_WORDS | _CONJUNCTIONS | frozenset(_REQUEST_WORDS.split())
 
-# Words that refer to the speaker, the hearer or attached data: such a question is not one of general knowledge.
+# Words that refer to the speaker, the hearer or attached data: such a question is not one of
+# general knowledge.
 _REFERRING_WORDS = """
     i it its me my mine we us our you your he him his she her they them their this that these those
 """
@@ -54,15 +59,19 @@ _TOKEN = re.compile(rf"[^\W\d_]+|\d+|{_END}")
 _END_OF_PIECE = re.compile(rf"{_END}|\b(?:{'|'.join(sorted(_CONJUNCTIONS))})\b", re.IGNORECASE)
 _END_OF_SENTENCE = re.compile(r"[.!?;:]+(?=\s|$)|\n+")
 # Only both ends of a request are read: 100 kB take the time of 6 kB.
-_HEAD_CHARS, _TAIL_CHARS = 4000, 2000
-_MAX_PARTS, _MAX_SENTENCES = 40, 80
-_MAX_WORDS, _MAX_NO_CONTENT = 60, 200
+_HEAD_CHARS = 4000
+_TAIL_CHARS = 2000
+_MAX_PARTS = 40
+_MAX_SENTENCES = 80
+_MAX_WORDS = 60
+_MAX_NO_CONTENT = 200
 _BARE_WORDS = 4
 # A question has a question word among so many words at its beginning.
 _OPENING = 3
 LONG = 25
 """Of a request with more words of content each sentence is read too."""
-# How much the words of a node count, by field. The description counts as the text of a request does.
+# How much the words of a node count, by field. The description counts as the text of a request
+# does.
 _NODE_WEIGHTS = {"name": 0.7, "criteria": 0.6, "inputs": 0.6, "output": 0.3}
 
 
@@ -83,9 +92,9 @@ class Word(NamedTuple):
 class Reading:
     """A request: its text, its words, and those that carry content, by part of the request.
 
-    `extra` are words that add to a score and are not missed where a template does not hold them. `inputs` are the names
-    of a node's inputs, None for a text. A bare text has several words and all of them carry content: then it may be in
-    another language.
+    `extra` are words that add to a score and are not missed where a template does not hold them.
+    `inputs` are the names of a node's inputs, None for a text. A bare text has several words and
+    all of them carry content: then it may be in another language.
     """
 
     text: str
@@ -131,14 +140,18 @@ def read_node(node: Task, texts: Sequence[tuple[str, str]]) -> Reading:
     """Returns the reading of a node from its texts by field."""
     read = _read(node.description.value[:_HEAD_CHARS])
     extra = [
-        Word(word.shown, word.stem, weight)
+        Word(word.shown, word.stem, weight=weight)
         for field, text in texts
         if (weight := _NODE_WEIGHTS.get(field)) is not None
         for word in content(text[:_HEAD_CHARS])
     ]
-    extra += [Word(subtype_term(text), subtype_term(text)) for field, text in texts if field == "subtype"]
+    extra += [
+        Word(subtype_term(text), subtype_term(text)) for field, text in texts if field == "subtype"
+    ]
     names = frozenset(input_name(each.name) for each in node.inputs)
-    return replace(read, extra=tuple(extra), inputs=names, is_question=False, is_general_question=False)
+    return replace(
+        read, extra=tuple(extra), inputs=names, is_question=False, is_general_question=False
+    )
 
 
 def _read(text: str) -> Reading:
@@ -163,10 +176,10 @@ def _read(text: str) -> Reading:
     return Reading(
         text,
         tuple(every),
-        tuple([part[:_MAX_WORDS] for part in parts if part][:_MAX_PARTS]),
-        is_question,
-        is_question and _REFERRING.isdisjoint(every),
-        len(every) >= _BARE_WORDS and NO_CONTENT.isdisjoint(every),
+        parts=tuple([part[:_MAX_WORDS] for part in parts if part][:_MAX_PARTS]),
+        is_question=is_question,
+        is_general_question=is_question and _REFERRING.isdisjoint(every),
+        is_bare=len(every) >= _BARE_WORDS and NO_CONTENT.isdisjoint(every),
     )
 
 
@@ -184,12 +197,14 @@ def content_word(word: str) -> Word | None:
         return None
     stemmed = stem(word)
     if stemmed in _SLIGHT:
-        return Word(word, stemmed, _SLIGHT_WEIGHT)
-    return Word(word, stemmed, _VALUE_WEIGHT if len(word) == 1 or word.isdecimal() else 1.0)
+        return Word(word, stemmed, weight=_SLIGHT_WEIGHT)
+    return Word(word, stemmed, weight=_VALUE_WEIGHT if len(word) == 1 or word.isdecimal() else 1.0)
 
 
 def without_content(every: Sequence[str]) -> Iterator[str]:
-    """Yields the terms of a text that carry no content: words, and bigrams that hold such a word."""
+    """Yields the terms of a text that carry no content: words, and bigrams that hold such a
+    word.
+    """
     for word in every:
         if word in NO_CONTENT:
             yield word

@@ -1,9 +1,9 @@
 """Resolves `ref` and `include`, so that a template has all its parts.
 
-A task with a `ref` takes every part that it does not have from the registered template: elements and attributes as a
-whole; `handler` attribute by attribute, `context_management` dimension by dimension, inputs by name. It keeps its own
-name. A part that equals the default counts as missing. Paths of schema files, which are relative to the template's
-file, become absolute here.
+A task with a `ref` takes every part that it does not have from the registered template: elements
+and attributes as a whole; `handler` attribute by attribute, `context_management` dimension by
+dimension, inputs by name. It keeps its own name. A part that equals the default counts as missing.
+Paths of schema files, which are relative to the template's file, become absolute here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ MAX_REF_NODES = 100_000
 class RefResolver:
     """Resolves the `ref`s of templates against a registry, each template once and after its bases.
 
-    Errors are collected by template in `diagnostics`; a template with errors resolves to its own parts. `refs` has the
-    names that each template refers to, and where. `broken` are names that exist and cannot be used.
+    Errors are collected by template in `diagnostics`; a template with errors resolves to its own
+    parts. `refs` has the names that each template refers to, and where. `broken` are names that
+    exist and cannot be used.
     """
 
     def __init__(self, registry: Mapping[str, TopLevel], broken: Collection[str] = ()) -> None:
         self._registry = registry
         self._broken = broken
         self._done: dict[str, TopLevel] = {}
-        # The template that is being resolved, those that refer to it and it to them, and one of their cycles.
+        # The template that is being resolved, those that refer to it and it to them, and one of
+        # their cycles.
         self._name = ""
         self._together: Collection[str] = ()
         self._cycle: list[str] = []
@@ -59,20 +61,26 @@ class RefResolver:
     def resolve_unregistered(self, node: Node) -> tuple[Node, list[Diagnostic]]:
         """`node`, which is not in the registry, with its refs resolved, and the errors."""
         self._resolve(_refs_of(node))
-        self._name, self._cycle = "", []
+        self._name = ""
+        self._cycle = []
         return self._node(node), self.diagnostics.pop("", [])
 
     def _resolve(self, names: Iterable[str]) -> None:
-        graph = reachable(names, lambda name: _refs_of(self._registry[name]) if name in self._registry else None)
+        graph = reachable(
+            names, lambda name: _refs_of(self._registry[name]) if name in self._registry else None
+        )
         on_cycle = cycles(graph)
         for component in components(graph):
             self._together = frozenset(component)
             for name in component:
-                self._name, self._cycle = name, on_cycle.get(name, [])
+                self._name = name
+                self._cycle = on_cycle.get(name, [])
                 self._done[name] = self._node(self._registry[name])
 
     def _node(self, node: Any) -> Any:
-        """`node` made whole with everything in it, and the paths of its schema files made absolute."""
+        """`node` made whole with everything in it, and the paths of its schema files made
+        absolute.
+        """
         if isinstance(node, Task) and node.ref is not None:
             base = self._base(node, node.ref)
             node = node if base is None else _merge(node, base)
@@ -82,7 +90,10 @@ class RefResolver:
                 node = replace(node, output=replace(node.output, schema=schema))
         if isinstance(node, Function) and node.returns is not None:
             returns = anchored(node.returns, node.span.file)
-            node = node if returns == node.returns else replace(node, returns=returns)
+            if returns == node.returns:
+                node = node
+            else:
+                node = replace(node, returns=returns)
         self._level += 1
         try:
             return replace_children(node, self._node)
@@ -94,22 +105,39 @@ class RefResolver:
         base = self._registry.get(name)
         if base is None and name in self._broken:
             message = f"`ref` names `{name}`, which has errors"
-            self._report("uses-broken-template", message, task.span, f"fix `{name}` first")
+            self._report(
+                "uses-broken-template", message, span=task.span, hint=f"fix `{name}` first"
+            )
         elif base is None:
-            hint = did_you_mean(name, self._registry, "register the template, or load its folder too")
-            self._report("unknown-ref", f"`ref` names no registered template: `{name}`", task.span, hint)
+            hint = did_you_mean(
+                name, self._registry, otherwise="register the template, or load its folder too"
+            )
+            self._report(
+                "unknown-ref",
+                f"`ref` names no registered template: `{name}`",
+                span=task.span,
+                hint=hint,
+            )
         elif self._cycle and name in self._together:
             if name == self._cycle[1]:
-                self._report("ref-cycle", f"`ref` is a cycle: {' → '.join(self._cycle)}", span)
+                self._report("ref-cycle", f"`ref` is a cycle: {' → '.join(self._cycle)}", span=span)
         elif isinstance(base, Function):
             hint = f'call it instead: <call template="{name}">'
-            self._report("ref-not-a-task", f"`ref` names a function: `{name}`", task.span, hint)
+            self._report(
+                "ref-not-a-task", f"`ref` names a function: `{name}`", span=task.span, hint=hint
+            )
         elif type(base) is not type(task):
-            message = f"`ref` names a task of type {base.type}, and this one is {task.type}: `{name}`"
-            self._report("ref-type-mismatch", message, task.span, f'write type="{base.type}"')
+            message = (
+                f"`ref` names a task of type {base.type}, and this one is {task.type}: `{name}`"
+            )
+            self._report(
+                "ref-type-mismatch", message, span=task.span, hint=f'write type="{base.type}"'
+            )
         else:
             whole = self._done[name]
-            return whole if isinstance(whole, Task) and self._admits(task, name, whole) else None
+            if isinstance(whole, Task) and self._admits(task, name, base=whole):
+                return whole
+            return None
         return None
 
     def _admits(self, task: Task, name: str, base: Task) -> bool:
@@ -119,18 +147,34 @@ class RefResolver:
         nodes, height = self._sizes[name]
         self.copied += nodes
         if self.copied > MAX_REF_NODES:
-            message = f"the `ref`s of this library bring in more than {MAX_REF_NODES:,} tasks, at this one"
-            self._report("too-large", message, task.span, "call the template instead of copying its parts")
+            message = (
+                f"the `ref`s of this library bring in more than {MAX_REF_NODES:,} tasks, at "
+                "this one"
+            )
+            self._report(
+                "too-large",
+                message,
+                span=task.span,
+                hint="call the template instead of copying its parts",
+            )
         elif self._level + height > MAX_NODE_DEPTH:
-            message = f"with the parts that `ref` brings in, tasks are nested more than {MAX_NODE_DEPTH} deep"
-            self._report("too-deep", message, task.span, "call the template instead of copying its parts")
+            message = (
+                "with the parts that `ref` brings in, tasks are nested more than "
+                f"{MAX_NODE_DEPTH} deep"
+            )
+            self._report(
+                "too-deep",
+                message,
+                span=task.span,
+                hint="call the template instead of copying its parts",
+            )
         else:
             return True
         return False
 
     def _report(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         found = self.diagnostics.setdefault(self._name, [])
-        diagnostic = Diagnostic("error", code, message, span, hint)
+        diagnostic = Diagnostic("error", code, message=message, span=span, hint=hint)
         if diagnostic not in found:
             found.append(diagnostic)
 
@@ -150,7 +194,8 @@ def _size_of(node: Node) -> tuple[int, int]:
     waiting = [(node, 1)]
     while waiting:
         one, level = waiting.pop()
-        nodes, height = nodes + 1, max(height, level)
+        nodes = nodes + 1
+        height = max(height, level)
         waiting += [(child, level + 1) for child in children(one)]
     return nodes, height
 
@@ -161,7 +206,8 @@ _KEPT = frozenset({"name", "ref", "inputs"})
 def _merge(own: Task, base: Task) -> Task:
     changes: dict[str, Any] = {"inputs": _merge_inputs(own.inputs, base.inputs)}
     for field in FIELDS[type(own)]:
-        mine, theirs = getattr(own, field.name), getattr(base, field.name)
+        mine = getattr(own, field.name)
+        theirs = getattr(base, field.name)
         if field.name in _KEPT:
             continue
         if field.form == "fields" and mine is not None and theirs is not None:
@@ -174,7 +220,10 @@ def _merge(own: Task, base: Task) -> Task:
 def _is_stated(value: object, default: object) -> bool:
     if value is None or value == () or value == default or is_stand_in(value):
         return False
-    text = value.source if isinstance(value, Expression) else value
+    if isinstance(value, Expression):
+        text = value.source
+    else:
+        text = value
     return not (isinstance(text, Text) and not text.value.strip())
 
 
@@ -184,7 +233,9 @@ def _merge_settings(own: Any, base: Any) -> Any:
 
 
 def _merge_inputs(own: tuple[Input, ...], base: tuple[Input, ...]) -> tuple[Input, ...]:
-    """The base's inputs in their order, each with what the own one of that name says; then the other own."""
+    """The base's inputs in their order, each with what the own one of that name says; then the
+    other own.
+    """
     mine = {declared.name: declared for declared in own}
     known = {declared.name for declared in base}
     merged = [_merge_input(mine[b.name], b) if b.name in mine else b for b in base]
@@ -207,9 +258,10 @@ def _merge_input(own: Input, base: Input) -> Input:
 class Includes:
     """Reads the partials that one template file includes, directly or through other partials.
 
-    `href` is relative to the including file and must stay inside its library folder, on a path without links.
-    `read` records the stamp and the bytes of every partial. It raises TemplateError, at the `<include>` or,
-    where the partial is not valid, at its own places. Whether includes form a cycle is checked in `xml.build`.
+    `href` is relative to the including file and must stay inside its library folder, on a path
+    without links. `read` records the stamp and the bytes of every partial. It raises TemplateError,
+    at the `<include>` or, where the partial is not valid, at its own places. Whether includes form
+    a cycle is checked in `xml.build`.
     """
 
     def __init__(self, root: Root, relative: str, shown: str) -> None:
@@ -220,9 +272,9 @@ class Includes:
 
     def read(self, href: str, span: Span) -> Source:
         including = self._paths.get(span.file or "", "")
-        target = self._target(href, including, span)
+        target = self._target(href, including, span=span)
         shown = self._root.name_of(target)
-        self.data[shown], self.stamps[target] = read_beneath(self._root, target, span)
+        self.data[shown], self.stamps[target] = read_beneath(self._root, target, at=span)
         self._paths[shown] = target
         source = read_source(self.data[shown], shown)
         found = validate(source, "task")
@@ -232,19 +284,26 @@ class Includes:
 
     def _target(self, href: str, including: str, span: Span) -> str:
         folder = os.path.dirname(os.path.join(self._root.folder, including))
-        target = os.path.normpath(os.path.join(folder, href)) if href.strip() else ""
+        if href.strip():
+            target = os.path.normpath(os.path.join(folder, href))
+        else:
+            target = ""
         inside = beneath(self._root.folder, target)
         if inside is None or os.path.isabs(href) or "\0" in href:
             message = f"`include` leaves the library folder: {href!r}"
             hint = "write a path relative to this file, inside the folder that was loaded"
-            raise TemplateError([Diagnostic("error", "include-outside", message, span, hint)])
+            raise TemplateError(
+                [Diagnostic("error", "include-outside", message=message, span=span, hint=hint)]
+            )
         return inside
 
 
 def refuse_includes(href: str, span: Span) -> Source:
-    """Raises TemplateError: a template read from a string has no folder that a partial could be in."""
+    """Raises TemplateError: a template read from a string has no folder that a partial could be
+    in.
+    """
     message = f"`include` needs a file: {href!r} has no folder to be relative to"
-    raise TemplateError([Diagnostic("error", "include-outside", message, span)])
+    raise TemplateError([Diagnostic("error", "include-outside", message=message, span=span)])
 
 
 ReadPartial = Callable[[str, Span], Source]

@@ -1,4 +1,6 @@
-"""Reads the JSON Schema files that templates name: below the template's own folder or the roots of the run, bounded."""
+"""Reads the JSON Schema files that templates name: below the template's own folder or the roots of
+the run, bounded.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,17 @@ class SchemaFileError(Exception):
 
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.hint = code, message, hint
+        self.code = code
+        self.message = message
+        self.hint = hint
 
 
 def read_schema(href: str, folder: str | None, roots: Sequence[str | Path]) -> str:
     """The JSON Schema in the file `href` as compact JSON.
 
-    `folder` is that of the template's file, to which a relative path refers; without one it refers to the roots. The
-    file is a regular one below `folder` or one of `roots`, reached without a symbolic link.
+    `folder` is that of the template's file, to which a relative path refers; without one it refers
+    to the roots. The file is a regular one below `folder` or one of `roots`, reached without a
+    symbolic link.
 
     Raises: SchemaFileError.
     """
@@ -42,16 +47,23 @@ def read_schema(href: str, folder: str | None, roots: Sequence[str | Path]) -> s
         list(places.candidates(path))
     except ToolError as error:
         shown = ", ".join(map(str, places.folders))
-        message = f"the schema file `{href}` is outside of the template's folder and of the roots ({shown})"
+        message = (
+            f"the schema file `{href}` is outside of the template's folder and of the roots "
+            f"({shown})"
+        )
         hint = "move the file there, or name its folder as a root"
-        raise SchemaFileError(OUTSIDE, message, hint) from error
+        raise SchemaFileError(OUTSIDE, message, hint=hint) from error
     try:
         data = _read(places.open(path, FILE))
     except ToolError as error:
         message = f"cannot read the schema file: {error}"
-        raise SchemaFileError("missing-schema", message, "the path is relative to the template's file") from error
+        raise SchemaFileError(
+            "missing-schema", message, hint="the path is relative to the template's file"
+        ) from error
     if len(data) > MAX_SCHEMA_BYTES:
-        raise SchemaFileError("bad-schema", f"the schema file `{href}` is above {MAX_SCHEMA_BYTES:,} bytes")
+        raise SchemaFileError(
+            "bad-schema", f"the schema file `{href}` is above {MAX_SCHEMA_BYTES:,} bytes"
+        )
     return _compact(data, href)
 
 
@@ -71,4 +83,6 @@ def _compact(data: bytes, href: str) -> str:
             raise SchemaFileError("bad-schema", f"the schema file `{href}` is not a JSON object")
         return json.dumps(schema, ensure_ascii=False)
     except (ValueError, RecursionError) as error:
-        raise SchemaFileError("bad-schema", f"the schema file `{href}` is not JSON: {error}") from error
+        raise SchemaFileError(
+            "bad-schema", f"the schema file `{href}` is not JSON: {error}"
+        ) from error

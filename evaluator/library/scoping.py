@@ -1,9 +1,9 @@
 """Variables in every scope: each name that a text reads must be bound where the text is resolved.
 
-A task's inputs are bound for its own texts and for everything inside it. The names that an operator binds for its
-child nodes, and their shapes, are what its class declares. A function's body sees its parameters and nothing else.
-An input's `from`, its default and its nested task see what is around the task, and those inputs of the task whose
-values come from the caller.
+A task's inputs are bound for its own texts and for everything inside it. The names that an operator
+binds for its child nodes, and their shapes, are what its class declares. A function's body sees its
+parameters and nothing else. An input's `from`, its default and its nested task see what is around
+the task, and those inputs of the task whose values come from the caller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,19 @@ from evaluator.language.syntax import GLOBALS, has_markup
 from evaluator.library.calls import check_call, check_call_in_text
 from evaluator.library.shapes import ResultShapes, WrongPath, find_part, follow, mismatch
 from evaluator.library.structure import check_structure
-from evaluator.nodes import Argument, Call, Expression, Function, Input, Iteration, Node, Span, Task, Text, TopLevel
+from evaluator.nodes import (
+    Argument,
+    Call,
+    Expression,
+    Function,
+    Input,
+    Iteration,
+    Node,
+    Span,
+    Task,
+    Text,
+    TopLevel,
+)
 from evaluator.nodes.declare import FIELDS, OPERATORS, Field, values
 from evaluator.nodes.values import ANY, Shape, of_type, value_shape
 
@@ -46,16 +58,22 @@ _PATH = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*|\[\s*(?:\d+|'[^']*'|\"[^\"]
 
 
 class _Known(ResultShapes):
-    """The shapes that the declarations of an operator may query: those of results and of variables in `scope`."""
+    """The shapes that the declarations of an operator may query: those of results and of variables
+    in `scope`.
+    """
 
     scope: Mapping[str, Binding] = {}
 
     def variable(self, name: str) -> Shape:
-        return self.scope[name].shape if name in self.scope else ANY
+        if name in self.scope:
+            return self.scope[name].shape
+        return ANY
 
 
 class ScopeWalk:
-    """One walk over one template. `diagnostics` is filled as it goes; `called` has the templates it names."""
+    """One walk over one template. `diagnostics` is filled as it goes; `called` has the templates it
+    names.
+    """
 
     MAX_FINDINGS: ClassVar[int] = 100
     """After this many findings the walk ends with an error that says so."""
@@ -79,13 +97,20 @@ class ScopeWalk:
         try:
             if isinstance(node, Function):
                 self._in_function = node.name
-                self._node(node, ChainMap({p.name: Binding(of_type(p.type) or ANY) for p in node.params}))
+                self._node(
+                    node, ChainMap({p.name: Binding(of_type(p.type) or ANY) for p in node.params})
+                )
             else:
                 self._task(node, ChainMap(), top=True)
         except TooManyFindings:
             last = self.diagnostics[-1].span
-            message = f"more than {self.MAX_FINDINGS} errors and warnings in this template; it is not checked further"
-            self.diagnostics.append(Diagnostic("error", "too-many-errors", message, last))
+            message = (
+                f"more than {self.MAX_FINDINGS} errors and warnings in this template; it is "
+                "not checked further"
+            )
+            self.diagnostics.append(
+                Diagnostic("error", "too-many-errors", message=message, span=last)
+            )
 
     def _node(self, node: TopLevel | Node, scope: Bindings) -> None:
         if isinstance(node, Call):
@@ -94,7 +119,7 @@ class ScopeWalk:
             self._task(node, scope)
         else:
             self._add(check_structure(node, self._known_tools))
-            self._fields(node, node, scope)
+            self._fields(node, node, scope=scope)
 
     def _task(self, node: Task, outer: Bindings, top: bool = False) -> None:
         self._add(check_structure(node, self._known_tools))
@@ -102,14 +127,14 @@ class ScopeWalk:
         scope = outer.new_child()
         for declared in node.inputs:
             own = given.pop(declared.name, None)  # the source of an input does not see the input
-            scope[declared.name] = self._input(declared, outer, given, own, top)
+            scope[declared.name] = self._input(declared, outer, others=given, own=own, top=top)
             if own is not None:
                 given[declared.name] = own
         if isinstance(node, Iteration):
             self._use(node.iterated, scope)
         if node.runs_process:  # it reads all its inputs on stdin
             self._use((declared.name for declared in node.inputs), scope)
-        self._fields(node, node, scope)
+        self._fields(node, node, scope=scope)
         if node.ref is None:
             self._unused(node, scope)
 
@@ -119,25 +144,38 @@ class ScopeWalk:
                 scope[name].used = True
 
     def _fields(self, owner: Any, node: Any, scope: Bindings) -> None:
-        """Checks the texts and the children of `node` that `owner` holds: the node itself, or a part of it."""
+        """Checks the texts and the children of `node` that `owner` holds: the node itself, or a
+        part of it.
+        """
         empty: dict[str, str] = {}
         for field, position, value in values(owner, "text", "setting", "node", "part"):
             if field.role == "part":
                 if field.of is not Input:
-                    self._fields(value, node, scope)
+                    self._fields(value, node, scope=scope)
                 continue
-            inner = scope if field.binds is None else self._bound(field, node, position, scope)
+            if field.binds is None:
+                inner = scope
+            else:
+                inner = self._bound(field, node, position=position, scope=scope)
             if field.role == "node":
                 self._node(value, inner)
             elif isinstance(value, Expression):
                 self._expression(value, inner)
             elif isinstance(value, Text):
                 self._text(value, inner)
-            self._unread(field, node, inner)
-            empty |= {name: inner[name].shape.empty for name in field.binds or () if name in inner and inner[name].used}
+            self._unread(field, node, scope=inner)
+            empty |= {
+                name: inner[name].shape.empty
+                for name in field.binds or ()
+                if name in inner and inner[name].used
+            }
         for name, why in empty.items():
             if why:
-                self._warn(f"empty-{name.replace('_', '-')}", f"`{name}` is always empty here: {why}", node.span)
+                self._warn(
+                    f"empty-{name.replace('_', '-')}",
+                    f"`{name}` is always empty here: {why}",
+                    span=node.span,
+                )
 
     def _bound(self, field: Field, node: Any, position: int, scope: Bindings) -> Bindings:
         self._known.scope = scope
@@ -148,22 +186,39 @@ class ScopeWalk:
         """A finding where a child reads none of the names that it has to read to have a purpose."""
         for names, message in field.expects:
             if not any(scope[name].used for name in names if name in scope):
-                self._warn("setting-without-effect", message, node.span, f"read {listed(names)} there")
+                self._warn(
+                    "setting-without-effect",
+                    message,
+                    span=node.span,
+                    hint=f"read {listed(names)} there",
+                )
 
     def _unused(self, node: Task, inner: Bindings) -> None:
-        appended = {one.name for one in unnamed_inputs(node)} if node.asks_model else set[str]()
+        if node.asks_model:
+            appended = {one.name for one in unnamed_inputs(node)}
+        else:
+            appended = set[str]()
         for declared in node.inputs:
             if declared.name in appended:
                 message = f"no text names the input `{declared.name}`: it is appended to the prompt"
                 hint = f"write {{{{ {declared.name} }}}} where it belongs, if the place matters"
-                self.diagnostics.append(Diagnostic("note", "appended-input", message, declared.span, hint))
+                self.diagnostics.append(
+                    Diagnostic(
+                        "note", "appended-input", message=message, span=declared.span, hint=hint
+                    )
+                )
             elif not inner[declared.name].used:
                 message = f"input `{declared.name}` is never used"
                 hint = f"write {{{{ {declared.name} }}}} where it belongs, or remove it"
-                self._warn("unused-input", message, declared.span, hint)
+                self._warn("unused-input", message, span=declared.span, hint=hint)
 
     def _input(
-        self, declared: Input, outer: Bindings, others: dict[str, Binding], own: Binding | None, top: bool
+        self,
+        declared: Input,
+        outer: Bindings,
+        others: dict[str, Binding],
+        own: Binding | None,
+        top: bool,
     ) -> Binding:
         """The input's binding. The source of its value is checked in the scope around the task.
 
@@ -173,41 +228,48 @@ class ScopeWalk:
         shape = of_type(declared.type) or ANY
         if declared.source is not None:
             found = self._expression(declared.source, around)
-            self._fits(found, shape, declared, declared.source.span)
+            self._fits(found, shape, declared=declared, span=declared.source.span)
             return Binding(found if shape.kind == "any" else shape)
         if declared.task is not None:
             self._node(declared.task, around)
             found = value_shape(self._known.result(declared.task))
-            self._fits(found, shape, declared, declared.span)
+            self._fits(found, shape, declared=declared, span=declared.span)
             return Binding(found if shape.kind == "any" else shape)
         if declared.default is not None:
             self._text(declared.default, around)
         elsewhere = None if top else outer.get(declared.name)
         if elsewhere is not None:
             elsewhere.used = True
-            self._fits(elsewhere.shape, shape, declared, declared.span)
+            self._fits(elsewhere.shape, shape, declared=declared, span=declared.span)
             return Binding(elsewhere.shape if shape.kind == "any" else shape)
         if not top and declared.required and declared.default is None:
-            hint = did_you_mean(declared.name, outer, "add from=…, a default, or a nested task")
-            message = f"required input `{declared.name}` gets no value: nothing of that name is in scope here"
-            self._error("missing-input", message, declared.span, hint)
+            hint = did_you_mean(
+                declared.name, outer, otherwise="add from=…, a default, or a nested task"
+            )
+            message = (
+                f"required input `{declared.name}` gets no value: nothing of that name is "
+                "in scope here"
+            )
+            self._error("missing-input", message, span=declared.span, hint=hint)
         return own or Binding(shape)
 
     def _fits(self, have: Shape, want: Shape, declared: Input, span: Span) -> None:
         if mismatch(have, want):
             value = f"a value of type {have.kind}{f' ({have.what})' if have.what else ''}"
             message = f"input `{declared.name}` is declared {declared.type} and gets {value}"
-            self._error("type-mismatch", message, span)
+            self._error("type-mismatch", message, span=span)
 
     # Calls
 
     def _call(self, node: Call, scope: Bindings) -> None:
         shapes = [self._argument(argument, scope) for argument in node.args]
         self.called.setdefault(node.template, node.span)
-        self._add(check_call(node, shapes, self._templates, self._broken))
+        self._add(check_call(node, shapes, templates=self._templates, broken=self._broken))
 
     def _argument(self, argument: Argument, scope: Bindings) -> Shape | str:
-        """The shape of the value that is passed; the text itself where the argument is a literal."""
+        """The shape of the value that is passed; the text itself where the argument is a
+        literal.
+        """
         bare = argument.value.value.strip()
         root = re.split(r"[.\[]", bare, maxsplit=1)[0]
         if root.isidentifier() and root in scope:
@@ -219,7 +281,7 @@ class ScopeWalk:
             hint = did_you_mean(root, scope)
             if hint is not None:
                 message = f"the argument `{bare}` names no variable, so it is passed as text"
-                self._warn("literal-argument", message, argument.value.span, hint)
+                self._warn("literal-argument", message, span=argument.value.span, hint=hint)
         return argument.value.value
 
     # Texts
@@ -230,7 +292,7 @@ class ScopeWalk:
         except ExpressionError as error:
             self._add([error.diagnostic()])
             return
-        self._found(found, text, scope)
+        self._found(found, text, scope=scope)
 
     def _expression(self, expression: Expression, scope: Bindings) -> Shape:
         """The shape of the expression's value, where it is a name with a path and nothing else."""
@@ -239,9 +301,13 @@ class ScopeWalk:
         except ExpressionError as error:
             self._add([error.diagnostic()])
             return ANY
-        shapes = self._found(found, expression.source, scope)
-        plain = len(shapes) == 1 and not found.calls and _PATH.match(expression.source.value.strip())
-        return shapes[0] if plain else ANY
+        shapes = self._found(found, expression.source, scope=scope)
+        plain = (
+            len(shapes) == 1 and not found.calls and _PATH.match(expression.source.value.strip())
+        )
+        if plain:
+            return shapes[0]
+        return ANY
 
     def _found(self, found: Analysis, text: Text, scope: Bindings) -> list[Shape]:
         for call in found.calls:
@@ -250,54 +316,65 @@ class ScopeWalk:
             if in_scope is not None and call.name not in self._templates:
                 in_scope.used = True
                 message = f"`{call.name}` is a variable, not a function"
-                self._error("not-a-function", message, text.locate(call.offset))
+                self._error("not-a-function", message, span=text.locate(call.offset))
                 continue
-            self._add(check_call_in_text(call, text, self._templates, self._broken))
-        return [self._reference(reference, text, scope) for reference in found.references]
+            self._add(
+                check_call_in_text(call, text, templates=self._templates, broken=self._broken)
+            )
+        return [self._reference(reference, text, scope=scope) for reference in found.references]
 
     def _reference(self, reference: Reference, text: Text, scope: Bindings) -> Shape:
         binding = scope.get(reference.name)
         if binding is None:
             if not reference.optional:
-                self._undefined(reference, text, scope)
+                self._undefined(reference, text, scope=scope)
             return ANY
         binding.used = True
-        followed = follow(binding.shape, reference.path, reference.name)
+        followed = follow(binding.shape, reference.path, name=reference.name)
         if isinstance(followed, Shape):
             return followed
         if not reference.optional:
-            self._wrong_path(followed, reference, text)
+            self._wrong_path(followed, reference, text=text)
         return ANY
 
     def _wrong_path(self, wrong: WrongPath, reference: Reference, text: Text) -> None:
         offset = reference.offset
         for part in reference.path[: wrong.at + 1]:
-            offset = find_part(text, offset, part)
-        self._error("unknown-field", wrong.message, text.locate(offset), wrong.hint)
+            offset = find_part(text, offset, part=part)
+        self._error("unknown-field", wrong.message, span=text.locate(offset), hint=wrong.hint)
 
     def _undefined(self, reference: Reference, text: Text, scope: Bindings) -> None:
-        name, span = reference.name, text.locate(reference.offset)
+        name = reference.name
+        span = text.locate(reference.offset)
         target = self._templates.get(name)
         if isinstance(target, Function):
             params = ", ".join(param.name for param in target.params)
             message = f"`{name}` is a function: it has no value until it is called"
-            self._error("function-not-called", message, span, f"write {name}({params})")
+            self._error("function-not-called", message, span=span, hint=f"write {name}({params})")
             return
         if name in GLOBALS:
-            self._error("function-not-called", f"`{name}` is a function and was not called", span)
+            self._error(
+                "function-not-called", f"`{name}` is a function and was not called", span=span
+            )
             return
         hint = did_you_mean(name, scope) or _where_bound(name)
         if hint is None and self._in_function is not None:
-            hint = f"the function `{self._in_function}` sees its parameters and nothing else: {listed(scope)}"
+            hint = (
+                f"the function `{self._in_function}` sees its parameters and nothing else: "
+                f"{listed(scope)}"
+            )
         elif hint is None:
-            hint = f"in scope here: {listed(scope)}" if scope else f'declare it: <input name="{name}"/>'
-        self._error("undefined-variable", f"`{name}` is not defined", span, hint)
+            if scope:
+                hint = f"in scope here: {listed(scope)}"
+            else:
+                hint = f'declare it: <input name="{name}"/>'
+        self._error("undefined-variable", f"`{name}` is not defined", span=span, hint=hint)
 
     def _error(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self._add([Diagnostic("error", code, message, span, hint)])
+        self._add([Diagnostic("error", code, message=message, span=span, hint=hint)])
 
     def _warn(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self._add([Diagnostic("warning", code, message, span, hint)])
+        self._add([Diagnostic("warning", code, message=message, span=span, hint=hint)])
 
     def _add(self, found: Iterable[Diagnostic]) -> None:
         for diagnostic in found:
@@ -313,4 +390,6 @@ def _where_bound(name: str) -> str | None:
         elements = [f"<{field.element}>" for field in FIELDS[cls] if name in (field.binds or ())]
         if elements:
             places.append(f"in {', '.join(elements)} of {with_article(type_name)} task")
-    return f"`{name}` is bound {' and '.join(places)}" if places else None
+    if places:
+        return f"`{name}` is bound {' and '.join(places)}"
+    return None

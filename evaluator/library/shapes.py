@@ -1,7 +1,8 @@
-"""The shapes of values: reads them from schemas and results, follows paths into them, and checks whether a value fits.
+"""The shapes of values: reads them from schemas and results, follows paths into them, and checks
+whether a value fits.
 
-A JSON Schema that lists properties and does not say `additionalProperties` counts as complete: a field that it
-does not name may be missing.
+A JSON Schema that lists properties and does not say `additionalProperties` counts as complete: a
+field that it does not name may be missing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, 
 _MAX_DEPTH = 24
 
 _TYPES: dict[Kind, type] = {"object": dict, "array": list, "string": str}
-_METHODS = {kind: frozenset(name for name in dir(cls) if not name.startswith("_")) for kind, cls in _TYPES.items()}
+_METHODS = {
+    kind: frozenset(name for name in dir(cls) if not name.startswith("_"))
+    for kind, cls in _TYPES.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +46,34 @@ def follow(shape: Shape, path: tuple[str | int, ...], name: str) -> Shape | Wron
             return ANY
         shown = name + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path[:index])
         if shape.kind == "object":
-            found = None if shape.fields is None else shape.fields.get(part)
+            if shape.fields is None:
+                found = None
+            else:
+                found = shape.fields.get(part)
             if found is None:
                 if shape.open and not _misspelt(part, shape):
                     return ANY
                 if isinstance(part, str) and part in _METHODS["object"]:
                     return ANY
-                return _no_field(shape, part, shown, index)
+                return _no_field(shape, part, shown=shown, index=index)
             shape = found
         elif shape.kind == "array":
             if isinstance(part, str) and part not in _METHODS["array"]:
                 hint = f"take an item first: {shown}[0].{part}, or loop over it"
-                return WrongPath(index, f"{_called(shape, shown)} is a list and has no field `{part}`", hint)
+                return WrongPath(
+                    index, f"{_called(shape, shown)} is a list and has no field `{part}`", hint=hint
+                )
             shape = shape.item or ANY if isinstance(part, int) else ANY
         elif shape.kind == "null":
             hint = 'declare <output_format type="json" …> there, or read `content`'
             message = f"{_called(shape, shown)} is always empty and has no field `{part}`"
-            return WrongPath(index, message, hint)
+            return WrongPath(index, message, hint=hint)
         elif isinstance(part, str) and part not in _METHODS["string"]:
-            return WrongPath(index, f"{_called(shape, shown)} is a {shape.kind} and has no field `{part}`", None)
+            return WrongPath(
+                index,
+                f"{_called(shape, shown)} is a {shape.kind} and has no field `{part}`",
+                hint=None,
+            )
         else:
             return ANY
     return shape
@@ -78,10 +91,12 @@ def _called(shape: Shape, shown: str) -> str:
 def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPath:
     why = None if shape.absent is None else shape.absent(part)
     if why is not None:
-        return WrongPath(index, f"`{shown}` has no `{part}` here: {why}", None)
-    fields = [str(key) for key in (() if shape.fields is None else shape.fields) if isinstance(key, str)]
-    hint = did_you_mean(str(part), fields, f"there is {listed(fields)}")
-    return WrongPath(index, f"{_called(shape, shown)} has no field `{part}`", hint)
+        return WrongPath(index, f"`{shown}` has no `{part}` here: {why}", hint=None)
+    fields = [
+        str(key) for key in (() if shape.fields is None else shape.fields) if isinstance(key, str)
+    ]
+    hint = did_you_mean(str(part), fields, otherwise=f"there is {listed(fields)}")
+    return WrongPath(index, f"{_called(shape, shown)} has no field `{part}`", hint=hint)
 
 
 _MODEL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
@@ -103,7 +118,8 @@ def is_model(declared: str) -> bool:
 def of_schema(declared: str, folder: str | None) -> Shape:
     """The shape of an `output_format` schema or of `returns`; files are relative to `folder`.
 
-    A `module:Model` is not imported: nothing that a template names is run to check it. Raises: SchemaFileError.
+    A `module:Model` is not imported: nothing that a template names is run to check it. Raises:
+    SchemaFileError.
     """
     declared = declared.strip()
     named = of_type(declared)
@@ -114,14 +130,20 @@ def of_schema(declared: str, folder: str | None) -> Shape:
     if is_model(declared):
         return ANY
     if is_file(declared):
-        return ANY if folder is None else _of_file(declared, folder)
-    hint = did_you_mean(declared, VALUE_TYPES, "use object, array, string[], number, …, a .json file or module:Model")
-    raise SchemaFileError("unknown-schema", f"unknown schema `{declared}`", hint)
+        if folder is None:
+            return ANY
+        return _of_file(declared, folder)
+    hint = did_you_mean(
+        declared,
+        VALUE_TYPES,
+        otherwise="use object, array, string[], number, …, a .json file or module:Model",
+    )
+    raise SchemaFileError("unknown-schema", f"unknown schema `{declared}`", hint=hint)
 
 
 def _of_file(href: str, folder: str) -> Shape:
     try:
-        text = read_schema(href, folder, _here())
+        text = read_schema(href, folder, roots=_here())
     except SchemaFileError as bad:
         if bad.code == OUTSIDE:
             return ANY  # it may be below a root of the run, which is not known here
@@ -130,7 +152,9 @@ def _of_file(href: str, folder: str) -> Shape:
 
 
 def _here() -> list[str]:
-    """The current folder, which is the root unless another one is named; none if it has been removed."""
+    """The current folder, which is the root unless another one is named; none if it has been
+    removed.
+    """
     try:
         return [os.getcwd()]
     except OSError:
@@ -179,17 +203,24 @@ class _JsonSchemaShapes:
             return self._of_object(node, depth)
         if kind == "array":
             return Shape("array", item=self.of(node.get("items"), depth + 1))
-        return Shape(cast("Kind", kind)) if isinstance(kind, str) and kind in KINDS else ANY
+        if isinstance(kind, str) and kind in KINDS:
+            return Shape(cast("Kind", kind))
+        return ANY
 
     def _of_object(self, node: dict[str, Any], depth: int) -> Shape:
         properties: Any = node.get("properties")
         if not isinstance(properties, dict) or not properties:
             return OBJECT
         fields: dict[str | int, Shape] = {
-            name: self.of(value, depth + 1) for name, value in cast("dict[str, Any]", properties).items()
+            name: self.of(value, depth + 1)
+            for name, value in cast("dict[str, Any]", properties).items()
         }
         more = node.get("additionalProperties", False)
-        return Shape("object", fields, bool(more) or "patternProperties" in node or "unevaluatedProperties" in node)
+        return Shape(
+            "object",
+            fields,
+            open=bool(more) or "patternProperties" in node or "unevaluatedProperties" in node,
+        )
 
 
 def _pointed(reference: str, root: dict[str, Any]) -> Any:
@@ -199,12 +230,17 @@ def _pointed(reference: str, root: dict[str, Any]) -> Any:
     for part in reference[1:].strip("/").split("/"):
         if part:
             key = part.replace("~1", "/").replace("~0", "~")
-            here = cast("dict[str, Any]", here).get(key) if isinstance(here, dict) else None
+            if isinstance(here, dict):
+                here = cast("dict[str, Any]", here).get(key)
+            else:
+                here = None
     return here
 
 
 def mismatch(have: Shape, want: Shape) -> bool:
-    """Whether a value of shape `have` is refused where `want` is declared: values are never converted."""
+    """Whether a value of shape `have` is refused where `want` is declared: values are never
+    converted.
+    """
     if "any" in (have.kind, want.kind) or have.kind == "null":
         return False
     if have.kind != want.kind:
@@ -213,7 +249,9 @@ def mismatch(have: Shape, want: Shape) -> bool:
 
 
 def anchored(schema: str, file: str | None) -> str:
-    """A declared schema with the path of a schema file made absolute, from the template's folder."""
+    """A declared schema with the path of a schema file made absolute, from the template's
+    folder.
+    """
     if file is None or not is_file(schema):
         return schema
     return os.path.abspath(os.path.join(os.path.dirname(file), schema.strip()))
@@ -253,7 +291,9 @@ class ResultShapes:
         return known[1]
 
     def result(self, node: TopLevel | Node) -> Shape:
-        """The shape that the output format of `node` declares; NULL if nothing is ever parsed, ANY if it is unknown."""
+        """The shape that the output format of `node` declares; NULL if nothing is ever parsed, ANY
+        if it is unknown.
+        """
         if self._depth > _MAX_DEPTH:
             return ANY
         self._depth += 1
@@ -267,7 +307,9 @@ class ResultShapes:
             return ANY
         if isinstance(node, Call):
             target = self._templates.get(node.template)
-            return ANY if target is None else self.result(target)
+            if target is None:
+                return ANY
+            return self.result(target)
         if isinstance(node, Function):
             if node.returns is None or node.returns.strip() in ("any", "string"):
                 return self.result(node.body)
@@ -279,8 +321,12 @@ class ResultShapes:
         if output is None:
             return node.result(self)
         if output.type == "json":
-            return ANY if output.schema is None else declared_shape(output.schema, output.span.file)
-        return ANY if output.type == "xml" or output.schema is not None else NULL
+            if output.schema is None:
+                return ANY
+            return declared_shape(output.schema, output.span.file)
+        if output.type == "xml" or output.schema is not None:
+            return ANY
+        return NULL
 
 
 def declared_shape(schema: str, file: str | None) -> Shape:
@@ -292,15 +338,18 @@ def declared_shape(schema: str, file: str | None) -> Shape:
 
 
 def folder_of(file: str | None) -> str | None:
-    return None if file is None else os.path.dirname(file)
+    if file is None:
+        return None
+    return os.path.dirname(file)
 
 
 def find_part(text: Text, offset: int, part: str | int) -> int:
     """The offset of a path's `part` after the name at `offset`; `offset` where it is not found."""
-    pattern = (
-        rf"\[\s*{part}\s*\]"
-        if isinstance(part, int)
-        else rf"""(?<=\.){re.escape(part)}\b|(?<=['"]){re.escape(part)}(?=['"])"""
-    )
+    if isinstance(part, int):
+        pattern = rf"\[\s*{part}\s*\]"
+    else:
+        pattern = rf"""(?<=\.){re.escape(part)}\b|(?<=['"]){re.escape(part)}(?=['"])"""
     match = re.compile(pattern).search(text.value, offset)
-    return match.start() if match else offset
+    if match:
+        return match.start()
+    return offset

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from evaluator.library.words import deletions, is_one_slip
 
 # Shorter words are one typing error away from too many others.
-_MIN_CHARS, _MAX_CHARS = 6, 40
+_MIN_CHARS = 6
+_MAX_CHARS = 40
 
 
 class SimilarWords:
@@ -28,7 +29,10 @@ class SimilarWords:
                     slips.setdefault(key, []).append(known)
             self._slips = slips  # whole at once: other threads may be reading
         near = {known for key in deletions(word) for known in self._slips.get(key, ())}
-        return min((known for known in near if known[0] == word[0] and is_one_slip(word, known)), default=None)
+        return min(
+            (known for known in near if known[0] == word[0] and is_one_slip(word, known)),
+            default=None,
+        )
 
 
 def _is_long(word: str) -> bool:

@@ -20,7 +20,9 @@ from evaluator.nodes.declare import FIELDS
 from evaluator.nodes.values import VALUE_TYPES, Shape
 
 
-def check_structure(node: TopLevel | Node, known_tools: frozenset[str] | None) -> Iterator[Diagnostic]:
+def check_structure(
+    node: TopLevel | Node, known_tools: frozenset[str] | None
+) -> Iterator[Diagnostic]:
     """Findings about `node` itself; its children are visited by the caller."""
     if isinstance(node, Function):
         yield from _function(node)
@@ -34,40 +36,57 @@ def _function(node: Function) -> Iterator[Diagnostic]:
     optional: str | None = None
     for param in node.params:
         what = f"parameter `{param.name}`"
-        yield from _type_and_default(what, param.type, param.default, node.span, node.span)
+        yield from _type_and_default(
+            what, param.type, default=param.default, span=node.span, place=node.span
+        )
         if param.default is not None:
             optional = param.name
         elif optional is not None:
-            message = f"parameter `{param.name}` has no default and follows `{optional}`, which has one"
-            yield _error("parameter-order", message, node.span)
+            message = (
+                f"parameter `{param.name}` has no default and follows `{optional}`, which has one"
+            )
+            yield _error("parameter-order", message, span=node.span)
     if node.returns is not None:
         yield from _returns(node, node.returns)
 
 
-def _type_and_default(what: str, type_name: str, default: str | None, span: Span, place: Span) -> Iterator[Diagnostic]:
-    """Findings about the type that an input or a parameter declares, and the literal default at `place`."""
+def _type_and_default(
+    what: str, type_name: str, default: str | None, span: Span, place: Span
+) -> Iterator[Diagnostic]:
+    """Findings about the type that an input or a parameter declares, and the literal default at
+    `place`.
+    """
     if not is_type_name(type_name):
         hint = did_you_mean(type_name, VALUE_TYPES)
-        yield _error("unknown-type", f"{what} has the unknown type `{type_name}`", span, hint)
+        yield _error(
+            "unknown-type", f"{what} has the unknown type `{type_name}`", span=span, hint=hint
+        )
     elif default is not None and not literal_fits(default, type_name):
         message = f"the default of {what} is not of type {type_name}: {shortened(default)}"
-        yield _error("default-type", message, place)
+        yield _error("default-type", message, span=place)
 
 
 def _returns(node: Function, returns: str) -> Iterator[Diagnostic]:
     try:
         shape = of_schema(returns, folder_of(node.span.file))
     except SchemaFileError as bad:
-        yield _error(bad.code, f"`returns`: {bad.message}", node.span, bad.hint)
+        yield _error(bad.code, f"`returns`: {bad.message}", span=node.span, hint=bad.hint)
         return
     body = node.body
-    output = None if isinstance(body, Call | Cond) else body.output
+    if isinstance(body, Call | Cond):
+        output = None
+    else:
+        output = body.output
     if output is None or output.type != "json" or output.schema is None:
         return
     given = declared_shape(output.schema, output.span.file)
     if "any" not in (shape.kind, given.kind) and _differ(given, shape):
-        message = f"`{node.name}` returns {returns}, and its body's schema is {shortened(output.schema)}"
-        yield _error("type-mismatch", message, output.span, "declare the same in both places")
+        message = (
+            f"`{node.name}` returns {returns}, and its body's schema is {shortened(output.schema)}"
+        )
+        yield _error(
+            "type-mismatch", message, span=output.span, hint="declare the same in both places"
+        )
 
 
 def _differ(have: Shape, want: Shape) -> bool:
@@ -86,17 +105,19 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
     if node.output is not None and node.output.schema is not None:
         if node.output.type == "text" and node.output.schema.strip() not in ("string", "any"):
             message = "a schema has no effect on output of type text"
-            yield _warning("schema-without-effect", message, node.output.span, 'write type="json"')
+            yield _warning(
+                "schema-without-effect", message, span=node.output.span, hint='write type="json"'
+            )
         else:
             try:
                 of_schema(node.output.schema, folder_of(node.output.span.file))
             except SchemaFileError as bad:
-                yield _error(bad.code, bad.message, node.output.span, bad.hint)
+                yield _error(bad.code, bad.message, span=node.output.span, hint=bad.hint)
     if known_tools is not None:
         for tool in node.tools:
             if tool not in known_tools:
-                hint = did_you_mean(tool, known_tools, f"there are {listed(known_tools)}")
-                yield _error("unknown-tool", f"unknown tool `{tool}`", node.span, hint)
+                hint = did_you_mean(tool, known_tools, otherwise=f"there are {listed(known_tools)}")
+                yield _error("unknown-tool", f"unknown tool `{tool}`", span=node.span, hint=hint)
     if node.model is not None and not has_markup(node.model.value):
         reason = host_in(node.model.value)
         if reason is not None:
@@ -104,26 +125,45 @@ def _task(node: Task, known_tools: frozenset[str] | None) -> Iterator[Diagnostic
     for field in FIELDS[type(node)]:
         value = getattr(node, field.name)
         if field.form == "condition" and value is not None and truth(value) is False:
-            yield _warning("constant-test", f"the {field.element} never holds", value.span)
+            yield _warning("constant-test", f"the {field.element} never holds", span=value.span)
     for doubt in node.doubts():
-        yield Diagnostic(doubt.severity, doubt.code, doubt.message, node.span, doubt.hint)
+        yield Diagnostic(
+            doubt.severity, doubt.code, message=doubt.message, span=node.span, hint=doubt.hint
+        )
 
 
 def model_with_host(model: Text, reason: str) -> Diagnostic:
     """The error for a template's `model` that names a host."""
     hint = "name the model; its address belongs into <base_url> of a handler profile"
-    return _error("model-with-host", f"a template names models, never hosts: {reason}", model.span, hint)
+    return _error(
+        "model-with-host",
+        f"a template names models, never hosts: {reason}",
+        span=model.span,
+        hint=hint,
+    )
 
 
 def _inputs(node: Task) -> Iterator[Diagnostic]:
     for declared in node.inputs:
         default = declared.default
         if default is not None and not declared.is_given:
-            message = f"the default of input `{declared.name}` is never used: its value comes from elsewhere"
-            yield _warning("default-without-effect", message, declared.span)
-        literal = None if default is None or has_markup(default.value) else default.value
+            message = (
+                f"the default of input `{declared.name}` is never used: its value comes "
+                "from elsewhere"
+            )
+            yield _warning("default-without-effect", message, span=declared.span)
+        if default is None or has_markup(default.value):
+            literal = None
+        else:
+            literal = default.value
         place = declared.span if default is None else default.span
-        yield from _type_and_default(f"input `{declared.name}`", declared.type, literal, declared.span, place)
+        yield from _type_and_default(
+            f"input `{declared.name}`",
+            declared.type,
+            default=literal,
+            span=declared.span,
+            place=place,
+        )
 
 
 def _examples(node: Task) -> Iterator[Diagnostic]:
@@ -132,17 +172,19 @@ def _examples(node: Task) -> Iterator[Diagnostic]:
         for name, value in example.inputs.items():
             declared = known.get(name)
             if declared is None:
-                hint = did_you_mean(name, known, f"the inputs are {listed(known)}")
+                hint = did_you_mean(name, known, otherwise=f"the inputs are {listed(known)}")
                 message = f"the example gives `{name}`, which is not an input of this task"
-                yield _error("example-input", message, example.span, hint)
+                yield _error("example-input", message, span=example.span, hint=hint)
                 continue
             if is_type_name(declared.type) and not literal_fits(value, declared.type):
-                message = f"the example's `{name}` is not of type {declared.type}: {shortened(value)}"
-                yield _error("example-type", message, example.span)
+                message = (
+                    f"the example's `{name}` is not of type {declared.type}: {shortened(value)}"
+                )
+                yield _error("example-type", message, span=example.span)
         missing = [n for n, d in known.items() if d.must_be_given and n not in example.inputs]
         if missing:
             message = f"the example gives no value for the required {listed(missing)}"
-            yield _warning("example-incomplete", message, example.span)
+            yield _warning("example-incomplete", message, span=example.span)
 
 
 def _context(node: Task) -> Iterator[Diagnostic]:
@@ -151,37 +193,77 @@ def _context(node: Task) -> Iterator[Diagnostic]:
     accumulates = may_accumulate and settings.accumulate_data is not False
     if settings.accumulate_data is not None and not may_accumulate:
         yield _without_effect(
-            f"accumulate_data has no effect on a task of type {node.type}: it has no steps that follow others",
+            f"accumulate_data has no effect on a task of type {node.type}: it has no steps that "
+            "follow others",
             settings.span,
         )
     if settings.accumulation_format is not None and not accumulates:
-        hint = "set accumulate_data to true" if may_accumulate else None
-        yield _without_effect("accumulation_format has no effect where nothing is accumulated", settings.span, hint)
+        if may_accumulate:
+            hint = "set accumulate_data to true"
+        else:
+            hint = None
+        yield _without_effect(
+            "accumulation_format has no effect where nothing is accumulated",
+            settings.span,
+            hint=hint,
+        )
     if node.runs_process and (settings.inherit_context or settings.fresh_context):
         yield _without_effect(
-            f"context settings have no effect on a {node.type}: a process reads its inputs only", settings.span
+            f"context settings have no effect on a {node.type}: a process reads its inputs only",
+            settings.span,
         )
     is_closed = (settings.inherit_context, settings.fresh_context) == ("none", "disabled")
-    if is_closed and may_accumulate and settings.accumulate_data is False and node.file_paths is None:
-        message = "with inherit_context none, accumulate_data false and fresh_context disabled no step sees any context"
-        yield _warning("no-context", message, settings.span, "change one of them, or name files in <file_paths>")
+    if (
+        is_closed
+        and may_accumulate
+        and settings.accumulate_data is False
+        and node.file_paths is None
+    ):
+        message = (
+            "with inherit_context none, accumulate_data false and fresh_context disabled no "
+            "step sees any context"
+        )
+        yield _warning(
+            "no-context",
+            message,
+            span=settings.span,
+            hint="change one of them, or name files in <file_paths>",
+        )
 
 
-_OF_A_MODEL = ("instructions", "system", "model", "criteria", "tools", "manual_xml", "disable_reparsing")
+_OF_A_MODEL = (
+    "instructions",
+    "system",
+    "model",
+    "criteria",
+    "tools",
+    "manual_xml",
+    "disable_reparsing",
+)
 """The parts of a task that only one that asks a model uses itself."""
 
 
 def _model_parts(node: Task) -> Iterator[Diagnostic]:
-    """A finding for each part that has no effect because the task has no conversation of its own."""
+    """A finding for each part that has no effect because the task has no conversation of its
+    own.
+    """
     if node.asks_model or node.ref is not None:
         return
     parts = [name for name in _OF_A_MODEL if getattr(node, name)]
     parts += ["file_paths"] if node.runs_process and node.file_paths is not None else []
     for name in parts:
-        why = "only atomic templates are matched" if name == "criteria" else "it asks no model itself"
-        hint = None if node.runs_process or name == "criteria" else "move it into the tasks inside"
+        if name == "criteria":
+            why = "only atomic templates are matched"
+        else:
+            why = "it asks no model itself"
+        if node.runs_process or name == "criteria":
+            hint = None
+        else:
+            hint = "move it into the tasks inside"
         place = getattr(getattr(node, name), "span", node.span)
-        yield _without_effect(f"<{name}> has no effect on a task of type {node.type}: {why}", place, hint)
+        yield _without_effect(
+            f"<{name}> has no effect on a task of type {node.type}: {why}", place, hint=hint
+        )
 
 
 def _cond(node: Cond) -> Iterator[Diagnostic]:
@@ -192,18 +274,25 @@ def _cond(node: Cond) -> Iterator[Diagnostic]:
         value = truth(case.test)
         if always is not None:
             message = f"this case is never reached: the one in line {always.line} always holds"
-            yield _warning("unreachable-case", message, case.span)
+            yield _warning("unreachable-case", message, span=case.span)
         elif value is False:
-            yield _warning("unreachable-case", f"this case never holds: {shortened(written)}", case.test.span)
+            yield _warning(
+                "unreachable-case",
+                f"this case never holds: {shortened(written)}",
+                span=case.test.span,
+            )
         elif written in tests:
-            message = f"this case is never reached: the one in line {tests[written].line} has the same test"
-            yield _warning("unreachable-case", message, case.test.span)
+            message = (
+                f"this case is never reached: the one in line {tests[written].line} has the "
+                "same test"
+            )
+            yield _warning("unreachable-case", message, span=case.test.span)
         tests.setdefault(written, case.test.span)
         if value is True and always is None:
             always = case.test.span
     if always is not None and node.default is not None:
         message = f"the default is never reached: the case in line {always.line} always holds"
-        yield _warning("unreachable-case", message, node.default.span)
+        yield _warning("unreachable-case", message, span=node.default.span)
 
 
 def truth(test: Expression) -> bool | None:
@@ -222,15 +311,20 @@ def _truth(node: jinja.Node) -> bool | None:
         return bool(node.value)
     if isinstance(node, jinja.Not):
         inner = _truth(node.node)
-        return None if inner is None else not inner
+        if inner is None:
+            return None
+        return not inner
     if isinstance(node, jinja.And | jinja.Or):
         sides = (_truth(node.left), _truth(node.right))
         decisive = isinstance(node, jinja.Or)
         if decisive in sides:
             return decisive
-        return None if None in sides else not decisive
+        if None in sides:
+            return None
+        return not decisive
     if isinstance(node, jinja.Compare) and len(node.ops) == 1:
-        left, right = node.expr, node.ops[0].expr
+        left = node.expr
+        right = node.ops[0].expr
         if isinstance(left, jinja.Const) and isinstance(right, jinja.Const):
             same = left.value == right.value
             return {"eq": same, "ne": not same}.get(node.ops[0].op)
@@ -238,12 +332,12 @@ def _truth(node: jinja.Node) -> bool | None:
 
 
 def _error(code: str, message: str, span: Span, hint: str | None = None) -> Diagnostic:
-    return Diagnostic("error", code, message, span, hint)
+    return Diagnostic("error", code, message=message, span=span, hint=hint)
 
 
 def _warning(code: str, message: str, span: Span, hint: str | None = None) -> Diagnostic:
-    return Diagnostic("warning", code, message, span, hint)
+    return Diagnostic("warning", code, message=message, span=span, hint=hint)
 
 
 def _without_effect(message: str, span: Span, hint: str | None = None) -> Diagnostic:
-    return _warning("setting-without-effect", message, span, hint)
+    return _warning("setting-without-effect", message, span=span, hint=hint)

@@ -1,7 +1,8 @@
 """Matching by meaning: word vectors of `evaluator[vectors]`, used where it is installed.
 
-The vectors are static: the vector of a text is the mean of its tokens'. They are in the wheel of `wordllama`, whose two
-files are read here. The package itself is never imported, because it configures logging and may reach the network.
+The vectors are static: the vector of a text is the mean of its tokens'. They are in the wheel of
+`wordllama`, whose two files are read here. The package itself is never imported, because it
+configures logging and may reach the network.
 """
 
 from __future__ import annotations
@@ -27,18 +28,24 @@ if TYPE_CHECKING:
 
     Matrix = npt.NDArray[np.float32]
 
-_WEIGHTS, _TOKENIZER = "weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"
+_WEIGHTS = "weights/l2_supercat_256.safetensors"
+_TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 _FIELDS = ("name", "description", "criteria")
-# The shares of these fields together, of the name and of the inputs in the vector of a template; and how many examples
-# have a share of one half.
-_SHARES, _FEW_EXAMPLES = (0.6, 0.2, 0.2), 4
+# The shares of these fields together, of the name and of the inputs in the vector of a template;
+# and how many examples have a share of one half.
+_SHARES = (0.6, 0.2, 0.2)
+_FEW_EXAMPLES = 4
 # A piece of a request with fewer words is not compared on its own.
 _MIN_WORDS = 3
-_MAX_CHARS, _MAX_FIELD_CHARS = 2000, 400
+_MAX_CHARS = 2000
+_MAX_FIELD_CHARS = 400
 # Templates that the words of a request need not have found.
 _NEAREST = 20
-# Among more templates, so many are chosen by the first dimensions, which hold most of the meaning in these vectors.
-_MANY, _CHOSEN, _FIRST_DIMENSIONS = 3000, 200, 64
+# Among more templates, so many are chosen by the first dimensions, which hold most of the meaning
+# in these vectors.
+_MANY = 3000
+_CHOSEN = 200
+_FIRST_DIMENSIONS = 64
 # The last digits of a cosine depend on the machine.
 _DIGITS = 4
 
@@ -46,11 +53,15 @@ _DIGITS = 4
 def make_ranker(templates: Iterable[TemplateLike]) -> Ranker:
     """The default ranker: with vectors where `evaluator[vectors]` is installed, else lexical."""
     folder = find_vectors()
-    return LexicalRanker(templates) if folder is None else VectorRanker(templates, load_vectors(folder))
+    if folder is None:
+        return LexicalRanker(templates)
+    return VectorRanker(templates, load_vectors(folder))
 
 
 def find_vectors() -> Path | None:
-    """The folder of the installed `wordllama`, which is not imported; None without it or what it needs."""
+    """The folder of the installed `wordllama`, which is not imported; None without it or what it
+    needs.
+    """
     if find_spec("numpy") is None or find_spec("tokenizers") is None:
         return None
     spec = find_spec("wordllama")
@@ -79,7 +90,9 @@ class StaticVectors:
         start = 8 + int.from_bytes(data[:8], "little")
         entry = json.loads(data[8:start])["embedding.weight"]
         begin, end = entry["data_offsets"]
-        self._rows = np.frombuffer(data[start + begin : start + end], dtype=np.float16).reshape(entry["shape"])
+        self._rows = np.frombuffer(data[start + begin : start + end], dtype=np.float16).reshape(
+            entry["shape"]
+        )
 
     def embed(self, some: Sequence[str]) -> Matrix:
         """One row of length 1 for each text; zeros for a text without tokens."""
@@ -93,9 +106,12 @@ class StaticVectors:
 
 
 class VectorRanker(LexicalRanker):
-    """A `Ranker` that adds the cosine between the vectors of request and template to the lexical score."""
+    """A `Ranker` that adds the cosine between the vectors of request and template to the lexical
+    score.
+    """
 
-    _text, _node = TEXT_VECTORS, NODE_VECTORS
+    _text = TEXT_VECTORS
+    _node = NODE_VECTORS
 
     def __init__(self, templates: Iterable[TemplateLike], vectors: StaticVectors) -> None:
         super().__init__(templates)
@@ -108,7 +124,10 @@ class VectorRanker(LexicalRanker):
 
         if self._rows is None:
             rows = self._embed_templates()
-            self._short = np.ascontiguousarray(rows[:, :_FIRST_DIMENSIONS]) if len(rows) > _MANY else None
+            if len(rows) > _MANY:
+                self._short = np.ascontiguousarray(rows[:, :_FIRST_DIMENSIONS])
+            else:
+                self._short = None
             self._rows = rows
         return [self._meaning(self._rows, reading) for reading in readings]
 
@@ -131,7 +150,10 @@ class VectorRanker(LexicalRanker):
 
     def _embed_templates(self) -> Matrix:
         nodes = [cast(Task, template.node) for template in self._templates]
-        by_field = [_by_field(node, template.name) for node, template in zip(nodes, self._templates, strict=True)]
+        by_field = [
+            _by_field(node, template.name)
+            for node, template in zip(nodes, self._templates, strict=True)
+        ]
         together = [" ".join(fields[field] for field in _FIELDS) for fields in by_field]
         rows = _SHARES[0] * self._vectors.embed(together)
         for share, field in zip(_SHARES[1:], ("name", "inputs"), strict=True):
@@ -154,10 +176,13 @@ def _by_field(node: Task, name: str) -> dict[str, str]:
 
 
 def _cosines(rows: Matrix, vectors: Matrix) -> Matrix:
-    """The cosines of a request; if it has several pieces, the mean of those of the whole and of the best piece."""
+    """The cosines of a request; if it has several pieces, the mean of those of the whole and of the
+    best piece.
+    """
     import numpy as np
 
-    # Not `@`: its threads take more time than they save, and its last digits depend on their number.
+    # Not `@`: its threads take more time than they save, and its last digits depend on their
+    # number.
     found = np.einsum("ij,kj->ki", rows, vectors)
     return (found[0] if len(found) == 1 else (found[0] + found[1:].max(axis=0)) / 2).round(_DIGITS)
 

@@ -1,8 +1,10 @@
-"""The words of a text as matching compares them: split, folded and stemmed; and words with one typing error.
+"""The words of a text as matching compares them: split, folded and stemmed; and words with one
+typing error.
 
-Deterministic and without data files. The stemmer serves comparison, not display: it maps the forms of one word
-(`summarise`, `Summarizing`, `summary`) to one stem, which need not be a word. The Snowball stemmer for English maps
-these three to two stems, and `compare` and `comparison` too; and it is slower.
+Deterministic and without data files. The stemmer serves comparison, not display: it maps the forms
+of one word (`summarise`, `Summarizing`, `summary`) to one stem, which need not be a word. The
+Snowball stemmer for English maps these three to two stems, and `compare` and `comparison` too; and
+it is slower.
 """
 
 from __future__ import annotations
@@ -23,19 +25,41 @@ _APOSTROPHE = re.compile(r"(?<=[A-Za-z])(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b"
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 _IRREGULAR = {
-    "written": "write", "wrote": "write", "rewritten": "rewrite", "rewrote": "rewrite",
-    "judgment": "judgement", "found": "find", "chose": "choose", "chosen": "choose",
-    "spoken": "speak", "told": "tell", "said": "say", "made": "make", "given": "give", "gave": "give",
-    "children": "child", "people": "person", "criteria": "criterion", "indices": "index", "indexes": "index",
-    "analyses": "analysis", "analyse": "analysis", "analyze": "analysis", "analyzed": "analysis",
-    "analysing": "analysis", "analyzing": "analysis", "analysed": "analysis",
-}  # fmt: skip
+    "written": "write",
+    "wrote": "write",
+    "rewritten": "rewrite",
+    "rewrote": "rewrite",
+    "judgment": "judgement",
+    "found": "find",
+    "chose": "choose",
+    "chosen": "choose",
+    "spoken": "speak",
+    "told": "tell",
+    "said": "say",
+    "made": "make",
+    "given": "give",
+    "gave": "give",
+    "children": "child",
+    "people": "person",
+    "criteria": "criterion",
+    "indices": "index",
+    "indexes": "index",
+    "analyses": "analysis",
+    "analyse": "analysis",
+    "analyze": "analysis",
+    "analyzed": "analysis",
+    "analysing": "analysis",
+    "analyzing": "analysis",
+    "analysed": "analysis",
+}
 
 # Words whose ending is not a suffix.
-_WHOLE = frozenset({"question", "section", "station", "nation", "million", "version", "opinion", "region"})
+_WHOLE = frozenset(
+    {"question", "section", "station", "nation", "million", "version", "opinion", "region"}
+)
 
-# Function words in a request. They have a small weight instead of none, because a short question may contain no
-# other words.
+# Function words in a request. They have a small weight instead of none, because a short question
+# may contain no other words.
 _FUNCTION_WORDS = """
     a an the this that these those it its i me my mine we us our you your he him his she her they
     them their is are was were be been being am do does did done have has had having will would can
@@ -52,7 +76,9 @@ _FUNCTION_WORD_FACTOR = 0.12
 # A word so far from the beginning counts half.
 _HALF_LIFE = 24
 # Only both ends of a request are read: 100 kB take the time of 5 kB.
-_HEAD_CHARS, _TAIL_CHARS, _MAX_TERMS = 4000, 800, 200
+_HEAD_CHARS = 4000
+_TAIL_CHARS = 800
+_MAX_TERMS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +98,16 @@ def query_terms(request: str) -> list[QueryTerm]:
 
 
 def with_positions(text: str, share: float = 1.0) -> Iterator[tuple[str, float]]:
-    """Yields the words of `text` with their weights: `share` at the beginning, less the further behind."""
+    """Yields the words of `text` with their weights: `share` at the beginning, less the further
+    behind.
+    """
     for position, word in enumerate(words(text[: _HEAD_CHARS + _TAIL_CHARS + 1])):
         yield word, share / (1.0 + position / _HALF_LIFE)
 
 
 def merge_terms(pairs: Iterable[tuple[str, float]]) -> list[QueryTerm]:
-    """Returns one term for each stem, with the largest of its weights; a repeated word adds nothing.
+    """Returns one term for each stem, with the largest of its weights; a repeated word adds
+    nothing.
 
     A word with a colon is a tag and is not stemmed.
     """
@@ -91,12 +120,14 @@ def merge_terms(pairs: Iterable[tuple[str, float]]) -> list[QueryTerm]:
         if seen is None and len(terms) >= _MAX_TERMS:
             break
         if seen is None or weight > seen.weight:
-            terms[key] = QueryTerm(word if seen is None else seen.shown, key, weight)
+            terms[key] = QueryTerm(word if seen is None else seen.shown, key, weight=weight)
     return list(terms.values())
 
 
 def words(text: str) -> list[str]:
-    """Returns the words of `text` in order: identifiers split at underscores and capitals, lower case, no accents."""
+    """Returns the words of `text` in order: identifiers split at underscores and capitals, lower
+    case, no accents.
+    """
     found: list[str] = []
     for run in _WORD.findall(fold(text)):
         found += (run,) if run.islower() else split_run(run)
@@ -109,14 +140,18 @@ def fold(text: str) -> str:
         folded = unicodedata.normalize("NFKD", text)
         text = "".join(c for c in folded if not unicodedata.combining(c))
         text = unicodedata.normalize("NFKC", text)
-    return _APOSTROPHE.sub("", text) if "'" in text or "’" in text else text
+    if "'" in text or "’" in text:
+        return _APOSTROPHE.sub("", text)
+    return text
 
 
 @lru_cache(maxsize=50_000)
 def split_run(run: str) -> tuple[str, ...]:
     """Returns the words of a run of letters or digits."""
     if not run.isascii() and _UNSPACED.search(run):
-        return tuple(a + b for a, b in pairwise(run)) if len(run) > 1 else (run,)
+        if len(run) > 1:
+            return tuple(a + b for a, b in pairwise(run))
+        return (run,)
     return tuple(part.lower() for part in _CAMEL.split(run))
 
 
@@ -161,18 +196,37 @@ def _strip_inflection(word: str) -> str:
 
 # Longest first; (ending, replacement). What is left must keep four letters, five before `ment`.
 _DERIVED = (
-    ("ization", "iz"), ("isation", "iz"), ("ification", "if"), ("izer", "iz"), ("iser", "iz"),
-    ("ition", ""), ("ation", "at"), ("ison", ""), ("ness", ""), ("able", ""), ("ible", ""),
-    ("ion", ""), ("ive", ""), ("ise", "iz"), ("ize", "iz"), ("ity", ""), ("al", ""), ("ly", ""), ("er", ""),
-    ("or", ""), ("is", "iz"),
-)  # fmt: skip
+    ("ization", "iz"),
+    ("isation", "iz"),
+    ("ification", "if"),
+    ("izer", "iz"),
+    ("iser", "iz"),
+    ("ition", ""),
+    ("ation", "at"),
+    ("ison", ""),
+    ("ness", ""),
+    ("able", ""),
+    ("ible", ""),
+    ("ion", ""),
+    ("ive", ""),
+    ("ise", "iz"),
+    ("ize", "iz"),
+    ("ity", ""),
+    ("al", ""),
+    ("ly", ""),
+    ("er", ""),
+    ("or", ""),
+    ("is", "iz"),
+)
 
 
 def _strip_derived(word: str) -> str:
     for ending, replacement in _DERIVED:
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return word[: -len(ending)] + replacement
-    return word[:-4] if word.endswith("ment") and len(word) >= 9 else word
+    if word.endswith("ment") and len(word) >= 9:
+        return word[:-4]
+    return word
 
 
 def _strip_end(word: str) -> str:
@@ -191,14 +245,17 @@ def deletions(word: str) -> set[str]:
 
 
 def is_one_slip(a: str, b: str) -> bool:
-    """Returns whether one letter added, left out or changed, or two neighbours swapped, turns `a` into `b`."""
+    """Returns whether one letter added, left out or changed, or two neighbours swapped, turns `a`
+    into `b`.
+    """
     start = 0
     while start < min(len(a), len(b)) and a[start] == b[start]:
         start += 1
     end = 0
     while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
         end += 1
-    rest_a, rest_b = a[start : len(a) - end], b[start : len(b) - end]
+    rest_a = a[start : len(a) - end]
+    rest_b = b[start : len(b) - end]
     if len(rest_a) == len(rest_b) == 2:
         return rest_a == rest_b[::-1]
     return max(len(rest_a), len(rest_b)) == 1

@@ -1,4 +1,6 @@
-"""The budget of a batch: cost, tokens and time of all its calls, reserved before a call and settled after it."""
+"""The budget of a batch: cost, tokens and time of all its calls, reserved before a call and settled
+after it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchBudget:
-    """US dollars, tokens in and out together, and seconds from the first call on; None where there is no limit.
+    """US dollars, tokens in and out together, and seconds from the first call on; None where there
+    is no limit.
 
     The options of a batch check the values.
     """
@@ -27,13 +30,19 @@ class BatchBudget:
 class BatchSpending:
     """The part of a BatchBudget that the calls of a batch have used and reserved.
 
-    `cost_usd` and `tokens` are what answers reported, and the most that calls may have used whose usage is unknown and
-    which may have been billed. Reservations count against the budget too.
+    `cost_usd` and `tokens` are what answers reported, and the most that calls may have used whose
+    usage is unknown and which may have been billed. Reservations count against the budget too.
     """
 
     __slots__ = (
-        "_ends_at", "_limits", "_open", "_reserved_cost_usd", "_reserved_tokens", "cost_usd", "tokens",
-    )  # fmt: skip
+        "_ends_at",
+        "_limits",
+        "_open",
+        "_reserved_cost_usd",
+        "_reserved_tokens",
+        "cost_usd",
+        "tokens",
+    )
 
     def __init__(self, limits: BatchBudget) -> None:
         self._limits = limits
@@ -47,7 +56,9 @@ class BatchSpending:
         return self._limits.max_cost_usd is not None or self._limits.max_tokens is not None
 
     def ends_at(self, now: float) -> float:
-        """The time from which no call may begin; inf where there is no limit. The first call starts the clock."""
+        """The time from which no call may begin; inf where there is no limit. The first call starts
+        the clock.
+        """
         if self._limits.max_seconds is None:
             return inf
         if self._ends_at is None:
@@ -56,25 +67,43 @@ class BatchSpending:
 
     def check_time(self, begins_at: float, now: float) -> None:
         """Raises: CallRejected, for a call that cannot begin before the batch's time is up."""
-        ends_at, limit = self.ends_at(now), self._limits.max_seconds
+        ends_at = self.ends_at(now)
+        limit = self._limits.max_seconds
         if limit is not None and begins_at >= ends_at:
             used = limit - (ends_at - now)
             message = f"the batch has used its {limit:g} s"
             if now < ends_at:
                 message = f"the next call may begin only when the {limit:g} s of the batch are over"
-            raise CallRejected("time", round(max(0.0, used), 3), limit, message)
+            raise CallRejected("time", round(max(0.0, used), 3), limit=limit, message=message)
 
     def fits(self, call: PlannedCall) -> bool:
-        """Whether `call` may begin; False: it may when other calls use less than they have reserved.
+        """Whether `call` may begin; False: it may when other calls use less than they have
+        reserved.
 
-        Raises: CallRejected, if it would pass a limit whatever others use, or what it may use is unknown.
+        Raises: CallRejected, if it would pass a limit whatever others use, or what it may use is
+        unknown.
         """
-        cost, tokens = self._limits.max_cost_usd, self._limits.max_tokens
+        cost = self._limits.max_cost_usd
+        tokens = self._limits.max_tokens
         fits = True
         if cost is not None:
-            fits = _fits("cost", cost, self.cost_usd, self._reserved_cost_usd, call.cost_usd, call)
+            fits = _fits(
+                "cost",
+                cost,
+                used=self.cost_usd,
+                reserved=self._reserved_cost_usd,
+                needed=call.cost_usd,
+                call=call,
+            )
         if tokens is not None:
-            fits &= _fits("tokens", tokens, self.tokens, self._reserved_tokens, _tokens_of(call), call)
+            fits &= _fits(
+                "tokens",
+                tokens,
+                used=self.tokens,
+                reserved=self._reserved_tokens,
+                needed=_tokens_of(call),
+                call=call,
+            )
         return fits
 
     def reserve(self, call: PlannedCall) -> None:
@@ -83,14 +112,23 @@ class BatchSpending:
         self._reserved_tokens += _tokens_of(call) or 0
 
     def settle(self, call: PlannedCall, usage: Usage | None, error: ProviderError | None) -> None:
-        """Ends the reservation of `call`, and counts what it used, or the most that it may have used."""
-        tokens, cost_usd = _tokens_of(call) or 0, call.cost_usd or 0.0
+        """Ends the reservation of `call`, and counts what it used, or the most that it may have
+        used.
+        """
+        tokens = _tokens_of(call) or 0
+        cost_usd = call.cost_usd or 0.0
         self._open -= 1
         self._reserved_tokens -= tokens
         # A sum of floats does not return to 0 by itself.
-        self._reserved_cost_usd = self._reserved_cost_usd - cost_usd if self._open else 0.0
+        if self._open:
+            self._reserved_cost_usd = self._reserved_cost_usd - cost_usd
+        else:
+            self._reserved_cost_usd = 0.0
         if usage is not None:
-            cost_usd = cost_usd if usage.cost_usd is None else usage.cost_usd
+            if usage.cost_usd is None:
+                cost_usd = cost_usd
+            else:
+                cost_usd = usage.cost_usd
             if usage.input_tokens is not None and usage.output_tokens is not None:
                 tokens = usage.input_tokens + usage.output_tokens
         elif error is not None and not error.maybe_billed:
@@ -99,7 +137,14 @@ class BatchSpending:
         self.tokens += tokens
 
 
-def _fits(resource: str, limit: float, used: float, reserved: float, needed: float | None, call: PlannedCall) -> bool:
+def _fits(
+    resource: str,
+    limit: float,
+    used: float,
+    reserved: float,
+    needed: float | None,
+    call: PlannedCall,
+) -> bool:
     unit = "${:.6f}" if resource == "cost" else "{:,} tokens"
     shown = ("${:g}" if resource == "cost" else unit).format(limit)
     if needed is None:
@@ -109,16 +154,22 @@ def _fits(resource: str, limit: float, used: float, reserved: float, needed: flo
         elif resource == "cost":
             unknown = "price is unknown; give the profile <prices input= output=>"
         raise CallRejected(
-            resource, used, limit,
-            f"the batch has a budget of {shown} but {call.label}'s {unknown} or remove the budget",
-        )  # fmt: skip
+            resource,
+            used,
+            limit=limit,
+            message=f"the batch has a budget of {shown} but {call.label}'s {unknown} or remove "
+            "the budget",
+        )
     allowed = limit * (1 + _ROUNDING)
     if used + needed > allowed:
         raise CallRejected(
-            resource, used, limit,
-            f"the next call may use {unit.format(needed)}, which would pass the batch's budget of "
+            resource,
+            used,
+            limit=limit,
+            message=f"the next call may use {unit.format(needed)}, which would pass the batch's "
+            "budget of "
             f"{shown} ({unit.format(used)} used)",
-        )  # fmt: skip
+        )
     return used + reserved + needed <= allowed
 
 

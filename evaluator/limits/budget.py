@@ -1,8 +1,10 @@
-"""Nested limits: the usage of a task counts against its own limits and against those of the tasks above it.
+"""Nested limits: the usage of a task counts against its own limits and against those of the tasks
+above it.
 
-A `Budget` belongs to one Handler or to a whole evaluation. Charging it charges its ancestors. A turn is reserved before
-its call is made, so a call that is known to pass a limit is never made. The clock of a budget stops while a call below
-it waits at a limiter. The budget of a batch, which all its tasks share, is `batch_budget.BatchBudget`.
+A `Budget` belongs to one Handler or to a whole evaluation. Charging it charges its ancestors. A
+turn is reserved before its call is made, so a call that is known to pass a limit is never made. The
+clock of a budget stops while a call below it waits at a limiter. The budget of a batch, which all
+its tasks share, is `batch_budget.BatchBudget`.
 """
 
 from __future__ import annotations
@@ -18,19 +20,22 @@ from evaluator.errors.results import Usage
 
 WARN_AT = 0.8
 _NOTHING = Usage()
-UNKNOWN_USAGE = Usage(None, None, None, None, None)
+UNKNOWN_USAGE = Usage(None, None, cached_tokens=None, reasoning_tokens=None, cost_usd=None)
 """The usage of a call that may have been billed and gave no answer."""
 
 
 def out_of_time(timeout_s: float) -> str:
     """The end of a message about a scope whose time is used up."""
-    return f"has used its {timeout_s:g} s; give its handler a longer timeout, or the task less to do"
+    return (
+        f"has used its {timeout_s:g} s; give its handler a longer timeout, or the task less to do"
+    )
 
 
 class Deadline:
     """See `Budget.deadline`. An async context, entered once; it gives the `asyncio.Timeout`.
 
-    A class, since a closure that sets itself as a timer is a reference cycle, which only the garbage collector frees.
+    A class, since a closure that sets itself as a timer is a reference cycle, which only the
+    garbage collector frees.
     """
 
     __slots__ = ("_budget", "_loop", "_timeout", "_timer")
@@ -47,7 +52,10 @@ class Deadline:
         return timeout
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -56,7 +64,9 @@ class Deadline:
         await self._timeout.__aexit__(kind, error, trace)
 
     def set_timer(self) -> None:
-        """Sets the timer to the nearest limit whose clock runs. A paused budget calls this when it resumes."""
+        """Sets the timer to the nearest limit whose clock runs. A paused budget calls this when it
+        resumes.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -68,7 +78,10 @@ class Deadline:
                 break
             own = scope.own_remaining_s()
             if own is not None:
-                remaining = own if remaining is None else min(remaining, own)
+                if remaining is None:
+                    remaining = own
+                else:
+                    remaining = min(remaining, own)
         if remaining is not None and remaining <= 0:
             self._timeout.reschedule(self._loop.time())
             return
@@ -79,20 +92,41 @@ class Deadline:
 
 
 class Budget:
-    """The limits of one scope on turns, wall time and cost, and its usage; a limit of None is no limit.
+    """The limits of one scope on turns, wall time and cost, and its usage; a limit of None is no
+    limit.
 
-    `owner` names the scope in messages. `has_cost_limit` is about this scope and those above. `partial` is the last
-    text that a model gave in this scope, for a task that fails; `maybe_billed` says that a call ended without an
-    answer; `cached_calls` counts the calls that the response cache answered; `refused` is why a limiter rejected a
-    call or this machine cannot continue, and ends the whole scope. `models` are those that answered, in order.
-    `warnings` has one for each limit that is used to 80 %. Not thread-safe: one event loop.
+    `owner` names the scope in messages. `has_cost_limit` is about this scope and those above.
+    `partial` is the last text that a model gave in this scope, for a task that fails;
+    `maybe_billed` says that a call ended without an answer; `cached_calls` counts the calls that
+    the response cache answered; `refused` is why a limiter rejected a call or this machine cannot
+    continue, and ends the whole scope. `models` are those that answered, in order. `warnings` has
+    one for each limit that is used to 80 %. Not thread-safe: one event loop.
     """
 
     __slots__ = (
-        "_above", "_clock", "_max_spent", "_paused_at", "_paused_s", "_pauses", "_reserved_cost", "_reserved_turns",
-        "_started", "cached_calls", "has_cost_limit", "max_cost_usd", "max_turns", "maybe_billed",
-        "models", "owner", "partial", "refused", "resume_callbacks", "timeout_s", "usage", "warnings",
-    )  # fmt: skip
+        "_above",
+        "_clock",
+        "_max_spent",
+        "_paused_at",
+        "_paused_s",
+        "_pauses",
+        "_reserved_cost",
+        "_reserved_turns",
+        "_started",
+        "cached_calls",
+        "has_cost_limit",
+        "max_cost_usd",
+        "max_turns",
+        "maybe_billed",
+        "models",
+        "owner",
+        "partial",
+        "refused",
+        "resume_callbacks",
+        "timeout_s",
+        "usage",
+        "warnings",
+    )
 
     def __init__(
         self,
@@ -117,10 +151,13 @@ class Budget:
         self.models: dict[str, None] = {}
         self.resume_callbacks: set[Callable[[], None]] = set()
         self._above: tuple[Budget, ...] = () if parent is None else parent.scopes()
-        self.has_cost_limit = max_cost_usd is not None or (parent is not None and parent.has_cost_limit)
+        self.has_cost_limit = max_cost_usd is not None or (
+            parent is not None and parent.has_cost_limit
+        )
         self._reserved_turns = 0
         self._reserved_cost = 0.0
-        # What counts against the cost limit: known costs, and the most that calls of unknown usage may have cost.
+        # What counts against the cost limit: known costs, and the most that calls of unknown usage
+        # may have cost.
         self._max_spent: float | None = 0.0
         self._clock = clock
         self._started = clock()
@@ -131,7 +168,7 @@ class Budget:
         """This budget and those above it, the nearest first."""
         return (self, *self._above)
 
-    # -- time -----------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     @property
     def is_paused(self) -> bool:
@@ -148,18 +185,29 @@ class Budget:
 
     def own_remaining_s(self) -> float | None:
         """Seconds left of this scope's own time limit; None without one."""
-        return None if self.timeout_s is None else self.timeout_s - self.elapsed_s()
+        if self.timeout_s is None:
+            return None
+        return self.timeout_s - self.elapsed_s()
 
     def remaining_s(self) -> float | None:
-        """Seconds left until the nearest time limit of this scope and those above; None without one."""
-        times = [scope.timeout_s - scope.elapsed_s() for scope in self.scopes() if scope.timeout_s is not None]
-        return min(times) if times else None
+        """Seconds left until the nearest time limit of this scope and those above; None without
+        one.
+        """
+        times = [
+            scope.timeout_s - scope.elapsed_s()
+            for scope in self.scopes()
+            if scope.timeout_s is not None
+        ]
+        if times:
+            return min(times)
+        return None
 
     @contextmanager
     def paused(self) -> Generator[None]:
         """Stops the clock here and above, for a wait that this task does not cause.
 
-        Pauses of concurrent tasks may overlap: the clock above them runs again when the last of them has ended.
+        Pauses of concurrent tasks may overlap: the clock above them runs again when the last of
+        them has ended.
         """
         for scope in self.scopes():
             if scope._pauses == 0:
@@ -172,12 +220,15 @@ class Budget:
                 scope._pauses -= 1
                 if scope._pauses == 0:
                     scope._paused_s += scope._clock() - scope._paused_at
-                    callbacks, scope.resume_callbacks = scope.resume_callbacks, set()
+                    callbacks = scope.resume_callbacks
+                    scope.resume_callbacks = set()
                     for callback in callbacks:
                         callback()
 
     def deadline(self) -> Deadline:
-        """An `asyncio.timeout` until the nearest time limit of this scope and those above; pauses postpone it."""
+        """An `asyncio.timeout` until the nearest time limit of this scope and those above; pauses
+        postpone it.
+        """
         return Deadline(self)
 
     def check_time(self) -> None:
@@ -188,15 +239,18 @@ class Budget:
     def _check_own_time(self) -> None:
         if self.timeout_s is not None and self.elapsed_s() >= self.timeout_s:
             raise LimitReached(
-                "time", round(self.elapsed_s(), 3), self.timeout_s,
-                f"{self.owner} {out_of_time(self.timeout_s)}",
-            )  # fmt: skip
+                "time",
+                round(self.elapsed_s(), 3),
+                limit=self.timeout_s,
+                message=f"{self.owner} {out_of_time(self.timeout_s)}",
+            )
 
-    # -- usage ----------------------------------------------------------------------------------------------
+    # -- usage -------------------------------------------------------------------------------------
 
     def refuse(self, error: CallRejected | MachineError) -> None:
-        """Records that a limiter rejected a call, or that this machine cannot continue: no other call is made in this
-        scope and those above."""
+        """Records that a limiter rejected a call, or that this machine cannot continue: no other
+        call is made in this scope and those above.
+        """
         for scope in self.scopes():
             scope.refused = error
 
@@ -218,32 +272,44 @@ class Budget:
     def charge_unknown(self, max_cost_usd: float | None) -> None:
         """Adds, here and above, a call of unknown usage that may have been billed.
 
-        Against cost limits it counts as `max_cost_usd`, the most that it may have cost, None where that is unknown.
+        Against cost limits it counts as `max_cost_usd`, the most that it may have cost, None where
+        that is unknown.
         """
         for scope in self.scopes():
             scope._add(UNKNOWN_USAGE, max_cost_usd)
 
     def _add(self, usage: Usage, max_cost_usd: float | None) -> None:
-        self.usage = usage if self.usage is _NOTHING else self.usage + usage
+        if self.usage is _NOTHING:
+            self.usage = usage
+        else:
+            self.usage = self.usage + usage
         spent = self._max_spent
-        self._max_spent = None if spent is None or max_cost_usd is None else spent + max_cost_usd
+        if spent is None or max_cost_usd is None:
+            self._max_spent = None
+        else:
+            self._max_spent = spent + max_cost_usd
         if self.max_cost_usd is not None and self._max_spent is not None:
-            self._warn("cost", self._max_spent, self.max_cost_usd)
+            self._warn("cost", self._max_spent, limit=self.max_cost_usd)
 
     def reserve_turn(self, cost_usd: float | None = None) -> None:
         """Called before a turn, which then counts as used here and above until `release_turn`.
 
-        So concurrent turns cannot pass a limit together. `cost_usd` is the most that the turn may cost, None if
-        unknown. Warns once when 80 % of the turns are used, unless the limit is a single turn.
+        So concurrent turns cannot pass a limit together. `cost_usd` is the most that the turn may
+        cost, None if unknown. Warns once when 80 % of the turns are used, unless the limit is a
+        single turn.
 
-        Raises: LimitReached, if a limit of this scope or one above would be passed; nothing is reserved then.
+        Raises: LimitReached, if a limit of this scope or one above would be passed; nothing is
+        reserved then.
         """
         scopes = self.scopes()
         for scope in scopes:
             turns = scope.usage.turns + scope._reserved_turns
             if scope.max_turns is not None and turns >= scope.max_turns:
-                message = f"{scope.owner} has used its {scope.max_turns} turns; give its handler a higher max_turns"
-                raise LimitReached("turns", turns, scope.max_turns, message)
+                message = (
+                    f"{scope.owner} has used its {scope.max_turns} turns; give its handler "
+                    "a higher max_turns"
+                )
+                raise LimitReached("turns", turns, limit=scope.max_turns, message=message)
             if scope.max_cost_usd is not None:
                 scope._check_cost(cost_usd, scope.max_cost_usd)
             scope._check_own_time()
@@ -263,33 +329,45 @@ class Budget:
     def check_reserved(self) -> None:
         """Called before an attempt is repeated within the reserved turn.
 
-        Raises: LimitReached, if what may have been paid meanwhile and what is reserved pass a cost limit.
+        Raises: LimitReached, if what may have been paid meanwhile and what is reserved pass a cost
+        limit.
         """
         for scope in self.scopes():
-            limit, spent = scope.max_cost_usd, scope._max_spent
+            limit = scope.max_cost_usd
+            spent = scope._max_spent
             if limit is not None and spent is not None and spent + scope._reserved_cost > limit:
                 raise LimitReached(
-                    "cost", spent, limit,
-                    f"another attempt of {scope.owner} may pass ${limit:g}: attempts without an answer may have "
+                    "cost",
+                    spent,
+                    limit=limit,
+                    message=f"another attempt of {scope.owner} may pass ${limit:g}: attempts "
+                    "without an answer may have "
                     f"been billed (${spent:.6f} spent at most)",
-                )  # fmt: skip
+                )
 
     def _check_cost(self, cost_usd: float | None, limit: float) -> None:
         spent = self._max_spent
         if spent is None or cost_usd is None:
             raise LimitReached(
-                "cost", spent or 0.0, limit,
-                f"{self.owner} has a cost limit of ${limit:g} but what a turn may cost is unknown: its "
+                "cost",
+                spent or 0.0,
+                limit=limit,
+                message=f"{self.owner} has a cost limit of ${limit:g} but what a turn may cost is "
+                "unknown: its "
                 "price or its longest answer; give the profile <prices input= output=> and <limits "
                 "max_output_tokens=>, or remove max_cost",
-            )  # fmt: skip
+            )
         if spent + self._reserved_cost + cost_usd > limit:
             raise LimitReached(
-                "cost", spent, limit,
-                f"the next turn of {self.owner} may cost ${cost_usd:.6f}, which would pass "
+                "cost",
+                spent,
+                limit=limit,
+                message=f"the next turn of {self.owner} may cost ${cost_usd:.6f}, which would pass "
                 f"${limit:g} (${spent:.6f} spent)",
-            )  # fmt: skip
+            )
 
     def _warn(self, resource: str, used: float, limit: float) -> None:
         if used >= WARN_AT * limit:
-            self.warnings.setdefault(resource, f"{self.owner} has used {used:g} of {limit:g} {resource}")
+            self.warnings.setdefault(
+                resource, f"{self.owner} has used {used:g} of {limit:g} {resource}"
+            )

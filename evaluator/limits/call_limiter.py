@@ -1,7 +1,9 @@
-"""The protocol that decides when a model call may be made: a Handler acquires a Permit before each attempt.
+"""The protocol that decides when a model call may be made: a Handler acquires a Permit before each
+attempt.
 
-A Handler knows what a call may use at most, and afterwards what it used. A CallLimiter knows which other calls are
-made. `rate_limiter.RateLimiter` limits a batch in one event loop; another CallLimiter may be in another process.
+A Handler knows what a call may use at most, and afterwards what it used. A CallLimiter knows which
+other calls are made. `rate_limiter.RateLimiter` limits a batch in one event loop; another
+CallLimiter may be in another process.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ UNUSED: Final = Usage()
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """One attempt, before it is made. `label` is the model as users name it, `endpoint` where it is reached.
+    """One attempt, before it is made. `label` is the model as users name it, `endpoint` where it is
+    reached.
 
     Tokens and cost (US dollars) are the most that the attempt may use, None where that is unknown.
     """
@@ -34,11 +37,12 @@ class Permit(Protocol):
     """The permission to make one attempt."""
 
     def release(self, usage: Usage | None, error: ProviderError | None, latency_s: float) -> None:
-        """Reports how the attempt ended; does not wait and does not raise. Only the first call counts.
+        """Reports how the attempt ended; does not wait and does not raise. Only the first call
+        counts.
 
-        With `usage` the model answered (`UNUSED`: the call was not made); with `error` the attempt failed, and its
-        `retry_after_s` holds the endpoint; with neither it was cancelled, and its usage is unknown. `latency_s` is from
-        the request to the whole answer, in seconds.
+        With `usage` the model answered (`UNUSED`: the call was not made); with `error` the attempt
+        failed, and its `retry_after_s` holds the endpoint; with neither it was cancelled, and its
+        usage is unknown. `latency_s` is from the request to the whole answer, in seconds.
         """
         ...
 
@@ -47,12 +51,13 @@ class CallLimiter(Protocol):
     """Permits attempts, for each model of an endpoint in the order in which they were requested."""
 
     async def acquire(self, call: PlannedCall) -> Permit:
-        """Returns when the attempt may be made at once. The caller must release the permit, whatever happens.
+        """Returns when the attempt may be made at once. The caller must release the permit,
+        whatever happens.
 
         A cancelled `acquire` leaves the queue and needs no release.
 
-        Raises: CallRejected, if a budget would be exceeded, if a budget exists and what the attempt may use is unknown,
-        or if the limiter has stopped.
+        Raises: CallRejected, if a budget would be exceeded, if a budget exists and what the attempt
+        may use is unknown, or if the limiter has stopped.
         """
         ...
 

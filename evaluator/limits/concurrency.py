@@ -1,12 +1,12 @@
 """A limit on concurrent calls that adapts to the capacity of an endpoint.
 
-It begins at its maximum. An overload (429, 503, 529) halves it, at most once a round trip: calls that
-began before a change say nothing about its effect. While calls use all of it and nothing goes wrong it grows again, by
-one in a round trip.
+It begins at its maximum. An overload (429, 503, 529) halves it, at most once a round trip: calls
+that began before a change say nothing about its effect. While calls use all of it and nothing goes
+wrong it grows again, by one in a round trip.
 
-Where answers get slower the limit shrinks by a fifth, at most down to half of the most. Answers are compared
-with answers of about the same length, by the median of sixteen, and with the smallest such median of recent times: a
-long answer is not a slow one, and one slow answer is not a trend.
+Where answers get slower the limit shrinks by a fifth, at most down to half of the most. Answers are
+compared with answers of about the same length, by the median of sixteen, and with the smallest such
+median of recent times: a long answer is not a slow one, and one slow answer is not a trend.
 
 Source: congestion avoidance of TCP (RFC 5681), without its timers; the signal of growing latency as
 in TCP Vegas (Brakmo, Peterson, 1995).
@@ -18,16 +18,20 @@ from statistics import median
 
 OVERLOAD = 0.5
 SLOWER = 0.8
-# A median of twice the smallest, and half a second above it, is the effect of a queue, not of chance.
+# A median of twice the smallest, and half a second above it, is the effect of a queue, not of
+# chance.
 _TOLERANCE = 2.0
 _TOLERANCE_S = 0.5
 _WINDOW = 16
-# Within this time the smallest median rises to the later ones: latencies of long ago are not a measure.
+# Within this time the smallest median rises to the later ones: latencies of long ago are not a
+# measure.
 _FORGET_S = 900.0
 
 
 class ConcurrencyLimit:
-    """The limit of one model at one endpoint, from 1 to `most`. Times are in seconds of one clock."""
+    """The limit of one model at one endpoint, from 1 to `most`. Times are in seconds of one
+    clock.
+    """
 
     __slots__ = ("_changed_at", "_latencies", "_most", "_smallest", "_value")
 
@@ -42,11 +46,21 @@ class ConcurrencyLimit:
         """The number of calls that may run at once."""
         return int(self._value)
 
-    def answered(self, began: float, now: float, latency_s: float, output_tokens: int | None, *, is_used: bool) -> None:
-        """Counts an answer to a call that began at `began`. `is_used`: as many calls were running as may."""
+    def answered(
+        self,
+        began: float,
+        now: float,
+        latency_s: float,
+        output_tokens: int | None,
+        *,
+        is_used: bool,
+    ) -> None:
+        """Counts an answer to a call that began at `began`. `is_used`: as many calls were running
+        as may.
+        """
         if began < self._changed_at:
             return
-        if self._is_slower(latency_s, output_tokens, now):
+        if self._is_slower(latency_s, output_tokens, now=now):
             self._shrink_slowly(now)
         elif is_used:
             self._value = min(self._most, self._value + 1.0 / self._value)
@@ -62,7 +76,8 @@ class ConcurrencyLimit:
             self._shrink_slowly(now)
 
     def _shrink_slowly(self, now: float) -> None:
-        # Slow answers alone do not shrink it below half of the most: they may have other causes than these calls.
+        # Slow answers alone do not shrink it below half of the most: they may have other causes
+        # than these calls.
         self._shrink(max(self._value * SLOWER, min(self._most / 2, self._value)), now)
 
     def _shrink(self, value: float, now: float) -> None:

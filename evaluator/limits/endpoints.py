@@ -21,10 +21,11 @@ _GUESSED_OUTPUT_TOKENS = 256.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Limits of one model at one endpoint: calls at once, and rates per minute; a rate of None is no limit.
+    """Limits of one model at one endpoint: calls at once, and rates per minute; a rate of None is
+    no limit.
 
-    Concurrency adapts from 1 to `concurrency`, where it begins. Tokens are input and output together. The options of a
-    batch check the values.
+    Concurrency adapts from 1 to `concurrency`, where it begins. Tokens are input and output
+    together. The options of a batch check the values.
     """
 
     concurrency: int = 16
@@ -34,7 +35,9 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class EndpointState:
-    """One model at one endpoint, for display. `held_s`: how long a `Retry-After` still holds the endpoint, else 0."""
+    """One model at one endpoint, for display. `held_s`: how long a `Retry-After` still holds the
+    endpoint, else 0.
+    """
 
     label: str
     endpoint: str
@@ -60,18 +63,29 @@ class CallInFlight:
 
 
 class Endpoint:
-    """One model at one endpoint: its limits, the calls in flight and those that wait, in order, for a slot.
+    """One model at one endpoint: its limits, the calls in flight and those that wait, in order, for
+    a slot.
 
-    Decides without waiting and without a clock: times are seconds of one clock that does not go back.
+    Decides without waiting and without a clock: times are seconds of one clock that does not go
+    back.
     """
 
     __slots__ = (
-        "_has_rates", "_label", "_limit", "_mean_output", "_name", "_request_bucket", "_token_bucket", "in_flight",
-        "timer", "waiting",
-    )  # fmt: skip
+        "_has_rates",
+        "_label",
+        "_limit",
+        "_mean_output",
+        "_name",
+        "_request_bucket",
+        "_token_bucket",
+        "in_flight",
+        "timer",
+        "waiting",
+    )
 
     def __init__(self, label: str, name: str, pace: Pace) -> None:
-        self._label, self._name = label, name
+        self._label = label
+        self._name = name
         self._limit = ConcurrencyLimit(pace.concurrency)
         self._has_rates = pace.requests_per_minute is not None or pace.tokens_per_minute is not None
         self._request_bucket = RateBucket(pace.requests_per_minute or inf)
@@ -87,7 +101,9 @@ class Endpoint:
         return self._limit.value
 
     def earliest(self, call: PlannedCall, now: float) -> float:
-        """The time from which `call` may begin: at most `now`, if at once; inf, if another call has to end first."""
+        """The time from which `call` may begin: at most `now`, if at once; inf, if another call has
+        to end first.
+        """
         if self.in_flight >= self._limit.value:
             return inf
         if not self._has_rates:
@@ -98,14 +114,19 @@ class Endpoint:
     def begin(self, call: PlannedCall, now: float) -> CallInFlight:
         self.in_flight += 1
         if not self._has_rates:
-            return CallInFlight(call, self, now, 0.0)
+            return CallInFlight(call, self, began=now, tokens=0.0)
         tokens = self._expected_tokens(call)
         self._request_bucket.take(1, now)
         self._token_bucket.take(tokens, now)
-        return CallInFlight(call, self, now, tokens)
+        return CallInFlight(call, self, began=now, tokens=tokens)
 
     def end(
-        self, call: CallInFlight, usage: Usage | None, error: ProviderError | None, latency_s: float, now: float
+        self,
+        call: CallInFlight,
+        usage: Usage | None,
+        error: ProviderError | None,
+        latency_s: float,
+        now: float,
     ) -> None:
         """Counts the end of `call`, as reported to `Permit.release`."""
         is_full = self.in_flight >= self._limit.value
@@ -115,22 +136,33 @@ class Endpoint:
             self._token_bucket.give(call.tokens, now)
             return
         if usage is not None:
-            self._count(call, usage, now)
+            self._count(call, usage, now=now)
             self._limit.answered(call.began, now, latency_s, usage.output_tokens, is_used=is_full)
         elif error is not None:
-            self._fail(call, error, now)
+            self._fail(call, error, now=now)
 
     def _expected_tokens(self, call: PlannedCall) -> float:
-        """An estimate of the tokens of `call`: its answer is expected to be as long as earlier ones."""
-        usual = _GUESSED_OUTPUT_TOKENS if self._mean_output is None else self._mean_output
-        output = usual if call.output_tokens is None else min(usual, call.output_tokens)
+        """An estimate of the tokens of `call`: its answer is expected to be as long as earlier
+        ones.
+        """
+        if self._mean_output is None:
+            usual = _GUESSED_OUTPUT_TOKENS
+        else:
+            usual = self._mean_output
+        if call.output_tokens is None:
+            output = usual
+        else:
+            output = min(usual, call.output_tokens)
         return (call.input_tokens or 0) + output
 
     def _count(self, call: CallInFlight, usage: Usage, now: float) -> None:
         output = usage.output_tokens
         if output is not None:
             mean = self._mean_output
-            self._mean_output = float(output) if mean is None else mean + (output - mean) / 16
+            if mean is None:
+                self._mean_output = float(output)
+            else:
+                self._mean_output = mean + (output - mean) / 16
         if self._has_rates and usage.input_tokens is not None and output is not None:
             self._token_bucket.give(call.tokens - usage.input_tokens - output, now)
 
@@ -144,5 +176,10 @@ class Endpoint:
 
     def state(self, held_s: float) -> EndpointState:
         return EndpointState(
-            self._label, self._name, self.in_flight, self._limit.value, len(self.waiting), held_s
-        )  # fmt: skip
+            self._label,
+            self._name,
+            in_flight=self.in_flight,
+            limit=self._limit.value,
+            waiting=len(self.waiting),
+            held_s=held_s,
+        )

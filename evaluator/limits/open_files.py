@@ -1,6 +1,7 @@
 """The limit on open files of this process: raised for a batch, and the concurrency that fits it.
 
-The soft limit is 256 on macOS and 1,024 on most Linux systems. A process may raise it up to the hard limit.
+The soft limit is 256 on macOS and 1,024 on most Linux systems. A process may raise it up to the
+hard limit.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import resource
 from contextlib import suppress
 
 EACH_SAMPLE = 8
-"""Descriptors of a sample in flight: its task file, a connection, those of a subtask or a judge, a script's pipes."""
+"""Descriptors of a sample in flight: its task file, a connection, those of a subtask or a judge, a
+script's pipes.
+"""
 RESERVED = 64
-"""Descriptors for everything else: folders, the results, the cache, libraries that are imported, programs started."""
+"""Descriptors for everything else: folders, the results, the cache, libraries that are imported,
+programs started.
+"""
 
 
 def fit_concurrency(wanted: int) -> int:
@@ -29,7 +34,9 @@ def fit_concurrency(wanted: int) -> int:
     with suppress(ValueError, OSError):  # some systems allow less than their hard limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         soft = target
-    return wanted if _allows(soft, needed) else max(1, (soft - used) // EACH_SAMPLE)
+    if _allows(soft, needed):
+        return wanted
+    return max(1, (soft - used) // EACH_SAMPLE)
 
 
 def _allows(limit: int, needed: int) -> bool:

@@ -1,7 +1,8 @@
 """The CallLimiter of a batch: rates, concurrency and a budget for all calls of one event loop.
 
-Calls of one model at one endpoint begin in the order in which they were requested. A waiting call costs nothing and can
-be cancelled. Nothing polls: the end of another call wakes a waiting one, or a timer at the time at which it may begin.
+Calls of one model at one endpoint begin in the order in which they were requested. A waiting call
+costs nothing and can be cancelled. Nothing polls: the end of another call wakes a waiting one, or a
+timer at the time at which it may begin.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ MAX_HOLD_S = 3600.0
 class RateLimiter:
     """A CallLimiter for the calls of one batch, in one event loop. Not thread-safe.
 
-    `pace` holds for each model of each endpoint; a `Retry-After` holds all models of its endpoint, and calls there are
-    rejected if it is longer than what the budget's time has left (without one: an hour). `budget` is for all calls
-    together, `spending` what counts against it; its time counts from the first call. A call that runs when the time is
-    up continues under its own limits. `refused` is why a call was first rejected, None until then; a smaller call may
-    still fit.
+    `pace` holds for each model of each endpoint; a `Retry-After` holds all models of its endpoint,
+    and calls there are rejected if it is longer than what the budget's time has left (without one:
+    an hour). `budget` is for all calls together, `spending` what counts against it; its time counts
+    from the first call. A call that runs when the time is up continues under its own limits.
+    `refused` is why a call was first rejected, None until then; a smaller call may still fit.
     """
 
     def __init__(self, pace: Pace | None = None, *, budget: BatchBudget | None = None) -> None:
@@ -43,7 +44,7 @@ class RateLimiter:
         self._samples = 0
         self._starting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
-    # -- calls ----------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     async def acquire(self, call: PlannedCall) -> Permit:
         """As `CallLimiter.acquire`."""
@@ -53,8 +54,8 @@ class RateLimiter:
         endpoint = self._endpoints.get(key)
         if endpoint is None:
             endpoint = self._endpoints[key] = Endpoint(*key, self._pace)
-        if not endpoint.waiting and self._earliest(endpoint, call, now) <= now:
-            return self._permit(endpoint, call, now, loop)
+        if not endpoint.waiting and self._earliest(endpoint, call, now=now) <= now:
+            return self._permit(endpoint, call, now=now, loop=loop)
         self._check_stopped()
         slot: asyncio.Future[Permit] = loop.create_future()
         endpoint.waiting[slot] = call
@@ -69,7 +70,8 @@ class RateLimiter:
             raise
 
     def _earliest(self, endpoint: Endpoint, call: PlannedCall, now: float) -> float:
-        """The time from which `call` may begin: at most `now`, if at once; inf, if another call has to end first.
+        """The time from which `call` may begin: at most `now`, if at once; inf, if another call has
+        to end first.
 
         A time in the future is when to ask again, not a promise.
 
@@ -80,8 +82,11 @@ class RateLimiter:
             spending.check_time(now, now)
             held_until = self._held_until.get(call.endpoint, now)
             if held_until > now:
-                self._check_hold(call, held_until, now)
-            begins_at = endpoint.earliest(call, now) if spending.fits(call) else inf
+                self._check_hold(call, held_until, now=now)
+            if spending.fits(call):
+                begins_at = endpoint.earliest(call, now)
+            else:
+                begins_at = inf
             if begins_at == inf:
                 return spending.ends_at(now)
             begins_at = max(begins_at, held_until)
@@ -93,18 +98,32 @@ class RateLimiter:
             raise
 
     def _check_hold(self, call: PlannedCall, held_until: float, now: float) -> None:
-        """Raises: CallRejected, if a `Retry-After` holds the endpoint for longer than the session may wait."""
-        wait, left = held_until - now, self.spending.ends_at(now) - now
+        """Raises: CallRejected, if a `Retry-After` holds the endpoint for longer than the session
+        may wait.
+        """
+        wait = held_until - now
+        left = self.spending.ends_at(now) - now
         why = f"the session has {left:,.0f} s left"
         if left == inf:
-            left, why = MAX_HOLD_S, f"a session waits at most {MAX_HOLD_S:,.0f} s"
+            left = MAX_HOLD_S
+            why = f"a session waits at most {MAX_HOLD_S:,.0f} s"
         if wait > left:
-            message = f"{host_of(call.endpoint)} answered with a Retry-After: no call for {wait:,.0f} s, and {why}"
-            raise CallRejected("time", round(wait, 3), round(left, 3), f"{message}; resume the batch later")
+            message = (
+                f"{host_of(call.endpoint)} answered with a Retry-After: no call for "
+                f"{wait:,.0f} s, and {why}"
+            )
+            raise CallRejected(
+                "time",
+                round(wait, 3),
+                limit=round(left, 3),
+                message=f"{message}; resume the batch later",
+            )
 
-    def _permit(self, endpoint: Endpoint, call: PlannedCall, now: float, loop: asyncio.AbstractEventLoop) -> _Permit:
+    def _permit(
+        self, endpoint: Endpoint, call: PlannedCall, now: float, loop: asyncio.AbstractEventLoop
+    ) -> _Permit:
         self.spending.reserve(call)
-        return _Permit(self, endpoint.begin(call, now), loop)
+        return _Permit(self, endpoint.begin(call, now), loop=loop)
 
     def _permit_waiting(self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
         """Permits the waiting calls that may begin by now, and sets the timer for the next one."""
@@ -116,15 +135,17 @@ class RateLimiter:
             slot, call = next(iter(endpoint.waiting.items()))
             if not slot.done():
                 try:
-                    begins_at = self._earliest(endpoint, call, now)
+                    begins_at = self._earliest(endpoint, call, now=now)
                 except CallRejected as error:
                     slot.set_exception(error)
                 else:
                     if begins_at > now:
                         if begins_at < inf:
-                            endpoint.timer = loop.call_at(begins_at, self._permit_waiting, endpoint, loop)
+                            endpoint.timer = loop.call_at(
+                                begins_at, self._permit_waiting, endpoint, loop
+                            )
                         return
-                    slot.set_result(self._permit(endpoint, call, now, loop))
+                    slot.set_result(self._permit(endpoint, call, now=now, loop=loop))
             del endpoint.waiting[slot]
 
     def end_call(
@@ -135,13 +156,18 @@ class RateLimiter:
         latency_s: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """Called by a released permit: counts how the call ended, and permits what may begin now."""
-        now, endpoint, name = loop.time(), ended.endpoint, ended.call.endpoint
+        """Called by a released permit: counts how the call ended, and permits what may begin
+        now.
+        """
+        name = ended.call.endpoint
+        endpoint = ended.endpoint
+        now = loop.time()
         self.spending.settle(ended.call, usage, error)
         endpoint.end(ended, usage, error, latency_s, now)
         if error is not None and error.retryable and error.retry_after_s is not None:
             self._held_until[name] = max(self._held_until.get(name, now), now + error.retry_after_s)
-        # If calls share a budget, the unused part of this call's reservation may permit a call of any endpoint.
+        # If calls share a budget, the unused part of this call's reservation may permit a call of
+        # any endpoint.
         for other in self._endpoints.values() if self.spending.has_shared_limit else (endpoint,):
             if other.waiting:
                 self._permit_waiting(other, loop)
@@ -184,23 +210,27 @@ class RateLimiter:
             raise self._rejection(self._stopped)
 
     def _rejection(self, reason: str) -> CallRejected:
-        error = CallRejected("time", 0.0, 0.0, reason)
+        error = CallRejected("time", 0.0, limit=0.0, message=reason)
         self.refused = self.refused or error
         return error
 
-    # -- whole samples --------------------------------------------------------------------------------------
+    # -- whole samples -----------------------------------------------------------------------------
 
     def room(self) -> int:
         """The number of further samples that may start now without only waiting for their calls.
 
-        Up to 1.5 times as many samples as calls may run: a sample does not call all the time, and a few samples have
-        to wait so that the concurrency limit can grow.
+        Up to 1.5 times as many samples as calls may run: a sample does not call all the time, and a
+        few samples have to wait so that the concurrency limit can grow.
         """
-        calls = sum(endpoint.limit for endpoint in self._endpoints.values()) or self._pace.concurrency
+        calls = (
+            sum(endpoint.limit for endpoint in self._endpoints.values()) or self._pace.concurrency
+        )
         return max(0, calls + (calls + 1) // 2 - self._samples)
 
     async def start_sample(self) -> None:
-        """Returns when there is room for one more sample, and takes it, in the order of the requests."""
+        """Returns when there is room for one more sample, and takes it, in the order of the
+        requests.
+        """
         if not self._starting and self.room():
             self._samples += 1
             return
@@ -226,7 +256,7 @@ class RateLimiter:
                 self._samples += 1
                 start.set_result(None)
 
-    # -- for display ----------------------------------------------------------------------------------------
+    # -- for display -------------------------------------------------------------------------------
 
     def state(self) -> list[EndpointState]:
         """Each model at each endpoint that was called. Call it in the event loop."""
@@ -240,12 +270,16 @@ class RateLimiter:
 class _Permit:
     __slots__ = ("_call", "_limiter", "_loop")
 
-    def __init__(self, limiter: RateLimiter, call: CallInFlight, loop: asyncio.AbstractEventLoop) -> None:
-        self._limiter, self._loop = limiter, loop
+    def __init__(
+        self, limiter: RateLimiter, call: CallInFlight, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._limiter = limiter
+        self._loop = loop
         self._call: CallInFlight | None = call
 
     def release(self, usage: Usage | None, error: ProviderError | None, latency_s: float) -> None:
         """As `Permit.release`."""
-        call, self._call = self._call, None
+        call = self._call
+        self._call = None
         if call is not None:
             self._limiter.end_call(call, usage, error, latency_s, self._loop)

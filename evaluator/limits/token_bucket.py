@@ -7,11 +7,12 @@ _ROUNDING = 1e-6
 
 
 class RateBucket:
-    """A token bucket of `per_minute`, in any unit: in any `t` seconds it allows at most `t / 60 * per_minute` and one
-    second's worth more (at least one whole unit). With `per_minute` inf it allows everything.
+    """A token bucket of `per_minute`, in any unit: in any `t` seconds it allows at most `t / 60 *
+    per_minute` and one second's worth more (at least one whole unit). With `per_minute` inf it
+    allows everything.
 
-    An amount larger than the bucket is allowed when the bucket is full, and later amounts wait for it. Times are in
-    seconds of one clock that does not go back.
+    An amount larger than the bucket is allowed when the bucket is full, and later amounts wait for
+    it. Times are in seconds of one clock that does not go back.
 
     Source: Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986.
     """
@@ -29,14 +30,18 @@ class RateBucket:
         self._fill(now)
         needed = min(amount, self._full)
         missing = needed - self._level
-        return now if missing <= needed * _ROUNDING else now + missing / self._per_second
+        if missing <= needed * _ROUNDING:
+            return now
+        return now + missing / self._per_second
 
     def take(self, amount: float, now: float) -> None:
         self._fill(now)
         self._level -= amount
 
     def give(self, amount: float, now: float) -> None:
-        """Returns what was taken and not used; a negative amount takes what was used in addition."""
+        """Returns what was taken and not used; a negative amount takes what was used in
+        addition.
+        """
         self._fill(now)
         self._level = min(self._full, self._level + amount)
 

@@ -1,4 +1,6 @@
-"""Memory: the paths that are relevant to a request. It holds paths and descriptions only; the Handler reads files."""
+"""Memory: the paths that are relevant to a request. It holds paths and descriptions only; the
+Handler reads files.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # SQLite and the indexers are not needed to run a task without them.
-    __getattr__ = lazy_names(__name__, {
-        ".embedding": ("Embedder",), ".global_index": ("Consolidation", "GlobalIndex", "IndexStats"),
-        ".indexer": ("IndexReport",),
-    })  # fmt: skip
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            ".embedding": ("Embedder",),
+            ".global_index": ("Consolidation", "GlobalIndex", "IndexStats"),
+            ".indexer": ("IndexReport",),
+        },
+    )
 
 
 def __dir__() -> list[str]:

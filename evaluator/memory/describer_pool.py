@@ -29,18 +29,21 @@ _PROGRAM = (
 class DescriberPool:
     """Up to `processes` processes, started when they are needed and killed by `close`.
 
-    A file whose process dies or takes more than `FILE_TIMEOUT_S` is answered as skipped; a new process describes
-    the other files.
+    A file whose process dies or takes more than `FILE_TIMEOUT_S` is answered as skipped; a new
+    process describes the other files.
     """
 
     def __init__(self, root: str, max_bytes: int, *, processes: int | None = None) -> None:
-        self._root, self._max_bytes = root, max_bytes
+        self._root = root
+        self._max_bytes = max_bytes
         self._count = processes or min(4, os.cpu_count() or 1)
         self._idle: list[Process] = []
         self._running: set[Process] = set()
 
     async def describe(self, files: Sequence[tuple[str, str | None]]) -> list[dict[str, Any]]:
-        """Returns one answer for each path and known hash, in order; see `describer_process` for what it holds."""
+        """Returns one answer for each path and known hash, in order; see `describer_process` for
+        what it holds.
+        """
         answers: list[dict[str, Any]] = [{} for _ in files]
         chunks = iter(range(0, len(files), _CHUNK))
 
@@ -49,7 +52,10 @@ class DescriberPool:
                 chunk = files[first : first + _CHUNK]
                 done = 0
                 while done < len(chunk):
-                    process = self._idle.pop() if self._idle else await self._start()
+                    if self._idle:
+                        process = self._idle.pop()
+                    else:
+                        process = await self._start()
                     async for answer in self._answers(process, chunk[done:]):
                         answers[first + done] = answer
                         done += 1
@@ -61,13 +67,18 @@ class DescriberPool:
         self, process: Process, files: Sequence[tuple[str, str | None]]
     ) -> AsyncGenerator[dict[str, Any]]:
         """Yields the answers for all files, or for those up to the one that ended the process."""
-        cast(StreamWriter, process.stdin).write("".join(json.dumps(file) + "\n" for file in files).encode())
+        cast(StreamWriter, process.stdin).write(
+            "".join(json.dumps(file) + "\n" for file in files).encode()
+        )
         for _ in files:
             try:
-                line = await asyncio.wait_for(cast(StreamReader, process.stdout).readline(), FILE_TIMEOUT_S)
+                line = await asyncio.wait_for(
+                    cast(StreamReader, process.stdout).readline(), FILE_TIMEOUT_S
+                )
                 reason = "its describer crashed"
             except TimeoutError:
-                line, reason = b"", f"took more than {FILE_TIMEOUT_S:g} s to describe"
+                line = b""
+                reason = f"took more than {FILE_TIMEOUT_S:g} s to describe"
             if not line.endswith(b"\n"):
                 await self._end(process)
                 yield {"skipped": reason}
@@ -77,9 +88,21 @@ class DescriberPool:
 
     async def _start(self) -> Process:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-X", "utf8", "-c", _PROGRAM, json.dumps(sys.path), self._root, str(self._max_bytes),
-            stdin=PIPE, stdout=PIPE, stderr=PIPE, env=scrubbed_environment(), limit=_LINE_BYTES,
-        )  # fmt: skip
+            sys.executable,
+            "-I",
+            "-X",
+            "utf8",
+            "-c",
+            _PROGRAM,
+            json.dumps(sys.path),
+            self._root,
+            str(self._max_bytes),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=scrubbed_environment(),
+            limit=_LINE_BYTES,
+        )
         self._running.add(process)
         if await cast(StreamReader, process.stdout).readline() != READY:
             output = await cast(StreamReader, process.stderr).read(2_000)

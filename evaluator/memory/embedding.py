@@ -1,12 +1,13 @@
-"""Optional embeddings: vectors of descriptions beside the lexical index, and how both scores become one.
+"""Optional embeddings: vectors of descriptions beside the lexical index, and how both scores become
+one.
 
-No embedder is shipped: the caller passes one. It receives the path and description of a file and the words of a
-request, never the content of a file.
+No embedder is shipped: the caller passes one. It receives the path and description of a file and
+the words of a request, never the content of a file.
 
-Fusion. A cosine says little by itself (with some embedders unrelated texts have 0.1, with others 0.7), so it is
-taken relative to the mean over all files for this request: `meaning = (cosine - mean) / (1 - mean)`, at
-least 0. The score is `1 - (1 - lexical) * (1 - 0.5 * meaning)`: either can make a path relevant, both together
-more so, and a path that neither finds stays at 0.
+Fusion. A cosine says little by itself (with some embedders unrelated texts have 0.1, with others
+0.7), so it is taken relative to the mean over all files for this request: `meaning = (cosine -
+mean) / (1 - mean)`, at least 0. The score is `1 - (1 - lexical) * (1 - 0.5 * meaning)`: either can
+make a path relevant, both together more so, and a path that neither finds stays at 0.
 """
 
 from __future__ import annotations
@@ -48,9 +49,13 @@ async def embed(embedder: Embedder, texts: list[str]) -> list[array[float]]:
     try:
         vectors = [array("f", vector) for vector in await embedder.embed(texts)]
     except Exception as error:
-        raise ContextError(f"embedder {embedder.name} failed: {type(error).__name__}: {error}") from error
+        raise ContextError(
+            f"embedder {embedder.name} failed: {type(error).__name__}: {error}"
+        ) from error
     if len(vectors) != len(texts):
-        raise ContextError(f"embedder {embedder.name} gave {len(vectors)} vectors for {len(texts)} texts")
+        raise ContextError(
+            f"embedder {embedder.name} gave {len(vectors)} vectors for {len(texts)} texts"
+        )
     return [_normal(embedder.name, vector) for vector in vectors]
 
 
@@ -58,7 +63,9 @@ def _normal(name: str, vector: array[float]) -> array[float]:
     length = math.sqrt(sum(map(mul, vector, vector)))
     if not vector or not math.isfinite(length):
         raise ContextError(f"embedder {name} gave a vector that is empty or not finite")
-    return array("f", (number / length for number in vector)) if length else vector
+    if length:
+        return array("f", (number / length for number in vector))
+    return vector
 
 
 def without_vector(connection: sqlite3.Connection, name: str) -> list[tuple[int, str]]:
@@ -69,10 +76,14 @@ def without_vector(connection: sqlite3.Connection, name: str) -> list[tuple[int,
         " WHERE vector.file IS NULL AND file.skipped IS NULL ORDER BY file.id LIMIT ?",
         (name, _BATCH),
     )
-    return [(file, "\n".join(part for part in (path, *parts) if part)) for file, path, *parts in rows]
+    return [
+        (file, "\n".join(part for part in (path, *parts) if part)) for file, path, *parts in rows
+    ]
 
 
-def write_vectors(connection: sqlite3.Connection, name: str, rows: Sequence[tuple[int, array[float]]]) -> None:
+def write_vectors(
+    connection: sqlite3.Connection, name: str, rows: Sequence[tuple[int, array[float]]]
+) -> None:
     """Writes the vectors of those files that still exist."""
     with transaction(connection):
         connection.executemany(
@@ -81,17 +92,23 @@ def write_vectors(connection: sqlite3.Connection, name: str, rows: Sequence[tupl
         )
 
 
-def meanings(connection: sqlite3.Connection, name: str, query: array[float], limit: int) -> dict[int, float]:
-    """Returns the files whose vectors are nearest to `query`, with their distance above the mean of all, in (0, 1].
+def meanings(
+    connection: sqlite3.Connection, name: str, query: array[float], limit: int
+) -> dict[int, float]:
+    """Returns the files whose vectors are nearest to `query`, with their distance above the mean of
+    all, in (0, 1].
 
     Reads every vector. Raises: ContextError, if they have another length.
     """
     cosines: dict[int, float] = {}
-    for file, numbers in connection.execute("SELECT file, numbers FROM vector WHERE embedder = ?", (name,)):
+    for file, numbers in connection.execute(
+        "SELECT file, numbers FROM vector WHERE embedder = ?", (name,)
+    ):
         vector = array("f", numbers)
         if len(vector) != len(query):
             raise ContextError(
-                f"embedder {name} gives vectors of length {len(query)}, the index holds {len(vector)}; "
+                f"embedder {name} gives vectors of length {len(query)}, the index holds "
+                f"{len(vector)}; "
                 "give another model another name"
             )
         cosines[file] = sum(map(mul, vector, query))

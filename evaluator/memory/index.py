@@ -1,7 +1,7 @@
 """The `Memory` protocol, and an index in memory: paths with a descriptive string each.
 
-Memory holds metadata only. It never opens a file: the caller gives descriptions, or they are made from names. The
-Handler reads the paths that were found relevant.
+Memory holds metadata only. It never opens a file: the caller gives descriptions, or they are made
+from names. The Handler reads the paths that were found relevant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, merge_terms, query_terms, stem, with_positions, words
 
 # A word in a path counts more than one in a description: its author chose it to name the file.
-_PATH_WEIGHT, _DESCRIPTION_WEIGHT = 1.0, 0.8
+_PATH_WEIGHT = 1.0
+_DESCRIPTION_WEIGHT = 0.8
 _SMALL_INDEX = 20
 _UNKNOWN_CAP = 2.0
 _REASON_WORDS = 5
@@ -29,7 +30,9 @@ _MAX_ENTRIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ContextRequest:
-    """A request for context: a task's description, its inputs by name, and the context it inherited, as text."""
+    """A request for context: a task's description, its inputs by name, and the context it
+    inherited, as text.
+    """
 
     description: str
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +41,8 @@ class ContextRequest:
 
 @dataclass(frozen=True, slots=True)
 class RelevantPath:
-    """A path, its relevance (0 to 1, comparable between requests), and the words that made it relevant.
+    """A path, its relevance (0 to 1, comparable between requests), and the words that made it
+    relevant.
 
     `reason` is `why` as text: the terms that counted most, each with the field that holds it.
     """
@@ -53,18 +57,20 @@ class RelevantPath:
 class Memory(Protocol):
     """Finds the paths for a task's fresh context.
 
-    It returns at most `limit` paths, most relevant first, equal scores by path, none that scores 0, and never
-    the content of a file.
+    It returns at most `limit` paths, most relevant first, equal scores by path, none that scores 0,
+    and never the content of a file.
     """
 
-    async def get_relevant_context_for(self, request: ContextRequest | str, limit: int = 10) -> list[RelevantPath]: ...
+    async def get_relevant_context_for(
+        self, request: ContextRequest | str, limit: int = 10
+    ) -> list[RelevantPath]: ...
 
 
 class InMemoryIndex:
     """A `Memory` over a mapping of paths to descriptions, compared by their words.
 
-    The score is the idf-weighted share of the request's words that an entry holds. Paths are stored as given,
-    neither resolved nor checked. Not thread-safe: one event loop.
+    The score is the idf-weighted share of the request's words that an entry holds. Paths are stored
+    as given, neither resolved nor checked. Not thread-safe: one event loop.
     """
 
     def __init__(self, entries: Mapping[str, str] | None = None) -> None:
@@ -78,8 +84,9 @@ class InMemoryIndex:
     def from_folder(cls, root: str | Path, *, max_entries: int = _MAX_ENTRIES) -> InMemoryIndex:
         """Returns an index of the regular files under `root`, described by their names.
 
-        Hidden files, links, caches and virtual environments are left out, as by `GlobalIndex`. Paths are relative to
-        `root`, with `/`. Of more than `max_entries` files the first by name are indexed.
+        Hidden files, links, caches and virtual environments are left out, as by `GlobalIndex`.
+        Paths are relative to `root`, with `/`. Of more than `max_entries` files the first by name
+        are indexed.
 
         Raises: UsageError, if `root` is not a folder.
         """
@@ -87,7 +94,7 @@ class InMemoryIndex:
 
         if not os.path.isdir(root):
             raise UsageError(f"no folder at {root}")
-        files = folder_stamps(os.path.realpath(root), sys.maxsize, Skips())
+        files = folder_stamps(os.path.realpath(root), sys.maxsize, skips=Skips())
         return cls({file.path: describe_path(file.path) for file in islice(files, max_entries)})
 
     def __len__(self) -> int:
@@ -125,20 +132,27 @@ class InMemoryIndex:
             if not holders:
                 del self._documents[term]
 
-    async def get_relevant_context_for(self, request: ContextRequest | str, limit: int = 10) -> list[RelevantPath]:
+    async def get_relevant_context_for(
+        self, request: ContextRequest | str, limit: int = 10
+    ) -> list[RelevantPath]:
         gained: dict[str, list[Reason]] = {}
         known = unknown = 0.0
         for term in request_terms(request):
             holders = self._documents.get(term.stem, set())
             weight = term.weight * self._idf(len(holders))
-            known, unknown = (known + weight, unknown) if holders else (known, unknown + weight)
+            if holders:
+                known, unknown = (known + weight, unknown)
+            else:
+                known, unknown = (known, unknown + weight)
             for path in holders:
                 held = self._terms[path][term.stem]
                 where = "path" if held == _PATH_WEIGHT else "description"
-                gained.setdefault(path, []).append(Reason(term.shown, where, weight * held))
+                gained.setdefault(path, []).append(Reason(term.shown, where, weight=weight * held))
         total = known + min(unknown, _UNKNOWN_CAP * self._idf(0))
         found = [
-            relevant_path(path, [Reason(each.term, each.field, each.weight / total) for each in parts])
+            relevant_path(
+                path, [Reason(each.term, each.field, weight=each.weight / total) for each in parts]
+            )
             for path, parts in gained.items()
         ]
         found.sort(key=lambda relevant: (-relevant.score, relevant.path))
@@ -150,14 +164,20 @@ class InMemoryIndex:
 
 
 def describe_path(path: str) -> str:
-    """Returns a description made from the name alone: `notes/lake_baikal.md` gives "notes lake baikal (md)"."""
+    """Returns a description made from the name alone: `notes/lake_baikal.md` gives "notes lake
+    baikal (md)".
+    """
     base, extension = os.path.splitext(path)
     text = " ".join(words(base))
-    return f"{text} ({extension[1:]})" if extension else text
+    if extension:
+        return f"{text} ({extension[1:]})"
+    return text
 
 
 def request_terms(request: ContextRequest | str) -> list[QueryTerm]:
-    """Returns the terms of a request; its description counts more than its inputs, and those more than the rest."""
+    """Returns the terms of a request; its description counts more than its inputs, and those more
+    than the rest.
+    """
     if isinstance(request, str):
         return query_terms(request)
     pairs = list(with_positions(request.description))
@@ -178,5 +198,10 @@ def relevant_path(path: str, parts: Sequence[Reason]) -> RelevantPath:
     """Returns a path whose score is the sum of its reasons' weights."""
     best = sorted(parts, key=lambda part: (-part.weight, part.term))
     shown = ", ".join(f"{part.term} ({part.field})" for part in best[:_REASON_WORDS])
-    why = tuple(Reason(part.term, part.field, round(part.weight, 4)) for part in best)
-    return RelevantPath(path, round(min(1.0, sum(part.weight for part in best)), 4), f"shares {shown}", why)
+    why = tuple(Reason(part.term, part.field, weight=round(part.weight, 4)) for part in best)
+    return RelevantPath(
+        path,
+        round(min(1.0, sum(part.weight for part in best)), 4),
+        reason=f"shares {shown}",
+        why=why,
+    )

@@ -1,9 +1,10 @@
-"""Brings the index of one root up to date: new and changed files are read, files that are gone are deleted.
+"""Brings the index of one root up to date: new and changed files are read, files that are gone are
+deleted.
 
-A file is read again if its size or one of its times differs from the last reading, and if it had been modified so
-shortly before that reading that a later change could bear the same time. A file whose hash has not changed is not
-described again. Memory in use does not grow with the number of files: the list of files is a temporary table, and
-files are described in pages.
+A file is read again if its size or one of its times differs from the last reading, and if it had
+been modified so shortly before that reading that a later change could bear the same time. A file
+whose hash has not changed is not described again. Memory in use does not grow with the number of
+files: the list of files is a temporary table, and files are described in pages.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ _GONE = "SELECT id FROM file WHERE root = ? AND path NOT IN (SELECT path FROM fo
 class IndexReport:
     """The result of indexing a root, in files.
 
-    `files` are in the index now. `skipped` counts what was left out, folders once, by reason; `examples` are
-    the first of them with their reasons.
+    `files` are in the index now. `skipped` counts what was left out, folders once, by reason;
+    `examples` are the first of them with their reasons.
     """
 
     root: str
@@ -71,7 +72,9 @@ class IndexReport:
 
 
 class _Wanted(NamedTuple):
-    """A file to read: the hash that spares describing it, if it has not changed, and whether it was described."""
+    """A file to read: the hash that spares describing it, if it has not changed, and whether it was
+    described.
+    """
 
     stamp: Stamp
     known_hash: str | None
@@ -79,14 +82,20 @@ class _Wanted(NamedTuple):
 
 
 async def index_root(
-    database: Path, place: str, root: str, kind: Kind, *, max_file_bytes: int, processes: int | None,
+    database: Path,
+    place: str,
+    root: str,
+    kind: Kind,
+    *,
+    max_file_bytes: int,
+    processes: int | None,
     on_progress: Callable[[int], None] | None = None,
-) -> IndexReport:  # fmt: skip
-    """Indexes `root`, an absolute path without links, recorded as `place`. `on_progress` receives the number of files
-    that were read.
+) -> IndexReport:
+    """Indexes `root`, an absolute path without links, recorded as `place`. `on_progress` receives
+    the number of files that were read.
 
-    Raises: UsageError, if it is not a folder, or for `git` not in a repository; ContextError, if the database
-    cannot be used.
+    Raises: UsageError, if it is not a folder, or for `git` not in a repository; ContextError, if
+    the database cannot be used.
     """
     started = time.perf_counter()
     skips = walk.Skips()
@@ -95,7 +104,7 @@ async def index_root(
     else:
         stamps = walk.folder_stamps(root, max_file_bytes, skips)
     own = _own_files(database, root)
-    run = _IndexPass(store.connect(database), place, kind)
+    run = _IndexPass(store.connect(database), place, kind=kind)
     describers = DescriberPool(root, max_file_bytes, processes=processes)
     try:
         await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
@@ -105,9 +114,16 @@ async def index_root(
         await describers.close()
         run.connection.close()
     return IndexReport(
-        root, kind, files, run.added, run.changed, run.removed,
-        dict(sorted(skips.counts.items())), tuple(skips.examples), time.perf_counter() - started,
-    )  # fmt: skip
+        root,
+        kind,
+        files=files,
+        added=run.added,
+        changed=run.changed,
+        removed=run.removed,
+        skipped=dict(sorted(skips.counts.items())),
+        examples=tuple(skips.examples),
+        seconds=time.perf_counter() - started,
+    )
 
 
 class _IndexPass:
@@ -116,11 +132,14 @@ class _IndexPass:
     def __init__(self, connection: sqlite3.Connection, place: str, kind: Kind) -> None:
         self.connection = connection
         self.added = self.changed = self.removed = 0
-        self._place, self._kind = place, kind
+        self._place = place
+        self._kind = kind
         self._root = 0
 
     def find(self, stamps: Iterable[Stamp]) -> None:
-        """Lists the files that exist and those that have to be read; deletes those that are gone."""
+        """Lists the files that exist and those that have to be read; deletes those that are
+        gone.
+        """
         connection = self.connection
         with transaction(connection):
             connection.execute(
@@ -135,13 +154,19 @@ class _IndexPass:
         while page := list(islice(rows, _PAGE)):
             with transaction(connection, "DEFERRED"):
                 connection.executemany("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?, ?)", page)
-        connection.execute(_WANTED, {"root": self._root, "all": version != describe.VERSION, "tick": _TICK_NS})
-        while gone := [row[0] for row in connection.execute(f"{_GONE} LIMIT {_PAGE}", (self._root,))]:
+        connection.execute(
+            _WANTED, {"root": self._root, "all": version != describe.VERSION, "tick": _TICK_NS}
+        )
+        while gone := [
+            row[0] for row in connection.execute(f"{_GONE} LIMIT {_PAGE}", (self._root,))
+        ]:
             with transaction(connection):
                 store.forget(connection, gone)
             self.removed += len(gone)
 
-    async def read(self, describers: DescriberPool, on_progress: Callable[[int], None] | None) -> None:
+    async def read(
+        self, describers: DescriberPool, on_progress: Callable[[int], None] | None
+    ) -> None:
         """Reads page after page; while one is described, the one before is written."""
         described: list[tuple[_Wanted, dict[str, Any]]] = []
         read = 0
@@ -161,11 +186,15 @@ class _IndexPass:
         rows = self.connection.execute(
             "SELECT rowid, * FROM wanted WHERE rowid > ? ORDER BY rowid LIMIT ?", (after, _PAGE)
         ).fetchall()
-        return [_Wanted(Stamp(*row[1:6]), row[6], bool(row[7])) for row in rows], rows[-1][0] if rows else after
+        return [
+            _Wanted(Stamp(*row[1:6]), row[6], was_described=bool(row[7])) for row in rows
+        ], rows[-1][0] if rows else after
 
     def _write(self, page: list[tuple[_Wanted, dict[str, Any]]]) -> None:
         if page:
-            store.write_files(self.connection, self._root, [(wanted.stamp, answer) for wanted, answer in page])
+            store.write_files(
+                self.connection, self._root, [(wanted.stamp, answer) for wanted, answer in page]
+            )
         for wanted, answer in page:
             if "stems" in answer:
                 self.added += not wanted.was_described
@@ -174,14 +203,18 @@ class _IndexPass:
                 self.removed += wanted.was_described
 
     def finish(self, skips: walk.Skips) -> int:
-        """Records the root's kind; adds what describers skipped to `skips`. Returns: files in the index."""
+        """Records the root's kind; adds what describers skipped to `skips`. Returns: files in the
+        index.
+        """
         connection = self.connection
         with transaction(connection):
             connection.execute(
-                "UPDATE root SET kind = ?, describers = ? WHERE id = ?", (self._kind, describe.VERSION, self._root)
+                "UPDATE root SET kind = ?, describers = ? WHERE id = ?",
+                (self._kind, describe.VERSION, self._root),
             )
         for path, reason in connection.execute(
-            "SELECT path, skipped FROM file WHERE root = ? AND skipped IS NOT NULL ORDER BY path", (self._root,)
+            "SELECT path, skipped FROM file WHERE root = ? AND skipped IS NOT NULL ORDER BY path",
+            (self._root,),
         ):
             skips.add(path, reason)
         (files,) = connection.execute(
@@ -197,7 +230,9 @@ def _own_files(database: Path, root: str) -> frozenset[str]:
 
 
 async def _finished(function: Callable[[], _T]) -> _T:
-    """Returns the function's result, from a thread; if cancelled, raises after the thread has ended."""
+    """Returns the function's result, from a thread; if cancelled, raises after the thread has
+    ended.
+    """
     running = asyncio.ensure_future(in_thread(function))
     try:
         return await asyncio.shield(running)

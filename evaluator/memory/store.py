@@ -1,12 +1,13 @@
-"""The database of a `GlobalIndex`: paths with their descriptions, and a full-text index (FTS5) of their words.
+"""The database of a `GlobalIndex`: paths with their descriptions, and a full-text index (FTS5) of
+their words.
 
-SQLite in WAL mode, readable and writable by its owner only. Several processes may read and write at once. Each
-batch of files is one transaction, so a process that is killed leaves whole files behind and nothing else. No
-column holds text of a file beyond its description.
+SQLite in WAL mode, readable and writable by its owner only. Several processes may read and write at
+once. Each batch of files is one transaction, so a process that is killed leaves whole files behind
+and nothing else. No column holds text of a file beyond its description.
 
     root        an indexed folder; `place` is relative to the database if that is in the folder
-    file        path below its root, its `stat` when it was read, hash, description; or the reason it was skipped
-    search      the stems of a file by field, for FTS5; the rowid is the file's id
+    file        path below its root, its `stat` when it was read, hash, description; or the reason
+    it was skipped search      the stems of a file by field, for FTS5; the rowid is the file's id
     vocabulary  how many files hold each stem (a view that FTS5 provides)
     vector      the embedding of a file, by the embedder's name
 """
@@ -44,7 +45,9 @@ CREATE TABLE vector (file INTEGER PRIMARY KEY, embedder TEXT NOT NULL, numbers B
 """
 FORMAT = database.Format("index", 0x45766D31, 2, _TABLES, "delete the file and index again")
 _INSERT_FILE = f"INSERT INTO file VALUES ({', '.join('?' * 13)})"
-_INSERT_STEMS = f"INSERT INTO search (rowid, {', '.join(FIELDS)}) VALUES ({', '.join('?' * (len(FIELDS) + 1))})"
+_INSERT_STEMS = (
+    f"INSERT INTO search (rowid, {', '.join(FIELDS)}) VALUES ({', '.join('?' * (len(FIELDS) + 1))})"
+)
 
 
 class Stamp(NamedTuple):
@@ -62,34 +65,44 @@ def connect(path: Path) -> sqlite3.Connection:
 
     The connection commits by itself; several threads may use it in turn.
 
-    Raises: ConfigurationError, for a database of another version or of another program, or if this Python's
-    SQLite has no FTS5; ContextError, if the database cannot be opened or is damaged.
+    Raises: ConfigurationError, for a database of another version or of another program, or if this
+    Python's SQLite has no FTS5; ContextError, if the database cannot be opened or is damaged.
     """
     try:
         connection = database.connect(path, FORMAT, _BUSY_S)
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     except (OSError, sqlite3.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = str(error)
         if "no such module" in str(error):
             raise ConfigurationError(
-                f"{path}: the index needs SQLite's full-text search, and this Python's SQLite was built without it "
-                f"({reason}); use a Python with FTS5, such as one from python.org or a Linux distribution"
+                f"{path}: the index needs SQLite's full-text search, and this Python's SQLite was "
+                "built without it "
+                f"({reason}); use a Python with FTS5, such as one from python.org or a Linux "
+                "distribution"
             ) from error
         raise ContextError(f"{path}: the index cannot be opened: {reason}") from error
     return connection
 
 
-def write_files(connection: sqlite3.Connection, root: int, batch: Sequence[tuple[Stamp, dict[str, Any]]]) -> None:
-    """Writes the answers of describers, in one transaction. An answer with a hash alone keeps the description."""
+def write_files(
+    connection: sqlite3.Connection, root: int, batch: Sequence[tuple[Stamp, dict[str, Any]]]
+) -> None:
+    """Writes the answers of describers, in one transaction. An answer with a hash alone keeps the
+    description.
+    """
     with transaction(connection):
         for stamp, answer in batch:
             if is_unchanged(answer):
                 connection.execute(
-                    "UPDATE file SET size = ?, mtime_ns = ?, ctime_ns = ?, seen_ns = ? WHERE root = ? AND path = ?",
+                    "UPDATE file SET size = ?, mtime_ns = ?, ctime_ns = ?, seen_ns = ? WHERE root "
+                    "= ? AND path = ?",
                     (*stamp[1:], root, stamp.path),
                 )
             else:
-                _replace(connection, root, stamp, answer)
+                _replace(connection, root, stamp=stamp, answer=answer)
 
 
 def is_unchanged(answer: dict[str, Any]) -> bool:
@@ -97,17 +110,28 @@ def is_unchanged(answer: dict[str, Any]) -> bool:
     return "stems" not in answer and "skipped" not in answer
 
 
-def _replace(connection: sqlite3.Connection, root: int, stamp: Stamp, answer: dict[str, Any]) -> None:
-    old = connection.execute("SELECT id FROM file WHERE root = ? AND path = ?", (root, stamp.path)).fetchone()
+def _replace(
+    connection: sqlite3.Connection, root: int, stamp: Stamp, answer: dict[str, Any]
+) -> None:
+    old = connection.execute(
+        "SELECT id FROM file WHERE root = ? AND path = ?", (root, stamp.path)
+    ).fetchone()
     if old is not None:
         forget(connection, old)
     cursor = connection.execute(
         _INSERT_FILE,
         (
-            None, root, *stamp, answer.get("hash"), answer.get("language"), answer.get("summary"),
-            "\n".join(answer.get("headings", ())), "\n".join(answer.get("names", ())), answer.get("skipped"),
+            None,
+            root,
+            *stamp,
+            answer.get("hash"),
+            answer.get("language"),
+            answer.get("summary"),
+            "\n".join(answer.get("headings", ())),
+            "\n".join(answer.get("names", ())),
+            answer.get("skipped"),
         ),
-    )  # fmt: skip
+    )
     if "stems" in answer:
         connection.execute(_INSERT_STEMS, (cursor.lastrowid, *answer["stems"]))
 
@@ -115,8 +139,10 @@ def _replace(connection: sqlite3.Connection, root: int, stamp: Stamp, answer: di
 def forget(connection: sqlite3.Connection, files: Sequence[int]) -> None:
     """Deletes files. Called within a transaction."""
     for statement in (
-        "DELETE FROM search WHERE rowid = ?", "DELETE FROM vector WHERE file = ?", "DELETE FROM file WHERE id = ?",
-    ):  # fmt: skip
+        "DELETE FROM search WHERE rowid = ?",
+        "DELETE FROM vector WHERE file = ?",
+        "DELETE FROM file WHERE id = ?",
+    ):
         connection.executemany(statement, ((file,) for file in files))
 
 
@@ -126,7 +152,10 @@ def forget_root(connection: sqlite3.Connection, place: str) -> bool:
     if known is None:
         return False
     while files := [
-        row[0] for row in connection.execute("SELECT id FROM file WHERE root = ? LIMIT ?", (known[0], _MANY))
+        row[0]
+        for row in connection.execute(
+            "SELECT id FROM file WHERE root = ? LIMIT ?", (known[0], _MANY)
+        )
     ]:
         with transaction(connection):
             forget(connection, files)
@@ -145,7 +174,9 @@ def count_roots(connection: sqlite3.Connection) -> int:
     return connection.execute("SELECT count(*) FROM root").fetchone()[0]
 
 
-def paths_of(connection: sqlite3.Connection, files: Sequence[int]) -> Iterator[tuple[int, str, str]]:
+def paths_of(
+    connection: sqlite3.Connection, files: Sequence[int]
+) -> Iterator[tuple[int, str, str]]:
     """Yields each file with its root's place and its path below it."""
     for start in range(0, len(files), _MANY):
         part = files[start : start + _MANY]
@@ -156,12 +187,17 @@ def paths_of(connection: sqlite3.Connection, files: Sequence[int]) -> Iterator[t
         )
 
 
-def description_of(connection: sqlite3.Connection, whole: str, folder_of: Callable[[str], str]) -> str | None:
-    """Returns the description of the file at the absolute path `whole`, or None if no root has it."""
+def description_of(
+    connection: sqlite3.Connection, whole: str, folder_of: Callable[[str], str]
+) -> str | None:
+    """Returns the description of the file at the absolute path `whole`, or None if no root has
+    it.
+    """
     for root, place in connection.execute("SELECT id, place FROM root ORDER BY id").fetchall():
         folder = folder_of(place).rstrip("/") + "/"
         row = connection.execute(
-            "SELECT summary, headings, names FROM file WHERE root = ? AND path = ? AND skipped IS NULL",
+            "SELECT summary, headings, names FROM file WHERE root = ? AND path = ? AND skipped "
+            "IS NULL",
             (root, whole.removeprefix(folder)),
         ).fetchone()
         if row is not None and whole.startswith(folder):
@@ -170,11 +206,15 @@ def description_of(connection: sqlite3.Connection, whole: str, folder_of: Callab
 
 
 STATISTICS = {
-    "roots": "SELECT place, count(file.id) FROM root LEFT JOIN file ON file.root = root.id AND skipped IS NULL"
+    "roots": "SELECT place, count(file.id) FROM root LEFT JOIN file ON file.root = root.id AND "
+    "skipped IS NULL"
     " GROUP BY place ORDER BY place",
-    "languages": "SELECT language, count(*) FROM file WHERE skipped IS NULL GROUP BY language ORDER BY 2 DESC, 1",
-    "skipped": "SELECT skipped, count(*) FROM file WHERE skipped IS NOT NULL GROUP BY skipped ORDER BY 2 DESC, 1",
-    "rows": "SELECT 'terms', count(*) FROM vocabulary UNION ALL SELECT 'vectors', count(*) FROM vector"
+    "languages": "SELECT language, count(*) FROM file WHERE skipped IS NULL GROUP BY language "
+    "ORDER BY 2 DESC, 1",
+    "skipped": "SELECT skipped, count(*) FROM file WHERE skipped IS NOT NULL GROUP BY skipped "
+    "ORDER BY 2 DESC, 1",
+    "rows": "SELECT 'terms', count(*) FROM vocabulary UNION ALL SELECT 'vectors', count(*) FROM "
+    "vector"
     " UNION ALL SELECT 'bytes', page_count * page_size FROM pragma_page_count, pragma_page_size",
 }
 """Queries for names and numbers, by what they count."""

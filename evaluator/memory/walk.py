@@ -1,4 +1,6 @@
-"""Lists the files of a root: those that git tracks, or those below a folder. Names and `stat` only, nothing is read."""
+"""Lists the files of a root: those that git tracks, or those below a folder. Names and `stat` only,
+nothing is read.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +58,11 @@ def _opened(root: str) -> Generator[int]:
 
 
 def folder_stamps(root: str, max_bytes: int, skips: Skips) -> Iterator[Stamp]:
-    """Yields the regular files below `root`, folder by folder, by descriptor and never through a link."""
+    """Yields the regular files below `root`, folder by folder, by descriptor and never through a
+    link.
+    """
     with _opened(root) as descriptor:
-        yield from _walk(descriptor, "", max_bytes, skips, 0)
+        yield from _walk(descriptor, "", max_bytes=max_bytes, skips=skips, depth=0)
 
 
 def _walk(folder: int, prefix: str, max_bytes: int, skips: Skips, depth: int) -> Iterator[Stamp]:
@@ -73,13 +77,19 @@ def _walk(folder: int, prefix: str, max_bytes: int, skips: Skips, depth: int) ->
         if item.name.startswith("."):
             skips.add(path, "is hidden")
         elif item.is_dir(follow_symlinks=False):
-            yield from _below(folder, item.name, path, max_bytes, skips, depth)
+            yield from _below(
+                folder, item.name, path=path, max_bytes=max_bytes, skips=skips, depth=depth
+            )
         else:
             with suppress(FileNotFoundError):
-                yield from _stamps(path, item.stat(follow_symlinks=False), max_bytes, skips)
+                yield from _stamps(
+                    path, item.stat(follow_symlinks=False), max_bytes=max_bytes, skips=skips
+                )
 
 
-def _below(folder: int, name: str, path: str, max_bytes: int, skips: Skips, depth: int) -> Iterator[Stamp]:
+def _below(
+    folder: int, name: str, path: str, max_bytes: int, skips: Skips, depth: int
+) -> Iterator[Stamp]:
     if name in _CACHES:
         skips.add(path, "is a cache folder")
         return
@@ -87,18 +97,19 @@ def _below(folder: int, name: str, path: str, max_bytes: int, skips: Skips, dept
         skips.add(path, f"lies more than {_MAX_DEPTH} folders deep")
         return
     try:
-        descriptor = open_beneath(folder, [name], FOLDER)
+        descriptor = open_beneath(folder, [name], flags=FOLDER)
     except OSError as error:
         skips.add(path, f"cannot be listed: {error.strerror}")
         return
     try:
-        yield from _walk(descriptor, f"{path}/", max_bytes, skips, depth + 1)
+        yield from _walk(descriptor, f"{path}/", max_bytes=max_bytes, skips=skips, depth=depth + 1)
     finally:
         os.close(descriptor)
 
 
 async def git_paths(root: str) -> list[str]:
-    """Returns the paths that git tracks in `root`, relative to it; root may be a subfolder or a worktree.
+    """Returns the paths that git tracks in `root`, relative to it; root may be a subfolder or a
+    worktree.
 
     Raises: UsageError, if it is not in a repository, git is not installed, or git refuses.
     """
@@ -106,13 +117,19 @@ async def git_paths(root: str) -> list[str]:
     argv = ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached"]
     try:
         done = await run_script(
-            argv, timeout_s=_GIT_TIMEOUT_S, cwd=Path(root), max_output_bytes=_GIT_BYTES,
+            argv,
+            timeout_s=_GIT_TIMEOUT_S,
+            cwd=Path(root),
+            max_output_bytes=_GIT_BYTES,
             env={**scrubbed_environment(), "GIT_OPTIONAL_LOCKS": "0"},
-        )  # fmt: skip
+        )
     except ToolError as error:
         raise UsageError(f"{root}: git cannot be run: {error}") from error
     if done.exit_code != 0 or done.stdout_truncated:
-        reason = "its list is too long" if done.stdout_truncated else done.stderr.strip()[:500] or "it did not end"
+        if done.stdout_truncated:
+            reason = "its list is too long"
+        else:
+            reason = done.stderr.strip()[:500] or "it did not end"
         raise UsageError(f"{root}: git cannot list its files: {reason}")
     return list(dict.fromkeys(path for path in done.stdout.split("\0") if path))
 
@@ -127,7 +144,7 @@ def git_stamps(root: str, paths: list[str], max_bytes: int, skips: Skips) -> Ite
                 if "\ufffd" in path:
                     skips.add(path, "has a name that is not UTF-8")
                 continue
-            yield from _stamps(path, status, max_bytes, skips)
+            yield from _stamps(path, status, max_bytes=max_bytes, skips=skips)
 
 
 def _stamps(path: str, status: os.stat_result, max_bytes: int, skips: Skips) -> Iterator[Stamp]:
@@ -135,10 +152,18 @@ def _stamps(path: str, status: os.stat_result, max_bytes: int, skips: Skips) -> 
     if stat.S_ISLNK(status.st_mode):
         skips.add(path, "is a symbolic link")
     elif not stat.S_ISREG(status.st_mode):
-        skips.add(path, "is a submodule" if stat.S_ISDIR(status.st_mode) else "is not a regular file")
+        skips.add(
+            path, "is a submodule" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
+        )
     elif status.st_size > max_bytes:
         skips.add(path, f"is larger than {max_bytes:,} bytes")
     elif path.encode(errors="replace").decode() != path:
         skips.add(path, "has a name that is not UTF-8")
     else:
-        yield Stamp(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, time.time_ns())
+        yield Stamp(
+            path,
+            status.st_size,
+            mtime_ns=status.st_mtime_ns,
+            ctime_ns=status.st_ctime_ns,
+            seen_ns=time.time_ns(),
+        )

@@ -1,7 +1,9 @@
-"""Images and PDFs that are sent with a text; the first bytes of a file decide its type, never its name.
+"""Images and PDFs that are sent with a text; the first bytes of a file decide its type, never its
+name.
 
-The source, type, size and SHA-256 of an attachment are recorded and fingerprinted. The bytes are sent to the provider;
-those of a tool's answer are also stored beside the task files, since nobody can take the same screenshot again.
+The source, type, size and SHA-256 of an attachment are recorded and fingerprinted. The bytes are
+sent to the provider; those of a tool's answer are also stored beside the task files, since nobody
+can take the same screenshot again.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ _BYTES_OF_A_PAGE = 50_000
 class Attachment:
     """One image or PDF. `source` says where it is from, for people and for the record.
 
-    `size` in bytes and `sha256` follow from `data`. An attachment that is not sent (`withheld`, or recorded and its
-    bytes lost) has them without `data`: it is recorded and fingerprinted as before, and named in the message.
+    `size` in bytes and `sha256` follow from `data`. An attachment that is not sent (`withheld`, or
+    recorded and its bytes lost) has them without `data`: it is recorded and fingerprinted as
+    before, and named in the message.
     """
 
     media_type: str
@@ -47,7 +50,9 @@ class Attachment:
     @classmethod
     def from_dict(cls, recorded: Mapping[str, Any], data: bytes = b"") -> Self:
         """Reads what `to_dict` gave, with its bytes or without them."""
-        return cls(recorded["media_type"], data, recorded["source"], recorded["size"], recorded["sha256"])
+        return cls(
+            recorded["media_type"], data, recorded["source"], recorded["size"], recorded["sha256"]
+        )
 
     def withheld(self) -> Self:
         """The same attachment without its bytes: it is not sent."""
@@ -61,9 +66,9 @@ class Attachment:
     def tokens(self) -> int:
         """About how many tokens a model counts for it.
 
-        An image counts 1,600, whatever its size. A PDF counts 4,600 for each page found in it, or, where compression
-        hides the pages, for each 50,000 bytes begun. The first response corrects the estimate for models that count
-        more (gpt-4o-mini counts an image up to thirty times).
+        An image counts 1,600, whatever its size. A PDF counts 4,600 for each page found in it, or,
+        where compression hides the pages, for each 50,000 bytes begun. The first response corrects
+        the estimate for models that count more (gpt-4o-mini counts an image up to thirty times).
         """
         if self.is_image:
             return IMAGE_TOKENS
@@ -71,7 +76,12 @@ class Attachment:
         return PAGE_TOKENS * max(1, pages)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"source": self.source, "media_type": self.media_type, "size": self.size, "sha256": self.sha256}
+        return {
+            "source": self.source,
+            "media_type": self.media_type,
+            "size": self.size,
+            "sha256": self.sha256,
+        }
 
 
 def recorded_attachments(extra: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
@@ -80,13 +90,18 @@ def recorded_attachments(extra: Mapping[str, Any] | None) -> list[Mapping[str, A
     return [
         item
         for item in (cast("list[Any]", named) if isinstance(named, list) else [])
-        if isinstance(item, Mapping) and all(isinstance(item.get(key), kind) for key, kind in _RECORDED.items())
+        if isinstance(item, Mapping)
+        and all(isinstance(item.get(key), kind) for key, kind in _RECORDED.items())
     ]
 
 
 def with_unsent(text: str, attachments: Iterable[Attachment]) -> str:
     """`text`, and a line for each of its attachments that is not sent."""
-    lines = [f"[{a.source}: {a.media_type} of {a.size:,} bytes, not sent]" for a in attachments if not a.data]
+    lines = [
+        f"[{a.source}: {a.media_type} of {a.size:,} bytes, not sent]"
+        for a in attachments
+        if not a.data
+    ]
     return "\n".join([text, *lines] if text else lines)
 
 
@@ -94,7 +109,9 @@ _RECORDED: Mapping[str, type] = {"source": str, "media_type": str, "size": int, 
 
 
 def media_type_of(data: bytes) -> str | None:
-    """The media type of a PNG, JPEG, GIF, WebP or PDF by its first bytes; None for anything else."""
+    """The media type of a PNG, JPEG, GIF, WebP or PDF by its first bytes; None for anything
+    else.
+    """
     for start, media_type in _STARTS:
         if data.startswith(start):
             return media_type
@@ -105,8 +122,13 @@ def media_type_of(data: bytes) -> str | None:
 
 def size_problem(data: bytes, media_type: str) -> str | None:
     """Why a file of this size is not sent; None where it is sent."""
-    most = MAX_PDF_BYTES if media_type == PDF else MAX_IMAGE_BYTES
-    return None if len(data) <= most else f"{len(data):,} bytes, at most {most:,} are sent of one {media_type} file"
+    if media_type == PDF:
+        most = MAX_PDF_BYTES
+    else:
+        most = MAX_IMAGE_BYTES
+    if len(data) <= most:
+        return None
+    return f"{len(data):,} bytes, at most {most:,} are sent of one {media_type} file"
 
 
 _STARTS = (

@@ -1,6 +1,8 @@
-"""The protocol between a Handler and a model: one request in, one response or one ProviderError out.
+"""The protocol between a Handler and a model: one request in, one response or one ProviderError
+out.
 
-A backend makes exactly one attempt a call. Retries, limits, recording and tool execution belong to the Handler.
+A backend makes exactly one attempt a call. Retries, limits, recording and tool execution belong to
+the Handler.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "refusa
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's request to call a tool. `arguments` is the JSON text exactly as the model wrote it, unparsed."""
+    """A model's request to call a tool. `arguments` is the JSON text exactly as the model wrote it,
+    unparsed.
+    """
 
     id: str
     name: str
@@ -30,8 +34,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `attachments` belong to a user's text, or are images of a tool's answer. `thinking` are reasoning
-    blocks that a provider signed and expects back unchanged with the answer that they led to."""
+    """One message. `attachments` belong to a user's text, or are images of a tool's answer.
+    `thinking` are reasoning blocks that a provider signed and expects back unchanged with the
+    answer that they led to.
+    """
 
     role: Role
     content: str
@@ -58,7 +64,8 @@ class Message:
 class ToolSpec:
     """The description of a tool for a model: `parameters` is a JSON Schema of type object.
 
-    `native` replaces it for an Anthropic model: the type of one of the tools that it was trained on.
+    `native` replaces it for an Anthropic model: the type of one of the tools that it was trained
+    on.
     """
 
     name: str
@@ -69,9 +76,11 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Hints from which the simulated backend may build its answer. Never sent to a provider or fingerprinted.
+    """Hints from which the simulated backend may build its answer. Never sent to a provider or
+    fingerprinted.
 
-    `output_type` is that of the task's output format, or `calls`: the calls of the offered tools are the answer.
+    `output_type` is that of the task's output format, or `calls`: the calls of the offered tools
+    are the answer.
     """
 
     task: str | None = None
@@ -84,13 +93,15 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole call.
+    """One model call. `model` is the id without the backend's prefix. `timeout_s` bounds the whole
+    call.
 
-    `schema` is a JSON Schema that the provider enforces. A backend that cannot send it raises a ProviderError of kind
-    `bad_request` that says "JSON schema": the Handler repeats the call without it, see `structured`. `cache` marks
-    what will be sent again, for providers that cache only what is marked. `call_mark` distinguishes the calls of a
-    session that are text, see `text_tools`; it is neither recorded nor part of a fingerprint or a cache key.
-    `extra_body` has further fields of the body for a server that takes them, see `nodes.sampling`.
+    `schema` is a JSON Schema that the provider enforces. A backend that cannot send it raises a
+    ProviderError of kind `bad_request` that says "JSON schema": the Handler repeats the call
+    without it, see `structured`. `cache` marks what will be sent again, for providers that cache
+    only what is marked. `call_mark` distinguishes the calls of a session that are text, see
+    `text_tools`; it is neither recorded nor part of a fingerprint or a cache key. `extra_body` has
+    further fields of the body for a server that takes them, see `nodes.sampling`.
     """
 
     model: str
@@ -114,15 +125,18 @@ class ModelRequest:
 class ModelResponse:
     """One model response, a turn. `usage` has None where the provider gave no number.
 
-    `thinking` is sent back with this answer, see Message. `cache_write_tokens` are input tokens that the provider wrote
-    to its cache, which some providers bill higher. `warnings` say what was repaired in the model's text.
+    `thinking` is sent back with this answer, see Message. `cache_write_tokens` are input tokens
+    that the provider wrote to its cache, which some providers bill higher. `warnings` say what was
+    repaired in the model's text.
     """
 
     content: str
     finish_reason: FinishReason
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str | None = None
-    usage: Usage = Usage(None, None, None, None, None, 1)
+    usage: Usage = Usage(
+        None, None, cached_tokens=None, reasoning_tokens=None, cost_usd=None, turns=1
+    )
     model: str | None = None
     thinking: tuple[Mapping[str, Any], ...] = ()
     cache_write_tokens: int | None = None
@@ -130,10 +144,14 @@ class ModelResponse:
 
     def message(self) -> Message:
         """The response as a message of the conversation."""
-        return Message("assistant", self.content, self.tool_calls, thinking=self.thinking)
+        return Message(
+            "assistant", self.content, tool_calls=self.tool_calls, thinking=self.thinking
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """The recorded form, without the usage and without default values; `from_dict` reads it back."""
+        """The recorded form, without the usage and without default values; `from_dict` reads it
+        back.
+        """
         data: dict[str, Any] = {"content": self.content}
         if self.finish_reason != _usual_reason(self.tool_calls):
             data["finish_reason"] = self.finish_reason
@@ -154,13 +172,20 @@ class ModelResponse:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], usage: Mapping[str, Any] | None) -> ModelResponse:
         """Reads what `to_dict` gave, and the usage that was recorded with it."""
-        calls = tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in data.get("tool_calls", ()))
+        calls = tuple(
+            ToolCall(call["id"], call["name"], arguments=call["arguments"])
+            for call in data.get("tool_calls", ())
+        )
         return cls(
             content=data["content"],
             finish_reason=data.get("finish_reason") or _usual_reason(calls),
             tool_calls=calls,
             reasoning=data.get("reasoning"),
-            usage=Usage(None, None, None, None, None, 1) if usage is None else Usage.from_dict(usage),
+            usage=Usage(
+                None, None, cached_tokens=None, reasoning_tokens=None, cost_usd=None, turns=1
+            )
+            if usage is None
+            else Usage.from_dict(usage),
             model=data.get("model"),
             thinking=tuple(data.get("thinking", ())),
             cache_write_tokens=data.get("cache_write_tokens"),
@@ -169,21 +194,26 @@ class ModelResponse:
 
 
 def _usual_reason(calls: object) -> FinishReason:
-    return "tool_calls" if calls else "stop"
+    if calls:
+        return "tool_calls"
+    return "stop"
 
 
 @runtime_checkable
 class Backend(Protocol):
     """Where model calls go.
 
-    `complete` makes one attempt and returns the response or raises ProviderError, nothing else (asyncio
-    cancellation passes through). It ends within `request.timeout_s` whatever the other side does. With
-    `on_text` it streams and calls it with each piece of text as it arrives, and returns the same response.
+    `complete` makes one attempt and returns the response or raises ProviderError, nothing else
+    (asyncio cancellation passes through). It ends within `request.timeout_s` whatever the other
+    side does. With `on_text` it streams and calls it with each piece of text as it arrives, and
+    returns the same response.
 
-    A backend may have a `prepare()`, which is called before each call and returns what to await while the backend
-    loads, or None; that time does not count as the task's. A backend that can reach more than one server has an
-    `endpoint`: the URL of its server, without secrets. The cache and the rate limits of one `endpoint` are shared.
-    A backend can be pickled for worker processes: its `__getstate__` leaves out sessions.
+    A backend may have a `prepare()`, which is called before each call and returns what to await
+    while the backend loads, or None; that time does not count as the task's. A backend that can
+    reach more than one server has an
+    `endpoint`: the URL of its server, without secrets. The cache and the rate limits of one
+    `endpoint` are shared. A backend can be pickled for worker processes: its `__getstate__` leaves
+    out sessions.
     """
 
     @property
@@ -199,4 +229,6 @@ class Backend(Protocol):
 def prepare(backend: Backend) -> Awaitable[None] | None:
     """What to await while `backend` loads what it needs; None if it is ready."""
     own: Callable[[], Awaitable[None] | None] | None = getattr(backend, "prepare", None)
-    return None if own is None else own()
+    if own is None:
+        return None
+    return own()

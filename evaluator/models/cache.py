@@ -1,10 +1,11 @@
-"""The response cache: stores answers by their whole request and epoch, so that no call is billed twice.
+"""The response cache: stores answers by their whole request and epoch, so that no call is billed
+twice.
 
-It stores whole answers only: no error, no answer that was cut off, refused, filtered or empty, and nothing that a
-simulated or replaying backend said. A hit has the recorded tokens and costs nothing.
+It stores whole answers only: no error, no answer that was cut off, refused, filtered or empty, and
+nothing that a simulated or replaying backend said. A hit has the recorded tokens and costs nothing.
 
-A cache never fails a run: where its file is locked, damaged or cannot be written, it says so once, and the run
-continues without it.
+A cache never fails a run: where its file is locked, damaged or cannot be written, it says so once,
+and the run continues without it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _PRUNE_EVERY = 200
 
 @dataclass(frozen=True, slots=True)
 class ModelStats:
-    """One model's responses. `saved` is the usage that hits saved; its cost is None where a price was unknown."""
+    """One model's responses. `saved` is the usage that hits saved; its cost is None where a price
+    was unknown.
+    """
 
     entries: int = 0
     hits: int = 0
@@ -51,7 +54,9 @@ class ModelStats:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """The contents of a cache. `bytes` is the file's size; `oldest` is in seconds since 1970, None if it is empty."""
+    """The contents of a cache. `bytes` is the file's size; `oldest` is in seconds since 1970, None
+    if it is empty.
+    """
 
     bytes: int = 0
     oldest: float | None = None
@@ -71,17 +76,25 @@ class CacheStats:
 
 
 class ResponseCache:
-    """The cache in the file at `path`, which is opened at its first use; several processes may share it.
+    """The cache in the file at `path`, which is opened at its first use; several processes may
+    share it.
 
-    `max_bytes` bounds the file: what was not used for longest is removed first. `notice` is called once with a line
-    that says why the run continues without a cache. Usable from several threads and event loops.
+    `max_bytes` bounds the file: what was not used for longest is removed first. `notice` is called
+    once with a line that says why the run continues without a cache. Usable from several threads
+    and event loops.
     """
 
     def __init__(
-        self, path: str | Path, *, max_bytes: int = MAX_BYTES, notice: Callable[[str], None] | None = None
+        self,
+        path: str | Path,
+        *,
+        max_bytes: int = MAX_BYTES,
+        notice: Callable[[str], None] | None = None,
     ) -> None:
         if not isinstance(max_bytes, int) or max_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"a cache's max_bytes is {max_bytes!r}, expected an integer, 1 or more")
+            raise ConfigurationError(
+                f"a cache's max_bytes is {max_bytes!r}, expected an integer, 1 or more"
+            )
         self.path = Path(path)
         self._max_bytes = max_bytes
         self._notice = notice or LOGGER.warning
@@ -96,21 +109,25 @@ class ResponseCache:
         self._misses: Counter[str] = Counter()
         self._until_prune = 0
         # Locks of requests that are being made, by event loop and key.
-        self._in_flight: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = (
-            WeakValueDictionary()
-        )
+        self._in_flight: WeakValueDictionary[
+            tuple[asyncio.AbstractEventLoop, str], asyncio.Lock
+        ] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
-    # -- in a run: none of these raises ---------------------------------------------------------------------
+    # -- in a run: none of these raises ------------------------------------------------------------
 
     @asynccontextmanager
     async def one_at_a_time(self, key: CacheKey) -> AsyncGenerator[None]:
-        """Lets one of several equal requests of an event loop run: the next one then finds its answer."""
+        """Lets one of several equal requests of an event loop run: the next one then finds its
+        answer.
+        """
         if self._reader is None and not self._is_off:
             await asyncio.to_thread(self._open)
-        async with self._in_flight.setdefault((asyncio.get_running_loop(), key.key), asyncio.Lock()):
+        async with self._in_flight.setdefault(
+            (asyncio.get_running_loop(), key.key), asyncio.Lock()
+        ):
             yield
 
     def get(self, key: CacheKey) -> ModelResponse | None:
@@ -126,17 +143,22 @@ class ResponseCache:
         return response
 
     def explain_miss(self, key: CacheKey) -> str | None:
-        """The differences between `key` and the nearest stored request of the same conversation, turn and epoch.
+        """The differences between `key` and the nearest stored request of the same conversation,
+        turn and epoch.
 
         None where there is none.
         """
         with self._lock:
             stored = self._read(lambda reader: cache_store.near(reader, key)) or []
         differences = [key.differences(other) for other in stored if key.is_same_turn(other)]
-        return "; ".join(min(differences, key=len)) if differences else None
+        if differences:
+            return "; ".join(min(differences, key=len))
+        return None
 
     def put(self, key: CacheKey, response: ModelResponse) -> None:
-        """Stores `response` if it is a whole answer; it is on disk some moments later, at the latest after `close`."""
+        """Stores `response` if it is a whole answer; it is on disk some moments later, at the
+        latest after `close`.
+        """
         is_whole = response.finish_reason in ("stop", "tool_calls")
         if not is_whole or not (response.content.strip() or response.tool_calls):
             return
@@ -152,11 +174,13 @@ class ResponseCache:
     def close(self) -> None:
         """Writes what has still to be written and closes the file; the next use opens it again."""
         with self._lock:
-            writer, self._writer = self._writer, None
+            writer = self._writer
+            self._writer = None
         if writer is not None:
             writer.shutdown(wait=True)
         with self._lock:
-            reader, self._reader = self._reader, None
+            reader = self._reader
+            self._reader = None
             self._is_off = False
             if reader is not None:
                 reader.close()
@@ -183,7 +207,10 @@ class ResponseCache:
 
     def _find(self, reader: sqlite3.Connection, key: str) -> ModelResponse | None:
         row = self._rows.get(key)
-        found = cache_store.find(reader, key) if row is None else (row.response, row.usage)
+        if row is None:
+            found = cache_store.find(reader, key)
+        else:
+            found = (row.response, row.usage)
         if found is None:
             return None
         response = ModelResponse.from_dict(json.loads(found[0]), json.loads(found[1]))
@@ -210,8 +237,11 @@ class ResponseCache:
 
     def _write_once(self, connection: sqlite3.Connection) -> bool:
         with self._lock:
-            rows, hits, misses = dict(self._rows), self._hits, self._misses
-            self._hits, self._misses = Counter(), Counter()
+            rows = dict(self._rows)
+            hits = self._hits
+            misses = self._misses
+            self._hits = Counter()
+            self._misses = Counter()
             if self._is_off or not (rows or hits or misses):
                 self._is_writing = False
                 return False
@@ -231,16 +261,20 @@ class ResponseCache:
             return
         self._is_off = True
         self._rows.clear()
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if isinstance(error, OSError) and error.strerror:
+            reason = error.strerror
+        else:
+            reason = str(error)
         with suppress(Exception):
             self._notice(f"the run continues without the response cache {self.path}: {reason}")
 
-    # -- for people -----------------------------------------------------------------------------------------
+    # -- for people --------------------------------------------------------------------------------
 
     def stats(self) -> CacheStats:
         """What the cache holds. A missing file is empty, and is not created.
 
-        Raises: RecordError, if the file cannot be read; ConfigurationError, if it is not a cache of this version.
+        Raises: RecordError, if the file cannot be read; ConfigurationError, if it is not a cache of
+        this version.
         """
         with self._connection() as connection:
             if connection is None:
@@ -248,25 +282,40 @@ class ResponseCache:
             by_model: dict[str, ModelStats] = {}
             for model, usage, hits in connection.execute("SELECT model, usage, hits FROM response"):
                 before = by_model.get(model, ModelStats())
-                saved = _times(Usage.from_dict(json.loads(usage)), hits) if hits else Usage()
-                by_model[model] = ModelStats(before.entries + 1, before.hits + hits, 0, before.saved + saved)
+                if hits:
+                    saved = _times(Usage.from_dict(json.loads(usage)), hits)
+                else:
+                    saved = Usage()
+                by_model[model] = ModelStats(
+                    before.entries + 1, before.hits + hits, misses=0, saved=before.saved + saved
+                )
             for model, count in connection.execute("SELECT model, count FROM missed"):
                 by_model[model] = replace(by_model.get(model, ModelStats()), misses=count)
             (oldest,) = connection.execute("SELECT min(created) FROM response").fetchone()
-            return CacheStats(cache_store.size(connection), oldest, dict(sorted(by_model.items())))
+            return CacheStats(
+                cache_store.size(connection), oldest, by_model=dict(sorted(by_model.items()))
+            )
 
     def clear(self, *, older_than_s: float | None = None, model: str | None = None) -> int:
-        """Removes what is older than so many seconds, or of one model, or both; without either, everything.
+        """Removes what is older than so many seconds, or of one model, or both; without either,
+        everything.
 
         Returns: how many responses. Raises: as `stats`.
         """
-        before = None if older_than_s is None else time.time() - older_than_s
+        if older_than_s is None:
+            before = None
+        else:
+            before = time.time() - older_than_s
         with self._connection() as connection:
-            return 0 if connection is None else cache_store.remove(connection, before, model)
+            if connection is None:
+                return 0
+            return cache_store.remove(connection, before, model)
 
     @contextmanager
     def _connection(self) -> Generator[sqlite3.Connection | None]:
-        """A connection of the caller's own, after this process has written what it had to; None without a file."""
+        """A connection of the caller's own, after this process has written what it had to; None
+        without a file.
+        """
         writer = self._writer
         if writer is not None:
             writer.submit(lambda: None).result()
@@ -277,10 +326,14 @@ class ResponseCache:
             with closing(cache_store.connect(self.path, _WRITE_BUSY_S, make=False)) as connection:
                 yield connection
         except (OSError, sqlite3.Error, ValueError) as error:
-            message = f"{self.path}: the cache cannot be read: {error}; delete the file to start again"
+            message = (
+                f"{self.path}: the cache cannot be read: {error}; delete the file to start again"
+            )
             raise RecordError(message) from error
 
 
 def _times(usage: Usage, hits: int) -> Usage:
-    counts: dict[str, Any] = {name: None if value is None else value * hits for name, value in usage.to_dict().items()}
+    counts: dict[str, Any] = {
+        name: None if value is None else value * hits for name, value in usage.to_dict().items()
+    }
     return Usage(**counts)

@@ -22,9 +22,11 @@ _NONE = ""
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """One request as the cache identifies it. `key` is the SHA-256 of all other fields, as 64 hex digits.
+    """One request as the cache identifies it. `key` is the SHA-256 of all other fields, as 64 hex
+    digits.
 
-    `settings` is JSON text; `tools`, `schema`, `system` and `messages` are hashes, empty where there is none.
+    `settings` is JSON text; `tools`, `schema`, `system` and `messages` are hashes, empty where
+    there is none.
     """
 
     key: str
@@ -38,11 +40,13 @@ class CacheKey:
     messages: tuple[str, ...]
 
     @classmethod
-    def of(cls, request: ModelRequest, *, endpoint: str, epoch: int, tool_calling: str = "native") -> CacheKey:
+    def of(
+        cls, request: ModelRequest, *, endpoint: str, epoch: int, tool_calling: str = "native"
+    ) -> CacheKey:
         """Identifies the epoch and all parts of `request` that an answer may depend on.
 
-        Excluded are the time limit, which decides only whether there is an answer, and the hints, which are never
-        sent. An attachment counts with its hash.
+        Excluded are the time limit, which decides only whether there is an answer, and the hints,
+        which are never sent. An attachment counts with its hash.
         """
         settings = {
             **settings_given(request),
@@ -57,14 +61,23 @@ class CacheKey:
             _canonical({name: value for name, value in settings.items() if value is not None}),
             _hash([[t.name, t.description, t.parameters, t.native] for t in request.tools] or None),
             _hash(request.schema),
-            _hash([message.to_dict() for message in request.messages if message.role == "system"] or None),
-            tuple(_hash(_with_withheld(message)) for message in request.messages if message.role != "system"),
+            _hash(
+                [message.to_dict() for message in request.messages if message.role == "system"]
+                or None
+            ),
+            tuple(
+                _hash(_with_withheld(message))
+                for message in request.messages
+                if message.role != "system"
+            ),
         )
         return cls(hashlib.sha256(_canonical([KEY_VERSION, *parts]).encode()).hexdigest(), *parts)
 
     @property
     def first(self) -> str:
-        return self.messages[0] if self.messages else _NONE
+        if self.messages:
+            return self.messages[0]
+        return _NONE
 
     def is_same_turn(self, other: CacheKey) -> bool:
         """Whether both may be the same turn of a conversation, in the same epoch."""
@@ -78,19 +91,26 @@ class CacheKey:
 def _with_withheld(message: Message) -> dict[str, Any]:
     """An attachment whose bytes are withheld differs from one that is sent."""
     data = message.to_dict()
-    withheld = [place for place, attachment in enumerate(message.attachments) if not attachment.data]
-    return {**data, "withheld": withheld} if withheld else data
+    withheld = [
+        place for place, attachment in enumerate(message.attachments) if not attachment.data
+    ]
+    if withheld:
+        return {**data, "withheld": withheld}
+    return data
 
 
 def _hash(value: Any) -> str:
-    return _NONE if value is None else hashlib.sha256(_canonical(value).encode()).hexdigest()[:32]
+    if value is None:
+        return _NONE
+    return hashlib.sha256(_canonical(value).encode()).hexdigest()[:32]
 
 
 def _differences(stored: CacheKey, now: CacheKey) -> Iterator[str]:
     for name in ("endpoint", "model"):
         if getattr(stored, name) != getattr(now, name):
             yield f"the {name} was {getattr(stored, name)} and is {getattr(now, name)}"
-    old, new = json.loads(stored.settings), json.loads(now.settings)
+    old = json.loads(stored.settings)
+    new = json.loads(now.settings)
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             yield f"{name} was {old.get(name, 'not set')} and is {new.get(name, 'not set')}"
@@ -100,7 +120,9 @@ def _differences(stored: CacheKey, now: CacheKey) -> Iterator[str]:
         ("system message", stored.system, now.system),
     ):
         if before != after:
-            yield f"{name}: " + ("none before" if before == _NONE else "none now" if after == _NONE else "changed")
+            yield f"{name}: " + (
+                "none before" if before == _NONE else "none now" if after == _NONE else "changed"
+            )
     for number, (before, after) in enumerate(zip(stored.messages, now.messages, strict=False), 1):
         if before != after:
             yield f"message {number} differs"

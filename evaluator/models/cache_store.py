@@ -1,10 +1,11 @@
 """The database of a `ResponseCache`: one row for each response, with the key of its request.
 
-SQLite in WAL mode, readable and writable by its owner only. Several processes may read and write at once; the
-first response that was stored under a key stays. Requests are stored as hashes, responses as they are.
+SQLite in WAL mode, readable and writable by its owner only. Several processes may read and write at
+once; the first response that was stored under a key stays. Requests are stored as hashes, responses
+as they are.
 
-    response   key, the parts of the request, response and usage as JSON, when it was stored, how often it was used
-    missed     model, how many of its requests were not found
+    response   key, the parts of the request, response and usage as JSON, when it was stored, how
+    often it was used missed     model, how many of its requests were not found
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def connect(path: Path, busy_s: float, *, make: bool = True) -> sqlite3.Connecti
 
 def find(connection: sqlite3.Connection, key: str) -> tuple[str, str] | None:
     """The response and its usage, as JSON texts."""
-    return connection.execute("SELECT response, usage FROM response WHERE key = ?", (key,)).fetchone()
+    return connection.execute(
+        "SELECT response, usage FROM response WHERE key = ?", (key,)
+    ).fetchone()
 
 
 def write(
@@ -68,25 +71,40 @@ def write(
             (_values(*row) for row in rows),
         )
         connection.executemany(
-            "UPDATE response SET hits = hits + ?, used = ? WHERE key = ?", ((n, now, key) for key, n in hits.items())
+            "UPDATE response SET hits = hits + ?, used = ? WHERE key = ?",
+            ((n, now, key) for key, n in hits.items()),
         )
         connection.executemany(
-            "INSERT INTO missed VALUES (?, ?) ON CONFLICT (model) DO UPDATE SET count = count + excluded.count",
+            "INSERT INTO missed VALUES (?, ?) ON CONFLICT (model) DO UPDATE SET count = count + "
+            "excluded.count",
             missed.items(),
         )
 
 
 def _values(key: CacheKey, response: str, usage: str, created: float) -> Sequence[object]:
     return (
-        key.key, key.epoch, key.endpoint, key.model, key.settings, key.tools, key.schema, key.system,
-        " ".join(key.messages), key.first, response, usage, created, created,
-    )  # fmt: skip
+        key.key,
+        key.epoch,
+        key.endpoint,
+        key.model,
+        key.settings,
+        key.tools,
+        key.schema,
+        key.system,
+        " ".join(key.messages),
+        key.first,
+        response,
+        usage,
+        created,
+        created,
+    )
 
 
 def near(connection: sqlite3.Connection, key: CacheKey) -> list[CacheKey]:
     """The newest stored requests that begin with the same message."""
     found = connection.execute(
-        f"SELECT {_PARTS} FROM response WHERE first = ? ORDER BY id DESC LIMIT {_NEAR}", (key.first,)
+        f"SELECT {_PARTS} FROM response WHERE first = ? ORDER BY id DESC LIMIT {_NEAR}",
+        (key.first,),
     )
     return [CacheKey(*parts, messages=tuple(messages.split())) for *parts, messages in found]
 
@@ -101,7 +119,9 @@ def size(connection: sqlite3.Connection) -> int:
 
 
 def prune(connection: sqlite3.Connection, max_bytes: int) -> None:
-    """Removes what was not used for longest, until at most nine tenths of `max_bytes` are in use."""
+    """Removes what was not used for longest, until at most nine tenths of `max_bytes` are in
+    use.
+    """
     if size(connection) <= max_bytes:
         return
     while size(connection) > max_bytes * 0.9:
@@ -116,10 +136,14 @@ def prune(connection: sqlite3.Connection, max_bytes: int) -> None:
 
 
 def remove(connection: sqlite3.Connection, before: float | None, model: str | None) -> int:
-    """Removes the responses that were stored before a time and are of one model; None: any. Returns: how many."""
+    """Removes the responses that were stored before a time and are of one model; None: any.
+    Returns: how many.
+    """
     with transaction(connection):
         removed = connection.execute(
-            "DELETE FROM response WHERE (?1 IS NULL OR created < ?1) AND (?2 IS NULL OR model = ?2)", (before, model)
+            "DELETE FROM response WHERE (?1 IS NULL OR created < ?1) AND (?2 IS NULL OR model "
+            "= ?2)",
+            (before, model),
         ).rowcount
         if before is None:
             connection.execute("DELETE FROM missed WHERE ?1 IS NULL OR model = ?1", (model,))

@@ -20,19 +20,30 @@ _REASONS: Mapping[FinishReason, tuple[str, ...]] = {
     "length": ("length", "max_tokens", "model_length", "model_context_window_exceeded"),
     "tool_calls": ("tool_calls", "tool_use", "function_call"),
     "content_filter": (
-        "content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety",
+        "content_filter",
+        "safety",
+        "recitation",
+        "blocklist",
+        "prohibited_content",
+        "spii",
+        "image_safety",
     ),
     "refusal": ("refusal",),
-}  # fmt: skip
-_FINISH_REASONS: Mapping[str, FinishReason] = {name: reason for reason, names in _REASONS.items() for name in names}
+}
+_FINISH_REASONS: Mapping[str, FinishReason] = {
+    name: reason for reason, names in _REASONS.items() for name in names
+}
 
 
-def message_bodies(messages: Iterable[Message], *, images_in_answers: bool = False) -> list[dict[str, Any]]:
+def message_bodies(
+    messages: Iterable[Message], *, images_in_answers: bool = False
+) -> list[dict[str, Any]]:
     """The messages in the shape of the wire.
 
-    Attachments come before the text that asks about them. The images of a tool's answer are parts of the answer with
-    `images_in_answers`; else, since the wire has no place for them there, they follow the answers of the turn in a
-    user message that names the call of each. An attachment that is not sent is named in the answer.
+    Attachments come before the text that asks about them. The images of a tool's answer are parts
+    of the answer with `images_in_answers`; else, since the wire has no place for them there, they
+    follow the answers of the turn in a user message that names the call of each. An attachment that
+    is not sent is named in the answer.
     """
     bodies: list[dict[str, Any]] = []
     following: list[dict[str, Any]] = []
@@ -41,11 +52,17 @@ def message_bodies(messages: Iterable[Message], *, images_in_answers: bool = Fal
             bodies.append({"role": "user", "content": following})
             following = []
         bodies.append(message_body(message))
-        images = [_part(image) for image in message.attachments if image.data] if message.role == "tool" else []
+        if message.role == "tool":
+            images = [_part(image) for image in message.attachments if image.data]
+        else:
+            images = []
         if images and images_in_answers:
             bodies[-1]["content"] = [{"type": "text", "text": bodies[-1]["content"]}, *images]
         elif images:
-            following += [{"type": "text", "text": f"The answer to the tool call {message.tool_call_id}:"}, *images]
+            following += [
+                {"type": "text", "text": f"The answer to the tool call {message.tool_call_id}:"},
+                *images,
+            ]
     if following:
         bodies.append({"role": "user", "content": following})
     return bodies
@@ -62,7 +79,11 @@ def message_body(message: Message) -> dict[str, Any]:
         if not message.content:
             body["content"] = None
         body["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _object(call.arguments)}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": _object(call.arguments)},
+            }
             for call in message.tool_calls
         ]
     if message.thinking:
@@ -76,7 +97,10 @@ def _part(attachment: Attachment) -> dict[str, Any]:
     url = f"data:{attachment.media_type};base64,{base64.b64encode(attachment.data).decode('ascii')}"
     if attachment.is_image:
         return {"type": "image_url", "image_url": {"url": url}}
-    return {"type": "file", "file": {"filename": attachment.source.rpartition("/")[2], "file_data": url}}
+    return {
+        "type": "file",
+        "file": {"filename": attachment.source.rpartition("/")[2], "file_data": url},
+    }
 
 
 def _object(arguments: str) -> str:
@@ -90,18 +114,25 @@ def _object(arguments: str) -> str:
 def request_body(
     request: ModelRequest, *, max_tokens_field: str = "max_tokens", images_in_answers: bool = False
 ) -> dict[str, Any]:
-    """The body without `stream`; hints never enter it. `images_in_answers`: see `message_bodies`."""
+    """The body without `stream`; hints never enter it. `images_in_answers`: see
+    `message_bodies`.
+    """
     body: dict[str, Any] = {
         "model": request.model,
         "messages": message_bodies(request.messages, images_in_answers=images_in_answers),
     }
     if request.tools:
         body["tools"] = [
-            {"type": "function", "function": {
-                "name": tool.name, "description": tool.description, "parameters": dict(tool.parameters),
-            }}
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": dict(tool.parameters),
+                },
+            }
             for tool in request.tools
-        ]  # fmt: skip
+        ]
     if request.max_output_tokens is not None:
         body[max_tokens_field] = request.max_output_tokens
     sampling = settings_given(request)
@@ -115,7 +146,8 @@ def request_body(
 def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
     """The answer in a decoded completion.
 
-    Raises: ProviderError, for an error that the provider put into it, and for a shape that is not an answer.
+    Raises: ProviderError, for an error that the provider put into it, and for a shape that is not
+    an answer.
     """
     if not isinstance(data, dict):
         raise malformed("the response is not a JSON object")
@@ -158,8 +190,13 @@ def respond(
     model: str | None,
     thinking: Iterable[Mapping[str, Any]] = (),
 ) -> ModelResponse:
-    """A ModelResponse from its parts as the provider gave them. Only this function interprets them."""
-    finish = _FINISH_REASONS.get(reason.lower(), "unknown") if isinstance(reason, str) else "unknown"
+    """A ModelResponse from its parts as the provider gave them. Only this function interprets
+    them.
+    """
+    if isinstance(reason, str):
+        finish = _FINISH_REASONS.get(reason.lower(), "unknown")
+    else:
+        finish = "unknown"
     if refusal:
         finish = "refusal"
         content = content or refusal
@@ -167,11 +204,25 @@ def respond(
         finish = "tool_calls"
     elif finish == "tool_calls" and not calls:
         finish = "unknown"
-    written = _detail(usage, "prompt_tokens_details", "cache_creation_tokens") if isinstance(usage, dict) else None
+    if isinstance(usage, dict):
+        written = _detail(usage, "prompt_tokens_details", name="cache_creation_tokens")
+    else:
+        written = None
     counted = read_usage(usage)
-    signed = tuple(block for block in thinking if block.get("signature") or block.get("type") == "redacted_thinking")
+    signed = tuple(
+        block
+        for block in thinking
+        if block.get("signature") or block.get("type") == "redacted_thinking"
+    )
     return ModelResponse(
-        content, finish, calls, reasoning or None, counted, model, signed, max(written or 0, 0) or None
+        content,
+        finish,
+        tool_calls=calls,
+        reasoning=reasoning or None,
+        usage=counted,
+        model=model,
+        thinking=signed,
+        cache_write_tokens=max(written or 0, 0) or None,
     )
 
 
@@ -186,7 +237,9 @@ def reasoning_of(message: Mapping[str, Any]) -> str | None:
 def thinking_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Blocks of reasoning that the provider signed, or pieces of them, as LiteLLM names them."""
     blocks = message.get("thinking_blocks")
-    return [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+    if isinstance(blocks, list):
+        return [block for block in blocks if isinstance(block, dict)]
+    return []
 
 
 def join_parts(content: Any) -> tuple[str, str | None]:
@@ -211,15 +264,27 @@ _PART_TEXTS = ("text", "refusal", "thinking", "reasoning")
 
 
 def read_tool_calls(calls: Any) -> tuple[ToolCall, ...]:
-    """Tool calls with their arguments as text, unparsed. Raises: ProviderError, for a call without a name."""
+    """Tool calls with their arguments as text, unparsed. Raises: ProviderError, for a call without
+    a name.
+    """
     if not isinstance(calls, list):
         raise malformed("tool_calls is not a list")
     read: list[ToolCall] = []
     for index, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(call, dict):
+            function = call.get("function")
+        else:
+            function = None
         if not isinstance(function, dict):
             raise malformed("a tool call has no function")
-        read.append(tool_call(index, call.get("id"), function.get("name"), function.get("arguments")))
+        read.append(
+            tool_call(
+                index,
+                call.get("id"),
+                name=function.get("name"),
+                arguments=function.get("arguments"),
+            )
+        )
     return tuple(read)
 
 
@@ -227,39 +292,62 @@ def tool_call(index: int, call_id: Any, name: Any, arguments: Any) -> ToolCall:
     if not isinstance(name, str) or not name:
         raise malformed("a tool call has no name")
     if not isinstance(arguments, str):
-        arguments = "" if arguments is None else json.dumps(arguments)
-    return ToolCall(call_id if isinstance(call_id, str) and call_id else f"call_{index}", name, arguments)
+        if arguments is None:
+            arguments = ""
+        else:
+            arguments = json.dumps(arguments)
+    return ToolCall(
+        call_id if isinstance(call_id, str) and call_id else f"call_{index}",
+        name,
+        arguments=arguments,
+    )
 
 
-_NO_USAGE = Usage(None, None, None, None, None, 1)
+_NO_USAGE = Usage(None, None, cached_tokens=None, reasoning_tokens=None, cost_usd=None, turns=1)
 
 
 def read_usage(usage: Any) -> Usage:
-    """Token counts as the provider gave them, None for each it did not give; cost is always None."""
+    """Token counts as the provider gave them, None for each it did not give; cost is always
+    None.
+    """
     if not isinstance(usage, dict):
         return _NO_USAGE
-    reasoning = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    reasoning = _detail(usage, "completion_tokens_details", name="reasoning_tokens")
     return Usage(
-        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _cached(usage), reasoning, None, 1
+        _count(usage.get("prompt_tokens")),
+        _count(usage.get("completion_tokens")),
+        cached_tokens=_cached(usage),
+        reasoning_tokens=reasoning,
+        cost_usd=None,
+        turns=1,
     )
 
 
 def _cached(usage: Mapping[str, Any]) -> int | None:
     """Input tokens that came from the provider's cache, by the names that providers use."""
-    counted = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    counted = _detail(usage, "prompt_tokens_details", name="cached_tokens")
     for name in ("prompt_cache_hit_tokens", "cached_tokens"):
-        counted = _count(usage.get(name)) if counted is None else counted
+        if counted is None:
+            counted = _count(usage.get(name))
+        else:
+            counted = counted
     return counted
 
 
 def _detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:
     details = usage.get(group)
-    return _count(details.get(name)) if isinstance(details, dict) else None
+    if isinstance(details, dict):
+        return _count(details.get(name))
+    return None
 
 
 def _count(value: Any) -> int | None:
-    """The integer as it was given, also one that no call can have: `Usage.invalid` finds and reports it."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """The integer as it was given, also one that no call can have: `Usage.invalid` finds and
+    reports it.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None
 
 
 def decode_json(body: bytes | str, what: str = "the response") -> Any:

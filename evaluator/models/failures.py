@@ -1,4 +1,6 @@
-"""HTTP statuses and provider messages as ProviderErrors: one table for every backend, and the time limits of a call."""
+"""HTTP statuses and provider messages as ProviderErrors: one table for every backend, and the time
+limits of a call.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +22,39 @@ MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 
 
 class StatusRule(NamedTuple):
-    """How an HTTP status is classified. `maybe_billed`: a model may have worked on the request before it came."""
+    """How an HTTP status is classified. `maybe_billed`: a model may have worked on the request
+    before it came.
+    """
 
     kind: ProviderErrorKind
     retryable: bool
     maybe_billed: bool
 
 
-_BAD_REQUEST = StatusRule("bad_request", False, False)
-_AUTHENTICATION = StatusRule("authentication", False, False)
-_NOT_FOUND = StatusRule("not_found", False, False)
-_BUSY = StatusRule("server", True, False)
-_BROKEN = StatusRule("server", True, True)
+_BAD_REQUEST = StatusRule("bad_request", False, maybe_billed=False)
+_AUTHENTICATION = StatusRule("authentication", False, maybe_billed=False)
+_NOT_FOUND = StatusRule("not_found", False, maybe_billed=False)
+_BUSY = StatusRule("server", True, maybe_billed=False)
+_BROKEN = StatusRule("server", True, maybe_billed=True)
 _STATUS: dict[int, StatusRule] = {
-    400: _BAD_REQUEST, 401: _AUTHENTICATION, 402: _AUTHENTICATION, 403: _AUTHENTICATION, 404: _NOT_FOUND,
-    405: _NOT_FOUND, 408: StatusRule("timeout", True, True), 409: _BUSY, 413: _BAD_REQUEST, 422: _BAD_REQUEST,
-    425: _BUSY, 429: StatusRule("rate_limit", True, False), 500: _BROKEN, 502: _BROKEN, 503: _BUSY, 504: _BROKEN,
+    400: _BAD_REQUEST,
+    401: _AUTHENTICATION,
+    402: _AUTHENTICATION,
+    403: _AUTHENTICATION,
+    404: _NOT_FOUND,
+    405: _NOT_FOUND,
+    408: StatusRule("timeout", True, maybe_billed=True),
+    409: _BUSY,
+    413: _BAD_REQUEST,
+    422: _BAD_REQUEST,
+    425: _BUSY,
+    429: StatusRule("rate_limit", True, maybe_billed=False),
+    500: _BROKEN,
+    502: _BROKEN,
+    503: _BUSY,
+    504: _BROKEN,
     529: _BUSY,
-}  # fmt: skip
+}
 
 _CONTEXT = re.compile(
     r"context[_ ](?:length|window|size)|maximum context|prompt is too long|input is too long"
@@ -45,7 +62,9 @@ _CONTEXT = re.compile(
     re.IGNORECASE,
 )
 _FILTER = re.compile(r"content[_ ](?:filter|policy)|content management policy", re.IGNORECASE)
-_QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|billing_hard_limit", re.IGNORECASE)
+_QUOTA = re.compile(
+    r"insufficient_quota|exceeded your current quota|billing_hard_limit", re.IGNORECASE
+)
 _PAGE = re.compile(rb"\s*<(?:!doctype|html)", re.IGNORECASE)
 
 
@@ -58,15 +77,25 @@ def failure(
     partial: str | None = None,
     secrets: Iterable[str] = (),
 ) -> ProviderError:
-    """The ProviderError for an error status. `code` is the provider's own error code, where it gave one."""
-    unlisted = _BROKEN if status >= 500 else _BAD_REQUEST if status >= 400 else StatusRule("other", False, False)
+    """The ProviderError for an error status. `code` is the provider's own error code, where it gave
+    one.
+    """
+    if status >= 500:
+        unlisted = _BROKEN
+    elif status >= 400:
+        unlisted = _BAD_REQUEST
+    else:
+        unlisted = StatusRule("other", False, maybe_billed=False)
     kind, retryable, billed = _STATUS.get(status, unlisted)
     text = f"{code} {message}"
     if kind == "bad_request" or (status == 500 and _CONTEXT.search(code)):
         if _CONTEXT.search(text):
-            kind, retryable, billed = "context_length", False, False
+            kind = "context_length"
+            retryable = False
+            billed = False
         elif _FILTER.search(text):
-            kind, retryable = "content_filter", False
+            kind = "content_filter"
+            retryable = False
     elif kind == "rate_limit" and _QUOTA.search(text):
         retryable = False
     shown = clean(message, secrets)
@@ -83,7 +112,9 @@ def failure(
 
 def malformed(message: str, *, retryable: bool = True, partial: str | None = None) -> ProviderError:
     """The error for a response that cannot be used: it may have been billed."""
-    return ProviderError(message, kind="malformed_response", retryable=retryable, maybe_billed=True, partial=partial)
+    return ProviderError(
+        message, kind="malformed_response", retryable=retryable, maybe_billed=True, partial=partial
+    )
 
 
 class PartialAnswer(Protocol):
@@ -96,15 +127,20 @@ class PartialAnswer(Protocol):
 
 
 class TimeLimit:
-    """An async context that bounds a call to `timeout_s`; `reset_idle` allows `idle_timeout_s` more of silence.
+    """An async context that bounds a call to `timeout_s`; `reset_idle` allows `idle_timeout_s` more
+    of silence.
 
     `answer` is what arrives, where it is streamed. Raises: ProviderError, when the time is up.
     """
 
     __slots__ = ("_answer", "_clock", "_deadline", "_idle_timeout_s", "_timeout_s")
 
-    def __init__(self, timeout_s: float, idle_timeout_s: float, answer: PartialAnswer | None) -> None:
-        self._timeout_s, self._idle_timeout_s, self._answer = timeout_s, idle_timeout_s, answer
+    def __init__(
+        self, timeout_s: float, idle_timeout_s: float, answer: PartialAnswer | None
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._answer = answer
         self._deadline = asyncio.get_running_loop().time() + timeout_s
         self._clock = asyncio.timeout_at(self._deadline)
 
@@ -117,7 +153,10 @@ class TimeLimit:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             await self._clock.__aexit__(kind, error, trace)
@@ -128,17 +167,27 @@ class TimeLimit:
         message = f"no complete answer within {self._timeout_s:g} s"
         if asyncio.get_running_loop().time() < self._deadline:
             message = f"the stream was silent for {self._idle_timeout_s:g} s"
-        partial = None if self._answer is None else self._answer.partial
-        raise ProviderError(message, kind="timeout", retryable=True, maybe_billed=True, partial=partial) from error
+        if self._answer is None:
+            partial = None
+        else:
+            partial = self._answer.partial
+        raise ProviderError(
+            message, kind="timeout", retryable=True, maybe_billed=True, partial=partial
+        ) from error
 
 
-def error_in_body(data: Any, *, partial: str | None = None, secrets: Iterable[str] = ()) -> ProviderError | None:
+def error_in_body(
+    data: Any, *, partial: str | None = None, secrets: Iterable[str] = ()
+) -> ProviderError | None:
     """The error that a provider reported inside a 200 response or a stream, or None."""
     if not isinstance(data, dict) or not data.get("error"):
         return None
     message, code = _message_and_code(data)
     error = data["error"]
-    status = error.get("code") if isinstance(error, dict) else None
+    if isinstance(error, dict):
+        status = error.get("code")
+    else:
+        status = None
     if isinstance(status, str) and status.isdecimal() and len(status) == 3:
         status = int(status)
     if not isinstance(status, int) or isinstance(status, bool) or not 400 <= status <= 599:
@@ -147,7 +196,9 @@ def error_in_body(data: Any, *, partial: str | None = None, secrets: Iterable[st
 
 
 def _status_of(code: str) -> int:
-    """The status that the provider would have sent if its headers had not been sent before the error."""
+    """The status that the provider would have sent if its headers had not been sent before the
+    error.
+    """
     for pattern, status in _CODES:
         if pattern.search(code):
             return status
@@ -186,7 +237,9 @@ def _message_and_code(data: Any) -> tuple[str, str]:
     message = source.get("message") or source.get("detail") or source.get("msg")
     if not isinstance(message, str):
         message = json.dumps(message if message is not None else source, ensure_ascii=False)
-    code = " ".join(str(source[key]) for key in ("code", "type", "status") if source.get(key) is not None)
+    code = " ".join(
+        str(source[key]) for key in ("code", "type", "status") if source.get(key) is not None
+    )
     return message, code
 
 
@@ -200,7 +253,9 @@ def clean(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from `retry-after-ms` or `Retry-After` (seconds or an HTTP date, RFC 9110 10.2.3)."""
+    """Seconds to wait, from `retry-after-ms` or `Retry-After` (seconds or an HTTP date, RFC 9110
+    10.2.3).
+    """
     value = headers.get("retry-after-ms")
     if value is not None and (seconds := _number(value)) is not None:
         return seconds / 1000
@@ -221,4 +276,6 @@ def _number(value: str) -> float | None:
     except ValueError:
         return None
     # float() also reads nan and inf.
-    return number if 0 <= number < 1e9 else None
+    if 0 <= number < 1e9:
+        return number
+    return None

@@ -10,7 +10,15 @@ from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import visible
 
 _KEY_HEADERS = frozenset(
-    {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "x-auth-token", "cookie"}
+    {
+        "authorization",
+        "proxy-authorization",
+        "api-key",
+        "x-api-key",
+        "x-goog-api-key",
+        "x-auth-token",
+        "cookie",
+    }
 )
 
 
@@ -42,11 +50,18 @@ def is_key_header(name: str) -> bool:
 
 
 def refuse_plain_http(url: str, has_key: bool, headers: Iterable[str] = ()) -> None:
-    """Raises ConfigurationError, if a key, or one of these headers, would be sent to `url` unencrypted."""
-    sends_key = has_key or any(map(is_key_header, headers)) or "@" in url.partition("://")[2].partition("/")[0]
+    """Raises ConfigurationError, if a key, or one of these headers, would be sent to `url`
+    unencrypted.
+    """
+    sends_key = (
+        has_key
+        or any(map(is_key_header, headers))
+        or "@" in url.partition("://")[2].partition("/")[0]
+    )
     if sends_key and not may_carry_keys(url):
         host = urlsplit(url).hostname or ""
         raise ConfigurationError(
-            f"a key is not sent to {visible(host)} over plain http, where others can read it; use https, or leave out "
+            f"a key is not sent to {visible(host)} over plain http, where others can read it; use "
+            "https, or leave out "
             "the key"
         )

@@ -1,8 +1,10 @@
-"""Every provider that LiteLLM supports, behind the Backend protocol. LiteLLM is imported at the first call.
+"""Every provider that LiteLLM supports, behind the Backend protocol. LiteLLM is imported at the
+first call.
 
-LiteLLM's own retries, telemetry, price download and printing are off. Where its result hides what the provider said (an
-unknown finish reason as `stop`, missing usage as zeros, no choices as a success), or where it fails to read an answer,
-the raw response is read instead. `litellm_guard` holds it to one POST, one host and 16 MB.
+LiteLLM's own retries, telemetry, price download and printing are off. Where its result hides what
+the provider said (an unknown finish reason as `stop`, missing usage as zeros, no choices as a
+success), or where it fails to read an answer, the raw response is read instead. `litellm_guard`
+holds it to one POST, one host and 16 MB.
 """
 
 from __future__ import annotations
@@ -31,23 +33,32 @@ from evaluator.models.failures import (
 )
 from evaluator.models.key_transport import refuse_plain_http
 from evaluator.models.litellm_errors import READ_FAILURES, causes, provider_error
-from evaluator.models.litellm_guard import NO_KEY, CallGuard, Redirected, ResponseRefused, load_litellm
+from evaluator.models.litellm_guard import (
+    NO_KEY,
+    CallGuard,
+    Redirected,
+    ResponseRefused,
+    load_litellm,
+)
 from evaluator.models.prices import cost_usd
 from evaluator.models.raw_stream import RawStream, reason_of
 from evaluator.models.stream import Assembly
 
-# Backends that have made a call: LiteLLM's connections are shared, and closed with the last of these.
+# Backends that have made a call: LiteLLM's connections are shared, and closed with the last of
+# these.
 _active: weakref.WeakSet[LiteLLMBackend] = weakref.WeakSet()
 
 
 class LiteLLMBackend:
     """Calls `litellm.acompletion`; `request.model` is LiteLLM's name (`anthropic/claude-…`).
 
-    `base_url` and `api_key` override what LiteLLM finds in the environment; `options` are passed to every call
-    (`api_version`, `extra_headers`, …). The first call imports LiteLLM in a thread, outside the call's time limit:
-    seconds, once a process. A key goes to `base_url` only, and never over plain http to another machine.
+    `base_url` and `api_key` override what LiteLLM finds in the environment; `options` are passed to
+    every call (`api_version`, `extra_headers`, …). The first call imports LiteLLM in a thread,
+    outside the call's time limit: seconds, once a process. A key goes to `base_url` only, and never
+    over plain http to another machine.
 
-    Raises: ConfigurationError, where LiteLLM is not installed, or for a key and a plain http address.
+    Raises: ConfigurationError, where LiteLLM is not installed, or for a key and a plain http
+    address.
     """
 
     def __init__(
@@ -60,12 +71,15 @@ class LiteLLMBackend:
         max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
         if find_spec("litellm") is None:
-            raise ConfigurationError("litellm is not installed; install it with: pip install litellm")
+            raise ConfigurationError(
+                "litellm is not installed; install it with: pip install litellm"
+            )
         self._fixed: dict[str, Any] = {**(options or {}), "num_retries": 0, "max_retries": 0}
         if base_url is not None:
             refuse_plain_http(base_url, bool(api_key))
             self._fixed["api_base"] = base_url
-            # Without a key LiteLLM would send the provider's from the environment, to whatever address was given.
+            # Without a key LiteLLM would send the provider's from the environment, to whatever
+            # address was given.
             self._fixed["api_key"] = NO_KEY
         if api_key is not None:
             self._fixed["api_key"] = api_key
@@ -87,33 +101,45 @@ class LiteLLMBackend:
     @property
     def endpoint(self) -> str | None:
         """The base URL, without secrets; None where LiteLLM finds the provider's own."""
-        return clean(self._base_url, self._secrets) if self._base_url else None
+        if self._base_url:
+            return clean(self._base_url, self._secrets)
+        return None
 
     def __repr__(self) -> str:
-        parts = [f"base_url={self.endpoint!r}"] if self._base_url else []
+        if self._base_url:
+            parts = [f"base_url={self.endpoint!r}"]
+        else:
+            parts = []
         if self._secrets:
             parts.append("api_key='***'")
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def prepare(self) -> Awaitable[None] | None:
         """Imports LiteLLM, which takes seconds, at the first call."""
-        return self._load() if self._litellm is None else None
+        if self._litellm is None:
+            return self._load()
+        return None
 
     async def _load(self) -> None:
         self._litellm = await asyncio.to_thread(load_litellm)
 
-    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
         """One attempt. Raises: ProviderError; an exception of `on_text` passes through."""
         if self._litellm is None:
             await self._load()
         if request.extra_body:
             self._check_extra_body(request.model)
         _active.add(self)
-        assembly = None if on_text is None else Assembly(on_text, self._secrets)
-        async with TimeLimit(request.timeout_s, self._idle_timeout_s, assembly) as limit:
+        if on_text is None:
+            assembly = None
+        else:
+            assembly = Assembly(on_text, self._secrets)
+        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
             if assembly is None:
                 return await self._whole(request)
-            return await self._streamed(request, assembly, limit.reset_idle)
+            return await self._streamed(request, assembly, reset_idle=limit.reset_idle)
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections when no other backend uses them."""
@@ -125,47 +151,62 @@ class LiteLLMBackend:
             cache = getattr(self._litellm, "in_memory_llm_clients_cache", None)
             if cache is not None:
                 cache.flush_cache()
-            # Streams of some providers use this client, which LiteLLM closes only while it is in its cache.
+            # Streams of some providers use this client, which LiteLLM closes only while it is in
+            # its cache.
             shared = vars(self._litellm).get("module_level_aclient")
             if shared is not None:
                 await shared.close()
 
     def _check_extra_body(self, model: str) -> None:
-        """Raises: ProviderError, unless the model is reached with chat completions at a server of the profile.
+        """Raises: ProviderError, unless the model is reached with chat completions at a server of
+        the profile.
 
-        On other wires further fields could replace what the evaluator decides, under names that it does not know.
+        On other wires further fields could replace what the evaluator decides, under names that it
+        does not know.
         """
         compatible = ("openai", "custom_openai", *self._litellm.openai_compatible_providers)
         if self._base_url is None or model.partition("/")[0] not in compatible:
             raise ProviderError(
-                f"extra_body is for an OpenAI-compatible server, and {model} is not at one; give the profile a "
-                "<base_url> and a model such as openai/NAME, or remove extra_body", kind="bad_request",
-            )  # fmt: skip
+                f"extra_body is for an OpenAI-compatible server, and {model} is not at one; give "
+                "the profile a "
+                "<base_url> and a model such as openai/NAME, or remove extra_body",
+                kind="bad_request",
+            )
 
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
         # LiteLLM puts images into a tool's answer where it speaks Anthropic's own wire.
         has_images_in_answers = request.model.startswith(("anthropic/", "vertex_ai/claude"))
-        arguments = request_body(replace(request, extra_body={}), images_in_answers=has_images_in_answers)
+        arguments = request_body(
+            replace(request, extra_body={}), images_in_answers=has_images_in_answers
+        )
         if request.extra_body:
             arguments["extra_body"] = dict(request.extra_body)
         if request.tools and request.model.startswith("anthropic/"):
             offered = zip(arguments["tools"], request.tools, strict=True)
-            arguments["tools"] = [body if spec.native is None else dict(spec.native) for body, spec in offered]
+            arguments["tools"] = [
+                body if spec.native is None else dict(spec.native) for body, spec in offered
+            ]
         arguments.update(self._fixed)
-        # Our own clock ends the call before; this timeout ends what LiteLLM may leave running behind.
-        # LiteLLM keeps a client for each timeout: a few values only, or every call would make one.
+        # Our own clock ends the call before; this timeout ends what LiteLLM may leave running
+        # behind. LiteLLM keeps a client for each timeout: a few values only, or every call would
+        # make one.
         arguments["timeout"] = float(2 ** math.ceil(math.log2(request.timeout_s + 1)))
         if request.tools and not self._has_mcp:
-            # LiteLLM looks for MCP tools among all tools, and fails where the mcp package is missing.
+            # LiteLLM looks for MCP tools among all tools, and fails where the mcp package is
+            # missing.
             arguments["_skip_mcp_handler"] = True
-        if request.cache and ("claude" in request.model.lower() or "anthropic/" in request.model.lower()):
+        if request.cache and (
+            "claude" in request.model.lower() or "anthropic/" in request.model.lower()
+        ):
             _mark_cached(arguments["messages"], continues=bool(request.tools))
         return arguments
 
-    def _guard(self, request: ModelRequest, on_bytes: Callable[[bytes], None] | None = None) -> CallGuard:
+    def _guard(
+        self, request: ModelRequest, on_bytes: Callable[[bytes], None] | None = None
+    ) -> CallGuard:
         return CallGuard(self._max_bytes, on_bytes, base_url=self._base_url, model=request.model)
 
-    # -- whole answers --------------------------------------------------------------------------------------
+    # -- whole answers -----------------------------------------------------------------------------
 
     async def _whole(self, request: ModelRequest) -> ModelResponse:
         with self._guard(request) as guard:
@@ -178,12 +219,16 @@ class LiteLLMBackend:
                     if (answer := self._read_raw(guard)) is not None:
                         return answer
                     reason = str(exc).partition("Traceback (most recent call last)")[0]
-                    error = malformed(f"the response cannot be read: {clean(reason, self._secrets)}")
+                    error = malformed(
+                        f"the response cannot be read: {clean(reason, self._secrets)}"
+                    )
                 raise error from exc
         return self._read(result, _decoded(guard.body))
 
     def _read(self, result: Any, raw: Mapping[str, Any]) -> ModelResponse:
-        """The response in LiteLLM's object, corrected by the raw body where LiteLLM makes something up."""
+        """The response in LiteLLM's object, corrected by the raw body where LiteLLM makes something
+        up.
+        """
         if (error := error_in_body(raw, secrets=self._secrets)) is not None:
             raise error
         data: dict[str, Any] = result.model_dump(warnings=False)
@@ -206,29 +251,44 @@ class LiteLLMBackend:
         refusal = guard.refused
         if isinstance(refusal, Redirected):
             return failure(refusal.status, str(refusal), secrets=self._secrets)
-        return None if refusal is None else malformed(clean(str(refusal), self._secrets), retryable=False)
+        if refusal is None:
+            return None
+        return malformed(clean(str(refusal), self._secrets), retryable=False)
 
     def _read_raw(self, guard: CallGuard) -> ModelResponse | None:
-        """The answer as our own reader finds it in a body that is not a stream; None for another wire's shape.
+        """The answer as our own reader finds it in a body that is not a stream; None for another
+        wire's shape.
 
         Raises: ProviderError, for an error that the provider put into the body, and for a web page.
         """
         if guard.media_type == "text/html":
-            raise malformed(f"the response is {guard.media_type}, not JSON (is the base URL right?)", retryable=False)
+            raise malformed(
+                f"the response is {guard.media_type}, not JSON (is the base URL right?)",
+                retryable=False,
+            )
         data = _decoded(guard.body)
-        return read_completion(data, self._secrets) if data.keys() & {"choices", "error"} else None
+        if data.keys() & {"choices", "error"}:
+            return read_completion(data, self._secrets)
+        return None
 
-    # -- streams --------------------------------------------------------------------------------------------
+    # -- streams -----------------------------------------------------------------------------------
 
     async def _streamed(
         self, request: ModelRequest, assembly: Assembly, reset_idle: Callable[[], None]
-    ) -> ModelResponse:  # fmt: skip
-        arguments = {**self._arguments(request), "stream": True, "stream_options": {"include_usage": True}}
+    ) -> ModelResponse:
+        arguments = {
+            **self._arguments(request),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         raw = RawStream()
         with self._guard(request, raw.feed) as guard:
             try:
-                response = await self._stream(arguments, assembly, reset_idle, raw)
-                answer = None if response.content or response.tool_calls else self._read_events(raw, "")
+                response = await self._stream(arguments, assembly, reset_idle=reset_idle, raw=raw)
+                if response.content or response.tool_calls:
+                    answer = None
+                else:
+                    answer = self._read_events(raw, "")
                 if answer is None or not answer.content:
                     return response
             except ProviderError as exc:
@@ -248,7 +308,11 @@ class LiteLLMBackend:
             return answer
 
     async def _stream(
-        self, arguments: Mapping[str, Any], assembly: Assembly, reset_idle: Callable[[], None], raw: RawStream
+        self,
+        arguments: Mapping[str, Any],
+        assembly: Assembly,
+        reset_idle: Callable[[], None],
+        raw: RawStream,
     ) -> ModelResponse:
         try:
             stream = await self._litellm.acompletion(**arguments)
@@ -258,10 +322,13 @@ class LiteLLMBackend:
             async for chunk in self._chunks(stream):
                 reset_idle()
                 assembly.add_chunk(_chunk_data(chunk))
-            # LiteLLM ends every stream with `stop` and an estimated usage; `raw` is what the provider sent.
+            # LiteLLM ends every stream with `stop` and an estimated usage; `raw` is what the
+            # provider sent.
             raw.end()
             assembly.done = raw.is_done
-            assembly.set_reason(raw.reason if raw.is_known else getattr(stream, "received_finish_reason", None))
+            assembly.set_reason(
+                raw.reason if raw.is_known else getattr(stream, "received_finish_reason", None)
+            )
             if not any(getattr(chunk, "usage", None) for chunk in getattr(stream, "chunks", ())):
                 assembly.drop_usage()
             elif _reasoning_is_estimated(raw.usage):
@@ -288,8 +355,9 @@ class LiteLLMBackend:
             yield chunk
 
     def _read_events(self, raw: RawStream, partial: str) -> ModelResponse | None:
-        """The whole answer as our own reader finds it in a stream's events; None where it is not whole, does not
-        begin with `partial`, or has another wire's shape."""
+        """The whole answer as our own reader finds it in a stream's events; None where it is not
+        whole, does not begin with `partial`, or has another wire's shape.
+        """
         own = Assembly(lambda _: None, self._secrets)
         try:
             for payload in raw.payloads:
@@ -297,24 +365,33 @@ class LiteLLMBackend:
             answer = own.response()
         except ProviderError:
             return None
-        return answer if answer.content.startswith(partial) else None
+        if answer.content.startswith(partial):
+            return answer
+        return None
 
 
-async def embed_texts(model: str, texts: list[str], timeout_s: float) -> tuple[list[list[float]], Usage]:
-    """The vectors of `texts` by an embedding model, in one call of LiteLLM's that is not retried, and its usage.
+async def embed_texts(
+    model: str, texts: list[str], timeout_s: float
+) -> tuple[list[list[float]], Usage]:
+    """The vectors of `texts` by an embedding model, in one call of LiteLLM's that is not retried,
+    and its usage.
 
     Raises: ProviderError, for a server error; else what LiteLLM or its HTTP client raises.
     """
     litellm = await asyncio.to_thread(load_litellm)
     with CallGuard() as guard:
         try:
-            answer = await litellm.aembedding(model=model, input=texts, max_retries=0, timeout=timeout_s)
+            answer = await litellm.aembedding(
+                model=model, input=texts, max_retries=0, timeout=timeout_s
+            )
         except Exception as error:
             if guard.failure is not None:
                 raise guard.failure from error
             if any(isinstance(cause, ResponseRefused) for cause in causes(error)):
                 # The guard refused a retry of LiteLLM's; that error hides the first answer.
-                raise ProviderError(f"{model} answered with a server error", kind="server", retryable=True) from error
+                raise ProviderError(
+                    f"{model} answered with a server error", kind="server", retryable=True
+                ) from error
             raise
     tokens = getattr(answer.usage, "prompt_tokens", None) or None
     cost = cost_usd(model, Usage(input_tokens=tokens, turns=1))
@@ -323,17 +400,22 @@ async def embed_texts(model: str, texts: list[str], timeout_s: float) -> tuple[l
 
 
 def _mark_cached(messages: list[dict[str, Any]], *, continues: bool) -> None:
-    """Marks what will be sent again: the system message, and the last message of all where tools make the
-    conversation continue, else the last one before the task's own."""
+    """Marks what will be sent again: the system message, and the last message of all where tools
+    make the conversation continue, else the last one before the task's own.
+    """
     last = len(messages) - (1 if continues else 2)
     for index, message in enumerate(messages):
         if index != last and message["role"] != "system":
             continue
-        mark, parts = {"type": "ephemeral"}, message["content"]
+        mark = {"type": "ephemeral"}
+        parts = message["content"]
         if message["role"] in ("tool", "assistant") or not parts:
             message["cache_control"] = mark
             continue
-        parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
+        if isinstance(parts, str):
+            parts = [{"type": "text", "text": parts}]
+        else:
+            parts = parts
         message["content"] = [*parts[:-1], {**parts[-1], "cache_control": mark}]
 
 
@@ -343,11 +425,15 @@ def _decoded(body: bytes) -> Mapping[str, Any]:
         data = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return data if isinstance(data, dict) else {}
+    if isinstance(data, dict):
+        return data
+    return {}
 
 
 def _chunk_data(chunk: Any) -> dict[str, Any]:
-    """One of LiteLLM's chunks as plain data, without what LiteLLM often makes up: finish reasons, empty usage."""
+    """One of LiteLLM's chunks as plain data, without what LiteLLM often makes up: finish reasons,
+    empty usage.
+    """
     data: dict[str, Any] = chunk.model_dump(warnings=False)
     for choice in data.get("choices") or ():
         choice["finish_reason"] = None
@@ -366,12 +452,20 @@ def _add_refusal(message: dict[str, Any]) -> None:
 
 def _is_empty(usage: Any) -> bool:
     """Whether a usage counts no tokens, as LiteLLM writes it where the provider gave none."""
-    return isinstance(usage, dict) and not (usage.get("prompt_tokens") or usage.get("completion_tokens"))
+    return isinstance(usage, dict) and not (
+        usage.get("prompt_tokens") or usage.get("completion_tokens")
+    )
 
 
 def _reasoning_is_estimated(usage: Any) -> bool:
-    """Whether a usage of Anthropic's shape lacks the reasoning tokens, which LiteLLM then estimates."""
-    return isinstance(usage, dict) and "output_tokens" in usage and not usage.get("output_tokens_details")
+    """Whether a usage of Anthropic's shape lacks the reasoning tokens, which LiteLLM then
+    estimates.
+    """
+    return (
+        isinstance(usage, dict)
+        and "output_tokens" in usage
+        and not usage.get("output_tokens_details")
+    )
 
 
 async def _close(stream: Any) -> None:

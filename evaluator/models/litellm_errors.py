@@ -1,4 +1,6 @@
-"""Maps the exceptions of LiteLLM, of the OpenAI SDK and of what these call to errors of the backend protocol."""
+"""Maps the exceptions of LiteLLM, of the OpenAI SDK and of what these call to errors of the backend
+protocol.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +11,63 @@ from typing import Any
 from evaluator.errors import ProviderError, ProviderErrorKind
 from evaluator.models.failures import clean, failure, malformed, message_of, retry_after
 
-# Classes by name: they come from four packages that are not imported for this. The first row that names one of an
-# exception's causes decides: kind, retryable, maybe billed.
+# Classes by name: they come from four packages that are not imported for this. The first row that
+# names one of an exception's causes decides: kind, retryable, maybe billed.
 _KINDS: tuple[tuple[ProviderErrorKind, bool, bool, frozenset[str]], ...] = (
     ("context_length", False, False, frozenset({"ContextWindowExceededError"})),
     ("content_filter", False, False, frozenset({"ContentPolicyViolationError"})),
     ("timeout", True, True, frozenset({"Timeout", "APITimeoutError"})),
-    ("connection", True, False, frozenset({"ClientConnectorError", "ConnectionRefusedError", "gaierror"})),
     (
-        "connection", True, True,
-        frozenset({
-            "ReadError", "WriteError", "RemoteProtocolError", "ConnectError", "ServerDisconnectedError",
-            "ClientOSError", "ClientPayloadError", "ConnectionResetError",
-        }),
+        "connection",
+        True,
+        False,
+        frozenset({"ClientConnectorError", "ConnectionRefusedError", "gaierror"}),
     ),
     (
-        "malformed_response", True, True,
-        frozenset({
-            "JSONDecodeError", "UnicodeDecodeError", "APIResponseValidationError",
-            "JSONSchemaValidationError",
-        }),
+        "connection",
+        True,
+        True,
+        frozenset(
+            {
+                "ReadError",
+                "WriteError",
+                "RemoteProtocolError",
+                "ConnectError",
+                "ServerDisconnectedError",
+                "ClientOSError",
+                "ClientPayloadError",
+                "ConnectionResetError",
+            }
+        ),
+    ),
+    (
+        "malformed_response",
+        True,
+        True,
+        frozenset(
+            {
+                "JSONDecodeError",
+                "UnicodeDecodeError",
+                "APIResponseValidationError",
+                "JSONSchemaValidationError",
+            }
+        ),
     ),
     ("other", False, False, frozenset({"ImportError"})),
-)  # fmt: skip
+)
 # One of these causes carries the provider's own answer with an error status.
 _ANSWERED = frozenset({"HTTPStatusError", "MaskedHTTPStatusError"})
 _ON_THE_WAY = frozenset({"connection", "malformed_response"})
-# An error of these kinds although an answer came without an error status: LiteLLM failed to read the answer.
+# An error of these kinds although an answer came without an error status: LiteLLM failed to read
+# the answer.
 READ_FAILURES = frozenset({"bad_request", "server", "other", "malformed_response"})
 
 
 def provider_error(exc: Exception, secrets: Collection[str]) -> ProviderError:
     """The error for an exception of LiteLLM, of the OpenAI SDK or of what these call.
 
-    Their classes say little (a refused connection, broken JSON and a missing module all become a 500), so
-    the chain of causes decides, outermost first.
+    Their classes say little (a refused connection, broken JSON and a missing module all become a
+    500), so the chain of causes decides, outermost first.
     """
     message = clean(getattr(exc, "message", None) or str(exc), secrets) or type(exc).__name__
     names = _class_names(exc)
@@ -85,7 +109,9 @@ def _class_names(exc: BaseException) -> set[str]:
 
 
 def _provider_message(exc: BaseException) -> tuple[str, str]:
-    """The provider's own message and code, from the answer that an exception carries; ("", "") without one."""
+    """The provider's own message and code, from the answer that an exception carries; ("", "")
+    without one.
+    """
     for cause in causes(exc):
         # The content of a response that was not read to its end raises.
         with suppress(Exception):

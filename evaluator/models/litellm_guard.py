@@ -1,14 +1,15 @@
-"""Limits what LiteLLM does on the wire during one of our calls: one POST to an address, one host that the model's id
-does not choose, no key over plain http, bounded responses.
+"""Limits what LiteLLM does on the wire during one of our calls: one POST to an address, one host
+that the model's id does not choose, no key over plain http, bounded responses.
 
-LiteLLM's own HTTP handlers post a second time when a connection breaks, whatever its retries are set to; the
-request may have been billed by then. They follow redirects, with the key and the prompt, to any host. And they read
-every body whole.
+LiteLLM's own HTTP handlers post a second time when a connection breaks, whatever its retries are
+set to; the request may have been billed by then. They follow redirects, with the key and the
+prompt, to any host. And they read every body whole.
 
-LiteLLM accepts a client of ours for some providers only, so one process-wide change is needed: its two functions that
-make HTTP clients are wrapped, and the transports of each client that they make ask a context variable for the guard of
-the running call. Calls outside a guard, LiteLLM's own included, are not affected, and neither is HTTPX. Not covered:
-providers that bring an SDK of their own (boto3, google-auth).
+LiteLLM accepts a client of ours for some providers only, so one process-wide change is needed: its
+two functions that make HTTP clients are wrapped, and the transports of each client that they make
+ask a context variable for the guard of the running call. Calls outside a guard, LiteLLM's own
+included, are not affected, and neither is HTTPX. Not covered: providers that bring an SDK of their
+own (boto3, google-auth).
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class ResponseRefused(Exception):
 
 
 class Redirected(ResponseRefused):
-    """A redirect, which is not followed. The message has the address without its query, which may hold a key."""
+    """A redirect, which is not followed. The message has the address without its query, which may
+    hold a key.
+    """
 
     def __init__(self, status: int, location: str) -> None:
         super().__init__(f"redirected to {location}; set the base URL to that")
@@ -56,13 +59,16 @@ class Redirected(ResponseRefused):
 
 
 class CallGuard:
-    """The guard of one call, in force inside `with`. `on_bytes` gets the bytes of the answer as they arrive.
+    """The guard of one call, in force inside `with`. `on_bytes` gets the bytes of the answer as
+    they arrive.
 
-    The call may contact the host of `base_url` only; without one, no host that is named in the id `model`.
+    The call may contact the host of `base_url` only; without one, no host that is named in the id
+    `model`.
 
-    `answered`: the status of the last response was no error; then `body` is what was read of it, empty for a stream of
-    events, and `media_type` its declared type. `refused` is the first refusal of the call, however LiteLLM reports it.
-    `failure` is the first refusal, or the last error of the transport.
+    `answered`: the status of the last response was no error; then `body` is what was read of it,
+    empty for a stream of events, and `media_type` its declared type. `refused` is the first refusal
+    of the call, however LiteLLM reports it. `failure` is the first refusal, or the last error of
+    the transport.
     """
 
     def __init__(
@@ -80,7 +86,10 @@ class CallGuard:
         self._max_bytes = max_bytes
         self._on_bytes = on_bytes
         self._pieces: list[bytes] = []
-        self._host = None if base_url is None else urlsplit(base_url).hostname
+        if base_url is None:
+            self._host = None
+        else:
+            self._host = urlsplit(base_url).hostname
         self._model = model.lower()
         self._origin: str | None = None
         self._posted: set[str] = set()
@@ -101,8 +110,9 @@ class CallGuard:
     async def send(self, send: Send, request: httpx.Request) -> httpx.Response:
         """Sends one request with `send`, the transport's own method.
 
-        Raises: the error of the first POST to an address, for a second one; ResponseRefused, for a redirect, for
-        another host than the first, and for a response that is compressed or too large.
+        Raises: the error of the first POST to an address, for a second one; ResponseRefused, for a
+        redirect, for another host than the first, and for a response that is compressed or too
+        large.
         """
         address = str(request.url)
         origin = f"{request.url.scheme}://{request.url.netloc.decode('ascii', 'replace')}"
@@ -112,7 +122,9 @@ class CallGuard:
         self._check_host(request, origin)
         if request.method == "POST":
             if address in self._posted:
-                raise self.failure or ResponseRefused("LiteLLM tried to send the same request a second time")
+                raise self.failure or ResponseRefused(
+                    "LiteLLM tried to send the same request a second time"
+                )
             self._posted.add(address)
         # A compressed body can expand a thousandfold.
         request.headers["accept-encoding"] = "identity"
@@ -136,29 +148,41 @@ class CallGuard:
         """Raises: ResponseRefused."""
         host = request.url.host.lower()
         if self._host is not None and host != self._host:
-            raise self._refuse(f"LiteLLM tried to contact another host than the one of the base URL: {origin}")
-        # The part of a host's name that its owner registers: a model's id must not choose whom to contact.
+            raise self._refuse(
+                f"LiteLLM tried to contact another host than the one of the base URL: {origin}"
+            )
+        # The part of a host's name that its owner registers: a model's id must not choose whom to
+        # contact.
         if self._host is None and ".".join(host.split(".")[-2:]) in self._model:
-            raise self._refuse(f"the model's id names the host {host}; write the address into a handler profile")
+            raise self._refuse(
+                f"the model's id names the host {host}; write the address into a handler profile"
+            )
         keys = [value for name, value in request.headers.items() if is_key_header(name)]
         if any(NO_KEY not in value for value in keys) and not may_carry_keys(origin):
-            raise self._refuse(f"a key is not sent to {host} over plain http; use https, or leave out the key")
+            raise self._refuse(
+                f"a key is not sent to {host} over plain http; use https, or leave out the key"
+            )
 
     def _check(self, response: httpx.Response) -> None:
         """Takes over the head of a response. Raises: ResponseRefused."""
-        status, headers = response.status_code, response.headers
+        status = response.status_code
+        headers = response.headers
         self.answered = status < 300
         self.media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         self._pieces.clear()
         if 300 <= status < 400:
-            raise self._refuse(Redirected(status, headers.get("location", "nowhere").partition("?")[0]))
+            raise self._refuse(
+                Redirected(status, headers.get("location", "nowhere").partition("?")[0])
+            )
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise self._refuse("the response is compressed, which was not requested")
         if status < 400 and int(headers.get("content-length") or 0) > self._max_bytes:
             raise self._too_large()
 
     async def read(self, body: Any, *, is_error: bool) -> AsyncIterator[bytes]:
-        """The bytes of a response's body, of an error its beginning. Raises: ResponseRefused, for one too large."""
+        """The bytes of a response's body, of an error its beginning. Raises: ResponseRefused, for
+        one too large.
+        """
         size = 0
         try:
             async for piece in body:
@@ -182,7 +206,10 @@ class CallGuard:
 
     def _refuse(self, refusal: str | ResponseRefused) -> ResponseRefused:
         """Keeps the first refusal of the call."""
-        refusal = ResponseRefused(refusal) if isinstance(refusal, str) else refusal
+        if isinstance(refusal, str):
+            refusal = ResponseRefused(refusal)
+        else:
+            refusal = refusal
         self.refused = self.refused or refusal
         self.failure = self.failure or refusal
         return refusal
@@ -208,7 +235,8 @@ def _limited(guard: CallGuard, response: httpx.Response) -> httpx.AsyncByteStrea
 
 
 def load_litellm() -> Any:
-    """The litellm module, imported once with telemetry, downloads and printing off. Takes seconds; any thread.
+    """The litellm module, imported once with telemetry, downloads and printing off. Takes seconds;
+    any thread.
 
     Raises: ProviderError, where it cannot be imported.
     """
@@ -234,7 +262,8 @@ def load_litellm() -> Any:
 def _ignore_warnings() -> None:
     """Hides Pydantic's warnings about LiteLLM's own models, which callers cannot change.
 
-    LiteLLM makes some of them during a call, and pytest removes a filter at the end of the test that set it.
+    LiteLLM makes some of them during a call, and pytest removes a filter at the end of the test
+    that set it.
     """
     if _WARNING_FILTER not in warnings.filters:
         _, _, category, module, _ = _WARNING_FILTER
@@ -244,7 +273,8 @@ def _ignore_warnings() -> None:
 def _install(litellm: Any) -> None:
     """Wraps the functions with which LiteLLM makes its HTTP clients. Called once a process.
 
-    Raises: ImportError or AttributeError, for a version of LiteLLM that makes its clients elsewhere.
+    Raises: ImportError or AttributeError, for a version of LiteLLM that makes its clients
+    elsewhere.
     """
     from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
     from litellm.llms.openai.common_utils import BaseOpenAILLM
@@ -260,7 +290,9 @@ def _install(litellm: Any) -> None:
         _guard_client(shared.client)
 
 
-def _guard_clients(make_client: Callable[..., httpx.AsyncClient]) -> Callable[..., httpx.AsyncClient]:
+def _guard_clients(
+    make_client: Callable[..., httpx.AsyncClient],
+) -> Callable[..., httpx.AsyncClient]:
     @wraps(make_client)
     def make_guarded_client(*args: Any, **kwargs: Any) -> httpx.AsyncClient:
         client = make_client(*args, **kwargs)
@@ -273,12 +305,15 @@ def _guard_clients(make_client: Callable[..., httpx.AsyncClient]) -> Callable[..
 def _guard_client(client: Any) -> None:
     for transport in (client._transport, *client._mounts.values()):
         if transport is not None and "handle_async_request" not in vars(transport):
-            transport.handle_async_request = _guard_transport(WeakMethod(transport.handle_async_request))
+            transport.handle_async_request = _guard_transport(
+                WeakMethod(transport.handle_async_request)
+            )
 
 
 def _guard_transport(method: WeakMethod[Any]) -> Send:
     async def handle_async_request(request: httpx.Request) -> httpx.Response:
-        send, guard = cast("Send", method()), _guard.get()
+        send = cast("Send", method())
+        guard = _guard.get()
         return await (send(request) if guard is None else guard.send(send, request))
 
     return handle_async_request

@@ -1,7 +1,7 @@
 """Any endpoint that speaks chat completions, over pooled aiohttp: the fast path.
 
-One POST a call, no redirect followed, no retry. The answer is bounded in bytes and in time: the whole call by
-`request.timeout_s`, silence inside a stream by `idle_timeout_s`.
+One POST a call, no redirect followed, no retry. The answer is bounded in bytes and in time: the
+whole call by `request.timeout_s`, silence inside a stream by `idle_timeout_s`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ if TYPE_CHECKING:
 class OpenAICompatibleBackend:
     """Chat completions at `base_url` (the part before `/chat/completions`, `…/v1` as a rule).
 
-    `connections` bounds the open connections of one event loop; further calls wait inside their own timeout.
-    Usable from several event loops, each with a pool of its own; pickling excludes the pools. `api_key` and the values
-    of `headers` are secrets: no error message and no repr holds them, but the pickled backend does. `await aclose()`
-    closes the pools; the owner of a backend that was given to an Evaluator closes it.
+    `connections` bounds the open connections of one event loop; further calls wait inside their own
+    timeout. Usable from several event loops, each with a pool of its own; pickling excludes the
+    pools. `api_key` and the values of `headers` are secrets: no error message and no repr holds
+    them, but the pickled backend does. `await aclose()` closes the pools; the owner of a backend
+    that was given to an Evaluator closes it.
 
-    Raises: ConfigurationError, for a URL or a header that cannot be used, and for a key that would be sent over plain
-    http to another machine.
+    Raises: ConfigurationError, for a URL or a header that cannot be used, and for a key that would
+    be sent over plain http to another machine.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class OpenAICompatibleBackend:
         idle_timeout_s: float = 60.0,
     ) -> None:
         host = _checked_host(base_url)
-        refuse_plain_http(base_url, bool(api_key), headers or ())
+        refuse_plain_http(base_url, bool(api_key), headers=headers or ())
         all_headers = {"Content-Type": "application/json"}
         if api_key:
             all_headers["Authorization"] = f"Bearer {api_key}"
@@ -70,13 +71,16 @@ class OpenAICompatibleBackend:
                 raise ConfigurationError(f"the header {clean(name)!r} holds a control character")
         self._url = base_url.rstrip("/") + "/chat/completions"
         self._headers = all_headers
-        self._secrets = _secrets(base_url, api_key, headers)
+        self._secrets = _secrets(base_url, api_key, headers=headers)
         self._max_bytes = max_response_bytes
         self._connections = connections
         self._connect_timeout_s = connect_timeout_s
         self._idle_timeout_s = idle_timeout_s
         # OpenAI's newer models reject the old name; most other servers know only the old one.
-        self._max_tokens_field = "max_completion_tokens" if host == "api.openai.com" else "max_tokens"
+        if host == "api.openai.com":
+            self._max_tokens_field = "max_completion_tokens"
+        else:
+            self._max_tokens_field = "max_tokens"
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
         _live.add(self)
 
@@ -98,16 +102,24 @@ class OpenAICompatibleBackend:
 
     def __repr__(self) -> str:
         url = self.endpoint
-        key = ", api_key='***'" if "Authorization" in self._headers else ""
+        if "Authorization" in self._headers:
+            key = ", api_key='***'"
+        else:
+            key = ""
         return f"{type(self).__name__}({url!r}{key})"
 
-    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
         """One POST. Raises: ProviderError; an exception of `on_text` passes through."""
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop) or self._open(loop)
         body = self._body(request, stream=on_text is not None)
-        assembly = None if on_text is None else Assembly(on_text, self._secrets)
-        async with TimeLimit(request.timeout_s, self._idle_timeout_s, assembly) as limit:
+        if on_text is None:
+            assembly = None
+        else:
+            assembly = Assembly(on_text, self._secrets)
+        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
             try:
                 response = await session.post(self._url, data=body, allow_redirects=False)
             except Exception as exc:
@@ -117,14 +129,15 @@ class OpenAICompatibleBackend:
                     raise await self._status_error(response)
                 if assembly is None:
                     return self._completion(response, await self._read(response))
-                return await self._stream(response, assembly, limit.reset_idle)
+                return await self._stream(response, assembly, reset_idle=limit.reset_idle)
 
     def abandon(self) -> list[threading.Event]:
         """Closes every connection at once, for when nobody awaits `aclose`.
 
         Returns: an event for each pool whose loop still runs, set when the pool is closed.
         """
-        sessions, self._sessions = self._sessions, {}
+        sessions = self._sessions
+        self._sessions = {}
         pending: list[threading.Event] = []
         for loop, session in sessions.items():
             if not loop.is_running():
@@ -136,13 +149,15 @@ class OpenAICompatibleBackend:
         return pending
 
     def __del__(self) -> None:
-        # While the interpreter ends, modules may be gone already; the exit hook has run before that.
+        # While the interpreter ends, modules may be gone already; the exit hook has run before
+        # that.
         with contextlib.suppress(Exception):
             self.abandon()
 
     async def aclose(self) -> None:
         """Closes the pools. A later call opens a new one."""
-        sessions, self._sessions = self._sessions, {}
+        sessions = self._sessions
+        self._sessions = {}
         here = asyncio.get_running_loop()
         for loop, session in sessions.items():
             if loop is here:
@@ -175,7 +190,9 @@ class OpenAICompatibleBackend:
         try:
             return _encode(body).encode("ascii")
         except (TypeError, ValueError, RecursionError) as exc:
-            raise ProviderError(f"the request is not JSON: {clean(str(exc))}", kind="bad_request") from exc
+            raise ProviderError(
+                f"the request is not JSON: {clean(str(exc))}", kind="bad_request"
+            ) from exc
 
     def _completion(self, response: aiohttp.ClientResponse, body: bytes) -> ModelResponse:
         try:
@@ -184,13 +201,16 @@ class OpenAICompatibleBackend:
             if "json" in response.content_type:
                 raise
             raise malformed(
-                f"the response is {clean(response.content_type)}, not JSON (is the base URL right?)",
+                f"the response is {clean(response.content_type)}, not JSON (is the base URL "
+                "right?)",
                 retryable=False,
             ) from exc
         return read_completion(data, self._secrets)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        """The whole body. Raises: ProviderError, past the cap (without reading on) or when it breaks off."""
+        """The whole body. Raises: ProviderError, past the cap (without reading on) or when it
+        breaks off.
+        """
         if (response.content_length or 0) > self._max_bytes:
             response.close()
             raise self._too_large()
@@ -205,7 +225,9 @@ class OpenAICompatibleBackend:
         return b"".join(pieces)
 
     async def _piece(self, response: aiohttp.ClientResponse) -> bytes:
-        """What has arrived of the body; empty at its end. Raises: ProviderError, when it breaks off."""
+        """What has arrived of the body; empty at its end. Raises: ProviderError, when it breaks
+        off.
+        """
         try:
             return await response.content.readany()
         except Exception as exc:
@@ -244,7 +266,9 @@ class OpenAICompatibleBackend:
                 raise
         return assembly.response()
 
-    async def _unstreamed(self, response: aiohttp.ClientResponse, assembly: Assembly) -> ModelResponse:
+    async def _unstreamed(
+        self, response: aiohttp.ClientResponse, assembly: Assembly
+    ) -> ModelResponse:
         """The answer of a server that does not stream, as one piece of text."""
         answer = self._completion(response, await self._read(response))
         if answer.content:
@@ -262,7 +286,10 @@ class OpenAICompatibleBackend:
                     break
         message, code = message_of(bytes(body[:MAX_ERROR_BODY]))
         if 300 <= response.status < 400:
-            message = f"redirected to {response.headers.get('Location', 'nowhere')}; set the base URL to that"
+            message = (
+                f"redirected to {response.headers.get('Location', 'nowhere')}; set the base "
+                "URL to that"
+            )
         return failure(
             response.status,
             message or (response.reason or ""),
@@ -275,30 +302,40 @@ class OpenAICompatibleBackend:
         return malformed(f"the response is larger than {self._max_bytes} bytes", retryable=False)
 
     def _transport_error(self, exc: Exception) -> ProviderError:
-        """The error for an exception of aiohttp, and whether the request may have reached the model before."""
+        """The error for an exception of aiohttp, and whether the request may have reached the model
+        before.
+        """
         import aiohttp
 
-        sent, retryable = True, True
+        sent = True
+        retryable = True
         kind: ProviderErrorKind = "connection"
         if isinstance(exc, aiohttp.ClientConnectorError):
             sent = False
-            retryable = not isinstance(exc, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError)
+            retryable = not isinstance(
+                exc, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError
+            )
         elif isinstance(exc, aiohttp.ClientConnectorCertificateError):
-            sent, retryable = False, False
+            sent = False
+            retryable = False
         elif isinstance(exc, aiohttp.ConnectionTimeoutError):
-            sent, kind = False, "timeout"
+            sent = False
+            kind = "timeout"
         elif isinstance(exc, TimeoutError):
             kind = "timeout"
         elif isinstance(exc, aiohttp.ClientResponseError):
             kind = "malformed_response"
         elif not isinstance(exc, aiohttp.ClientError | OSError):
-            kind, retryable = "other", False
+            kind = "other"
+            retryable = False
         what = clean(str(exc), self._secrets) or type(exc).__name__
         return ProviderError(what, kind=kind, retryable=retryable, maybe_billed=sent)
 
 
 def _plain(value: Any) -> Any:
-    """Converts what the encoder does not support: read-only mappings and other sequences of a tool's parameters."""
+    """Converts what the encoder does not support: read-only mappings and other sequences of a
+    tool's parameters.
+    """
     if isinstance(value, Mapping):
         return dict(cast("Mapping[str, Any]", value))
     if isinstance(value, Sequence):
@@ -313,15 +350,20 @@ _encode = json_encoder((",", ":"), ascii_only=True, allow_nan=False, default=_pl
 def _checked_host(base_url: str) -> str:
     try:
         parts = urlsplit(base_url)
-        host, _ = parts.hostname, parts.port
+        host = parts.hostname
+        _ = parts.port
     except ValueError as exc:
         raise ConfigurationError(f"the base URL cannot be read: {exc}") from exc
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
-        raise ConfigurationError("the base URL must look like http://host:port/v1, without a query or a fragment")
+        raise ConfigurationError(
+            "the base URL must look like http://host:port/v1, without a query or a fragment"
+        )
     return host
 
 
-def _secrets(base_url: str, api_key: str | None, headers: Mapping[str, str] | None) -> tuple[str, ...]:
+def _secrets(
+    base_url: str, api_key: str | None, headers: Mapping[str, str] | None
+) -> tuple[str, ...]:
     """Texts that no message may hold, longest first, so that no part of one remains."""
     found = {api_key or "", urlsplit(base_url).password or ""}
     for value in (headers or {}).values():
@@ -356,7 +398,8 @@ def _close_soon(session: aiohttp.ClientSession, closed: threading.Event) -> None
 
 _closing: set[asyncio.Future[None]] = set()
 
-# Backends that were not closed: a script that just ends leaves no connection open, and prints no warning.
+# Backends that were not closed: a script that just ends leaves no connection open, and prints no
+# warning.
 _live: weakref.WeakSet[OpenAICompatibleBackend] = weakref.WeakSet()
 
 

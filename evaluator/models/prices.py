@@ -1,8 +1,10 @@
-"""Context windows and prices of models, read from the table that LiteLLM ships, without importing LiteLLM.
+"""Context windows and prices of models, read from the table that LiteLLM ships, without importing
+LiteLLM.
 
-The table (3 MB of JSON) is beside the installed package and is read when a model that may be in it is first looked up,
-some 20 ms for each such model. Without LiteLLM, or with a table that cannot be read, every function returns None.
-Prices are those of the installed version: an estimate, not a bill.
+The table (3 MB of JSON) is beside the installed package and is read when a model that may be in it
+is first looked up, some 20 ms for each such model. Without LiteLLM, or with a table that cannot be
+read, every function returns None. Prices are those of the installed version: an estimate, not a
+bill.
 """
 
 from __future__ import annotations
@@ -18,9 +20,20 @@ from typing import Any, overload
 from evaluator.errors.results import Usage
 
 _TABLE = "model_prices_and_context_window_backup.json"
-# Prefixes of models that the table cannot have: looking one up does not load it, which only saves time.
+# Prefixes of models that the table cannot have: looking one up does not load it, which only saves
+# time.
 _UNPRICED = frozenset(
-    {"simulated", "replay", "local", "vllm", "hosted_vllm", "ollama", "ollama_chat", "lm_studio", "llamafile"}
+    {
+        "simulated",
+        "replay",
+        "local",
+        "vllm",
+        "hosted_vllm",
+        "ollama",
+        "ollama_chat",
+        "lm_studio",
+        "llamafile",
+    }
 )
 _TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens$")
 
@@ -36,18 +49,27 @@ def max_output_tokens(model: str) -> int | None:
 
 
 def supports(model: str, feature: str) -> bool | None:
-    """Whether `model` supports a feature (`vision`, `pdf_input`, `response_schema`, …); None where that is unknown."""
+    """Whether `model` supports a feature (`vision`, `pdf_input`, `response_schema`, …); None where
+    that is unknown.
+    """
     entry = _entry(model)
-    value = None if entry is None else entry.get(f"supports_{feature}")
-    return value if isinstance(value, bool) else None
+    if entry is None:
+        value = None
+    else:
+        value = entry.get(f"supports_{feature}")
+    if isinstance(value, bool):
+        return value
+    return None
 
 
 def cost_usd(model: str, usage: Usage, cache_write_tokens: int = 0) -> float | None:
-    """The cost of `usage` with `model`, in US dollars; None where a price or a token count is unknown.
+    """The cost of `usage` with `model`, in US dollars; None where a price or a token count is
+    unknown.
 
-    Cached tokens are part of the input tokens and reasoning tokens part of the output tokens; an unknown count of
-    cached tokens is priced as none. Of the uncached input tokens, `cache_write_tokens` are priced as written to the
-    provider's cache. Long requests are priced at the table's higher tier.
+    Cached tokens are part of the input tokens and reasoning tokens part of the output tokens; an
+    unknown count of cached tokens is priced as none. Of the uncached input tokens,
+    `cache_write_tokens` are priced as written to the provider's cache. Long requests are priced at
+    the table's higher tier.
     """
     entry = _entry(model)
     if entry is None or usage.input_tokens is None or usage.output_tokens is None:
@@ -70,9 +92,16 @@ def cost_usd(model: str, usage: Usage, cache_write_tokens: int = 0) -> float | N
 
 
 def max_call_cost_usd(model: str) -> float | None:
-    """The most that one call of `model` can cost, in US dollars; None where a price or a size is unknown."""
-    window, answer = context_window(model), max_output_tokens(model)
-    return None if window is None or answer is None else cost_usd(model, Usage(window, answer, 0, 0, None, 1))
+    """The most that one call of `model` can cost, in US dollars; None where a price or a size is
+    unknown.
+    """
+    window = context_window(model)
+    answer = max_output_tokens(model)
+    if window is None or answer is None:
+        return None
+    return cost_usd(
+        model, Usage(window, answer, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -93,8 +122,8 @@ def _entry(model: str) -> Mapping[str, Any] | None:
 def _keys(model: str) -> Iterator[tuple[str, str | None]]:
     """Names to look up, and the provider that the entry must then belong to.
 
-    A prefix may be removed only where the entry is of that provider: another provider's model of the same name has
-    another price.
+    A prefix may be removed only where the entry is of that provider: another provider's model of
+    the same name has another price.
     """
     name = model.removeprefix("litellm/")
     yield name, None
@@ -106,7 +135,9 @@ def _keys(model: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _table() -> Mapping[str, Any]:
-    """The table, read again each time. Only single entries are cached: a whole table slows the garbage collector."""
+    """The table, read again each time. Only single entries are cached: a whole table slows the
+    garbage collector.
+    """
     spec = find_spec("litellm")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         try:
@@ -123,14 +154,18 @@ def _tier(entry: Mapping[str, Any], input_tokens: int) -> str:
     """The suffix of the prices for a request of this length: "" or `_above_200k_tokens`."""
     limits = [int(found[1]) for key in entry if (found := _TIER.fullmatch(key)) is not None]
     passed = max((limit for limit in limits if input_tokens > limit * 1000), default=None)
-    return "" if passed is None else f"_above_{passed}k_tokens"
+    if passed is None:
+        return ""
+    return f"_above_{passed}k_tokens"
 
 
 @overload
 def _price(entry: Mapping[str, Any], name: str, tier: str) -> float | None: ...
 @overload
 def _price(entry: Mapping[str, Any], name: str, tier: str, default: float) -> float: ...
-def _price(entry: Mapping[str, Any], name: str, tier: str, default: float | None = None) -> float | None:
+def _price(
+    entry: Mapping[str, Any], name: str, tier: str, default: float | None = None
+) -> float | None:
     for key in (name + tier, name):
         value = entry.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:

@@ -1,4 +1,6 @@
-"""Reads the provider's own finish reason from a raw stream, because LiteLLM ends every stream with `stop`."""
+"""Reads the provider's own finish reason from a raw stream, because LiteLLM ends every stream with
+`stop`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ _SHAPES = ("choices", "candidates", "stop_reason", "type")
 class RawStream:
     """Takes the bytes of a stream of events. `payloads` are its events so far, unread.
 
-    `is_known`: the events have a shape that is read here. Then `reason` is the provider's finish reason, None while it
-    gave none, `usage` came with it, and `model` is the model that answered. `is_done`: `[DONE]` came.
+    `is_known`: the events have a shape that is read here. Then `reason` is the provider's finish
+    reason, None while it gave none, `usage` came with it, and `model` is the model that answered.
+    `is_done`: `[DONE]` came.
     """
 
     def __init__(self) -> None:
@@ -53,14 +56,21 @@ class RawStream:
 
 
 def reason_of(data: Mapping[str, Any]) -> str | None:
-    """The provider's finish reason in an answer or event of chat completions', Anthropic's or Gemini's shape."""
+    """The provider's finish reason in an answer or event of chat completions', Anthropic's or
+    Gemini's shape.
+    """
     for group, name in (("choices", "finish_reason"), ("candidates", "finishReason")):
         items = data.get(group)
         if isinstance(items, list):
-            first = items[0] if items and isinstance(items[0], dict) else {}
+            if items and isinstance(items[0], dict):
+                first = items[0]
+            else:
+                first = {}
             return _text(first.get(name))
     delta = data.get("delta")
-    return _text(data.get("stop_reason")) or _text(delta.get("stop_reason") if isinstance(delta, dict) else None)
+    return _text(data.get("stop_reason")) or _text(
+        delta.get("stop_reason") if isinstance(delta, dict) else None
+    )
 
 
 def _model_of(data: Mapping[str, Any]) -> str | None:
@@ -73,4 +83,6 @@ def _model_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    if isinstance(value, str) and value:
+        return value
+    return None

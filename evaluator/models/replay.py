@@ -1,6 +1,7 @@
 """Answers from a task file: each recorded response answers the same request again, once.
 
-A request is identified by all its messages. A request that the record does not hold is a ProviderError, never a call.
+A request is identified by all its messages. A request that the record does not hold is a
+ProviderError, never a call.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ReplayBackend:
         """Raises: UsageError, if the recordings hold no model response, or are not recordings."""
         for recording in recordings:
             if not isinstance(recording, Recording):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"a recording is expected, not {type_of(recording)}: TaskStore.read gives one")
+                raise UsageError(
+                    f"a recording is expected, not {type_of(recording)}: TaskStore.read gives one"
+                )
         self._answers: dict[str, deque[ModelResponse]] = defaultdict(deque)
         for recording in recordings:
             self._take(recording)
@@ -52,18 +55,26 @@ class ReplayBackend:
         for _, key, answer in sorted(answered, key=itemgetter(0)):
             self._answers[key].append(answer)
 
-    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
-        """The recorded response. Raises: ProviderError, not retryable, where the record holds none."""
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
+        """The recorded response. Raises: ProviderError, not retryable, where the record holds
+        none.
+        """
         answers = self._answers.get(_key([message.to_dict() for message in request.messages]))
         if not answers:
             last = shortened(request.messages[-1].content if request.messages else "")
             raise ProviderError(
-                f"the record holds no answer to this request ({last}); the template, the inputs or the tools have "
+                f"the record holds no answer to this request ({last}); the template, the inputs "
+                "or the tools have "
                 "changed since it was recorded",
                 kind="not_found",
             )
         # The last of equal answers stays: the same request again gets the same answer.
-        response = answers[0] if len(answers) == 1 else answers.popleft()
+        if len(answers) == 1:
+            response = answers[0]
+        else:
+            response = answers.popleft()
         if on_text is not None and response.content:
             on_text(response.content)
         return response

@@ -1,7 +1,7 @@
 """A simulated model: deterministic answers offline, and faults on demand.
 
-It tests a pipeline before that costs money. Its answers are marked: `ModelResponse.model` begins with `simulated`, and
-a text that it had to make up begins with `[simulated]`.
+It tests a pipeline before that costs money. Its answers are marked: `ModelResponse.model` begins
+with `simulated`, and a text that it had to make up begins with `[simulated]`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from evaluator.models.synthesis import synthesise
 from evaluator.models.tokens import estimate_tokens
 from evaluator.nodes.sampling import settings_given
 
-ScriptItem: TypeAlias = str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | ModelResponse | Exception
+ScriptItem: TypeAlias = (
+    str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | ModelResponse | Exception
+)
 Script: TypeAlias = Sequence[ScriptItem] | Callable[[ModelRequest], ScriptItem | None]
 
 _REMEMBERED_REQUESTS = 100_000
@@ -32,16 +34,18 @@ _WORDS = re.compile(r"\S+\s*|\s+")
 
 
 class SimulatedBackend:
-    """Answers from the first that exists: `script`; `hints.target`; the example with the same inputs; the closest
-    example; a value made up to fit the declared output.
+    """Answers from the first that exists: `script`; `hints.target`; the example with the same
+    inputs; the closest example; a value made up to fit the declared output.
 
-    `script` is a sequence, one item a call (after the last it fails), or a function of the request, which returns None
-    for no answer. An item is text; `{"tool": name, "arguments": {…}}` or a list of these (`arguments` may be broken
-    text; `text` is the text of the response); a ModelResponse; an exception to raise.
+    `script` is a sequence, one item a call (after the last it fails), or a function of the request,
+    which returns None for no answer. An item is text; `{"tool": name, "arguments": {…}}` or a list
+    of these (`arguments` may be broken text; `text` is the text of the response); a ModelResponse;
+    an exception to raise.
 
-    The rates are probabilities in [0, 1]. `rate_limit` (429), `fail` (500) and `hang` (no answer until the
-    timeout) are drawn for each attempt; `wrong` and `malformed` for each request, so that neither the order
-    of calls nor a retry changes an answer. Equal seeds give equal runs. Tokens are estimates, cost is 0.
+    The rates are probabilities in [0, 1]. `rate_limit` (429), `fail` (500) and `hang` (no answer
+    until the timeout) are drawn for each attempt; `wrong` and `malformed` for each request, so that
+    neither the order of calls nor a retry changes an answer. Equal seeds give equal runs. Tokens
+    are estimates, cost is 0.
 
     Raises: ConfigurationError, for a rate outside [0, 1] or a negative latency.
     """
@@ -59,17 +63,30 @@ class SimulatedBackend:
         fail: float = 0.0,
         retry_after_s: float | None = None,
     ) -> None:
-        rates = {"wrong": wrong, "malformed": malformed, "rate_limit": rate_limit, "hang": hang, "fail": fail}
+        rates = {
+            "wrong": wrong,
+            "malformed": malformed,
+            "rate_limit": rate_limit,
+            "hang": hang,
+            "fail": fail,
+        }
         for name, rate in rates.items():
             if not 0 <= rate <= 1:
-                raise ConfigurationError(f"simulated: {name} is {rate:g}, expected a probability in [0, 1]")
+                raise ConfigurationError(
+                    f"simulated: {name} is {rate:g}, expected a probability in [0, 1]"
+                )
         if not 0 <= latency_s < float("inf"):
-            raise ConfigurationError(f"simulated: latency_s is {latency_s:g}, expected 0 or more seconds")
+            raise ConfigurationError(
+                f"simulated: latency_s is {latency_s:g}, expected 0 or more seconds"
+            )
         self._seed = seed
         self._script = script
         self._latency_s = latency_s
-        self._wrong, self._malformed = wrong, malformed
-        self._rate_limit, self._hang, self._fail = rate_limit, hang, fail
+        self._wrong = wrong
+        self._malformed = malformed
+        self._rate_limit = rate_limit
+        self._hang = hang
+        self._fail = fail
         self._retry_after_s = retry_after_s
         self._next_item = 0
         self._attempts: OrderedDict[bytes, int] = OrderedDict()
@@ -81,8 +98,12 @@ class SimulatedBackend:
     def __repr__(self) -> str:
         return f"{type(self).__name__}(seed={self._seed})"
 
-    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
-        """The simulated answer. Raises: ProviderError, for a simulated fault; an exception of the script, unchanged."""
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
+        """The simulated answer. Raises: ProviderError, for a simulated fault; an exception of the
+        script, unchanged.
+        """
         digest = _digest(request)
         item = self._scripted(request)
         fault = self._fault(digest)
@@ -94,14 +115,21 @@ class SimulatedBackend:
             raise ProviderError(message, kind="timeout", retryable=True, maybe_billed=True)
         if fault == "rate_limit":
             raise ProviderError(
-                "HTTP 429: simulated rate limit", kind="rate_limit", status=429, retryable=True,
+                "HTTP 429: simulated rate limit",
+                kind="rate_limit",
+                status=429,
+                retryable=True,
                 retry_after_s=self._retry_after_s,
-            )  # fmt: skip
+            )
         if fault == "fail":
             raise ProviderError(
-                "HTTP 500: simulated failure", kind="server", status=500, retryable=True, maybe_billed=True
+                "HTTP 500: simulated failure",
+                kind="server",
+                status=500,
+                retryable=True,
+                maybe_billed=True,
             )
-        response = self._response(request, item, digest)
+        response = self._response(request, item, digest=digest)
         if on_text is not None:
             for word in _WORDS.findall(response.content):
                 on_text(word)
@@ -116,7 +144,9 @@ class SimulatedBackend:
         if callable(self._script):
             return self._script(request)
         if self._next_item >= len(self._script):
-            raise ProviderError(f"the script of {len(self._script)} answers is used up", kind="other")
+            raise ProviderError(
+                f"the script of {len(self._script)} answers is used up", kind="other"
+            )
         self._next_item += 1
         return self._script[self._next_item - 1]
 
@@ -128,7 +158,11 @@ class SimulatedBackend:
         if len(self._attempts) > _REMEMBERED_REQUESTS:
             self._attempts.popitem(last=False)
         rng = self._rng(digest, f"attempt {attempt}")
-        for name, rate in (("rate_limit", self._rate_limit), ("fail", self._fail), ("hang", self._hang)):
+        for name, rate in (
+            ("rate_limit", self._rate_limit),
+            ("fail", self._fail),
+            ("hang", self._hang),
+        ):
             if rng.random() < rate:
                 return name
         return None
@@ -136,7 +170,9 @@ class SimulatedBackend:
     def _rng(self, digest: bytes, what: str) -> random.Random:
         return random.Random(f"{self._seed}/{what}/{digest.hex()}")
 
-    def _response(self, request: ModelRequest, item: ScriptItem | None, digest: bytes) -> ModelResponse:
+    def _response(
+        self, request: ModelRequest, item: ScriptItem | None, digest: bytes
+    ) -> ModelResponse:
         if isinstance(item, ModelResponse):
             return item
         if isinstance(item, Exception):
@@ -149,16 +185,27 @@ class SimulatedBackend:
         elif isinstance(item, str):
             text = item
         else:
-            items = (item,) if isinstance(item, Mapping) else tuple(item)
+            if isinstance(item, Mapping):
+                items = (item,)
+            else:
+                items = tuple(item)
             text = "".join(str(call.get("text", "")) for call in items)
-            calls = tuple(_tool_call(call, i, digest) for i, call in enumerate(items, 1))
+            calls = tuple(_tool_call(call, i, digest=digest) for i, call in enumerate(items, 1))
         for stop in request.stop:
             text = text.partition(stop)[0]
         finish: FinishReason = "tool_calls" if calls else "stop"
         cut = _cut(text, request.max_output_tokens)
         if cut != text:
-            text, finish = cut, "length"
-        return ModelResponse(text, finish, calls, None, _usage(request, text, calls), _label(request.model))
+            text = cut
+            finish = "length"
+        return ModelResponse(
+            text,
+            finish,
+            tool_calls=calls,
+            reasoning=None,
+            usage=_usage(request, text, calls=calls),
+            model=_label(request.model),
+        )
 
     def _answer(self, request: ModelRequest, digest: bytes) -> str:
         hints = request.hints
@@ -167,9 +214,9 @@ class SimulatedBackend:
         if answer is None:
             answer = _made_up(request, rng)
         if self._wrong and rng.random() < self._wrong:
-            answer = _spoiled(answer, hints, rng)
+            answer = _spoiled(answer, hints, rng=rng)
         if self._malformed and rng.random() < self._malformed:
-            answer = _mangled(answer, hints.output_type, rng)
+            answer = _mangled(answer, hints.output_type, rng=rng)
         return answer
 
 
@@ -187,12 +234,18 @@ def _known_answer(hints: Hints) -> str | None:
         overlap = len(words & others) / (len(words | others) or 1)
         if best is None or overlap > best[0]:
             best = (overlap, output)
-    return None if best is None else best[1]
+    if best is None:
+        return None
+    return best[1]
 
 
 def _digest(request: ModelRequest) -> bytes:
     """Identifies what a model would see, and the seed; neither the hints nor the timeout."""
-    further = [[name, value] for name, value in settings_given(request).items() if name not in ("temperature", "seed")]
+    further = [
+        [name, value]
+        for name, value in settings_given(request).items()
+        if name not in ("temperature", "seed")
+    ]
     parts = (
         request.model,
         [message.to_dict() for message in request.messages],
@@ -205,20 +258,28 @@ def _digest(request: ModelRequest) -> bytes:
 
 
 def _label(model: str) -> str:
-    return model if model.split("/")[0] == "simulated" else f"simulated/{model}"
+    if model.split("/")[0] == "simulated":
+        return model
+    return f"simulated/{model}"
 
 
 def _usage(request: ModelRequest, text: str, calls: Sequence[ToolCall]) -> Usage:
     sent = sum(estimate_tokens(message.content) + 4 for message in request.messages)
-    made = estimate_tokens(text) + sum(estimate_tokens(call.name + call.arguments) for call in calls)
-    return Usage(sent, made, 0, 0, 0.0, 1)
+    made = estimate_tokens(text) + sum(
+        estimate_tokens(call.name + call.arguments) for call in calls
+    )
+    return Usage(sent, made, cached_tokens=0, reasoning_tokens=0, cost_usd=0.0, turns=1)
 
 
 def _tool_call(item: Mapping[str, Any], index: int, digest: bytes) -> ToolCall:
     arguments = item.get("arguments", {})
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments)
-    return ToolCall(str(item.get("id") or f"call_{digest.hex()[:8]}_{index}"), str(item["tool"]), arguments)
+    return ToolCall(
+        str(item.get("id") or f"call_{digest.hex()[:8]}_{index}"),
+        str(item["tool"]),
+        arguments=arguments,
+    )
 
 
 def _as_calls(text: str, digest: bytes) -> tuple[str, tuple[ToolCall, ...]]:
@@ -227,17 +288,28 @@ def _as_calls(text: str, digest: bytes) -> tuple[str, tuple[ToolCall, ...]]:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text, ()
-    items = [item for item in cast("list[Any]", value) if isinstance(item, dict)] if isinstance(value, list) else []
-    named = [{**item, "tool": re.sub(r"[^\w-]", "_", str(item["name"]))} for item in items if "name" in item]
-    calls = tuple(_tool_call(item, number, digest) for number, item in enumerate(named, 1))
-    return ("", calls) if calls else (text, ())
+    if isinstance(value, list):
+        items = [item for item in cast("list[Any]", value) if isinstance(item, dict)]
+    else:
+        items = []
+    named = [
+        {**item, "tool": re.sub(r"[^\w-]", "_", str(item["name"]))}
+        for item in items
+        if "name" in item
+    ]
+    calls = tuple(_tool_call(item, number, digest=digest) for number, item in enumerate(named, 1))
+    if calls:
+        return ("", calls)
+    return (text, ())
 
 
 def _cut(text: str, max_tokens: int | None) -> str:
     """The longest beginning whose estimated size is within the limit."""
     if max_tokens is None or estimate_tokens(text) <= max_tokens:
         return text
-    longer = bisect_right(range(1, len(text) + 1), max_tokens, key=lambda size: estimate_tokens(text[:size]))
+    longer = bisect_right(
+        range(1, len(text) + 1), max_tokens, key=lambda size: estimate_tokens(text[:size])
+    )
     return text[:longer]
 
 
@@ -252,7 +324,9 @@ def _made_up(request: ModelRequest, rng: random.Random) -> str:
         return f"<result>[simulated] {escape(topic, quote=False)}</result>"
     if hints.schema in ("number", "integer", "boolean"):
         return json.dumps(synthesise(hints.schema, rng))
-    return f"[simulated] an answer to: {topic}" if topic else "[simulated]"
+    if topic:
+        return f"[simulated] an answer to: {topic}"
+    return "[simulated]"
 
 
 def _text(value: Any) -> str:
@@ -296,7 +370,9 @@ def _spoiled_value(value: Any) -> Any:
 
 
 def _mangled(answer: str, output_type: str, rng: random.Random) -> str:
-    """The answer in a form that models often give. It stays readable with fences or prose, perhaps not if it is cut."""
+    """The answer in a form that models often give. It stays readable with fences or prose, perhaps
+    not if it is cut.
+    """
     ways = ["fence", "prose", "cut"]
     if output_type == "json":
         ways += ["quotes", "comma"]

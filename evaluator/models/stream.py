@@ -8,12 +8,21 @@ from typing import Any
 
 from evaluator.errors import ProviderError
 from evaluator.models.backend import ModelResponse, ToolCall
-from evaluator.models.chat_wire import decode_json, join_parts, reasoning_of, respond, thinking_of, tool_call
+from evaluator.models.chat_wire import (
+    decode_json,
+    join_parts,
+    reasoning_of,
+    respond,
+    thinking_of,
+    tool_call,
+)
 from evaluator.models.failures import error_in_body, malformed
 
 
 class EventParser:
-    """Takes the bytes of server-sent events, cut anywhere, and gives the payloads of complete `data:` lines."""
+    """Takes the bytes of server-sent events, cut anywhere, and gives the payloads of complete
+    `data:` lines.
+    """
 
     __slots__ = ("_tail",)
 
@@ -34,7 +43,9 @@ class EventParser:
     def rest(self) -> bytes:
         """The payload of a last line without a line feed."""
         line = b"".join(self._tail)
-        return line[5:].strip() if line.startswith(b"data:") else b""
+        if line.startswith(b"data:"):
+            return line[5:].strip()
+        return b""
 
 
 class _PartialCall:
@@ -51,9 +62,10 @@ class _PartialCall:
 class Assembly:
     """The response so far. `on_text` gets each piece of text as it arrives.
 
-    Chunks that are empty, repeated or late do no harm where that can be recognised: a finish reason before the last
-    text, usage before or after it, a tool call's name after its first arguments, its whole text twice. Repeated text
-    cannot be told from a model that repeats itself, and is kept.
+    Chunks that are empty, repeated or late do no harm where that can be recognised: a finish reason
+    before the last text, usage before or after it, a tool call's name after its first arguments,
+    its whole text twice. Repeated text cannot be told from a model that repeats itself, and is
+    kept.
     """
 
     def __init__(self, on_text: Callable[[str], None], secrets: tuple[str, ...] = ()) -> None:
@@ -98,8 +110,11 @@ class Assembly:
         """Adds one decoded chunk. Raises: as `add_event`."""
         if not isinstance(data, dict):
             raise malformed("a stream chunk is not a JSON object", partial=self.partial)
-        # The text so far is join_parts for an error only: for every chunk it would take quadratic time.
-        if data.get("error") and (error := error_in_body(data, partial=self.partial, secrets=self._secrets)):
+        # The text so far is join_parts for an error only: for every chunk it would take quadratic
+        # time.
+        if data.get("error") and (
+            error := error_in_body(data, partial=self.partial, secrets=self._secrets)
+        ):
             raise error
         if isinstance(data.get("usage"), dict):
             self._usage = data["usage"]
@@ -148,7 +163,12 @@ class Assembly:
     def _add_thinking(self, block: Mapping[str, Any]) -> None:
         """Adds a piece of a thinking block: its text continues until its signature comes."""
         last = self._signed[-1] if self._signed else None
-        if block.get("type") != "thinking" or last is None or last.get("type") != "thinking" or last.get("signature"):
+        if (
+            block.get("type") != "thinking"
+            or last is None
+            or last.get("type") != "thinking"
+            or last.get("signature")
+        ):
             self._signed.append(dict(block))
             return
         last["thinking"] = (last.get("thinking") or "") + (block.get("thinking") or "")
@@ -164,7 +184,12 @@ class Assembly:
         text = function.get("arguments")
         if text is not None and not isinstance(text, str):
             text = json.dumps(text)
-        again = bool(call_id) and call.id == call_id and bool(call.name) and call.name == function.get("name")
+        again = (
+            bool(call_id)
+            and call.id == call_id
+            and bool(call.name)
+            and call.name == function.get("name")
+        )
         if isinstance(call_id, str) and call.id is None:
             call.id = call_id
         if call.name is None and isinstance(function.get("name"), str):
@@ -174,7 +199,9 @@ class Assembly:
             call.arguments.append(text)
 
     def _call_of(self, index: Any, call_id: Any) -> _PartialCall:
-        """The call that a delta continues: by index, or by id where indices are missing or all equal."""
+        """The call that a delta continues: by index, or by id where indices are missing or all
+        equal.
+        """
         if not isinstance(index, int):
             known = next((c for c in self._calls.values() if call_id and c.id == call_id), None)
             if known is not None:
@@ -188,7 +215,8 @@ class Assembly:
             same = next((c for c in self._calls.values() if c.id == call_id), None)
             if same is not None:
                 return same
-            index, call = max(self._calls) + 1, None
+            index = max(self._calls) + 1
+            call = None
         if call is None:
             call = self._calls[index] = _PartialCall()
         return call
@@ -226,4 +254,6 @@ class Assembly:
 
     def _tool_calls(self) -> tuple[ToolCall, ...]:
         ordered = sorted(self._calls.items())
-        return tuple(tool_call(i, c.id, c.name, "".join(c.arguments)) for i, c in ordered)
+        return tuple(
+            tool_call(i, c.id, name=c.name, arguments="".join(c.arguments)) for i, c in ordered
+        )

@@ -1,4 +1,6 @@
-"""Generates values that fit a schema from a seed: the simulated backend's answers if it has no other."""
+"""Generates values that fit a schema from a seed: the simulated backend's answers if it has no
+other.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from evaluator.language.types import is_type_name
 from evaluator.output.schema import schema_text
 
 _MAX_DEPTH = 12
-# Below this depth only required properties are filled in, so that a schema that refers to itself ends.
+# Below this depth only required properties are filled in, so that a schema that refers to itself
+# ends.
 _OPTIONAL_DEPTH = 4
 
 _FORMATS = {
@@ -28,10 +31,11 @@ _FORMATS = {
 
 
 def synthesise(schema: str | None, rng: random.Random) -> Any:
-    """A JSON value for a declared schema: the name of a type (`object`, `string[]`, …) or JSON Schema text.
+    """A JSON value for a declared schema: the name of a type (`object`, `string[]`, …) or JSON
+    Schema text.
 
-    A schema file and `module:Model` count as their JSON Schema. For a schema that cannot be read it is an object that
-    says `simulated`.
+    A schema file and `module:Model` count as their JSON Schema. For a schema that cannot be read it
+    is an object that says `simulated`.
     Patterns of strings are not followed. `rng` decides, so equal seeds give equal values.
     """
     name = (schema or "").strip()
@@ -42,12 +46,12 @@ def synthesise(schema: str | None, rng: random.Random) -> Any:
             document = json.loads(name)
         except (ValueError, RecursionError):
             return {"simulated": True}
-        return _value(document, document, rng, 0)
+        return _value(document, document, rng=rng, depth=0)
     if not is_type_name(name):
         return {"simulated": True}
     if name.endswith("[]") and name != "[]":
         return [synthesise(name[:-2], rng) for _ in range(2)]
-    return _value({"type": "array" if name == "[]" else name}, {}, rng, 0)
+    return _value({"type": "array" if name == "[]" else name}, {}, rng=rng, depth=0)
 
 
 def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
@@ -60,15 +64,15 @@ def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
         return None
     match _kind(schema, rng):
         case "object":
-            return _object(schema, root, rng, depth)
+            return _object(schema, root, rng=rng, depth=depth)
         case "array":
-            return _array(schema, root, rng, depth)
+            return _array(schema, root, rng=rng, depth=depth)
         case "string":
             return _string(schema, rng)
         case "number":
-            return _number(schema, rng, schema.get("multipleOf"))
+            return _number(schema, rng, step=schema.get("multipleOf"))
         case "integer":
-            return int(_number(schema, rng, schema.get("multipleOf") or 1))
+            return int(_number(schema, rng, step=schema.get("multipleOf") or 1))
         case "boolean":
             return rng.random() < 0.5
         case _:
@@ -76,7 +80,9 @@ def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
 
 
 def _resolved(schema: Any, root: Any) -> dict[str, Any]:
-    """The schema with its references followed, `allOf` merged and the first choice of `anyOf` taken."""
+    """The schema with its references followed, `allOf` merged and the first choice of `anyOf`
+    taken.
+    """
     merged: dict[str, Any] = {}
     todo = [schema]
     for _ in range(100):  # a bound for references in a circle
@@ -107,8 +113,13 @@ def _follow(reference: str, root: Any) -> Any:
     target = root
     for step in reference[1:].split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
-        target = target.get(step) if isinstance(target, dict) else None
-    return {} if target is None else target
+        if isinstance(target, dict):
+            target = target.get(step)
+        else:
+            target = None
+    if target is None:
+        return {}
+    return target
 
 
 def _kind(schema: Mapping[str, Any], rng: random.Random) -> str:
@@ -130,8 +141,12 @@ def _object(schema: Mapping[str, Any], root: Any, rng: random.Random, depth: int
     names = [n for n in properties if depth < _OPTIONAL_DEPTH or n in required]
     names += [n for n in required if n not in properties]
     if not names and not properties and depth == 0:
-        return {"simulated": True} if schema.get("additionalProperties") is not False else {}
-    return {name: _value(properties.get(name, {}), root, rng, depth + 1) for name in names}
+        if schema.get("additionalProperties") is not False:
+            return {"simulated": True}
+        return {}
+    return {
+        name: _value(properties.get(name, {}), root, rng=rng, depth=depth + 1) for name in names
+    }
 
 
 def _array(schema: Mapping[str, Any], root: Any, rng: random.Random, depth: int) -> list[Any]:
@@ -144,12 +159,17 @@ def _array(schema: Mapping[str, Any], root: Any, rng: random.Random, depth: int)
         count = min(count, len(fixed))
     values: list[Any] = []
     for index in range(count):
-        part = fixed[index] if index < len(fixed) else items if isinstance(items, dict) else {}
-        value = _value(part, root, rng, depth + 1)
+        if index < len(fixed):
+            part = fixed[index]
+        elif isinstance(items, dict):
+            part = items
+        else:
+            part = {}
+        value = _value(part, root, rng=rng, depth=depth + 1)
         for _ in range(20):
             if not schema.get("uniqueItems") or value not in values:
                 break
-            value = _value(part, root, rng, depth + 1)
+            value = _value(part, root, rng=rng, depth=depth + 1)
         if schema.get("uniqueItems") and value in values and index >= least:
             break
         values.append(value)
@@ -161,22 +181,41 @@ def _string(schema: Mapping[str, Any], rng: random.Random) -> str:
     if made is not None:
         return made
     text = f"simulated {rng.randrange(1000)}"
-    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    least = schema.get("minLength", 0)
+    most = schema.get("maxLength")
     text = text.ljust(min(int(least), 10_000), ".")
-    return text if most is None else text[: int(most)]
+    if most is None:
+        return text
+    return text[: int(most)]
 
 
 def _number(schema: Mapping[str, Any], rng: random.Random, step: float | None) -> float:
-    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    floor = max((x for x in (schema.get("minimum"), above) if isinstance(x, int | float)), default=None)
-    ceiling = min((x for x in (schema.get("maximum"), below) if isinstance(x, int | float)), default=None)
+    above = schema.get("exclusiveMinimum")
+    below = schema.get("exclusiveMaximum")
+    floor = max(
+        (x for x in (schema.get("minimum"), above) if isinstance(x, int | float)), default=None
+    )
+    ceiling = min(
+        (x for x in (schema.get("maximum"), below) if isinstance(x, int | float)), default=None
+    )
     if floor is None:
-        floor = 0 if ceiling is None or ceiling > 0 else ceiling - 100
+        if ceiling is None or ceiling > 0:
+            floor = 0
+        else:
+            floor = ceiling - 100
     if ceiling is None:
         ceiling = floor + 100
     if not step:
         value = round(floor + (ceiling - floor) * (0.05 + 0.9 * rng.random()), 2)
-        return value if floor < value < ceiling else (floor + ceiling) / 2
-    first = math.floor(floor / step) + 1 if above == floor else math.ceil(floor / step)
-    last = math.ceil(ceiling / step) - 1 if below == ceiling else math.floor(ceiling / step)
+        if floor < value < ceiling:
+            return value
+        return (floor + ceiling) / 2
+    if above == floor:
+        first = math.floor(floor / step) + 1
+    else:
+        first = math.ceil(floor / step)
+    if below == ceiling:
+        last = math.ceil(ceiling / step) - 1
+    else:
+        last = math.floor(ceiling / step)
     return step * rng.randint(first, max(first, last))

@@ -1,12 +1,16 @@
-"""Tool calling for models that have none: a Backend around a Backend, with a protocol of plain text.
+"""Tool calling for models that have none: a Backend around a Backend, with a protocol of plain
+text.
 
-The system message describes the tools. A call is a block in the answer between tags that hold the mark of the session,
-`<tool_call_9f86d081>`; results are sent back as user messages. The outcome is an ordinary response with tool calls, so
-no other part of the program is concerned. Text without a call is the answer, unchanged.
+The system message describes the tools. A call is a block in the answer between tags that hold the
+mark of the session, `<tool_call_9f86d081>`; results are sent back as user messages. The outcome is
+an ordinary response with tool calls, so no other part of the program is concerned. Text without a
+call is the answer, unchanged.
 
-The mark is random for each session, so that a call which the model only quotes, from a file or a tool's answer, is
-text: its author could not know the mark. Text inside reasoning tags is never a call. The mark is in no record, no
-fingerprint and no cache key, where calls stand as calls: a resumed session has another mark.
+The mark is random for each session, so that a call which the model only quotes, from a file or a
+tool's answer, is
+text: its author could not know the mark. Text inside reasoning tags is never a call. The mark is in
+no record, no fingerprint and no cache key, where calls stand as calls: a resumed session has
+another mark.
 """
 
 from __future__ import annotations
@@ -21,7 +25,15 @@ from typing import Any, cast
 
 from evaluator.language.fences import block as fenced_block
 from evaluator.models.attachments import Attachment, with_unsent
-from evaluator.models.backend import Backend, Message, ModelRequest, ModelResponse, ToolCall, ToolSpec, prepare
+from evaluator.models.backend import (
+    Backend,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ToolCall,
+    ToolSpec,
+    prepare,
+)
 from evaluator.output.extract import Block, Extract, extract
 from evaluator.output.repairs import MESSAGES
 
@@ -57,9 +69,12 @@ class _Tags:
         starts = "|".join(re.escape(opening[:length]) for length in range(len(opening) - 1, 0, -1))
         close = rf"</{name}>"
         return cls(
-            name, re.compile(opening, re.I), re.compile(rf"\s*(?:```\s*)?{close}", re.I), re.compile(close, re.I),
+            name,
+            re.compile(opening, re.I),
+            re.compile(rf"\s*(?:```\s*)?{close}", re.I),
+            re.compile(close, re.I),
             re.compile(rf"\s*(?:{starts})?\Z", re.I),
-        )  # fmt: skip
+        )
 
 
 def new_mark() -> str:
@@ -72,8 +87,8 @@ class TextToolsBackend:
 
     The session's mark is `call_mark` of the request; a request without one gets a mark of its own.
 
-    With `on_text`, text is streamed up to the first place where a call may begin. The rest follows when the answer is
-    whole, without the calls.
+    With `on_text`, text is streamed up to the first place where a call may begin. The rest follows
+    when the answer is whole, without the calls.
     """
 
     def __init__(self, inner: Backend) -> None:
@@ -89,25 +104,36 @@ class TextToolsBackend:
     def prepare(self) -> Awaitable[None] | None:
         return prepare(self.inner)
 
-    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
         """One attempt of `inner`. Raises: as `inner`."""
         if not request.tools:
             return await self.inner.complete(
-                replace(request, messages=_as_text(request.messages, _Tags.of(request.call_mark or new_mark()))),
+                replace(
+                    request,
+                    messages=_as_text(request.messages, _Tags.of(request.call_mark or new_mark())),
+                ),
                 on_text=on_text,
             )
         tags = _Tags.of(request.call_mark or new_mark())
         asked = replace(
             request,
-            messages=_with_descriptions(_as_text(request.messages, tags), request.tools, tags),
+            messages=_with_descriptions(_as_text(request.messages, tags), request.tools, tags=tags),
             tools=(),
             # A provider that enforces a schema would prevent calls.
             schema=None,
         )
-        stream = None if on_text is None else _CallFilter(on_text, tags)
+        if on_text is None:
+            stream = None
+        else:
+            stream = _CallFilter(on_text, tags)
         response = await self.inner.complete(asked, on_text=None if stream is None else stream.add)
         turn = sum(message.role == "assistant" for message in request.messages) + 1
-        read = response if response.tool_calls else _with_calls(response, tags, turn)
+        if response.tool_calls:
+            read = response
+        else:
+            read = _with_calls(response, tags, turn=turn)
         if stream is not None:
             stream.end(read.content)
         return read
@@ -117,7 +143,9 @@ class TextToolsBackend:
 
 
 class _CallFilter:
-    """Streams text that cannot be part of a call. Trailing blanks wait as well: before a call they are removed."""
+    """Streams text that cannot be part of a call. Trailing blanks wait as well: before a call they
+    are removed.
+    """
 
     def __init__(self, on_text: Callable[[str], None], tags: _Tags) -> None:
         self._on_text = on_text
@@ -136,7 +164,10 @@ class _CallFilter:
             sure = len(self._waiting[: start.start() if start else None].rstrip())
         else:
             may_start = self._tags.start.search(self._waiting)
-            sure = len(self._waiting) if may_start is None else may_start.start()
+            if may_start is None:
+                sure = len(self._waiting)
+            else:
+                sure = may_start.start()
         self._pass(self._waiting[:sure])
         self._waiting = self._waiting[sure:]
 
@@ -150,26 +181,36 @@ class _CallFilter:
             self._on_text(text)
 
 
-# -- requests ---------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------
 
 
-def _with_descriptions(messages: Sequence[Message], tools: Sequence[ToolSpec], tags: _Tags) -> tuple[Message, ...]:
+def _with_descriptions(
+    messages: Sequence[Message], tools: Sequence[ToolSpec], tags: _Tags
+) -> tuple[Message, ...]:
     lines = [
-        "You can call tools. To call one, write a block of exactly this form, with JSON inside, and stop after it:",
-        f'<{tags.name}>\n{{"name": "the tool", "arguments": {{"an argument": "its value"}}}}\n</{tags.name}>',
-        "Several blocks are several calls. The results come in the next message. When you need no tool, answer "
+        "You can call tools. To call one, write a block of exactly this form, with JSON inside, "
+        "and stop after it:",
+        f'<{tags.name}>\n{{"name": "the tool", "arguments": {{"an argument": "its '
+        f'value"}}}}\n</{tags.name}>',
+        "Several blocks are several calls. The results come in the next message. When you need no "
+        "tool, answer "
         "without such a block. Other tags call nothing.",
         "The tools, each with the JSON Schema of its arguments:",
         *(f"- {tool.name}: {tool.description}\n  {_dumps(tool.parameters)}" for tool in tools),
     ]
     description = "\n\n".join(lines)
     if messages and messages[0].role == "system":
-        return (replace(messages[0], content=f"{messages[0].content}\n\n{description}"), *messages[1:])
+        return (
+            replace(messages[0], content=f"{messages[0].content}\n\n{description}"),
+            *messages[1:],
+        )
     return (Message("system", description), *messages)
 
 
 def _as_text(messages: Sequence[Message], tags: _Tags) -> tuple[Message, ...]:
-    """Calls and results as text; the results of one turn make one user message, their images with it."""
+    """Calls and results as text; the results of one turn make one user message, their images with
+    it.
+    """
     texts: list[Message] = []
     names: dict[str | None, str] = {}
     results: list[str] = []
@@ -210,7 +251,7 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=dict)
 
 
-# -- answers ------------------------------------------------------------------------------------------
+# -- answers ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +271,10 @@ def _with_calls(response: ModelResponse, tags: _Tags, turn: int) -> ModelRespons
     if not found:
         if not _UNMARKED.search(response.content):
             return response
-        warning = "the answer holds a tool call without the mark of this session: it is text, and nothing was called"
+        warning = (
+            "the answer holds a tool call without the mark of this session: it is text, and "
+            "nothing was called"
+        )
         return replace(response, warnings=(*response.warnings, warning))
     kept: list[str] = []
     position = 0
@@ -239,7 +283,10 @@ def _with_calls(response: ModelResponse, tags: _Tags, turn: int) -> ModelRespons
             kept.append(response.content[position : call.start].rstrip())
             position = call.end
     kept.append(response.content[position:].rstrip())
-    calls = tuple(ToolCall(f"text_{turn}_{n}", call.name, call.arguments) for n, call in enumerate(found, 1))
+    calls = tuple(
+        ToolCall(f"text_{turn}_{n}", call.name, arguments=call.arguments)
+        for n, call in enumerate(found, 1)
+    )
     warnings = [
         f"a call of {call.name} was read with a repair: {MESSAGES.get(repair, repair)}"
         for call in found
@@ -249,7 +296,9 @@ def _with_calls(response: ModelResponse, tags: _Tags, turn: int) -> ModelRespons
         response,
         content="".join(kept).rstrip(),
         tool_calls=calls,
-        finish_reason="tool_calls" if response.finish_reason in ("stop", "unknown") else response.finish_reason,
+        finish_reason="tool_calls"
+        if response.finish_reason in ("stop", "unknown")
+        else response.finish_reason,
         warnings=(*response.warnings, *dict.fromkeys(warnings)),
     )
 
@@ -258,21 +307,23 @@ def _find(text: str, tags: _Tags) -> Iterator[_FoundCall]:
     if tags.open.search(text) is None:
         return
     position = 0
-    for start, tag_end, block in _places(text, extract(text), tags):
+    for start, tag_end, block in _places(text, extract(text), tags=tags):
         if start < position:
             continue
         between = _BETWEEN.match(text, tag_end)
         if block is None or block.cut or between is None or block.start != between.end():
-            end, position = _end_of_unreadable(text, tag_end, tags)
-            yield _unreadable(text[tag_end:end], start, position)
+            end, position = _end_of_unreadable(text, tag_end, tags=tags)
+            yield _unreadable(text[tag_end:end], start, end=position)
             continue
         close = tags.close.match(text, block.end)
         position = close.end() if close else block.end
-        yield from _calls(block, text, start, position)
+        yield from _calls(block, text, start=start, end=position)
 
 
 def _places(text: str, read: Extract, tags: _Tags) -> list[tuple[int, int, Block | None]]:
-    """The start and the end of each opening tag outside reasoning, and the block of JSON that follows it."""
+    """The start and the end of each opening tag outside reasoning, and the block of JSON that
+    follows it.
+    """
     blocks = read.blocks
     return [
         (tag.start(), tag.end(), next((b for b in blocks if b.start >= tag.end()), None))
@@ -283,7 +334,9 @@ def _places(text: str, read: Extract, tags: _Tags) -> list[tuple[int, int, Block
 
 
 def _end_of_unreadable(text: str, begin: int, tags: _Tags) -> tuple[int, int]:
-    """Where the content of a block that cannot be read ends, and where the text continues after it."""
+    """Where the content of a block that cannot be read ends, and where the text continues after
+    it.
+    """
     close = tags.close_alone.search(text, begin)
     following = tags.open.search(text, begin)
     if close is not None and (following is None or close.start() < following.start()):
@@ -293,26 +346,38 @@ def _end_of_unreadable(text: str, begin: int, tags: _Tags) -> tuple[int, int]:
 
 
 def _unreadable(inside: str, start: int, end: int) -> _FoundCall:
-    """A call whose JSON cannot be repaired, or is cut off: the registry rejects its arguments and says why."""
+    """A call whose JSON cannot be repaired, or is cut off: the registry rejects its arguments and
+    says why.
+    """
     name = _NAME.search(inside)
-    return _FoundCall(name[1] if name else UNREADABLE, inside.strip(), start, end)
+    return _FoundCall(name[1] if name else UNREADABLE, inside.strip(), start=start, end=end)
 
 
 def _items(block: Block) -> list[Any]:
-    return cast("list[Any]", block.value) if isinstance(block.value, list) else [block.value]
+    if isinstance(block.value, list):
+        return cast("list[Any]", block.value)
+    return [block.value]
 
 
 def _calls(block: Block, text: str, start: int, end: int) -> Iterator[_FoundCall]:
     for item in _items(block) or [None]:
         name, arguments = _parts(item)
         if name is None:
-            yield _unreadable(text[block.start : block.end], start, end)
+            yield _unreadable(text[block.start : block.end], start, end=end)
         else:
-            yield _FoundCall(name, "{}" if arguments is None else arguments, start, end, block.repairs)
+            yield _FoundCall(
+                name,
+                "{}" if arguments is None else arguments,
+                start=start,
+                end=end,
+                repairs=block.repairs,
+            )
 
 
 def _parts(item: Any) -> tuple[str | None, str | None]:
-    """The name and the arguments, as JSON text, of a call in any of the shapes that models use; else None."""
+    """The name and the arguments, as JSON text, of a call in any of the shapes that models use;
+    else None.
+    """
     if not isinstance(item, Mapping):
         return None, None
     call = cast("Mapping[str, Any]", item)

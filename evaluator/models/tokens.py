@@ -10,14 +10,18 @@ _NOT_ALPHANUMERIC = bytes(b for b in range(128) if not chr(b).isalnum())
 def estimate_tokens(text: str) -> int:
     """About how many tokens a model would count for `text`, at least 0.
 
-    Built to exceed the true figure rather than undercut it: prose and code come out about two thirds too
-    high. A character of a script other than Latin counts as one to three tokens, and text without blanks or
-    punctuation (encoded data) as three tokens to four characters. Linear, C speed.
+    Built to exceed the true figure rather than undercut it: prose and code come out about two
+    thirds too high. A character of a script other than Latin counts as one to three tokens, and
+    text without blanks or punctuation (encoded data) as three tokens to four characters. Linear, C
+    speed.
     """
     if not text:
         return 0
     data = text.encode("utf-8", "surrogatepass")
-    latin = data if len(data) == len(text) else text.encode("ascii", "ignore")
+    if len(data) == len(text):
+        latin = data
+    else:
+        latin = text.encode("ascii", "ignore")
     size = len(latin)
     light = len(latin.translate(None, _DENSE))
     sixths = light * 2 + (size - light) * 4

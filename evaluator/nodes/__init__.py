@@ -1,23 +1,27 @@
-"""The syntax tree of a template: frozen data with positions, without I/O. Each operator is declared once, here.
+"""The syntax tree of a template: frozen data with positions, without I/O. Each operator is declared
+once, here.
 
-Every node has the `Span` of the place in the author's file that it was read from. Texts that may hold variables are
-stored as `Text`, unrendered. A setting that holds a placeholder is stored as `Text` too and is checked after
-substitution.
+Every node has the `Span` of the place in the author's file that it was read from. Texts that may
+hold variables are stored as `Text`, unrendered. A setting that holds a placeholder is stored as
+`Text` too and is checked after substitution.
 
-**An operator** is a subclass of `Task` with the decorator `@operator("its type")`. Its fields are declared with the
-functions of `declare`: each says what walks do with the value (a text, a setting, a child node, a part, data), in
-which element or attribute XML has it, its range, and for a child the names that its scope gains (`binds`), with their
-shapes (those that are computed are in `bound_shapes`). What is not a field is a class variable (`default_context`,
-`asks_model`, `runs_process`) or a short method: `repeats` says how often the child nodes run (`repeats_of`, where they
-differ; `one_of` declares children that are alternatives), `result` which shape the result has, `doubts` what is
-probably a mistake. What every operator has (`Task`), and the nodes that are not operators, are in `tree`.
+**An operator** is a subclass of `Task` with the decorator `@operator("its type")`. Its fields are
+declared with the functions of `declare`: each says what walks do with the value (a text, a setting,
+a child node, a part, data), in which element or attribute XML has it, its range, and for a child
+the names that its scope gains (`binds`), with their shapes (those that are computed are in
+`bound_shapes`). What is not a field is a class variable (`default_context`, `asks_model`,
+`runs_process`) or a short method: `repeats` says how often the child nodes run (`repeats_of`, where
+they differ; `one_of` declares children that are alternatives), `result` which shape the result has,
+`doubts` what is probably a mistake. What every operator has (`Task`), and the nodes that are not
+operators, are in `tree`.
 
-Everything else is generic over these declarations: reading and writing XML (`xml.build_task`, `xml.write`), variables
-in scope (`library.scoping`), call bounds (`library.bounds`), `ref` (`library.resolve`), settings with placeholders
-(`language.inputs`), planned steps (`interpreter.plan`), and the walks of `walk`.
+Everything else is generic over these declarations: reading and writing XML (`xml.build_task`,
+`xml.write`), variables in scope (`library.scoping`), call bounds (`library.bounds`), `ref`
+(`library.resolve`), settings with placeholders (`language.inputs`), planned steps
+(`interpreter.plan`), and the walks of `walk`.
 
-`docs/explanation/architecture.md` lists the steps to add an operator. `tests/nodes/test_new_operator.py` adds one of
-its own, as an example.
+`docs/explanation/architecture.md` lists the steps to add an operator.
+`tests/nodes/test_new_operator.py` adds one of its own, as an example.
 """
 
 from __future__ import annotations
@@ -60,7 +64,15 @@ from evaluator.nodes.tree import BoolSetting as BoolSetting
 from evaluator.nodes.tree import Call as Call
 from evaluator.nodes.tree import Case as Case
 from evaluator.nodes.tree import Cond as Cond
-from evaluator.nodes.tree import ContextSettings, Doubt, FloatSetting, IntSetting, Node, Repeats, Task
+from evaluator.nodes.tree import (
+    ContextSettings,
+    Doubt,
+    FloatSetting,
+    IntSetting,
+    Node,
+    Repeats,
+    Task,
+)
 from evaluator.nodes.tree import Example as Example
 from evaluator.nodes.tree import FilePaths as FilePaths
 from evaluator.nodes.tree import FreshContext as FreshContext
@@ -76,8 +88,9 @@ from evaluator.nodes.values import ANY, NULL, STRING, TYPE_NAMES, Shape, record,
 
 @declared
 class Turn:
-    """A message of the user in the conversation of an atomic task: `text`, or the result of `node`, which plays the
-    user up to `most` times and sees the conversation so far."""
+    """A message of the user in the conversation of an atomic task: `text`, or the result of `node`,
+    which plays the user up to `most` times and sees the conversation so far.
+    """
 
     text: Text | None = inner("text", default=None)
     node: Node | None = inner("node", default=None, binds={"turns": CONVERSATION})
@@ -87,7 +100,8 @@ class Turn:
 
 @operator("atomic")
 class Atomic(Task):
-    """Asks a model. With `turns` the conversation continues: each is sent after the answer to the message before.
+    """Asks a model. With `turns` the conversation continues: each is sent after the answer to the
+    message before.
 
     `tools_from` gives schemas of functions that are offered and not run: the calls are the answer.
     """
@@ -99,71 +113,118 @@ class Atomic(Task):
 
     def queries(self) -> Repeats:
         later = self.later_turns()
-        least, most = 1, 1
+        least = 1
+        most = 1
         for turn in later:
             least += turn.node is None
             bound = 1 if turn.node is None else turn.most
-            most = None if most is None or isinstance(bound, Text) else most + bound
-        return Repeats(least, most, f"{1 + len(later)} turns" if later else "")
+            if most is None or isinstance(bound, Text):
+                most = None
+            else:
+                most = most + bound
+        return Repeats(least, most, why=f"{1 + len(later)} turns" if later else "")
 
     def opening(self) -> Text:
-        """The text of the first message: the instructions, else the first turn, else the description."""
+        """The text of the first message: the instructions, else the first turn, else the
+        description.
+        """
         first = self.turns[0].text if self.turns else None
         return self.instructions or first or self.description
 
     def later_turns(self) -> tuple[Turn, ...]:
         """The turns after the first message."""
-        return self.turns[1:] if self.instructions is None else self.turns
+        if self.instructions is None:
+            return self.turns[1:]
+        return self.turns
 
     def doubts(self) -> Iterator[Doubt]:
-        most = None if self.handler is None else self.handler.max_turns
+        if self.handler is None:
+            most = None
+        else:
+            most = self.handler.max_turns
         least = self.queries().least
         if isinstance(most, int) and most < least:
-            message = f"max_turns is {most}, and the conversation has {least} messages, each with an answer"
-            yield Doubt("error", "too-few-turns", message, "raise max_turns, or leave it out")
+            message = (
+                f"max_turns is {most}, and the conversation has {least} messages, each with "
+                "an answer"
+            )
+            yield Doubt(
+                "error", "too-few-turns", message=message, hint="raise max_turns, or leave it out"
+            )
         if self.turns and self.instructions is None and self.turns[0].node is not None:
             message = "the first message of a conversation is a text"
             yield Doubt(
-                "error", "played-turn", message, "write <instructions>, or a <turn> with a text before this one"
+                "error",
+                "played-turn",
+                message=message,
+                hint="write <instructions>, or a <turn> with a text before this one",
             )
-        if self.turns and self.turns[-1].node is not None and self.output is not None and self.output.type != "text":
+        if (
+            self.turns
+            and self.turns[-1].node is not None
+            and self.output is not None
+            and self.output.type != "text"
+        ):
             message = "the format belongs to the last message, which another task writes here"
-            yield Doubt("error", "played-turn", message, "end with a <turn> that asks for the format")
+            yield Doubt(
+                "error",
+                "played-turn",
+                message=message,
+                hint="end with a <turn> that asks for the format",
+            )
         if self.tools_from is None:
             return
-        for what, stands in (("<tool>", self.tools), ("<turns>", self.turns), ("<output_format>", self.output)):
+        for what, stands in (
+            ("<tool>", self.tools),
+            ("<turns>", self.turns),
+            ("<output_format>", self.output),
+        ):
             if stands:
-                message = f"the calls of the functions in <tools from> are the answer, so there is no {what}"
-                yield Doubt("error", "calls-are-the-answer", message, f"remove {what} or from")
+                message = (
+                    "the calls of the functions in <tools from> are the answer, so there "
+                    f"is no {what}"
+                )
+                yield Doubt(
+                    "error", "calls-are-the-answer", message=message, hint=f"remove {what} or from"
+                )
 
     def result(self, known: Known) -> Shape:
-        return NULL if self.tools_from is None else Shape("array", item=record("a call", name=STRING, arguments=ANY))
+        if self.tools_from is None:
+            return NULL
+        return Shape("array", item=record("a call", name=STRING, arguments=ANY))
 
 
 @operator("sequential")
 class Sequential(Task):
     """Runs its steps in order; the last one gives the result."""
 
-    default_context: ClassVar[ContextSettings] = ContextSettings("full", True, "notes_only", "disabled")
+    default_context: ClassVar[ContextSettings] = ContextSettings(
+        "full", True, "notes_only", "disabled"
+    )
 
-    steps: tuple[Node, ...] = child(form="steps", binds={"steps": earlier_steps, "previous": previous_step})
+    steps: tuple[Node, ...] = child(
+        form="steps", binds={"steps": earlier_steps, "previous": previous_step}
+    )
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
-        return Repeats(1, 1, f"{len(self.steps)} steps")
+        return Repeats(1, 1, why=f"{len(self.steps)} steps")
 
     def result(self, known: Known) -> Shape:
-        return known.result(self.steps[-1]) if self.steps else ANY
+        if self.steps:
+            return known.result(self.steps[-1])
+        return ANY
 
     def doubts(self) -> Iterator[Doubt]:
         if not self.steps:
-            yield Doubt("warning", "no-steps", "the sequence has no steps")
+            yield Doubt("warning", "no-steps", message="the sequence has no steps")
 
 
 @declared_by_name
 class Iteration(Task):
     """Runs `inner_task` for each item of its inputs.
 
-    `over` names the inputs that are iterated (all of them when empty); a list value gives one item each.
+    `over` names the inputs that are iterated (all of them when empty); a list value gives one item
+    each.
     """
 
     concurrency: IntSetting = setting("integer", default=1, attribute="concurrency", least=1)
@@ -187,15 +248,21 @@ class Iteration(Task):
         types = {declared.name: declared.type for declared in self.inputs}
         known = {name: given[name] for name in self.iterated if name in given}
         # An input of a scalar type is always one item.
-        unknown = [name for name in self.iterated if name not in given and types.get(name) not in _SCALARS]
+        unknown = [
+            name for name in self.iterated if name not in given and types.get(name) not in _SCALARS
+        ]
         if unknown:
-            return Repeats(0, None, "as many items as its inputs hold")
+            return Repeats(0, None, why="as many items as its inputs hold")
         count = len(self.items({**dict.fromkeys(self.iterated), **known}))
-        return Repeats(count, count, f"{count} items")
+        return Repeats(count, count, why=f"{count} items")
 
     def doubts(self) -> Iterator[Doubt]:
         if not self.inputs:
-            yield Doubt("warning", f"nothing-to-{self.type}", f"{self.type} has no inputs, so there are no items")
+            yield Doubt(
+                "warning",
+                f"nothing-to-{self.type}",
+                message=f"{self.type} has no inputs, so there are no items",
+            )
 
 
 _SCALARS = frozenset(TYPE_NAMES) - {"any", "array", "[]"}
@@ -203,23 +270,31 @@ _SCALARS = frozenset(TYPE_NAMES) - {"any", "array", "[]"}
 
 @operator("reduce")
 class Reduce(Iteration):
-    """Runs `inner_task` for each item, then `reduction_task` to combine each result with the accumulator."""
+    """Runs `inner_task` for each item, then `reduction_task` to combine each result with the
+    accumulator.
+    """
 
-    default_context: ClassVar[ContextSettings] = ContextSettings("none", True, "notes_only", "enabled")
+    default_context: ClassVar[ContextSettings] = ContextSettings(
+        "none", True, "notes_only", "enabled"
+    )
 
     initial_value: Text | None = text(default=None)
     reduction_task: Node = child(binds={**ITEM, "current_result": inner_result, "accumulator": ANY})
 
     def result(self, known: Known) -> Shape:
         # A reduction over no items gives the initial value, which is text.
-        return NULL if known.result(self.reduction_task) == NULL else ANY
+        if known.result(self.reduction_task) == NULL:
+            return NULL
+        return ANY
 
 
 @operator("map")
 class Map(Iteration):
     """Runs `inner_task` for each item; the result is the list of the results."""
 
-    default_context: ClassVar[ContextSettings] = ContextSettings("none", False, "notes_only", "enabled")
+    default_context: ClassVar[ContextSettings] = ContextSettings(
+        "none", False, "notes_only", "enabled"
+    )
 
     def result(self, known: Known) -> Shape:
         return Shape("array", item=value_shape(known.result(self.inner_task)))
@@ -227,7 +302,9 @@ class Map(Iteration):
 
 @operator("script")
 class Script(Task):
-    """Runs a process. `command` is argv, one Text an argument; with `shell` it is one Text for `/bin/sh -c`."""
+    """Runs a process. `command` is argv, one Text an argument; with `shell` it is one Text for
+    `/bin/sh -c`.
+    """
 
     runs_process: ClassVar[bool] = True
 
@@ -236,7 +313,7 @@ class Script(Task):
     timeout_s: FloatSetting | None = setting("decimal", default=None, element="timeout", above=0)
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
-        return Repeats(0, 0, "a process")
+        return Repeats(0, 0, why="a process")
 
     def result(self, known: Known) -> Shape:
         return NULL
@@ -244,33 +321,41 @@ class Script(Task):
 
 @operator("director_evaluator_loop")
 class DirectorEvaluatorLoop(Task):
-    """Runs director, optional script and evaluator until the condition holds or the iterations end."""
+    """Runs director, optional script and evaluator until the condition holds or the iterations
+    end.
+    """
 
-    default_context: ClassVar[ContextSettings] = ContextSettings("none", True, "notes_only", "enabled")
+    default_context: ClassVar[ContextSettings] = ContextSettings(
+        "none", True, "notes_only", "enabled"
+    )
 
     max_iterations: IntSetting = setting("integer", default=5, element="max_iterations", least=1)
     director: Node = child(
         binds=ITERATION,
-        expects=((
-            ("evaluation_feedback", "evaluation", "script_output"),
-            "the feedback has no effect: no text of the director names it",
-        ),),
-    )  # fmt: skip
+        expects=(
+            (
+                ("evaluation_feedback", "evaluation", "script_output"),
+                "the feedback has no effect: no text of the director names it",
+            ),
+        ),
+    )
     script_execution: Script | None = child(default=None, form="script", binds=AFTER_DIRECTOR)
     evaluator: Node = child(
         binds=AFTER_DIRECTOR,
-        expects=((
-            ("director_result", "script_output"),
-            "the director's result has no effect: no text of the evaluator names it",
-        ),),
-    )  # fmt: skip
+        expects=(
+            (
+                ("director_result", "script_output"),
+                "the director's result has no effect: no text of the evaluator names it",
+            ),
+        ),
+    )
     termination_condition: Expression | None = condition(default=None, binds=AFTER_DIRECTOR)
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
         most = self.max_iterations
         if isinstance(most, Text):
-            return Repeats(1, None, "iterations set by a variable")
-        return Repeats(1, most, f"1 to {most} iterations")
+            return Repeats(1, None, why="iterations set by a variable")
+        return Repeats(1, most, why=f"1 to {most} iterations")
 
     def result(self, known: Known) -> Shape:
         return known.result(self.director)
@@ -278,20 +363,34 @@ class DirectorEvaluatorLoop(Task):
     def doubts(self) -> Iterator[Doubt]:
         most = self.max_iterations
         if isinstance(most, int) and most < 1:
-            yield Doubt("error", "no-iterations", f"max_iterations is {most}; it must be at least 1")
+            yield Doubt(
+                "error", "no-iterations", message=f"max_iterations is {most}; it must be at least 1"
+            )
         # A stated 5 is the default too, and reads the same from the tree.
         if self.termination_condition is None and most == 5:
-            message = "the loop has no termination_condition: it ends when the evaluator reports success, or after 5"
-            yield Doubt("warning", "loop-by-default", message, "add <termination_condition> or <max_iterations>")
+            message = (
+                "the loop has no termination_condition: it ends when the evaluator reports "
+                "success, or after 5"
+            )
+            yield Doubt(
+                "warning",
+                "loop-by-default",
+                message=message,
+                hint="add <termination_condition> or <max_iterations>",
+            )
 
 
 def operators_with(element: str | None, attribute: str | None = None) -> tuple[str, ...]:
-    """The types of the tasks that have this child element, or this attribute of it (None: of their own element)."""
+    """The types of the tasks that have this child element, or this attribute of it (None: of their
+    own element).
+    """
     return _owners(tuple(OPERATORS.values())).get((element, attribute), ())
 
 
 @lru_cache(maxsize=4)
-def _owners(operators: tuple[type[Task], ...]) -> Mapping[tuple[str | None, str | None], tuple[str, ...]]:
+def _owners(
+    operators: tuple[type[Task], ...],
+) -> Mapping[tuple[str | None, str | None], tuple[str, ...]]:
     found: dict[tuple[str | None, str | None], tuple[str, ...]] = {}
     for cls in operators:
         for place in dict.fromkeys((one.element, one.attribute) for one in FIELDS[cls]):

@@ -1,6 +1,7 @@
 """The shapes of the names that operators bind for their child nodes, see `declare.Binding`.
 
-A binding that is a function takes the node, the position of the child in its field, and what is known.
+A binding that is a function takes the node, the position of the child in its field, and what is
+known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ CONVERSATION = Shape("array", item=record("a turn", role=STRING, content=STRING)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EarlierSteps(Mapping[str | int, Shape]):
-    """The results of the steps before `position`, by index and by name. Each is found when it is asked for."""
+    """The results of the steps before `position`, by index and by name. Each is found when it is
+    asked for.
+    """
 
     node: Any
     position: int
@@ -32,7 +35,7 @@ class _EarlierSteps(Mapping[str | int, Shape]):
             index = places[at - 1] if at else -1
         if not 0 <= index < self.position:
             raise KeyError(key)
-        return _step_result(self.node, index, self.known)
+        return _step_result(self.node, index, known=self.known)
 
     def __iter__(self) -> Iterator[str | int]:
         yield from range(self.position)
@@ -48,29 +51,45 @@ def earlier_steps(node: Any, position: int, known: Known) -> Shape:
 
     def why_absent(key: str | int) -> str | None:
         if isinstance(key, int):
-            return "it has not run yet" if position <= key < len(node.steps) else None
+            if position <= key < len(node.steps):
+                return "it has not run yet"
+            return None
         if key == node.steps[position].name:
             return "that is this step itself"
         places = known.step_places(node).get(key, ())
         at = bisect_left(places, position)
-        return f"that step runs later, as step {places[at] + 1}" if at < len(places) else None
+        if at < len(places):
+            return f"that step runs later, as step {places[at] + 1}"
+        return None
 
-    return Shape(kind="object", fields=_EarlierSteps(node, position, known), open=False, absent=why_absent)
+    return Shape(
+        kind="object",
+        fields=_EarlierSteps(node, position, known=known),
+        open=False,
+        absent=why_absent,
+    )
 
 
 def _step_result(node: Any, index: int, known: Known) -> Shape:
     step = node.steps[index]
-    what = f"step `{step.name}`" if step.name else f"step {index + 1}"
+    if step.name:
+        what = f"step `{step.name}`"
+    else:
+        what = f"step {index + 1}"
     return record(what, content=STRING, parsed=known.result(step), notes=Shape("object"))
 
 
 def previous_step(node: Any, position: int, known: Known) -> Shape | None:
     """`previous`: the result of the step before the one at `position`; the first step has none."""
-    return _step_result(node, position - 1, known) if position else None
+    if position:
+        return _step_result(node, position - 1, known=known)
+    return None
 
 
 def _item(node: Any, position: int, known: Known) -> Shape:
-    """`current_input`: an item of the iterated input, where only one is iterated and its items are known."""
+    """`current_input`: an item of the iterated input, where only one is iterated and its items are
+    known.
+    """
     shapes = [known.variable(name) for name in node.iterated]
     return (shapes[0].item if len(shapes) == 1 else None) or ANY
 

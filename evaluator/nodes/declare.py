@@ -1,4 +1,5 @@
-"""The declarations that node classes consist of: what each field is, where XML has it, which names it binds.
+"""The declarations that node classes consist of: what each field is, where XML has it, which names
+it binds.
 
 | function | declares | XML |
 |---|---|---|
@@ -12,8 +13,8 @@
 | `part` | an object with fields of its own, or several | element |
 | `inner` | a field of such an object, which XML reads and writes by hand | |
 
-`declared` makes a class of them, `operator` the class of a task type. `FIELDS` has the declarations of each class.
-Walks use `values` and `fields_with`, which select by role.
+`declared` makes a class of them, `operator` the class of a task type. `FIELDS` has the declarations
+of each class. Walks use `values` and `fields_with`, which select by role.
 """
 
 from __future__ import annotations
@@ -28,10 +29,31 @@ from evaluator.nodes.values import Shape
 
 Role = Literal["data", "text", "setting", "node", "part"]
 Form = Literal[
-    "attribute", "flag", "names", "text", "model", "integer", "decimal", "boolean", "choice", "condition", "command",
-    "role", "steps", "script", "fields", "inputs", "tools", "examples", "file_paths", "output_format", "stop",
-    "extra_body", "turns", "expression",
-]  # fmt: skip
+    "attribute",
+    "flag",
+    "names",
+    "text",
+    "model",
+    "integer",
+    "decimal",
+    "boolean",
+    "choice",
+    "condition",
+    "command",
+    "role",
+    "steps",
+    "script",
+    "fields",
+    "inputs",
+    "tools",
+    "examples",
+    "file_paths",
+    "output_format",
+    "stop",
+    "extra_body",
+    "turns",
+    "expression",
+]
 
 
 class Known(Protocol):
@@ -51,19 +73,22 @@ class Known(Protocol):
 
 
 Binding = Shape | Callable[[Any, int, Known], Shape | None]
-"""The shape of a bound name, or a function of the node, the position of the child in its field, and what is known.
+"""The shape of a bound name, or a function of the node, the position of the child in its field, and
+what is known.
 
-None: the name is not bound there."""
+None: the name is not bound there.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
     """The declaration of one field of a node class.
 
-    `role` says what walks do with its value: `text` (a Text or an Expression) is resolved before the node runs, unless
-    `resolved` is false; `setting` is a number or a boolean, or a Text to be resolved to one; `node` is a child node;
-    `part` is a declared object with fields of its own; a tuple holds several. `form` says how XML writes it: in the
-    child element `element`, in `attribute` of the node's own element, or in `attribute` of `element`.
+    `role` says what walks do with its value: `text` (a Text or an Expression) is resolved before
+    the node runs, unless `resolved` is false; `setting` is a number or a boolean, or a Text to be
+    resolved to one; `node` is a child node; `part` is a declared object with fields of its own; a
+    tuple holds several. `form` says how XML writes it: in the child element `element`, in
+    `attribute` of the node's own element, or in `attribute` of `element`.
     """
 
     role: Role
@@ -80,11 +105,17 @@ class Field:
     one_of: bool = False
     """One child runs, among those of all fields of the node that say so."""
     guard: str | None = None
-    """The field beside it with the expression that has to hold; the first child of `one_of` whose guard holds runs."""
+    """The field beside it with the expression that has to hold; the first child of `one_of` whose
+    guard holds runs.
+    """
     expects: tuple[tuple[tuple[str, ...], str], ...] = ()
-    """Groups of names: a child has to read at least one of each; the text says what it means that it reads none."""
+    """Groups of names: a child has to read at least one of each; the text says what it means that
+    it reads none.
+    """
     choices: Mapping[str, Any] | None = None
-    """The spellings of a `choice` and what they mean; the first one of each meaning is the one to write."""
+    """The spellings of a `choice` and what they mean; the first one of each meaning is the one to
+    write.
+    """
     of: type | None = None
     default: Any = None
 
@@ -95,10 +126,16 @@ class Field:
             return " or ".join(self.choices)
         if self.form == "boolean":
             return "true or false"
-        limits = [f"of at least {self.least:g}"] if self.least is not None else []
+        if self.least is not None:
+            limits = [f"of at least {self.least:g}"]
+        else:
+            limits = []
         limits += [f"above {self.above:g}"] if self.above is not None else []
         limits += [f"at most {self.most:g}"] if self.most is not None else []
-        what = "a whole number" if self.form == "integer" else "a number"
+        if self.form == "integer":
+            what = "a whole number"
+        else:
+            what = "a number"
         return f"{what} {' and '.join(limits)}".rstrip()
 
     def admits(self, number: float) -> bool:
@@ -110,7 +147,9 @@ class Field:
         )
 
     def bound(self, node: Any, position: int, known: Known) -> dict[str, Shape]:
-        """The names that the child at `position` of this field sees in addition to the scope of `node`."""
+        """The names that the child at `position` of this field sees in addition to the scope of
+        `node`.
+        """
         shapes = {
             name: shape if isinstance(shape, Shape) else shape(node, position, known)
             for name, shape in (self.binds or {}).items()
@@ -122,47 +161,59 @@ _LARGEST = 1e15
 
 
 def _declare(role: Role, form: Form, default: Any, **more: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"declared": Field(role, form, default=default, **more)})
+    return dataclasses.field(
+        default=default, metadata={"declared": Field(role, form, default=default, **more)}
+    )
 
 
 def attribute(*, default: Any, of: str | None = None, name: str = "") -> Any:
-    """A string in the attribute `name`, by default the field's name, of the child element `of` if given."""
-    return _declare("data", "attribute", default, element=of, attribute=name)
+    """A string in the attribute `name`, by default the field's name, of the child element `of` if
+    given.
+    """
+    return _declare("data", "attribute", default=default, element=of, attribute=name)
 
 
 def names(*, default: Any, of: str) -> Any:
     """Names among those in the field `of`, in an attribute of its element, which is required."""
-    return _declare("data", "names", default, element=of, attribute="", required=True)
+    return _declare("data", "names", default=default, element=of, attribute="", required=True)
 
 
 def flag(*, default: bool, of: str) -> Any:
     """A boolean that cannot hold a placeholder, in an attribute of the child element `of`."""
-    return _declare("data", "flag", default, element=of, attribute="")
+    return _declare("data", "flag", default=default, element=of, attribute="")
 
 
 def literal(form: Literal["stop", "extra_body"], *, default: Any) -> Any:
-    """A value of more than one word in the attribute that has the field's name, without placeholders."""
-    return _declare("data", form, default, attribute="")
+    """A value of more than one word in the attribute that has the field's name, without
+    placeholders.
+    """
+    return _declare("data", form, default=default, attribute="")
 
 
 def choice(choices: Mapping[str, Any], *, default: Any) -> Any:
     """One of several words, in an element."""
-    return _declare("data", "choice", default, element="", choices=choices)
+    return _declare("data", "choice", default=default, element="", choices=choices)
 
 
 def text(*, default: Any = MISSING, form: Form = "text", resolved: bool = True) -> Any:
     """A text in an element. Without a default it is required."""
-    return _declare("text", form, default, element="", required=default is MISSING, resolved=resolved)
+    return _declare(
+        "text", form, default=default, element="", required=default is MISSING, resolved=resolved
+    )
 
 
 def condition(*, default: Any = MISSING, binds: Mapping[str, Binding]) -> Any:
-    """An expression in an element, evaluated with the names that `binds` has. Without a default it is required."""
-    return _declare("text", "condition", default, element="", required=default is MISSING, binds=binds)
+    """An expression in an element, evaluated with the names that `binds` has. Without a default it
+    is required.
+    """
+    return _declare(
+        "text", "condition", default=default, element="", required=default is MISSING, binds=binds
+    )
 
 
 def expression(*, of: str, name: str, default: None) -> Any:
     """An optional expression in the attribute `name` of the child element `of`."""
-    return _declare("text", "expression", default, element=of, attribute=name)
+    return _declare("text", "expression", default=default, element=of, attribute=name)
 
 
 def setting(
@@ -175,8 +226,19 @@ def setting(
     above: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """A number or a boolean that may be a placeholder: at least `least`, above `above`, at most `most`."""
-    return _declare("setting", form, default, element=element, attribute=attribute, least=least, above=above, most=most)
+    """A number or a boolean that may be a placeholder: at least `least`, above `above`, at most
+    `most`.
+    """
+    return _declare(
+        "setting",
+        form,
+        default=default,
+        element=element,
+        attribute=attribute,
+        least=least,
+        above=above,
+        most=most,
+    )
 
 
 def child(
@@ -187,19 +249,29 @@ def child(
     one_of: bool = False,
     expects: tuple[tuple[tuple[str, ...], str], ...] = (),
 ) -> Any:
-    """A child node in an element of its own, or with form `steps` several; it sees the names that `binds` has.
+    """A child node in an element of its own, or with form `steps` several; it sees the names that
+    `binds` has.
 
-    `one_of`: only one of the children that are declared so runs. `expects`: groups of names; the child has to read at
-    least one of each. The message is for a child that reads none.
+    `one_of`: only one of the children that are declared so runs. `expects`: groups of names; the
+    child has to read at least one of each. The message is for a child that reads none.
     """
     return _declare(
-        "node", form, default, element="", required=default is MISSING, binds=binds, one_of=one_of, expects=expects,
-    )  # fmt: skip
+        "node",
+        form,
+        default=default,
+        element="",
+        required=default is MISSING,
+        binds=binds,
+        one_of=one_of,
+        expects=expects,
+    )
 
 
 def part(of: type | None, form: Form, *, default: Any, element: str = "") -> Any:
-    """A declared object of class `of`, or several; None for plain data that only its XML form knows."""
-    return _declare("data" if of is None else "part", form, default, element=element, of=of)
+    """A declared object of class `of`, or several; None for plain data that only its XML form
+    knows.
+    """
+    return _declare("data" if of is None else "part", form, default=default, element=element, of=of)
 
 
 def inner(
@@ -212,19 +284,38 @@ def inner(
     guard: str | None = None,
 ) -> Any:
     """A field of a part, whose XML is written by hand: it only says what walks do with it."""
-    return _declare(role, "attribute", default, of=of, binds=binds, one_of=one_of, guard=guard)
+    return _declare(
+        role, "attribute", default=default, of=of, binds=binds, one_of=one_of, guard=guard
+    )
 
 
 FIELDS: dict[type, tuple[Field, ...]] = {}
-"""The declared fields of each class, in order. Fields that are not declared are data without an XML form."""
+"""The declared fields of each class, in order. Fields that are not declared are data without an XML
+form.
+"""
 
 _Class = TypeVar("_Class", bound=type)
-_SPECIFIERS = (attribute, names, flag, literal, choice, text, condition, expression, setting, child, part, inner)
+_SPECIFIERS = (
+    attribute,
+    names,
+    flag,
+    literal,
+    choice,
+    text,
+    condition,
+    expression,
+    setting,
+    child,
+    part,
+    inner,
+)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=_SPECIFIERS)
 def declared(cls: _Class) -> _Class:
-    """Makes a frozen dataclass of a class whose fields are declared above, and enters it in FIELDS."""
+    """Makes a frozen dataclass of a class whose fields are declared above, and enters it in
+    FIELDS.
+    """
     return _declared(cls, kw_only=False)
 
 
@@ -247,7 +338,10 @@ def _declared(cls: _Class, *, kw_only: bool) -> _Class:
 def _named(name: str, field: Field) -> Field:
     # "" stands for the field's own name.
     element = name if field.element == "" else field.element
-    attribute = name if field.attribute == "" else field.attribute
+    if field.attribute == "":
+        attribute = name
+    else:
+        attribute = field.attribute
     return dataclasses.replace(field, name=name, element=element, attribute=attribute)
 
 
@@ -289,7 +383,9 @@ def elements_of(cls: type) -> frozenset[str]:
 
 
 def values(owner: Any, *roles: Role) -> Iterator[tuple[Field, int, Any]]:
-    """The fields of a node or part with one of these roles, with each value and its position in its field."""
+    """The fields of a node or part with one of these roles, with each value and its position in its
+    field.
+    """
     for field in fields_with(type(owner), *roles):
         value = getattr(owner, field.name)
         if isinstance(value, tuple):

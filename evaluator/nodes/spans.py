@@ -9,7 +9,9 @@ from operator import attrgetter
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A place in a source: file (None for a string), line and column, both counted from 1 in characters."""
+    """A place in a source: file (None for a string), line and column, both counted from 1 in
+    characters.
+    """
 
     file: str | None = None
     line: int = 1
@@ -37,10 +39,11 @@ _OFFSET = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Template text as the author wrote it: XML decoded, dedented, `<<x>>` read as `{{x}}`, not rendered.
+    """Template text as the author wrote it: XML decoded, dedented, `<<x>>` read as `{{x}}`, not
+    rendered.
 
-    `marks` has one entry where the text begins and one after each place where the source and the text
-    diverge (line starts after dedenting, entities, CDATA borders), so that `locate` is exact.
+    `marks` has one entry where the text begins and one after each place where the source and the
+    text diverge (line starts after dedenting, entities, CDATA borders), so that `locate` is exact.
     """
 
     value: str
@@ -55,8 +58,8 @@ class Text:
         newlines = self.value.count("\n", best.offset, offset)
         if newlines:
             last = self.value.rfind("\n", best.offset, offset)
-            return Span(best.span.file, best.span.line + newlines, offset - last)
-        return Span(best.span.file, best.span.line, best.span.column + offset - best.offset)
+            return Span(best.span.file, best.span.line + newlines, column=offset - last)
+        return Span(best.span.file, best.span.line, column=best.span.column + offset - best.offset)
 
     def part(self, start: int, end: int) -> Text:
         """The text from `start` to `end`, whose characters keep their places."""
@@ -65,7 +68,7 @@ class Text:
         span = self.locate(start)
         first, last = (bisect_right(self.marks, offset, key=_OFFSET) for offset in (start, end - 1))
         inner = [Mark(mark.offset - start, mark.span) for mark in self.marks[first:last]]
-        return Text(self.value[start:end], span, (Mark(0, span), *inner) if inner else ())
+        return Text(self.value[start:end], span, marks=(Mark(0, span), *inner) if inner else ())
 
 
 @dataclass(frozen=True, slots=True)

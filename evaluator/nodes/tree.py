@@ -1,4 +1,6 @@
-"""What every node has: `Task`, which each operator extends, with its parts; `Call`, `Cond` and `Function`."""
+"""What every node has: `Task`, which each operator extends, with its parts; `Call`, `Cond` and
+`Function`.
+"""
 
 from __future__ import annotations
 
@@ -35,33 +37,55 @@ BoolSetting: TypeAlias = bool | Text
 class ContextSettings:
     """The context settings of a template; a setting is None if the template does not have it."""
 
-    inherit_context: InheritContext | None = choice({"full": "full", "subset": "subset", "none": "none"}, default=None)
-    accumulate_data: bool | None = choice({"true": True, "false": False, "1": True, "0": False}, default=None)
+    inherit_context: InheritContext | None = choice(
+        {"full": "full", "subset": "subset", "none": "none"}, default=None
+    )
+    accumulate_data: bool | None = choice(
+        {"true": True, "false": False, "1": True, "0": False}, default=None
+    )
     accumulation_format: AccumulationFormat | None = choice(
-        {"notes_only": "notes_only", "full_output": "full_output", "minimal": "notes_only", "full": "full_output"},
+        {
+            "notes_only": "notes_only",
+            "full_output": "full_output",
+            "minimal": "notes_only",
+            "full": "full_output",
+        },
         default=None,
     )
-    fresh_context: FreshContext | None = choice({"enabled": "enabled", "disabled": "disabled"}, default=None)
+    fresh_context: FreshContext | None = choice(
+        {"enabled": "enabled", "disabled": "disabled"}, default=None
+    )
     span: Span = Span()
 
 
 @declared
 class HandlerSpec:
-    """The `<handler>` element: a profile's name and overrides; an absent value is None. For `stop` and `extra_body` see
-    `sampling`."""
+    """The `<handler>` element: a profile's name and overrides; an absent value is None. For `stop`
+    and `extra_body` see `sampling`.
+    """
 
     ref: str | None = attribute(default=None)
     max_turns: IntSetting | None = setting("integer", default=None, attribute="max_turns", least=1)
     max_context_fraction: FloatSetting | None = setting(
         "decimal", default=None, attribute="max_context_fraction", above=0, most=1
     )
-    max_output_tokens: IntSetting | None = setting("integer", default=None, attribute="max_output_tokens", least=1)
+    max_output_tokens: IntSetting | None = setting(
+        "integer", default=None, attribute="max_output_tokens", least=1
+    )
     timeout_s: FloatSetting | None = setting("decimal", default=None, attribute="timeout", above=0)
-    max_cost_usd: FloatSetting | None = setting("decimal", default=None, attribute="max_cost", least=0)
-    script_memory_mb: IntSetting | None = setting("integer", default=None, attribute="script_memory", least=1)
+    max_cost_usd: FloatSetting | None = setting(
+        "decimal", default=None, attribute="max_cost", least=0
+    )
+    script_memory_mb: IntSetting | None = setting(
+        "integer", default=None, attribute="script_memory", least=1
+    )
     sandbox: str | None = attribute(default=None)
-    temperature: FloatSetting | None = setting("decimal", default=None, attribute="temperature", least=0)
-    top_p: FloatSetting | None = setting("decimal", default=None, attribute="top_p", above=0, most=1)
+    temperature: FloatSetting | None = setting(
+        "decimal", default=None, attribute="temperature", least=0
+    )
+    top_p: FloatSetting | None = setting(
+        "decimal", default=None, attribute="top_p", above=0, most=1
+    )
     top_k: IntSetting | None = setting("integer", default=None, attribute="top_k", least=0)
     seed: IntSetting | None = setting("integer", default=None, attribute="seed")
     stop: tuple[str, ...] | None = literal("stop", default=None)
@@ -71,7 +95,8 @@ class HandlerSpec:
 
 @declared
 class FilePaths:
-    """Files that a task always sees. `items` are paths, one glob each, a command's argv, or one description.
+    """Files that a task always sees. `items` are paths, one glob each, a command's argv, or one
+    description.
 
     With `shell` the command is one text for `/bin/sh -c`.
     """
@@ -106,7 +131,9 @@ class Input:
 
     @property
     def is_given(self) -> bool:
-        """Whether its value comes from the caller: neither from an expression nor from a nested task."""
+        """Whether its value comes from the caller: neither from an expression nor from a nested
+        task.
+        """
         return self.source is None and self.task is None
 
     @property
@@ -153,7 +180,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """The number of times a task runs its child nodes: `least` to `most` (None: unbounded); `why` says it in words."""
+    """The number of times a task runs its child nodes: `least` to `most` (None: unbounded); `why`
+    says it in words.
+    """
 
     least: int
     most: int | None
@@ -162,7 +191,9 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A finding about one task alone: an error, or a setting that is legal but probably a mistake."""
+    """A finding about one task alone: an error, or a setting that is legal but probably a
+    mistake.
+    """
 
     severity: Literal["error", "warning"]
     code: str
@@ -175,7 +206,9 @@ class Task:
     """The fields that every operator has. The subclass determines the operator."""
 
     type: ClassVar[str]
-    default_context: ClassVar[ContextSettings] = ContextSettings("full", False, "notes_only", "disabled")
+    default_context: ClassVar[ContextSettings] = ContextSettings(
+        "full", False, "notes_only", "disabled"
+    )
     """The context settings of a task that states none."""
     asks_model: ClassVar[bool] = False
     """Whether the task itself has a conversation with a model."""
@@ -197,7 +230,9 @@ class Task:
     tools: tuple[str, ...] = part(None, "tools", default=())
     examples: tuple[Example, ...] = part(None, "examples", default=())
     shots: bool = flag(default=False, of="examples")
-    context: ContextSettings = part(ContextSettings, "fields", default=ContextSettings(), element="context_management")
+    context: ContextSettings = part(
+        ContextSettings, "fields", default=ContextSettings(), element="context_management"
+    )
     file_paths: FilePaths | None = part(FilePaths, "file_paths", default=None)
     output: OutputFormat | None = part(None, "output_format", default=None, element="output_format")
     manual_xml: BoolSetting = setting("boolean", default=False, element="manual_xml")
@@ -205,19 +240,27 @@ class Task:
     span: Span = Span()
 
     def queries(self) -> Repeats:
-        """The number of messages that the task sends to its model one after another, each for an answer."""
+        """The number of messages that the task sends to its model one after another, each for an
+        answer.
+        """
         return Repeats(1, 1)
 
     def repeats(self, given: Mapping[str, Any]) -> Repeats:
-        """The number of times a run with the inputs `given` runs each child node that is not nested in an input."""
+        """The number of times a run with the inputs `given` runs each child node that is not nested
+        in an input.
+        """
         return Repeats(1, 1)
 
     def repeats_of(self, child: str, given: Mapping[str, Any]) -> Repeats:
-        """The number of times a run with the inputs `given` runs a child node in the field `child`."""
+        """The number of times a run with the inputs `given` runs a child node in the field
+        `child`.
+        """
         return self.repeats(given)
 
     def result(self, known: Known) -> Shape:
-        """The shape of the parsed result of a task that declares no output format; NULL where it is text only."""
+        """The shape of the parsed result of a task that declares no output format; NULL where it is
+        text only.
+        """
         return ANY
 
     def doubts(self) -> Iterator[Doubt]:
@@ -247,7 +290,9 @@ class Cond:
 
 @declared
 class Function:
-    """A `<template>`: `body` sees `params` and nothing else. `returns` is an output schema name or None."""
+    """A `<template>`: `body` sees `params` and nothing else. `returns` is an output schema name or
+    None.
+    """
 
     name: str
     params: tuple[Param, ...]

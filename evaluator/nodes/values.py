@@ -13,7 +13,10 @@ from typing import Literal, cast
 TYPE_NAMES = ("any", "string", "number", "integer", "boolean", "object", "array", "[]")
 """The base types; `[]` is another spelling of `array`. `T[]` is a list of T."""
 
-VALUE_TYPES = (*TYPE_NAMES, *(f"{name}[]" for name in ("string", "number", "integer", "boolean", "object")))
+VALUE_TYPES = (
+    *TYPE_NAMES,
+    *(f"{name}[]" for name in ("string", "number", "integer", "boolean", "object")),
+)
 """The types that an `<input>` or a parameter can declare, as in task.xsd."""
 
 Kind = Literal["any", "string", "number", "integer", "boolean", "object", "array", "null"]
@@ -22,10 +25,11 @@ KINDS: frozenset[str] = frozenset({*TYPE_NAMES, "null"} - {"[]"})
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`fields` of an object, complete unless `open`; `item` of an array; `what` names it in messages.
+    """`fields` of an object, complete unless `open`; `item` of an array; `what` names it in
+    messages.
 
-    `absent` explains a name that exists elsewhere and not here (a later step, for instance). `empty` says why
-    the value is always empty here.
+    `absent` explains a name that exists elsewhere and not here (a later step, for instance).
+    `empty` says why the value is always empty here.
     """
 
     kind: Kind = "any"
@@ -58,7 +62,10 @@ def of_type(name: str) -> Shape | None:
         base = base[:-2]
     if base not in TYPE_NAMES:
         return None
-    shape = Shape("array") if base == "[]" else Shape(cast("Kind", base))
+    if base == "[]":
+        shape = Shape("array")
+    else:
+        shape = Shape(cast("Kind", base))
     for _ in range((len(name) - len(base)) // 2):
         shape = Shape("array", item=shape)
     return shape
@@ -66,4 +73,6 @@ def of_type(name: str) -> Shape | None:
 
 def value_shape(parsed: Shape) -> Shape:
     """The shape of a result as a value: the parsed value, or the text where nothing is parsed."""
-    return STRING if parsed.kind == "null" else parsed
+    if parsed.kind == "null":
+        return STRING
+    return parsed

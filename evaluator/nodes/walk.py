@@ -23,7 +23,9 @@ def children(node: Any) -> Iterator[Node]:
 
 
 class Operand(NamedTuple):
-    """A child that a node runs. With `one_of` it is an alternative, chosen if `guard` is None or holds."""
+    """A child that a node runs. With `one_of` it is an alternative, chosen if `guard` is None or
+    holds.
+    """
 
     node: Node
     repeats: Repeats
@@ -32,16 +34,24 @@ class Operand(NamedTuple):
 
 
 def operands(node: TopLevel | Node, given: Mapping[str, Any]) -> Iterator[Operand]:
-    """The children that a node runs itself with the inputs `given`: all but those nested in inputs and turns."""
+    """The children that a node runs itself with the inputs `given`: all but those nested in inputs
+    and turns.
+    """
     for field, _, value in values(node, "node", "part"):
         if field.role == "node":
-            repeats = node.repeats_of(field.name, given) if isinstance(node, Task) else Repeats(1, 1)
-            yield Operand(value, repeats, field.one_of, None)
+            if isinstance(node, Task):
+                repeats = node.repeats_of(field.name, given)
+            else:
+                repeats = Repeats(1, 1)
+            yield Operand(value, repeats, one_of=field.one_of, guard=None)
         else:
             for branch, _, child in values(value, "node"):
                 if branch.one_of:
-                    guard = None if branch.guard is None else getattr(value, branch.guard)
-                    yield Operand(child, Repeats(1, 1), True, guard)
+                    if branch.guard is None:
+                        guard = None
+                    else:
+                        guard = getattr(value, branch.guard)
+                    yield Operand(child, Repeats(1, 1), one_of=True, guard=guard)
 
 
 def descendants(node: TopLevel | Node) -> Iterator[TopLevel | Node]:
@@ -52,7 +62,9 @@ def descendants(node: TopLevel | Node) -> Iterator[TopLevel | Node]:
 
 
 def texts(node: Any) -> Iterator[Text | Expression]:
-    """The texts and expressions of `node` itself that are resolved when it runs, not those of its children."""
+    """The texts and expressions of `node` itself that are resolved when it runs, not those of its
+    children.
+    """
     for field, _, value in values(node, "text", "part"):
         if field.role == "text":
             if field.resolved:
@@ -62,10 +74,14 @@ def texts(node: Any) -> Iterator[Text | Expression]:
 
 
 def replace_children(node: Any, change: Callable[[Any], Any]) -> Any:
-    """`node` with `change` applied to each child; `node` itself where every child stays the same object."""
+    """`node` with `change` applied to each child; `node` itself where every child stays the same
+    object.
+    """
 
     def replaced(one: Any, role: str) -> Any:
-        return change(one) if role == "node" else replace_children(one, change)
+        if role == "node":
+            return change(one)
+        return replace_children(one, change)
 
     changes: dict[str, Any] = {}
     for field in fields_with(type(node), "node", "part"):
@@ -80,7 +96,9 @@ def replace_children(node: Any, change: Callable[[Any], Any]) -> Any:
             is_same = new is old
         if not is_same:
             changes[field.name] = new
-    return dataclasses.replace(node, **changes) if changes else node
+    if changes:
+        return dataclasses.replace(node, **changes)
+    return node
 
 
 def tasks(node: TopLevel | Node) -> Iterator[Task]:
@@ -89,7 +107,9 @@ def tasks(node: TopLevel | Node) -> Iterator[Task]:
 
 
 def stand_in(span: Span) -> Node:
-    """The placeholder for a required part that a task with a `ref` leaves to the referenced template."""
+    """The placeholder for a required part that a task with a `ref` leaves to the referenced
+    template.
+    """
     return Call("", (), None, span)
 
 

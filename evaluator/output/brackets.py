@@ -1,7 +1,9 @@
-"""Finds the one bracket that was left out, doubled or mistaken in a block that is well formed otherwise.
+"""Finds the one bracket that was left out, doubled or mistaken in a block that is well formed
+otherwise.
 
-The block is read as tokens up to the first one that cannot follow. Then one bracket at or before it is inserted, left
-out or replaced, and each result that is one whole value is a candidate. Tokens and steps are limited for each text.
+The block is read as tokens up to the first one that cannot follow. Then one bracket at or before it
+is inserted, left out or replaced, and each result that is one whole value is a candidate. Tokens
+and steps are limited for each text.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ _TOKEN = re.compile(
 _END = re.compile(r"\s*+(?:\Z|```|</)")
 _COLON_NEXT = re.compile(rf"{WS}*+{COLON}{WS}*+")
 _NUMBER = re.compile(r"[+-]?\d")
-_MAX_TOKENS, _MAX_CHARACTERS, _MAX_STEPS = 12_000, 300_000, 200_000
-_MAX_CANDIDATES, _MAX_OTHERS = 24, 8
+_MAX_TOKENS = 12_000
+_MAX_CHARACTERS = 300_000
+_MAX_STEPS = 200_000
+_MAX_CANDIDATES = 24
+_MAX_OTHERS = 8
 _OTHER = {"{": "[", "[": "{", "}": "]", "]": "}"}
 _EITHER = {"{": "O", "[": "A"}
 """Containers of a mistaken kind, whose closing bracket may be of either kind."""
@@ -45,7 +50,9 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The reading that was chosen, if there is one, and all the readings that one bracket makes possible."""
+    """The reading that was chosen, if there is one, and all the readings that one bracket makes
+    possible.
+    """
 
     chosen: Corrected | None
     all: tuple[Corrected, ...]
@@ -57,11 +64,16 @@ class BracketRepairer:
     __slots__ = ("_ahead", "_characters", "_steps", "_text", "_tokens")
 
     def __init__(self, ahead: Lookahead) -> None:
-        self._ahead, self._text = ahead, ahead.text
-        self._tokens, self._characters, self._steps = _MAX_TOKENS, _MAX_CHARACTERS, _MAX_STEPS
+        self._ahead = ahead
+        self._text = ahead.text
+        self._tokens = _MAX_TOKENS
+        self._characters = _MAX_CHARACTERS
+        self._steps = _MAX_STEPS
 
     def correct(self, start: int) -> Correction | None:
-        """The readings of the block that begins at `start` with one bracket changed; None if there is none."""
+        """The readings of the block that begins at `start` with one bracket changed; None if there
+        is none.
+        """
         self._tokens -= 8
         if self._tokens < 0:
             return None
@@ -69,52 +81,80 @@ class BracketRepairer:
         if "s" not in tokens.kinds and not self._is_alone(start, tokens):
             return None
         states, error = self._states(tokens)
-        if error is None or (error == len(tokens.kinds) and tokens.kinds[-1] == "w" and self._ends_text(tokens)):
+        if error is None or (
+            error == len(tokens.kinds) and tokens.kinds[-1] == "w" and self._ends_text(tokens)
+        ):
             return None
         found: list[Edit] = []
         spare = self._steps // 2
-        for edit in self._candidates(tokens, states, error, spare):
+        for edit in self._candidates(tokens, states, error=error, spare=spare):
             found.append(edit)
             if len(found) > _MAX_CANDIDATES:
                 return None
         is_at_end = error == len(tokens.kinds)
-        if not found or (is_at_end and self._steps < spare) or self._steps < len(found) * len(tokens.kinds):
+        if (
+            not found
+            or (is_at_end and self._steps < spare)
+            or self._steps < len(found) * len(tokens.kinds)
+        ):
             return None
         self._steps -= len(found) * len(tokens.kinds)
         odd: dict[tuple[str, int], tuple[Oddities, Edit]] = {}
         for edit in found:
             # Beside the same bracket, all places mean the same.
-            oddities, key = measure(self._text, tokens, edit), _reading(tokens.kinds, edit)
+            oddities = measure(self._text, tokens, edit=edit)
+            key = _reading(tokens.kinds, edit)
             if key not in odd or oddities < odd[key][0]:
                 odd[key] = oddities, edit
         readings = list(odd.values())
-        best = _choose(self._text, tokens, readings, error)
-        corrected = {edit: self._corrected(start, tokens, edit) for _, edit in readings[:_MAX_OTHERS]}
-        chosen = corrected.get(best) or self._corrected(start, tokens, best) if best is not None else None
+        best = _choose(self._text, tokens, found=readings, error=error)
+        corrected = {
+            edit: self._corrected(start, tokens, edit=edit) for _, edit in readings[:_MAX_OTHERS]
+        }
+        if best is not None:
+            chosen = corrected.get(best) or self._corrected(start, tokens, edit=best)
+        else:
+            chosen = None
         return Correction(chosen, tuple(corrected.values()))
 
     def _is_alone(self, start: int, tokens: Tokens) -> bool:
-        """Whether the block is the whole text, so that it is not a part of prose such as `[1], [2]`."""
+        """Whether the block is the whole text, so that it is not a part of prose such as `[1],
+        [2]`.
+        """
         return tokens.is_whole and start < 16 and not self._text[:start].strip("`json \t\r\n")
 
     def _ends_text(self, tokens: Tokens) -> bool:
-        """Whether the last token is at the very end of the text, so that a number or word in it may be cut off."""
+        """Whether the last token is at the very end of the text, so that a number or word in it may
+        be cut off.
+        """
         return tokens.ends[-1] == len(self._text)
 
     # Tokens
 
     def _scan(self, start: int) -> Tokens:
-        """The tokens from `start` on, up to two that cannot stand side by side, or to what is not a token."""
-        text, tokens, position, before, quote = self._text, Tokens(), start, ",", ""
+        """The tokens from `start` on, up to two that cannot stand side by side, or to what is not a
+        token.
+        """
+        text = self._text
+        tokens = Tokens()
+        position = start
+        before = ","
+        quote = ""
         limit = start + max(self._characters, 0)
         while self._tokens > 0 and (match := _TOKEN.match(text, position, limit)) is not None:
             which = match.lastindex or 0
-            kind = match[1] if which == 1 else "s" if which == 2 else "w"
+            if which == 1:
+                kind = match[1]
+            elif which == 2:
+                kind = "s"
+            else:
+                kind = "w"
             begin = match.start(which)
             if kind == "s" and text[begin] != quote:
                 quote = quote or text[begin]
                 if quote != text[begin] and quote in match[2]:
-                    break  # A quote of the usual kind inside shows that this one may be an apostrophe.
+                    # A quote of the usual kind inside shows that this one may be an apostrophe.
+                    break
             line = text.rfind("\n", position, begin)
             tokens.kinds.append(kind)
             tokens.starts.append(begin)
@@ -131,7 +171,9 @@ class BracketRepairer:
         return tokens
 
     def _states(self, tokens: Tokens) -> tuple[list[_State], int | None]:
-        """What may come before each token, and the first token that may not come; None if there is no such token."""
+        """What may come before each token, and the first token that may not come; None if there is
+        no such token.
+        """
         states: list[_State] = [(_ROOT, None)]
         for index, kind in enumerate(tokens.kinds):
             state = _step(kind, *states[-1])
@@ -139,17 +181,23 @@ class BracketRepairer:
                 return states, index
             states.append(state)
             if state[0] == _DONE:
-                return states, None if self._is_clean(tokens, index + 1, is_inserted=False) else index + 1
+                return states, None if self._is_clean(
+                    tokens, index + 1, is_inserted=False
+                ) else index + 1
         return states, len(tokens.kinds) if tokens.is_whole else None
 
     def _is_clean(self, tokens: Tokens, index: int, *, is_inserted: bool) -> bool:
         """Whether a block may end before a token: what follows is prose or another block."""
         if index >= len(tokens.kinds):
             return tokens.is_whole or not is_inserted
-        kind, is_new_line = tokens.kinds[index], tokens.indents[index] >= 0
+        kind = tokens.kinds[index]
+        is_new_line = tokens.indents[index] >= 0
         if kind not in "{[w" or not (is_new_line or (kind == "w" and not is_inserted)):
             return False
-        colon = _COLON_NEXT.match(self._text, tokens.ends[index]) if is_inserted and kind == "w" else None
+        if is_inserted and kind == "w":
+            colon = _COLON_NEXT.match(self._text, tokens.ends[index])
+        else:
+            colon = None
         if colon is not None and self._ahead.scanner.read(colon.end(), 0) is not None:
             return False  # It is rather a key, and a comma is missing.
         self._steps -= 50
@@ -160,8 +208,12 @@ class BracketRepairer:
 
     # Edits
 
-    def _candidates(self, tokens: Tokens, states: list[_State], error: int, spare: int) -> Iterator[Edit]:
-        """The edits that make one whole value, those next to the error first, until only `spare` steps are left."""
+    def _candidates(
+        self, tokens: Tokens, states: list[_State], error: int, spare: int
+    ) -> Iterator[Edit]:
+        """The edits that make one whole value, those next to the error first, until only `spare`
+        steps are left.
+        """
         kinds = tokens.kinds
         for at in range(error, -1, -1):
             if self._steps < spare:
@@ -172,19 +224,25 @@ class BracketRepairer:
                 if char in "}]" and here == "," == kinds[at - 1]:
                     continue
                 state = _step(char, *states[at])
-                if state is not None and (state[0] != _DONE or (at == error and kinds[at - 1] not in ",{[")):
-                    yield from self._try(tokens, at, at, state, char)
+                if state is not None and (
+                    state[0] != _DONE or (at == error and kinds[at - 1] not in ",{[")
+                ):
+                    yield from self._try(tokens, at, following=at, state=state, char=char)
             if here not in _OTHER:
                 continue
-            yield from self._try(tokens, at, at + 1, states[at], "")
+            yield from self._try(tokens, at, following=at + 1, state=states[at], char="")
             other = _OTHER[here]
             if (state := _step(other, *states[at])) is not None:
-                if other in _EITHER and state[1] is not None and _is_like(other, tokens, at + 1):
+                if other in _EITHER and state[1] is not None and _is_like(other, tokens, at=at + 1):
                     state = (state[0], (_EITHER[other], state[1][1]))
-                yield from self._try(tokens, at, at + 1, state, other)
+                yield from self._try(tokens, at, following=at + 1, state=state, char=other)
 
-    def _try(self, tokens: Tokens, at: int, following: int, state: _State, char: str) -> Iterator[Edit]:
-        kinds, index, closer = tokens.kinds, following, -1
+    def _try(
+        self, tokens: Tokens, at: int, following: int, state: _State, char: str
+    ) -> Iterator[Edit]:
+        kinds = tokens.kinds
+        index = following
+        closer = -1
         here = CLOSING.get(_OTHER.get(char, ""), "")
         while state[0] != _DONE:
             if index >= len(kinds) or self._steps < 0:
@@ -200,13 +258,17 @@ class BracketRepairer:
             self._steps -= 1
         is_inserted = following == at and not set(kinds[at:index]) - {char}
         if self._is_clean(tokens, index, is_inserted=is_inserted):
-            yield Edit(at, char, kinds[at] if following > at else "", index, closer)
+            yield Edit(
+                at, char, removed=kinds[at] if following > at else "", end=index, closer=closer
+            )
 
     def _corrected(self, start: int, tokens: Tokens, edit: Edit) -> Corrected:
-        text, at = self._text, edit.at
+        text = self._text
+        at = edit.at
         end = tokens.ends[edit.end - 1]
         if edit.removed:
-            first, resume = tokens.starts[at], tokens.ends[at]
+            first = tokens.starts[at]
+            resume = tokens.ends[at]
         elif edit.inserted in "{[":
             first = resume = tokens.starts[at]
         else:
@@ -215,93 +277,142 @@ class BracketRepairer:
         if edit.closer >= 0:
             place = tokens.starts[edit.closer] - resume
             rest = rest[:place] + CLOSING[edit.inserted] + rest[place + 1 :]
-        return Corrected(text[start:first] + edit.inserted + rest, edit.kind, end)
+        return Corrected(text[start:first] + edit.inserted + rest, edit.kind, end=end)
 
 
 _CLOSES = {"{": "}", "[": "]", "O": "}]", "A": "}]"}
 
 
 def _step(kind: str, phase: int, node: _Node | None) -> _State | None:
-    """The state after a token; None if it may not come. A comma may stand before a closing bracket."""
+    """The state after a token; None if it may not come. A comma may stand before a closing
+    bracket.
+    """
     if kind == "s" or kind == "w":
         if phase in (_ITEM, _VALUE):
             return _AFTER, node
-        return (_COLON, node) if phase == _KEY else None
+        if phase == _KEY:
+            return (_COLON, node)
+        return None
     if kind == ":":
-        return (_VALUE, node) if phase == _COLON else None
+        if phase == _COLON:
+            return (_VALUE, node)
+        return None
     if kind == "{" or kind == "[":
-        return (_KEY if kind == "{" else _ITEM, (kind, node)) if phase in (_ROOT, _ITEM, _VALUE) else None
+        if phase in (_ROOT, _ITEM, _VALUE):
+            return (_KEY if kind == "{" else _ITEM, (kind, node))
+        return None
     if node is None:
         return None
     if kind == ",":
-        return (_KEY if node[0] in "{O" else _ITEM, node) if phase == _AFTER else None
+        if phase == _AFTER:
+            return (_KEY if node[0] in "{O" else _ITEM, node)
+        return None
     if phase not in (_ITEM, _AFTER, _KEY) or kind not in _CLOSES[node[0]]:
         return None
     return (_AFTER if node[1] is not None else _DONE), node[1]
 
 
 def _is_like(kind: str, tokens: Tokens, at: int) -> bool:
-    """Whether a container of the other kind is plainly one of this: its first member has, or lacks, a quoted key."""
-    first, second = tokens.kinds[at : at + 1], tokens.kinds[at + 1 : at + 2]
-    return first == ["s"] and second == [":"] if kind == "{" else first in (["s"], ["["])
+    """Whether a container of the other kind is plainly one of this: its first member has, or lacks,
+    a quoted key.
+    """
+    first = tokens.kinds[at : at + 1]
+    second = tokens.kinds[at + 1 : at + 2]
+    if kind == "{":
+        return first == ["s"] and second == [":"]
+    return first in (["s"], ["["])
 
 
 def _reading(kinds: list[str], edit: Edit) -> tuple[str, int]:
-    """The same for two edits that give the same tokens: an insertion or an omission in a run of equal brackets."""
+    """The same for two edits that give the same tokens: an insertion or an omission in a run of
+    equal brackets.
+    """
     if edit.inserted and edit.removed:
         return "other", edit.at
-    char, at = edit.inserted or kinds[edit.at], edit.at
+    char = edit.inserted or kinds[edit.at]
+    at = edit.at
     while at and kinds[at - 1] == char:
         at -= 1
     return edit.inserted, at
 
 
-def _choose(text: str, tokens: Tokens, found: list[tuple[Oddities, Edit]], error: int) -> Edit | None:
-    """The least odd reading; None if there are several, or only the closing bracket at the end is missing."""
+def _choose(
+    text: str, tokens: Tokens, found: list[tuple[Oddities, Edit]], error: int
+) -> Edit | None:
+    """The least odd reading; None if there are several, or only the closing bracket at the end is
+    missing.
+    """
     kinds = tokens.kinds
-    last = [one for one in found if one[1].end == error and not set(kinds[one[1].at : error]) - {one[1].inserted}]
+    last = [
+        one
+        for one in found
+        if one[1].end == error and not set(kinds[one[1].at : error]) - {one[1].inserted}
+    ]
     if last:
         # The block may be cut off. Only its lines tell that the bracket is missing elsewhere.
         least_lines = min(odd.lines for odd, _ in last)
         if all(odd.lines >= least_lines for odd, _ in found):
-            return last[0][1] if error < len(kinds) else None
+            if error < len(kinds):
+                return last[0][1]
+            return None
         found = [(odd, edit) for odd, edit in found if odd.lines < least_lines]
     if not found:
         return None
-    ranks = [(odd.lines, odd.contents + _arbitrariness(edit, tokens, error), odd.shapes) for odd, edit in found]
+    ranks = [
+        (odd.lines, odd.contents + _arbitrariness(edit, tokens, error=error), odd.shapes)
+        for odd, edit in found
+    ]
     least = min(ranks)
     best = [edit for rank, (_, edit) in zip(ranks, found, strict=True) if rank == least]
     if len(best) == 1:
         return best[0]
-    return _doubled(text, tokens, best)
+    return _doubled(text, tokens, best=best)
 
 
 def _doubled(text: str, tokens: Tokens, best: list[Edit]) -> Edit | None:
-    """The edit that leaves out a doubled bracket, if the others add its partner: `[["a"]` may be `["a"]` or `[["a"]]`.
+    """The edit that leaves out a doubled bracket, if the others add its partner: `[["a"]` may be
+    `["a"]` or `[["a"]]`.
 
-    Lists of numbers are often nested, and closing brackets are forgotten: in them the partner may be missing.
+    Lists of numbers are often nested, and closing brackets are forgotten: in them the partner may
+    be missing.
     """
     removed = [edit for edit in best if not edit.inserted]
     added = {edit.inserted for edit in best if not edit.removed}
-    if len(removed) != 1 or len(removed) + len(added) < 2 or any(edit.inserted and edit.removed for edit in best):
+    if (
+        len(removed) != 1
+        or len(removed) + len(added) < 2
+        or any(edit.inserted and edit.removed for edit in best)
+    ):
         return None
-    at, char = removed[0].at, removed[0].removed
+    at = removed[0].at
+    char = removed[0].removed
     if not _is_doubled(removed[0], tokens):
         return None
     if char in "}]":
-        return removed[0] if not added & {"}", "]"} else None
+        if not added & {"}", "]"}:
+            return removed[0]
+        return None
     while tokens.kinds[at] == char:
         at += 1
-    return None if added & {"{", "["} or _NUMBER.match(text, tokens.starts[at]) else removed[0]
+    if added & {"{", "["} or _NUMBER.match(text, tokens.starts[at]):
+        return None
+    return removed[0]
 
 
 def _is_doubled(edit: Edit, tokens: Tokens) -> bool:
     """Whether the bracket that is left out is next to another one of its kind."""
-    return edit.removed in tokens.kinds[max(edit.at - 1, 0) : edit.at] + tokens.kinds[edit.at + 1 : edit.at + 2]
+    return (
+        edit.removed
+        in tokens.kinds[max(edit.at - 1, 0) : edit.at] + tokens.kinds[edit.at + 1 : edit.at + 2]
+    )
 
 
 def _arbitrariness(edit: Edit, tokens: Tokens, error: int) -> int:
-    """How odd it is to leave out this bracket: not at all if it stands twice, or closes something next to the error."""
+    """How odd it is to leave out this bracket: not at all if it stands twice, or closes something
+    next to the error.
+    """
     if edit.inserted or _is_doubled(edit, tokens):
         return 0
-    return 2 if edit.removed in CLOSING else int(edit.at < error - 1)
+    if edit.removed in CLOSING:
+        return 2
+    return int(edit.at < error - 1)

@@ -15,18 +15,31 @@ _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.A)
 
 
 class ValueBuilder:
-    """A block that is being read from `text`, from `start` on: its `value` so far and the `repairs`.
+    """A block that is being read from `text`, from `start` on: its `value` so far and the
+    `repairs`.
 
     `evidence`: it is JSON, not prose. `bare`: a text in it has no quotes.
     """
 
     __slots__ = (
-        "_comma", "_container", "_key", "_kinds", "_stack",
-        "bare", "evidence", "repairs", "start", "strict", "text", "value",
-    )  # fmt: skip
+        "_comma",
+        "_container",
+        "_key",
+        "_kinds",
+        "_stack",
+        "bare",
+        "evidence",
+        "repairs",
+        "start",
+        "strict",
+        "text",
+        "value",
+    )
 
     def __init__(self, text: str, start: int, strict: StrictScanner) -> None:
-        self.text, self.start, self.strict = text, start, strict
+        self.text = text
+        self.start = start
+        self.strict = strict
         self.repairs: dict[str, None] = {}
         self.evidence = self.bare = False
         self.value: Any = None
@@ -41,7 +54,8 @@ class ValueBuilder:
             self.repairs["missing_comma"] = None
         if key in self._container:
             self.repairs["duplicate"] = None
-        self._key, self.evidence = key, True
+        self._key = key
+        self.evidence = True
 
     def _drop_key(self) -> None:
         self.repairs["no_value"] = None
@@ -65,7 +79,9 @@ class ValueBuilder:
             self._put(int(written, 0))
             self.repairs["number"] = None
             return True
-        if not written or (written[0] in "$€£¥₹0" and not written.startswith(("0.", "0_")) and written != "0"):
+        if not written or (
+            written[0] in "$€£¥₹0" and not written.startswith(("0.", "0_")) and written != "0"
+        ):
             return False
         number = read_number(written)
         if (
@@ -105,43 +121,59 @@ class ValueBuilder:
         self._comma = False
 
     def _open(self, char: str, position: int) -> int:
-        kind = "set" if char == "{" and self._opens_set(position) else char
+        if char == "{" and self._opens_set(position):
+            kind = "set"
+        else:
+            kind = char
         value: Any = {} if kind == "{" else []
         if self._container is None:
             self.value = value
         else:
             if len(self._stack) + 1 >= MAX_DEPTH:
                 end = skip_balanced(self.text, self.start)
-                raise Unreadable(f"nested deeper than {MAX_DEPTH}", position, end, True)
+                raise Unreadable(
+                    f"nested deeper than {MAX_DEPTH}", position, resume=end, committed=True
+                )
             parent = self._container
             self._put(value)
             self._stack.append(parent)
         self._kinds.append(kind)
-        self._container, self._key, self._comma = value, None, True
+        self._container = value
+        self._key = None
+        self._comma = True
         return position + 1
 
     def _opens_set(self, position: int) -> bool:
         match = tokens.SET.match(self.text, position)
-        if match is None or not (self._stack or self._container is not None or self._is_quoted_set(match[0])):
+        if match is None or not (
+            self._stack or self._container is not None or self._is_quoted_set(match[0])
+        ):
             return False
         self.repairs["tuple"] = None
         return True
 
     @staticmethod
     def _is_quoted_set(opening: str) -> bool:
-        """Whether the beginning of a set that stands alone is not mathematics: texts in quotes, more than one."""
+        """Whether the beginning of a set that stands alone is not mathematics: texts in quotes,
+        more than one.
+        """
         return opening.lstrip("{ \t\r\n")[:1] in OPENING and "," in opening
 
     def _close(self) -> None:
         if self._kinds.pop() == "(":
             self.repairs["tuple"] = None
         self._container = self._stack.pop() if self._stack else None
-        self._key, self._comma = None, False
+        self._key = None
+        self._comma = False
 
     def _close_group(self) -> None:
         """Ends parentheses around one value, which are not a tuple."""
-        group, parent = self._container, self._stack[-1]
-        place = len(parent) - 1 if parent.__class__ is list else next(reversed(parent))
+        group = self._container
+        parent = self._stack[-1]
+        if parent.__class__ is list:
+            place = len(parent) - 1
+        else:
+            place = next(reversed(parent))
         self._kinds[-1] = "["
         self._close()
         if parent[place] is group:
@@ -150,7 +182,9 @@ class ValueBuilder:
 
 
 def skip_balanced(text: str, start: int) -> int:
-    """The end of the block that begins at `start`, by its brackets outside quotes; else the end of the text."""
+    """The end of the block that begins at `start`, by its brackets outside quotes; else the end of
+    the text.
+    """
     depth = 0
     for match in tokens.BRACKET.finditer(text, start):
         char = match[0]

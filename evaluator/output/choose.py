@@ -19,7 +19,9 @@ _MAX_PLACES = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckedValue:
-    """A value that was coerced and checked by a schema, with a warning for each kind of coercion, or an error."""
+    """A value that was coerced and checked by a schema, with a warning for each kind of coercion,
+    or an error.
+    """
 
     value: Any
     warnings: tuple[str, ...]
@@ -41,9 +43,10 @@ def conform(value: Any, schema: Schema | None, *warnings: str) -> CheckedValue:
     `warnings` come before those of the coercion.
     """
     if schema is None:
-        return CheckedValue(value, warnings, None)
+        return CheckedValue(value, warnings, error=None)
     error = schema.check(value)
-    # A value that fits is not coerced: texts are read as scalars only where the schema allows no text.
+    # A value that fits is not coerced: texts are read as scalars only where the schema allows no
+    # text.
     if (
         error is not None
         and not isinstance(error, NotChecked)
@@ -53,27 +56,36 @@ def conform(value: Any, schema: Schema | None, *warnings: str) -> CheckedValue:
         coercion = Coercion(schema.guide)
         value = coercion.apply(value, schema.guide.root)
         if coercion.notes:
-            warnings += tuple(_coercion_warning(kind, places) for kind, places in coercion.notes.items())
+            warnings += tuple(
+                _coercion_warning(kind, places) for kind, places in coercion.notes.items()
+            )
             error = schema.check(value)
     if error is None and schema.build is not None:
         value = schema.build(value)
-    return CheckedValue(value, warnings, error)
+    return CheckedValue(value, warnings, error=error)
 
 
 def _coercion_warning(kind: str, places: list[str]) -> str:
     shown = ", ".join(places[:_MAX_PLACES])
-    more = f" and {len(places) - _MAX_PLACES} more" if len(places) > _MAX_PLACES else ""
+    if len(places) > _MAX_PLACES:
+        more = f" and {len(places) - _MAX_PLACES} more"
+    else:
+        more = ""
     if kind == "unit":
         return f"{MESSAGES['unit']}: {shown}{more}"
-    what = "one of the allowed words" if kind == "word" else f"a {kind}, which the schema asks for"
+    if kind == "word":
+        what = "one of the allowed words"
+    else:
+        what = f"a {kind}, which the schema asks for"
     return f"text was read as {what}: {shown}{more}"
 
 
 def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
     """The block that is the answer; None if there is no block.
 
-    Blocks that could be part of the prose count only if no other fits. Of those that fit equally well the last one is
-    taken. If none fits, the choice has the error of the last one of the right type.
+    Blocks that could be part of the prose count only if no other fits. Of those that fit equally
+    well the last one is taken. If none fits, the choice has the error of the last one of the right
+    type.
     """
     if not blocks:
         return None
@@ -82,7 +94,11 @@ def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
     if schema is None:
         pool = strong or weak
         last = _only_fenced(pool) or pool[-1]
-        return Choice(last, CheckedValue(last.value, (), None), len(pool) - 1 if last is pool[-1] else 0)
+        return Choice(
+            last,
+            CheckedValue(last.value, (), error=None),
+            rivals=len(pool) - 1 if last is pool[-1] else 0,
+        )
     wanted = schema.types
     for pool in (strong, weak):
         typed = [block for block in pool if wanted is None or describe(block.value) in wanted]
@@ -91,7 +107,7 @@ def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
             return chosen
     typed = [block for block in strong or weak if wanted is None or describe(block.value) in wanted]
     last = (typed or strong or weak)[-1]
-    return Choice(last, conform(last.value, schema), 0)
+    return Choice(last, conform(last.value, schema), rivals=0)
 
 
 def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
@@ -108,12 +124,16 @@ def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
         return None
     fenced = _only_fenced([block for block, _ in fitting])
     if fenced is not None:
-        return Choice(fenced, next(conformed for block, conformed in fitting if block is fenced), 0)
+        return Choice(
+            fenced, next(conformed for block, conformed in fitting if block is fenced), rivals=0
+        )
     return Choice(*fitting[0], len(fitting) - 1)
 
 
 def _other_reading(block: Block, schema: Schema) -> tuple[Block, CheckedValue] | None:
-    """The only reading of a block with one bracket elsewhere that fits the schema; None if there are more, or none."""
+    """The only reading of a block with one bracket elsewhere that fits the schema; None if there
+    are more, or none.
+    """
     found: list[tuple[Block, CheckedValue]] = []
     for other in block.others:
         try:
@@ -124,11 +144,20 @@ def _other_reading(block: Block, schema: Schema) -> tuple[Block, CheckedValue] |
         if isinstance(conformed.error, NotChecked):
             return None
         if conformed.error is None and all(conformed.value != known.value for _, known in found):
-            found.append((replace(block, value=value, end=other.end, repairs=(other.kind,), cut=False), conformed))
-    return found[0] if len(found) == 1 else None
+            found.append(
+                (
+                    replace(block, value=value, end=other.end, repairs=(other.kind,), cut=False),
+                    conformed,
+                )
+            )
+    if len(found) == 1:
+        return found[0]
+    return None
 
 
 def _only_fenced(blocks: list[Block]) -> Block | None:
     """The block in a code fence, if there is exactly one among several."""
     fenced = [block for block in blocks if block.fenced]
-    return fenced[0] if len(fenced) == 1 else None
+    if len(fenced) == 1:
+        return fenced[0]
+    return None

@@ -1,6 +1,8 @@
-"""Coerces text to the number or the boolean that a declared schema requires. Other values are not coerced.
+"""Coerces text to the number or the boolean that a declared schema requires. Other values are not
+coerced.
 
-A text is coerced only where the schema allows no text. Nothing is filled in, wrapped, rounded or dropped.
+A text is coerced only where the schema allows no text. Nothing is filled in, wrapped, rounded or
+dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _SCALARS = frozenset({"number", "integer", "boolean"})
 
 
 class Guide:
-    """The types that a JSON Schema document allows at each place; cached for each node of the schema."""
+    """The types that a JSON Schema document allows at each place; cached for each node of the
+    schema.
+    """
 
     __slots__ = ("_types", "_words", "root")
 
@@ -56,7 +60,10 @@ class Guide:
         if isinstance(values, list):
             return frozenset(describe(value) for value in cast(list[Any], values))
         for part in (self.target(node), *_list(node, "allOf")):
-            found = self._find_types(part, left - 1) if part is not None else None
+            if part is not None:
+                found = self._find_types(part, left - 1)
+            else:
+                found = None
             if found is not None:
                 return found
         for keyword in ("anyOf", "oneOf"):
@@ -79,7 +86,9 @@ class Guide:
         return found
 
     def words(self, node: Any) -> list[str]:
-        """The strings that a node and its alternatives enumerate; [] if it does not, or allows others too."""
+        """The strings that a node and its alternatives enumerate; [] if it does not, or allows
+        others too.
+        """
         known = self._words.get(id(node))
         if known is None:
             self._words[id(node)] = []  # while it is looked for: a node may contain itself
@@ -93,15 +102,21 @@ class Guide:
                 return [value for value in cast(list[Any], values) if isinstance(value, str)]
             for keyword in ("anyOf", "oneOf"):
                 types = [(branch, self.types(branch)) for branch in _list(part, keyword)]
-                found = [self.words(branch) for branch, kinds in types if kinds is not None and "string" in kinds]
+                found = [
+                    self.words(branch)
+                    for branch, kinds in types
+                    if kinds is not None and "string" in kinds
+                ]
                 if len(found) > 1 and all(found) and all(kinds is not None for _, kinds in types):
                     return list(dict.fromkeys(word for words in found for word in words))
         return []
 
     def properties(self, node: Any, value: Any = None) -> dict[str, Any]:
-        """The declared properties of an object node with their nodes; `value` decides between alternatives."""
+        """The declared properties of an object node with their nodes; `value` decides between
+        alternatives.
+        """
         found: dict[str, Any] = {}
-        for part in self.parts(node, "object", value):
+        for part in self.parts(node, "object", value=value):
             declared = part.get("properties")
             if isinstance(declared, dict):
                 found = {**cast(dict[str, Any], declared), **found}
@@ -109,19 +124,34 @@ class Guide:
 
     def items(self, node: Any) -> Any:
         """The node of the items of an array node; None if it does not say."""
-        return next((part["items"] for part in self.parts(node, "array") if isinstance(part.get("items"), dict)), None)
+        return next(
+            (
+                part["items"]
+                for part in self.parts(node, "array")
+                if isinstance(part.get("items"), dict)
+            ),
+            None,
+        )
 
     def _fits(self, part: Any, kind: str, value: Any) -> bool:
-        """Whether an alternative is of `kind` and has no constant that differs from what `value` has there."""
+        """Whether an alternative is of `kind` and has no constant that differs from what `value`
+        has there.
+        """
         if kind not in (self.types(part) or (kind,)):
             return False
-        target = self.target(cast(dict[str, Any], part)) if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            target = self.target(cast(dict[str, Any], part))
+        else:
+            target = None
         properties = (target if isinstance(target, dict) else part).get("properties")
         if not isinstance(value, dict) or not isinstance(properties, dict):
             return True
         held = cast(dict[str, Any], value)
         for name, node in cast(dict[str, Any], properties).items():
-            fixed = cast(dict[str, Any], node) if isinstance(node, dict) else {}
+            if isinstance(node, dict):
+                fixed = cast(dict[str, Any], node)
+            else:
+                fixed = {}
             values = fixed.get("enum", [fixed["const"]] if "const" in fixed else None)
             if isinstance(values, list) and name in held and held[name] not in values:
                 words = [word for word in cast(list[Any], values) if isinstance(word, str)]
@@ -129,8 +159,11 @@ class Guide:
                     return False
         return True
 
-    def parts(self, node: Any, kind: str, value: Any = None, left: int = _MAX_REFERENCES) -> list[dict[str, Any]]:
-        """The nodes that together describe a container of `kind`; of alternatives only a single one that fits.
+    def parts(
+        self, node: Any, kind: str, value: Any = None, left: int = _MAX_REFERENCES
+    ) -> list[dict[str, Any]]:
+        """The nodes that together describe a container of `kind`; of alternatives only a single one
+        that fits.
 
         An alternative fits if it is of this kind and its constants are those of `value`.
         """
@@ -140,29 +173,35 @@ class Guide:
         found = [node]
         target = self.target(node)
         if target is not None:
-            found += self.parts(target, kind, value, left - 1)
+            found += self.parts(target, kind, value=value, left=left - 1)
         for part in _list(node, "allOf"):
-            found += self.parts(part, kind, value, left - 1)
+            found += self.parts(part, kind, value=value, left=left - 1)
         for keyword in ("anyOf", "oneOf"):
-            fitting = [part for part in _list(node, keyword) if self._fits(part, kind, value)]
+            fitting = [part for part in _list(node, keyword) if self._fits(part, kind, value=value)]
             if len(fitting) == 1:
-                found += self.parts(fitting[0], kind, value, left - 1)
+                found += self.parts(fitting[0], kind, value=value, left=left - 1)
         return found
 
 
 def _find_word(text: str, words: list[str]) -> str | None:
     """The one of `words` that a text consists of, a label before it left out."""
     found = find_word(text, words)
-    return found if found is not None else find_word(find_labelled(text, words), words)
+    if found is not None:
+        return found
+    return find_word(find_labelled(text, words), words)
 
 
 def _list(node: dict[str, Any], keyword: str) -> list[Any]:
     found = node.get(keyword)
-    return cast(list[Any], found) if isinstance(found, list) else []
+    if isinstance(found, list):
+        return cast(list[Any], found)
+    return []
 
 
 class Coercion:
-    """One pass over a value, which it changes in place. `notes` are the changes: the places by type, in order."""
+    """One pass over a value, which it changes in place. `notes` are the changes: the places by
+    type, in order.
+    """
 
     __slots__ = ("_guide", "_path", "_steps", "notes")
 
@@ -173,7 +212,9 @@ class Coercion:
         self.notes: dict[str, list[str]] = {}
 
     def apply(self, value: Any, node: Any) -> Any:
-        """The value with its texts coerced to the types of `node`; the same value if nothing has to be coerced."""
+        """The value with its texts coerced to the types of `node`; the same value if nothing has to
+        be coerced.
+        """
         if isinstance(value, str):
             return self._text(value, node)
         if isinstance(value, dict):
@@ -190,13 +231,23 @@ class Coercion:
         kind = ""
         if "string" in types:
             words = self._guide.words(node)
-            value, kind = (None if text in words or not words else _find_word(text, words)), "word"
+            if text in words or not words:
+                value = None
+            else:
+                value = _find_word(text, words)
+            kind = "word"
         elif types & _SCALARS:
             value = read_as(text, types)
             kind = "boolean" if isinstance(value, bool) else "number"
             if value is None and types & {"number", "integer"}:
-                value, kind = as_type(read_quantity(text), types), "unit"
-        if value is None and "null" in types and "string" not in types and text.strip().lower() in ("null", "none"):
+                value = as_type(read_quantity(text), types)
+                kind = "unit"
+        if (
+            value is None
+            and "null" in types
+            and "string" not in types
+            and text.strip().lower() in ("null", "none")
+        ):
             self.notes.setdefault("null", []).append(json_path(self._path))
             return None
         if value is None and not types & {"string", *_SCALARS}:
@@ -204,7 +255,9 @@ class Coercion:
         if value is None:
             return text
         self.notes.setdefault(kind, []).append(json_path(self._path))
-        return self.apply(value, node) if isinstance(value, dict | list) else value
+        if isinstance(value, dict | list):
+            return self.apply(value, node)
+        return value
 
     def _read_inner(self, text: str, types: frozenset[str]) -> tuple[Any, str]:
         """The object or array that a string holds, and its type; (None, "") if it holds none.
@@ -219,21 +272,25 @@ class Coercion:
         except (ValueError, RecursionError):
             value = self._repair(text)
         kind = describe(value)
-        return (value, kind) if kind in types else (None, "")
+        if kind in types:
+            return (value, kind)
+        return (None, "")
 
     def _repair(self, text: str) -> Any:
         """The container that a text is as a whole, leniently; None if it is none."""
         if self._steps <= 0:
             return None
         scanner = StrictScanner(text, self._steps - _STEPS_PER_TEXT)
-        reader = BlockReader(text, 0, scanner)
+        reader = BlockReader(text, 0, strict=scanner)
         try:
             reader.read()
         except Unreadable:
             return None
         finally:
             self._steps = scanner.steps
-        return None if reader.cut or reader.end < len(text) else reader.value
+        if reader.cut or reader.end < len(text):
+            return None
+        return reader.value
 
     def _members(self, value: dict[str, Any], node: Any) -> None:
         parts = self._guide.parts(node, "object", value)

@@ -1,7 +1,8 @@
 """Finds the JSON blocks of a text, and its answer: the text without reasoning.
 
-It makes one pass from left to right. Searching again inside what is not JSON is limited by a budget, so that time stays
-linear in the length of the text; when the budget is spent, such places are skipped as a whole.
+It makes one pass from left to right. Searching again inside what is not JSON is limited by a
+budget, so that time stays linear in the length of the text; when the budget is spent, such places
+are skipped as a whole.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from evaluator.output.strict import StrictScanner, Unreadable
 from evaluator.output.strings import REASONING_WORDS
 
 MAX_ATTEMPTS = 10_000
-"""At most this many places where a block could begin are tried; after that only the last _TAIL characters are."""
+"""At most this many places where a block could begin are tried; after that only the last _TAIL
+characters are.
+"""
 
 _TAIL = 20_000
 _FAR = 1 << 62
@@ -27,12 +30,26 @@ _OBJECT = (
     rf"|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']|\{{{WS}*+{QUOTE}"
     rf"|(?:\.\.\.|…){WS}*+,?{WS}*+{QUOTED}{WS}*+{COLON}))"
 )
-_ARRAY = rf"\[(?![ xX]\][ \t]+\S)(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
+_ARRAY = (
+    rf"\[(?![ xX]\][ \t]+\S)(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
+)
 _TAG = rf"<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>|[◁](/?)think[▷]|\[(/?)THINK\]"
 _EVENT = re.compile(rf"{_OBJECT}|{_ARRAY}|```[ \t]*([\w+#.-]{{0,20}})|{_TAG}", re.I)
 _CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", re.I)
 _DATA_FENCES = frozenset(
-    {"", "json", "json5", "jsonc", "jsonl", "javascript", "js", "text", "txt", "output", "plaintext"}
+    {
+        "",
+        "json",
+        "json5",
+        "jsonc",
+        "jsonl",
+        "javascript",
+        "js",
+        "text",
+        "txt",
+        "output",
+        "plaintext",
+    }
 )
 _FENCE_END = re.compile(r"\n[ \t]*```[ \t]*(?:\r?\n|\Z)")
 _DOUBLED = re.compile(rf"\{{{WS}*+\{{")
@@ -40,18 +57,35 @@ _LIST_GOES_ON = re.compile(rf"{WS}*+(?:,{WS}*+[\[{{\"\d-]|(\]))")
 # What has nothing to do with brackets.
 _PLAIN_REPAIRS = frozenset(
     {
-        "single", "typographic", "doubled_quotes", "prefix", "escape", "control", "comment", "trailing_comma",
-        "literal", "nan", "number", "huge_number", "unquoted_key", "blanks", "separator", "parentheses", "list_marks",
-        "wide", "tuple",
+        "single",
+        "typographic",
+        "doubled_quotes",
+        "prefix",
+        "escape",
+        "control",
+        "comment",
+        "trailing_comma",
+        "literal",
+        "nan",
+        "number",
+        "huge_number",
+        "unquoted_key",
+        "blanks",
+        "separator",
+        "parentheses",
+        "list_marks",
+        "wide",
+        "tuple",
     }
-)  # fmt: skip
+)
 _BRACKET_REPAIRS = frozenset({"opening", "mismatched", "surplus", "unclosed", "cut", "cut_value"})
 _CUT_KEY = re.compile(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', re.S)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One JSON container in a text. With `weak` it may be part of the prose (`[1]`, an empty `[ ]`, code).
+    """One JSON container in a text. With `weak` it may be part of the prose (`[1]`, an empty `[ ]`,
+    code).
 
     `others` are the readings that one bracket at another place makes possible.
     """
@@ -69,7 +103,9 @@ class Block:
 
 @dataclass(slots=True)
 class Extract:
-    """The parts of a text: its blocks, its answer without reasoning, and why nothing could be read."""
+    """The parts of a text: its blocks, its answer without reasoning, and why nothing could be
+    read.
+    """
 
     blocks: list[Block] = field(default_factory=list[Block])
     answer: str = ""
@@ -97,14 +133,15 @@ class _Scan:
     def __init__(self, text: str) -> None:
         self._text = text
         self._strict = StrictScanner(text, MAX_STEPS)
-        self._brackets = BracketRepairer(Lookahead(text, [], self._strict))
+        self._brackets = BracketRepairer(Lookahead(text, [], scanner=self._strict))
         self._budget = 2 * len(text) + 10_000
         self._fence: str | None = None
         self._kept: list[str] = []
         self.found = Extract()
 
     def run(self) -> Extract:
-        text, found = self._text, self.found
+        text = self._text
+        found = self.found
         position = kept_from = attempts = 0
         while True:
             match = _EVENT.search(text, position)
@@ -113,7 +150,10 @@ class _Scan:
             at = match.start()
             char = text[at]
             if char == "`":
-                self._fence = None if self._fence is not None else (match[1] or "").lower()
+                if self._fence is not None:
+                    self._fence = None
+                else:
+                    self._fence = (match[1] or "").lower()
                 found.fenced = True
                 position = match.end()
             elif char in "{[" and match.end() == at + 1:
@@ -141,34 +181,59 @@ class _Scan:
         found = self.found
         found.repairs["reasoning_close"] = None
         found.blocks.clear()
-        found.problem, found.fenced = None, False
+        found.problem = None
+        found.fenced = False
         self._kept.clear()
         self._fence = None
 
     def _block(self, start: int) -> int:
         strict = self._strict.read(start, 0)
         is_whole = strict is not None and ends_block(self._text, strict[1])
-        goes_on = _LIST_GOES_ON.match(self._text, strict[1]) if strict is not None and is_whole else None
-        read = None if is_whole or _DOUBLED.match(self._text, start) else self._try(start)
+        if strict is not None and is_whole:
+            goes_on = _LIST_GOES_ON.match(self._text, strict[1])
+        else:
+            goes_on = None
+        if is_whole or _DOUBLED.match(self._text, start):
+            read = None
+        else:
+            read = self._try(start)
         is_plain = is_whole and goes_on is None
         if isinstance(read, tuple):
             is_plain = read[0].repairs.keys() <= _PLAIN_REPAIRS and not read[0].cut
-        correction = None if is_plain else self._brackets.correct(start)
-        others, chosen = (correction.all, correction.chosen) if correction is not None else ((), None)
+        if is_plain:
+            correction = None
+        else:
+            correction = self._brackets.correct(start)
+        if correction is not None:
+            others, chosen = (correction.all, correction.chosen)
+        else:
+            others, chosen = ((), None)
         if goes_on is not None and goes_on[1] and chosen is not None and chosen.kind != "opening":
             chosen = None  # Something closes after a whole block: that is not part of it.
-        if chosen is not None and self._add_corrected(start, chosen, others):
+        if chosen is not None and self._add_corrected(start, chosen, others=others):
             return chosen.end
         if strict is not None and is_whole:
             value, end = strict
-            self._add(value, start, end, (), False, False, False)
+            self._add(value, start, end=end, repairs=(), cut=False, unsure=False, bare=False)
             return end
         if isinstance(read, tuple):
             reader, end = read
-            unsure, is_prose = (reader.cut and not reader.evidence) or reader.bare, reader.bare and not reader.evidence
-            self._add(reader.value, start, end, tuple(reader.repairs), reader.cut, unsure, is_prose, others)
+            unsure = (reader.cut and not reader.evidence) or reader.bare
+            is_prose = reader.bare and not reader.evidence
+            self._add(
+                reader.value,
+                start,
+                end=end,
+                repairs=tuple(reader.repairs),
+                cut=reader.cut,
+                unsure=unsure,
+                bare=is_prose,
+                others=others,
+            )
             return end
-        return self._unreadable(read, start) if read is not None else start + 1
+        if read is not None:
+            return self._unreadable(read, start)
+        return start + 1
 
     def _try(self, start: int) -> tuple[BlockReader, int] | Unreadable:
         """The block at `start` as the lenient reader reads it, and its end; or why it cannot."""
@@ -177,19 +242,24 @@ class _Scan:
         except Unreadable as error:
             return error
         if reader.cut and not reader.evidence and not reader.value:
-            return Unreadable("the block has no end", start, end, False)
+            return Unreadable("the block has no end", start, resume=end, committed=False)
         return reader, end
 
     def _read(self, start: int) -> tuple[BlockReader, int]:
-        """Reads the block at `start` leniently; returns its reader and its end. Raises: Unreadable."""
+        """Reads the block at `start` leniently; returns its reader and its end. Raises:
+        Unreadable.
+        """
         text = self._text
-        reader = BlockReader(text, start, self._strict)
+        reader = BlockReader(text, start, strict=self._strict)
         reader.read()
-        fence = _FENCE_END.search(text, start, reader.end) if self._fence is not None else None
+        if self._fence is not None:
+            fence = _FENCE_END.search(text, start, reader.end)
+        else:
+            fence = None
         if fence is not None and _FENCE_END.search(text, reader.end) is None:
             # A string without its closing quote took in the end of the fence.
             part = text[start : fence.start()]
-            inside = BlockReader(part, 0, StrictScanner(part, self._strict.steps))
+            inside = BlockReader(part, 0, strict=StrictScanner(part, self._strict.steps))
             try:
                 inside.read()
             except Unreadable:
@@ -199,34 +269,53 @@ class _Scan:
         return reader, reader.end
 
     def _add_corrected(self, start: int, chosen: Corrected, others: tuple[Corrected, ...]) -> bool:
-        """Adds the block at `start` as it reads with one bracket changed; False if it needs another one too."""
+        """Adds the block at `start` as it reads with one bracket changed; False if it needs another
+        one too.
+        """
         strict = StrictScanner(chosen.text, self._strict.steps)
-        found, repairs = strict.read(0, 0), (chosen.kind,)
+        found = strict.read(0, 0)
+        repairs = (chosen.kind,)
         value = found[0] if found is not None else None
         if found is None:
-            reader = BlockReader(chosen.text, 0, strict)
+            reader = BlockReader(chosen.text, 0, strict=strict)
             try:
                 reader.read()
             except Unreadable:
                 return False
-            if reader.end < len(chosen.text) or reader.bare or not _BRACKET_REPAIRS.isdisjoint(reader.repairs):
+            if (
+                reader.end < len(chosen.text)
+                or reader.bare
+                or not _BRACKET_REPAIRS.isdisjoint(reader.repairs)
+            ):
                 return False
-            value, repairs = reader.value, (*reader.repairs, chosen.kind)
-        self._add(value, start, chosen.end, repairs, False, False, False, others)
+            value = reader.value
+            repairs = (*reader.repairs, chosen.kind)
+        self._add(
+            value,
+            start,
+            end=chosen.end,
+            repairs=repairs,
+            cut=False,
+            unsure=False,
+            bare=False,
+            others=others,
+        )
         return True
 
     def _unreadable(self, error: Unreadable, start: int) -> int:
         if not error.committed and _CUT_KEY.match(self._text, start):
             # After `{"` it is a cut key, and a block inside it does not count.
             self.found.repairs["cut_block"] = None
-            error = Unreadable(error.reason, error.at, len(self._text), True)
+            error = Unreadable(error.reason, error.at, resume=len(self._text), committed=True)
         if self.found.problem is None or error.committed:
             self.found.problem = (error.reason, error.at)
         self.found.too_deep |= error.reason.startswith("nested deeper")
         if error.committed:
             return max(error.resume, start + 1)
         self._budget -= error.resume - start
-        return start + 1 if self._budget > 0 else max(error.resume, start + 1)
+        if self._budget > 0:
+            return start + 1
+        return max(error.resume, start + 1)
 
     def _add(
         self,
@@ -241,20 +330,33 @@ class _Scan:
     ) -> None:
         foreign = self._fence is not None and self._fence not in _DATA_FENCES
         citation = (
-            unsure or not value or (value.__class__ is list and all(item.__class__ is int for item in value[:20]))
+            unsure
+            or not value
+            or (value.__class__ is list and all(item.__class__ is int for item in value[:20]))
         )
         alone = not citation or self._alone(start, end)
         if bare and not alone:
             return
         fenced = self._fence is not None and not foreign
         self.found.blocks.append(
-            Block(value, start, end, repairs, cut, foreign or bare or not alone, bare, fenced, others)
+            Block(
+                value,
+                start,
+                end=end,
+                repairs=repairs,
+                cut=cut,
+                weak=foreign or bare or not alone,
+                bare=bare,
+                fenced=fenced,
+                others=others,
+            )
         )
 
     def _alone(self, start: int, end: int) -> bool:
         """Whether the block is alone on its lines, or follows the colon of a label."""
         text = self._text
-        before, after = start - 1, end
+        before = start - 1
+        after = end
         while before >= 0 and text[before] in " \t`":
             before -= 1
         while after < len(text) and text[after] in " \t`":
@@ -274,7 +376,9 @@ def unfence(text: str) -> tuple[str, bool]:
     if not stripped.startswith("```") or not stripped.endswith("```") or stripped.count("```") != 2:
         return text, False
     first, _, inside = stripped[3:-3].partition("\n")
-    return (inside, True) if "`" not in first and len(first) <= 40 and inside else (text, False)
+    if "`" not in first and len(first) <= 40 and inside:
+        return (inside, True)
+    return (text, False)
 
 
 _FENCE_LINE = re.compile(r"^[ \t]*+(`{3,}|~{3,})[ \t]*+([\w+#.-]{0,20})[ \t\r]*+$", re.M)
@@ -282,7 +386,9 @@ _FENCE_LINE = re.compile(r"^[ \t]*+(`{3,}|~{3,})[ \t]*+([\w+#.-]{0,20})[ \t\r]*+
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A code fence: its language in lower case, its content, where it starts, and whether it has an end."""
+    """A code fence: its language in lower case, its content, where it starts, and whether it has an
+    end.
+    """
 
     language: str
     content: str
@@ -298,10 +404,24 @@ def fences(text: str) -> list[Fence]:
         if opening is None:
             opening = line
         elif not line[2] and line[1].startswith(opening[1]):
-            found.append(Fence(opening[2].lower(), text[opening.end() + 1 : line.start()], opening.start(), True))
+            found.append(
+                Fence(
+                    opening[2].lower(),
+                    text[opening.end() + 1 : line.start()],
+                    start=opening.start(),
+                    is_closed=True,
+                )
+            )
             opening = None
     if opening is not None:
-        found.append(Fence(opening[2].lower(), text[opening.end() + 1 :], opening.start(), False))
+        found.append(
+            Fence(
+                opening[2].lower(),
+                text[opening.end() + 1 :],
+                start=opening.start(),
+                is_closed=False,
+            )
+        )
     return found
 
 
@@ -315,12 +435,15 @@ def is_reasoning(name: str) -> bool:
 
 
 _LEADING = re.compile(
-    r"\s*(?:<(think(?:ing)?)\s{0,8}>(.*?)</\1\s{0,8}>|◁think▷(.*?)◁/think▷|\[THINK\](.*?)\[/THINK\])", re.I | re.S
+    r"\s*(?:<(think(?:ing)?)\s{0,8}>(.*?)</\1\s{0,8}>|◁think▷(.*?)◁/think▷|\[THINK\](.*?)\[/THINK\])",
+    re.I | re.S,
 )
 
 
 def split_thinking(text: str) -> tuple[str, str]:
-    """The reasoning at the beginning of a text ("" if there is none, or it has no end) and the text after it."""
+    """The reasoning at the beginning of a text ("" if there is none, or it has no end) and the text
+    after it.
+    """
     match = _LEADING.match(text)
     if match is None:
         return "", text
@@ -328,23 +451,29 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 
 def without_thinking(text: str) -> tuple[str, str]:
-    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of repair ("": none).
+    """A text without its `<think>` and `<thinking>` parts, closed or not, and the kind of repair
+    ("": none).
 
     Only these two are removed: in XML other names of reasoning may be elements of the answer.
     """
     kept: list[str] = []
-    position, kind = 0, ""
+    position = 0
+    kind = ""
     for match in _THINKING.finditer(text):
         if match.start() < position:
             continue
         if match[1]:
             kept.clear()
-            kind, position = "reasoning_close", match.end()
+            kind = "reasoning_close"
+            position = match.end()
             continue
         kept.append(text[position : match.start()])
         closing = text.find("</think", match.end())
         end = text.find(">", closing) + 1 if closing >= 0 else 0
-        kind, position = ("reasoning", end) if end else ("reasoning_open", len(text))
+        if end:
+            kind, position = ("reasoning", end)
+        else:
+            kind, position = ("reasoning_open", len(text))
         if not end:
             break
     return "".join((*kept, text[position:])), kind

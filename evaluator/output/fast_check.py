@@ -1,9 +1,11 @@
-"""Decides whether a value fits a JSON Schema, for the keywords that most schemas use, in time linear in both.
+"""Decides whether a value fits a JSON Schema, for the keywords that most schemas use, in time
+linear in both.
 
-`jsonschema` evaluates every alternative of a union in full, so a recursive union takes exponential time, and it builds
-an object for each item of an array. Here each part of a schema is compiled to a function once, and the verdict on a
-container under a `$ref` is computed once. The functions give a verdict only; `jsonschema` explains a value that does
-not fit, and decides where a schema has other keywords or names another draft than 2020-12. The verdicts are the same.
+`jsonschema` evaluates every alternative of a union in full, so a recursive union takes exponential
+time, and it builds an object for each item of an array. Here each part of a schema is compiled to a
+function once, and the verdict on a container under a `$ref` is computed once. The functions give a
+verdict only; `jsonschema` explains a value that does not fit, and decides where a schema has other
+keywords or names another draft than 2020-12. The verdicts are the same.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ class _CheckState:
 
 
 def fast_check(document: Mapping[str, Any], known_keywords: Collection[str]) -> Verdict | None:
-    """The compiled check of a valid schema of draft 2020-12; None if it has a part that is not supported here.
+    """The compiled check of a valid schema of draft 2020-12; None if it has a part that is not
+    supported here.
 
     `known_keywords` are those that the draft defines; others have no effect.
     """
@@ -70,7 +73,9 @@ def identity_of(value: Any) -> Hashable:
     Raises: TypeError, for values that are not plain JSON, and NaN, which is not equal to itself.
     """
     if isinstance(value, dict):
-        return frozenset((key, identity_of(item)) for key, item in cast("dict[Any, Any]", value).items())
+        return frozenset(
+            (key, identity_of(item)) for key, item in cast("dict[Any, Any]", value).items()
+        )
     if isinstance(value, list):
         return tuple(identity_of(item) for item in cast("list[Any]", value))
     if isinstance(value, float) and isnan(value):
@@ -82,7 +87,8 @@ def identity_of(value: Any) -> Hashable:
 
 def size_of(value: Any) -> int:
     """The number of values in a JSON value, itself included."""
-    count, waiting = 0, [value]
+    count = 0
+    waiting = [value]
     while waiting:
         one = waiting.pop()
         count += 1
@@ -111,14 +117,22 @@ class _Compiler:
         return known
 
     def _compiled(self, schema: Mapping[str, Any]) -> _Rule:
-        if not self._unsupported.isdisjoint(schema) or ("$id" in schema and schema is not self._root):
+        if not self._unsupported.isdisjoint(schema) or (
+            "$id" in schema and schema is not self._root
+        ):
             raise _Unsupported  # an `$id` below the root changes what references mean
-        rules = [_RULES[keyword](self, wanted, schema) for keyword, wanted in schema.items() if keyword in _RULES]
+        rules = [
+            _RULES[keyword](self, wanted, schema)
+            for keyword, wanted in schema.items()
+            if keyword in _RULES
+        ]
         if "$ref" in schema:
             rules.append(self._reference(schema["$ref"]))
         if not rules:
             return _always
-        return rules[0] if len(rules) == 1 else _all(rules)
+        if len(rules) == 1:
+            return rules[0]
+        return _all(rules)
 
     def _reference(self, reference: str) -> _Rule:
         """A rule that finds its target at its first use, since a schema may refer to itself."""
@@ -127,7 +141,11 @@ class _Compiler:
             return known
         target: Any = self._root
         for part in _pointer(reference):
-            if not isinstance(target, dict) or part not in target or ("$id" in target and target is not self._root):
+            if (
+                not isinstance(target, dict)
+                or part not in target
+                or ("$id" in target and target is not self._root)
+            ):
                 raise _Unsupported
             target = target[part]
         if not isinstance(target, dict | bool):
@@ -265,19 +283,25 @@ def _properties(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) ->
 
 
 def _additional(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule:
-    known, one = frozenset(schema.get("properties", ())), compiler.rule(wanted)
+    known = frozenset(schema.get("properties", ()))
+    one = compiler.rule(wanted)
 
     def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, dict):
             return True
         run.spend(len(cast("dict[str, Any]", value)))
-        return all(one(item, run) for name, item in cast("dict[str, Any]", value).items() if name not in known)
+        return all(
+            one(item, run)
+            for name, item in cast("dict[str, Any]", value).items()
+            if name not in known
+        )
 
     return rule
 
 
 def _items(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule:
-    begin, one = len(schema.get("prefixItems", ())), compiler.rule(wanted)
+    begin = len(schema.get("prefixItems", ()))
+    one = compiler.rule(wanted)
 
     def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, list):
@@ -296,7 +320,9 @@ def _prefix(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Ru
         if not isinstance(value, list):
             return True
         run.spend(len(rules))
-        return all(one(item, run) for one, item in zip(rules, cast("list[Any]", value), strict=False))
+        return all(
+            one(item, run) for one, item in zip(rules, cast("list[Any]", value), strict=False)
+        )
 
     return rule
 
@@ -337,7 +363,8 @@ def _not(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
 
 def _if(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule:
     test = compiler.rule(wanted)
-    then, otherwise = compiler.rule(schema.get("then", True)), compiler.rule(schema.get("else", True))
+    then = compiler.rule(schema.get("then", True))
+    otherwise = compiler.rule(schema.get("else", True))
     return lambda value, run: (then if test(value, run) else otherwise)(value, run)
 
 

@@ -1,7 +1,8 @@
-"""Reads objects and arrays that are not written as JSON: lists, labelled lines, tables, XML, constructor calls.
+"""Reads objects and arrays that are not written as JSON: lists, labelled lines, tables, XML,
+constructor calls.
 
-Only where a schema asks for an object or an array, after JSON was looked for. A value is read only if exactly one form
-gives a value that fits the schema.
+Only where a schema asks for an object or an array, after JSON was looked for. A value is read only
+if exactly one form gives a value that fits the schema.
 """
 
 from __future__ import annotations
@@ -48,9 +49,14 @@ _PARAMETER = re.compile(
 
 
 def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
-    """The value of a text in which no JSON fits the schema; None if it has no other form, or several readings."""
+    """The value of a text in which no JSON fits the schema; None if it has no other form, or
+    several readings.
+    """
     guide = schema.guide if schema is not None else None
-    wanted = (guide.top or frozenset[str]()) - {"null"} if guide is not None else frozenset[str]()
+    if guide is not None:
+        wanted = (guide.top or frozenset[str]()) - {"null"}
+    else:
+        wanted = frozenset[str]()
     if (
         schema is None
         or guide is None
@@ -61,7 +67,9 @@ def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
         return None
     kinds = (dict, list) if "array" in wanted else (dict,)
     if any(
-        block.value and block.value.__class__ in kinds and not (block.weak and block.value.__class__ is list)
+        block.value
+        and block.value.__class__ in kinds
+        and not (block.weak and block.value.__class__ is list)
         for block in found.blocks
     ):
         return None
@@ -78,20 +86,30 @@ def read_forms(found: Extract, schema: Schema | None) -> CheckedValue | None:
                 shaped = shaper.shape(written, guide.root)
             except NoReading:
                 continue
-            conformed = conform(shaped, schema, *([MESSAGES["fence"]] if fenced else []), MESSAGES[kind])
+            conformed = conform(
+                shaped, schema, *([MESSAGES["fence"]] if fenced else []), MESSAGES[kind]
+            )
             if isinstance(conformed.error, NotChecked):
                 return None
             if conformed.error is None:
                 fitting.append(conformed)
         if fitting:
-            return fitting[0] if all(one.value == fitting[0].value for one in fitting) else None
+            if all(one.value == fitting[0].value for one in fitting):
+                return fitting[0]
+            return None
     return None
 
 
 def _forms(region: str, *, is_array: bool) -> Iterator[tuple[str, Any]]:
     """What a text says in each form that it may have: texts, lists, dicts and Lines."""
-    region = textwrap.dedent(region).strip() if "\n" in region.strip() else region.strip()
-    region = _QUOTED_LINES.sub("", region) if _ALL_QUOTED.fullmatch(region) else region
+    if "\n" in region.strip():
+        region = textwrap.dedent(region).strip()
+    else:
+        region = region.strip()
+    if _ALL_QUOTED.fullmatch(region):
+        region = _QUOTED_LINES.sub("", region)
+    else:
+        region = region
     if not region or region.count("\n") > _MAX_LINES or region[0] == "{":
         return
     called = _read_calls(region)
@@ -101,7 +119,9 @@ def _forms(region: str, *, is_array: bool) -> Iterator[tuple[str, Any]]:
         return
     parameters = list(_PARAMETER.finditer(region))
     if parameters:
-        pairs = [(match[2] or match[4], (match[3] or match[5] or "").strip()) for match in parameters]
+        pairs = [
+            (match[2] or match[4], (match[3] or match[5] or "").strip()) for match in parameters
+        ]
         if len(dict(pairs)) == len(pairs):
             yield "elements", dict(pairs)
         return
@@ -117,11 +137,15 @@ def _forms(region: str, *, is_array: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _read_calls(region: str) -> Any:
-    """The value of `Name(key=1)`, with the calls inside it; None if the text is not of this form."""
+    """The value of `Name(key=1)`, with the calls inside it; None if the text is not of this
+    form.
+    """
     match = _IS_CALL.fullmatch(region)
     if match is None:
         return None
-    parts, closers, position = list[str](), list[str](), 0
+    parts = list[str]()
+    closers = list[str]()
+    position = 0
     for token in _CALL.finditer(match[1]):
         if token[0][0] in "\"'":
             continue
@@ -133,16 +157,20 @@ def _read_calls(region: str) -> Any:
             closers.append(")" if token[0] == "(" else "}")
             parts.append("(" if token[0] == "(" else "{")
     text = "".join((*parts, match[1][position:]))
-    reader = BlockReader(text, 0, StrictScanner(text, _MAX_STEPS))
+    reader = BlockReader(text, 0, strict=StrictScanner(text, _MAX_STEPS))
     try:
         reader.read()
     except Unreadable:
         return None
-    return None if reader.cut or reader.end < len(text) else reader.value
+    if reader.cut or reader.end < len(text):
+        return None
+    return reader.value
 
 
 def _read_elements(region: str) -> Iterator[Any]:
-    """The elements of a text as dicts: as they are, and what is inside the only element around them."""
+    """The elements of a text as dicts: as they are, and what is inside the only element around
+    them.
+    """
     from evaluator.xml.lenient import read_elements
 
     written = read_elements(region).value
@@ -157,7 +185,9 @@ def _read_elements(region: str) -> Iterator[Any]:
 
 
 def _read_table(region: str) -> list[list[str]] | None:
-    """The rows of the only Markdown table of a text, the header first; None if there is none, or several."""
+    """The rows of the only Markdown table of a text, the header first; None if there is none, or
+    several.
+    """
     lines = [line.strip() for line in region.splitlines()]
     rules = [
         index
@@ -173,7 +203,10 @@ def _read_table(region: str) -> list[list[str]] | None:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.replace("\\|", "|").strip() for cell in _CELL.split(line.removeprefix("|").removesuffix("|"))]
+    return [
+        cell.replace("\\|", "|").strip()
+        for cell in _CELL.split(line.removeprefix("|").removesuffix("|"))
+    ]
 
 
 def _read_csv(region: str) -> list[list[str]] | None:
@@ -183,15 +216,21 @@ def _read_csv(region: str) -> list[list[str]] | None:
     if delimiter is None or "\n" not in region:
         return None
     try:
-        rows = list(csv.reader(region.splitlines(), delimiter=delimiter, skipinitialspace=True, strict=True))
+        rows = list(
+            csv.reader(region.splitlines(), delimiter=delimiter, skipinitialspace=True, strict=True)
+        )
     except csv.Error:
         return None
     rows = [[cell.strip() for cell in row] for row in rows if row]
-    return rows if all(len(row) == len(rows[0]) for row in rows) else None
+    if all(len(row) == len(rows[0]) for row in rows):
+        return rows
+    return None
 
 
 def _objects(rows: list[list[str]], *, is_array: bool) -> Iterator[Any]:
-    """The objects that rows below a header are; for one object the only row, or rows of a name and a value."""
+    """The objects that rows below a header are; for one object the only row, or rows of a name and
+    a value.
+    """
     header, *body = rows
     if not body or any(len(row) != len(header) for row in body) or len(set(header)) < len(header):
         return

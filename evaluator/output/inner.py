@@ -1,4 +1,6 @@
-"""Finds the one value inside another that fits a schema: `{"keywords": ["a"]}` for an array, arguments of a call."""
+"""Finds the one value inside another that fits a schema: `{"keywords": ["a"]}` for an array,
+arguments of a call.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ _MAX_PLACES = 32
 
 
 def read_inner(values: list[Any], schema: Schema | None) -> CheckedValue | None:
-    """The only object or array inside `values` that fits the schema wholly; None if there is none, or several.
+    """The only object or array inside `values` that fits the schema wholly; None if there is none,
+    or several.
 
-    Declared properties are not searched: an object that has them is the value itself, with a mistake. Nor are arrays
-    with several items: one item cannot stand for all.
+    Declared properties are not searched: an object that has them is the value itself, with a
+    mistake. Nor are arrays with several items: one item cannot stand for all.
     """
     if schema is None or schema.guide is None:
         return None
@@ -32,7 +35,9 @@ def read_inner(values: list[Any], schema: Schema | None) -> CheckedValue | None:
     for count, (value, depth, siblings) in enumerate(waiting):
         if count >= _MAX_PLACES:
             return None
-        if describe(value) in wanted or (isinstance(value, str) and value.lstrip()[:1] in ("{", "[")):
+        if describe(value) in wanted or (
+            isinstance(value, str) and value.lstrip()[:1] in ("{", "[")
+        ):
             conformed = conform(value, schema, MESSAGES["inner"])
             if isinstance(conformed.error, NotChecked):
                 return None
@@ -43,7 +48,9 @@ def read_inner(values: list[Any], schema: Schema | None) -> CheckedValue | None:
                 continue
         if depth < _MAX_DEPTH:
             waiting += [(child, depth + 1, len(value)) for child in _children(value, declared)]
-    return fitting[0] if len(fitting) == 1 else None
+    if len(fitting) == 1:
+        return fitting[0]
+    return None
 
 
 def _children(value: Any, declared: Any) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """Takes labelled members, items, rows or a text from lines as Markdown and YAML write them.
 
-Nothing is dropped: a line that belongs to none of them leaves no reading, except prose before and after.
+Nothing is dropped: a line that belongs to none of them leaves no reading, except prose before and
+after.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ ITEM_MARK = re.compile(
     r"(?:\[ \][ \t]+)?(?=\S)"
 )
 _DASH = re.compile(r"([^\n|{}\[\]<>]{1,64}?)[ \t]+[-–—][ \t]+(?=\S)")
-_CLOSING = re.compile(r"\b(?:let me know|hope (?:this|that)|feel free|anything else|would you like|note)\b", re.I)
+_CLOSING = re.compile(
+    r"\b(?:let me know|hope (?:this|that)|feel free|anything else|would you like|note)\b", re.I
+)
 _HEADING = re.compile(r"#{1,6}[ \t]+(?=\S)")
 _LABEL = re.compile(r"([^\n:：=|{}\[\]<>]{1,64}?)[ \t]*(?:[:：](?!//)|=(?!=))")
 _RULE = re.compile(r"[-*_]{3,}")
@@ -48,7 +51,9 @@ class NoReading(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that is not blank: its indentation, its text, and whether a blank line is before it."""
+    """A line that is not blank: its indentation, its text, and whether a blank line is before
+    it.
+    """
 
     indent: int
     text: str
@@ -57,7 +62,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines whose meaning the schema decides. With `folded` they are one text without line breaks."""
+    """Lines whose meaning the schema decides. With `folded` they are one text without line
+    breaks.
+    """
 
     lines: tuple[Line, ...]
     folded: bool = False
@@ -67,9 +74,14 @@ class Lines:
         found: list[Line] = []
         after_blank = False
         for line in text.expandtabs(4).splitlines():
-            stripped = "" if _RULE.fullmatch(line.strip()) else line.strip()
+            if _RULE.fullmatch(line.strip()):
+                stripped = ""
+            else:
+                stripped = line.strip()
             if stripped:
-                found.append(Line(len(line) - len(line.lstrip()), stripped, after_blank))
+                found.append(
+                    Line(len(line) - len(line.lstrip()), stripped, after_blank=after_blank)
+                )
             after_blank = not stripped
         return Lines(tuple(found))
 
@@ -77,7 +89,10 @@ class Lines:
         if self.folded:
             return " ".join(line.text for line in self.lines)
         least = min((line.indent for line in self.lines), default=0)
-        parts = [("\n" if line.after_blank else "") + " " * (line.indent - least) + line.text for line in self.lines]
+        parts = [
+            ("\n" if line.after_blank else "") + " " * (line.indent - least) + line.text
+            for line in self.lines
+        ]
         return "\n".join(parts).strip()
 
 
@@ -95,7 +110,11 @@ def _label_of(text: str, names: Iterable[str]) -> tuple[bool, _Label | None]:
     names = list(names)
     heading = _HEADING.match(text)
     item = ITEM_MARK.match(text)
-    bare = text[(heading or item).end() :] if heading or item else text  # pyright: ignore[reportOptionalMemberAccess]
+    mark = heading or item
+    if mark:
+        bare = text[mark.end() :]
+    else:
+        bare = text
     match = _LABEL.match(bare)
     if (
         match is None
@@ -105,15 +124,26 @@ def _label_of(text: str, names: Iterable[str]) -> tuple[bool, _Label | None]:
         match = dash
     if match is not None:
         label = match[1].strip(_MARKS)
-        opening = match[1].lstrip()[:2] if match[1].lstrip()[:1] in ("*", "_") else match[1].lstrip()[:1]
+        if match[1].lstrip()[:1] in ("*", "_"):
+            opening = match[1].lstrip()[:2]
+        else:
+            opening = match[1].lstrip()[:1]
         rest = bare[match.end() :].strip()
         if opening and opening[0] in "*_`" and not match[1].rstrip().endswith(opening):
             rest = rest.removeprefix(opening).removeprefix(opening[0]).strip()  # **Label:** value
-        name = find_word(label, names) if len(label) <= _MAX_LABEL else None
-        return True, _Label(name, rest, heading is not None) if name is not None else None
+        if len(label) <= _MAX_LABEL:
+            name = find_word(label, names)
+        else:
+            name = None
+        return True, _Label(
+            name, rest, is_heading=heading is not None
+        ) if name is not None else None
     is_title = heading is not None or (bare[:2] in ("**", "__") and bare.endswith(bare[:2]))
-    name = find_word(bare.strip(_MARKS + "#"), names) if is_title and len(bare) <= _MAX_LABEL else None
-    return heading is not None, _Label(name, "", True) if name is not None else None
+    if is_title and len(bare) <= _MAX_LABEL:
+        name = find_word(bare.strip(_MARKS + "#"), names)
+    else:
+        name = None
+    return heading is not None, _Label(name, "", is_heading=True) if name is not None else None
 
 
 def _offset(line: Line) -> int:
@@ -123,13 +153,16 @@ def _offset(line: Line) -> int:
 
 
 def members(lines: Lines, names: Iterable[str]) -> list[tuple[str, Any]]:
-    """The labelled members of lines, in order, each with a text, Lines, or None where nothing is written."""
+    """The labelled members of lines, in order, each with a text, Lines, or None where nothing is
+    written.
+    """
     names = list(names)
     labels = [_label_of(line.text, names) for line in lines.lines]
     first = next((index for index, (_, label) in enumerate(labels) if label is not None), None)
     if first is None:
         raise NoReading
-    head, column = lines.lines[first], _offset(lines.lines[first])
+    head = lines.lines[first]
+    column = _offset(lines.lines[first])
     has_headings = cast(_Label, labels[first][1]).is_heading
     starts: list[int] = []
     is_open = False
@@ -140,33 +173,58 @@ def members(lines: Lines, names: Iterable[str]) -> list[tuple[str, Any]]:
             starts.append(index)
             is_open = not label.rest and ITEM_MARK.match(head.text) is None
         elif (
-            is_label and same and not (is_open and ITEM_MARK.match(line.text)) and not (has_headings and index > first)
+            is_label
+            and same
+            and not (is_open and ITEM_MARK.match(line.text))
+            and not (has_headings and index > first)
         ):
             ends_with_value = line.text.rstrip(_MARKS)[-1:] not in (":", "：")
             next_to = index + 1 < len(lines.lines) and not lines.lines[index + 1].after_blank
-            if (index < first and ends_with_value and next_to) or (index > first and not line.after_blank):
+            if (index < first and ends_with_value and next_to) or (
+                index > first and not line.after_blank
+            ):
                 raise NoReading  # an unknown label among the others
     found: list[tuple[str, Any]] = []
     for start, end in zip(starts, [*starts[1:], len(lines.lines)], strict=True):
         label = cast(_Label, labels[start][1])
         body = lines.lines[start + 1 : end]
-        found.append((label.name, _body(label, body, lines.lines[start].indent, end == len(lines.lines))))
-    if len(found) > 1 and all(isinstance(value, str) and value.endswith(",") for _, value in found[:-1]):
-        return [(name, value.removesuffix(",") if isinstance(value, str) else value) for name, value in found]
+        found.append(
+            (
+                label.name,
+                _body(
+                    label, body, indent=lines.lines[start].indent, is_last=end == len(lines.lines)
+                ),
+            )
+        )
+    if len(found) > 1 and all(
+        isinstance(value, str) and value.endswith(",") for _, value in found[:-1]
+    ):
+        return [
+            (name, value.removesuffix(",") if isinstance(value, str) else value)
+            for name, value in found
+        ]
     return found
 
 
 def _body(label: _Label, body: tuple[Line, ...], indent: int, is_last: bool) -> Any:
     if label.rest in ("|", "|-", ">", ">-"):
-        return Lines(body, folded=label.rest[0] == ">") if body else None
+        if body:
+            return Lines(body, folded=label.rest[0] == ">")
+        return None
     if not label.rest:
-        return Lines(body) if body else None
+        if body:
+            return Lines(body)
+        return None
     split = next((index for index, line in enumerate(body) if line.after_blank), len(body))
     if any(line.indent <= indent or ITEM_MARK.match(line.text) for line in body[:split]):
         raise NoReading
     if split < len(body) and not (is_last and _is_prose(body[split:])):
         raise NoReading
-    if split < len(body) and SENTENCE_END.search(label.rest) and not _CLOSING.search(body[split].text):
+    if (
+        split < len(body)
+        and SENTENCE_END.search(label.rest)
+        and not _CLOSING.search(body[split].text)
+    ):
         raise NoReading  # it may be the second paragraph of the value
     return " ".join((label.rest, *(line.text for line in body[:split])))
 
@@ -181,10 +239,11 @@ def _is_prose(lines: tuple[Line, ...]) -> bool:
 
 
 def items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> list[Any]:
-    """The items of a list in lines, each a text or Lines; without marks, each line of a list of short lines.
+    """The items of a list in lines, each a text or Lines; without marks, each line of a list of
+    short lines.
 
-    With `is_free` an item may be any text, so lines without marks must not look like prose; with `is_whole` they are
-    the whole answer, and two lines are too few to be a list.
+    With `is_free` an item may be any text, so lines without marks must not look like prose; with
+    `is_whole` they are the whole answer, and two lines are too few to be a list.
     """
     marks = [ITEM_MARK.match(line.text) for line in lines.lines]
     first = next((index for index, mark in enumerate(marks) if mark is not None), None)
@@ -192,7 +251,8 @@ def items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> lis
         return _plain_items(lines, is_free=is_free, is_whole=is_whole)
     if any(_REFUSAL.search(line.text) for line in lines.lines[:first]):
         raise NoReading
-    base, kind = lines.lines[first].indent, cast("re.Match[str]", marks[first]).lastindex
+    base = lines.lines[first].indent
+    kind = cast("re.Match[str]", marks[first]).lastindex
     found: list[list[Line]] = []
     number = 0
     for index, line in enumerate(lines.lines[first:], first):
@@ -203,7 +263,7 @@ def items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> lis
             if mark.lastindex != kind or (found and following != number + (0 if kind == 1 else 1)):
                 raise NoReading
             number = following
-            found.append([Line(base + mark.end(), line.text[mark.end() :], False)])
+            found.append([Line(base + mark.end(), line.text[mark.end() :], after_blank=False)])
         elif line.indent > base:
             found[-1].append(line)
         elif line.after_blank and mark is None and _is_prose(lines.lines[index:]):
@@ -220,7 +280,9 @@ def items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> lis
 
 def _without_commas(texts: list[str]) -> list[str]:
     """Items without the comma or semicolon after each but the last, and the mark after the last."""
-    if len(texts) > 1 and any(all(text.endswith(mark) for text in texts[:-1]) for mark in (",", ";")):
+    if len(texts) > 1 and any(
+        all(text.endswith(mark) for text in texts[:-1]) for mark in (",", ";")
+    ):
         return [text[:-1].rstrip() for text in texts[:-1]] + [texts[-1].rstrip(",;.")]
     return texts
 
@@ -239,13 +301,19 @@ def _plain_items(lines: Lines, *, is_free: bool, is_whole: bool) -> list[str]:
     for text in plain:
         if text.startswith(_NO_LINE) or SENTENCE_END.search(text) or len(text) > _MAX_LABEL:
             raise NoReading
-    if is_free and plain and (_is_like_prose(plain) or (is_whole and not is_titled and len(texts) < 3)):
+    if (
+        is_free
+        and plain
+        and (_is_like_prose(plain) or (is_whole and not is_titled and len(texts) < 3))
+    ):
         raise NoReading
     return texts
 
 
 def _is_like_prose(texts: list[str]) -> bool:
-    """Whether lines may be sentences, a letter or code: long, with words of sentences, or lower case after upper."""
+    """Whether lines may be sentences, a letter or code: long, with words of sentences, or lower
+    case after upper.
+    """
     words = [text.casefold().replace("’", "'").split() for text in texts]
     return (
         any(len(line) > _MAX_WORDS or not _NO_ITEM.isdisjoint(line) for line in words)
@@ -255,13 +323,16 @@ def _is_like_prose(texts: list[str]) -> bool:
 
 
 def rows(lines: Lines, names: Iterable[str]) -> list[Any]:
-    """The rows in lines: groups of labels that begin with the same label, else the items of a list."""
+    """The rows in lines: groups of labels that begin with the same label, else the items of a
+    list.
+    """
     names = list(names)
     labels = [_label_of(line.text, names)[1] for line in lines.lines]
     first = next((index for index, label in enumerate(labels) if label is not None), None)
     if first is None:
         return items(lines)
-    head, name = lines.lines[first], cast(_Label, labels[first]).name
+    head = lines.lines[first]
+    name = cast(_Label, labels[first]).name
     starts = [
         index
         for index, (line, label) in enumerate(zip(lines.lines, labels, strict=True))

@@ -1,4 +1,6 @@
-"""Measures how odd a reading of JSON tokens is: against the indentation of its lines and the likeness of its items."""
+"""Measures how odd a reading of JSON tokens is: against the indentation of its lines and the
+likeness of its items.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ CLOSING = {"{": "}", "[": "]"}
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """`inserted` takes the place of `removed` before or at the token `at`; one of them may be empty.
+    """`inserted` takes the place of `removed` before or at the token `at`; one of them may be
+    empty.
 
-    The block ends before the token `end`. The closing bracket at `closer` changes its kind too, if it is not -1.
+    The block ends before the token `end`. The closing bracket at `closer` changes its kind too, if
+    it is not -1.
     """
 
     at: int
@@ -26,17 +30,24 @@ class Edit:
     def kind(self) -> str:
         """The kind of repair."""
         if not self.inserted:
-            return "surplus_opening" if self.removed in CLOSING else "surplus"
+            if self.removed in CLOSING:
+                return "surplus_opening"
+            return "surplus"
         if self.inserted in CLOSING:
             if not self.removed:
                 return "opening"
-            return "tuple" if self.inserted == "[" and self.closer >= 0 else "mismatched_opening"
-        return "unclosed" if self.at == self.end else "mismatched"
+            if self.inserted == "[" and self.closer >= 0:
+                return "tuple"
+            return "mismatched_opening"
+        if self.at == self.end:
+            return "unclosed"
+        return "mismatched"
 
 
 @dataclass(slots=True)
 class Tokens:
-    """Tokens: `kinds` are the bracket, comma or colon, `s` for a text in quotes, `w` for a word or number.
+    """Tokens: `kinds` are the bracket, comma or colon, `s` for a text in quotes, `w` for a word or
+    number.
 
     `indents` are the widths of the blanks before tokens that begin a line, else -1.
     """
@@ -49,10 +60,11 @@ class Tokens:
 
 
 class Oddities(NamedTuple):
-    """How many `lines` have another indentation than their container, and how many arrays or objects are odd.
+    """How many `lines` have another indentation than their container, and how many arrays or
+    objects are odd.
 
-    `contents`: two for each array with items of several kinds, four for a key that occurs twice. `shapes`: objects of
-    one array that have other keys.
+    `contents`: two for each array with items of several kinds, four for a key that occurs twice.
+    `shapes`: objects of one array that have other keys.
     """
 
     lines: int
@@ -85,7 +97,9 @@ class _Measure:
         self._is_key = False
 
     def put(self, kind: str, indent: int, written: str) -> None:
-        """Puts one token in; `indent` is -1 inside a line, and -2 for an inserted bracket, whose line is unknown."""
+        """Puts one token in; `indent` is -1 inside a line, and -2 for an inserted bracket, whose
+        line is unknown.
+        """
         if indent >= 0:
             self._line = indent
         if kind in "}]":
@@ -93,7 +107,7 @@ class _Measure:
         elif kind == ",":
             self._is_key = self._open[-1].is_object
         elif kind != ":":
-            self._begin(kind, indent, written)
+            self._begin(kind, indent, written=written)
         self._before = kind
 
     def _begin(self, kind: str, indent: int, written: str) -> None:
@@ -101,7 +115,9 @@ class _Measure:
         if around is not None and (self._is_key or not around.is_object) and indent >= 0:
             if around.items is None:
                 around.items = indent
-                self.lines += around.is_doubled + (around.line is not None and indent <= around.line)
+                self.lines += around.is_doubled + (
+                    around.line is not None and indent <= around.line
+                )
             else:
                 self.lines += indent != around.items
         if self._is_key and around is not None:
@@ -112,7 +128,9 @@ class _Measure:
         self.lines += self._before == ":" and indent >= 0
         if kind in "{[":
             is_doubled = indent < 0 and self._before == kind == "["
-            self._open.append(_Container(kind == "{", None if indent == -2 else self._line, is_doubled))
+            self._open.append(
+                _Container(kind == "{", None if indent == -2 else self._line, is_doubled=is_doubled)
+            )
             self._is_key = kind == "{"
         else:
             self._add("s")
@@ -128,7 +146,9 @@ class _Measure:
         self._add("o" if closed.is_object else "a" + (closed.signature or ""))
 
     def _add(self, signature: str) -> None:
-        """Adds an item or a value to the container: an array is mixed if its items differ in kind or in nesting."""
+        """Adds an item or a value to the container: an array is mixed if its items differ in kind
+        or in nesting.
+        """
         if not self._open or self._open[-1].is_object:
             return
         around = self._open[-1]
@@ -154,4 +174,4 @@ def measure(text: str, tokens: Tokens, edit: Edit) -> Oddities:
         if index == edit.closer:
             kind = CLOSING[edit.inserted]
         found.put(kind, tokens.indents[index], text[tokens.starts[index] : tokens.ends[index]])
-    return Oddities(found.lines, found.contents, found.shapes)
+    return Oddities(found.lines, found.contents, shapes=found.shapes)

@@ -12,7 +12,15 @@ from typing import Any, Literal, cast
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.output.choose import CheckedValue, choose, conform
-from evaluator.output.extract import MAX_STEPS, Extract, extract, fences, is_reasoning, unfence, without_thinking
+from evaluator.output.extract import (
+    MAX_STEPS,
+    Extract,
+    extract,
+    fences,
+    is_reasoning,
+    unfence,
+    without_thinking,
+)
 from evaluator.output.forms import read_forms
 from evaluator.output.inner import read_inner
 from evaluator.output.lookahead import OPENING
@@ -40,18 +48,26 @@ from evaluator.output.words import (
 )
 
 _FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
-_BETWEEN = re.compile(r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M)
+_BETWEEN = re.compile(
+    r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M
+)
 _COMMA = re.compile(r"\s*+,\s*+")
 _TOKEN = re.compile(r"[+−.\w-]{1,40}+")
 _TOKEN_REPAIRS = frozenset({"number", "literal"})
-_TEXT_REPAIRS = frozenset({"single", "typographic", "doubled_quotes", "prefix", "joined", "escape", "control"})
+_TEXT_REPAIRS = frozenset(
+    {"single", "typographic", "doubled_quotes", "prefix", "joined", "escape", "control"}
+)
 _TAG = re.compile(r"<[^\W\d]")
 _ELEMENT = re.compile(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _WORDS: dict[str, tuple[Any, str]] = {
-    "True": (True, "literal"), "False": (False, "literal"), "None": (None, "literal"),
-    "NaN": (None, "nan"), "Infinity": (None, "nan"), "-Infinity": (None, "nan"),
-}  # fmt: skip
+    "True": (True, "literal"),
+    "False": (False, "literal"),
+    "None": (None, "literal"),
+    "NaN": (None, "nan"),
+    "Infinity": (None, "nan"),
+    "-Infinity": (None, "nan"),
+}
 _MAX_DOCUMENTS = 8
 _MISSING = object()
 
@@ -71,25 +87,28 @@ def parse_output(
     >>> len(found.warnings) > 0  # each kind of repair is named
     True
 
-    `text` keeps the text as it is. `json` reads one JSON value, whatever surrounds it, and checks it against `schema`.
-    `xml` reads elements as `{root: text | {child: …}}`, or keeps the text where there are none.
+    `text` keeps the text as it is. `json` reads one JSON value, whatever surrounds it, and checks
+    it against `schema`. `xml` reads elements as `{root: text | {child: …}}`, or keeps the text
+    where there are none.
 
-    `schema` is `object`, `array` or `[]`, `string[]` (and so on), `string`, `number`, `integer`, `boolean`, `any`, a
-    path that ends in `.json`, an inline JSON Schema (text or dict), `module:Model`, `file.py:Model`, or a Python
-    class. For a class the value is an instance of it, with the defaults that the class has; for everything else it is
-    plain JSON data.
+    `schema` is `object`, `array` or `[]`, `string[]` (and so on), `string`, `number`, `integer`,
+    `boolean`, `any`, a path that ends in `.json`, an inline JSON Schema (text or dict),
+    `module:Model`, `file.py:Model`, or a Python class. For a class the value is an instance of it,
+    with the defaults that the class has; for everything else it is plain JSON data.
 
-    `strict` refuses every repair: a text that needs one is an error of kind `repaired`, and the warnings name them.
+    `strict` refuses every repair: a text that needs one is an error of kind `repaired`, and the
+    warnings name them.
 
-    Guarantees: valid JSON is read unchanged and without a warning; each kind of change has a warning; nothing else is
-    invented. With an error `value` is None. Text without JSON is an error only where a schema was declared. Time is
-    linear in the length of the text; nesting deeper than 200 is not read.
+    Guarantees: valid JSON is read unchanged and without a warning; each kind of change has a
+    warning; nothing else is invented. With an error `value` is None. Text without JSON is an error
+    only where a schema was declared. Time is linear in the length of the text; nesting deeper than
+    200 is not read.
 
     Source: docs/explanation, "Output".
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"text is {type_of(text)}, expected a string")
-    parsed = _parse(text, type, schema)
+    parsed = _parse(text, type, schema=schema)
     if strict and parsed.warnings and parsed.error is None:
         message = f"strict parsing refuses repairs: {'; '.join(parsed.warnings)}"
         return replace(parsed, value=None, error=OutputError("repaired", message))
@@ -101,7 +120,7 @@ def _parse(text: str, type: str, schema: Any) -> ParsedOutput:
         try:
             compiled = compile_schema(schema)
         except UnusableSchema as error:
-            return ParsedOutput(None, (), OutputError("bad_schema", str(error)), text)
+            return ParsedOutput(None, (), error=OutputError("bad_schema", str(error)), text=text)
         if type == "xml":
             return _read_xml(text, compiled)
         try:
@@ -109,25 +128,40 @@ def _parse(text: str, type: str, schema: Any) -> ParsedOutput:
         except (ValueError, RecursionError):
             return _read_lenient(text, compiled)
         if compiled is None or (compiled.build is None and compiled.check(value) is None):
-            return ParsedOutput(value, (), None, text)
-        return _finish(_conform_or_inner(value, compiled), [], text)
+            return ParsedOutput(value, (), error=None, text=text)
+        return _finish(_conform_or_inner(value, compiled), [], text=text)
     if type != "text":
         return ParsedOutput(
-            None, (), OutputError("bad_schema", f"the output type {type!r} is unknown: use text, json or xml"), text
+            None,
+            (),
+            error=OutputError(
+                "bad_schema", f"the output type {type!r} is unknown: use text, json or xml"
+            ),
+            text=text,
         )
     ignored = schema is not None and schema not in ("string", "any", "text", "", str)
-    return ParsedOutput(text, ("a schema has no effect where the type is text",) if ignored else (), None, text)
+    return ParsedOutput(
+        text,
+        ("a schema has no effect where the type is text",) if ignored else (),
+        error=None,
+        text=text,
+    )
 
 
 def _conform_or_inner(value: Any, schema: Schema | None) -> CheckedValue:
     """The value by its schema; if it does not fit, the only value inside it that does."""
     conformed = conform(value, schema)
-    return conformed if conformed.error is None else read_inner([value], schema) or conformed
+    if conformed.error is None:
+        return conformed
+    return read_inner([value], schema) or conformed
 
 
 def _finish(conformed: CheckedValue, warnings: list[str], text: str) -> ParsedOutput:
-    value = None if conformed.error is not None else conformed.value
-    return ParsedOutput(value, (*warnings, *conformed.warnings), conformed.error, text)
+    if conformed.error is not None:
+        value = None
+    else:
+        value = conformed.value
+    return ParsedOutput(value, (*warnings, *conformed.warnings), error=conformed.error, text=text)
 
 
 def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
@@ -151,17 +185,17 @@ def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
     if whole is not _MISSING:
         warnings += [MESSAGES["fence"]] if fenced else []
         warnings += [MESSAGES[kind] for kind in repairs]
-        return _finish(_conform_or_inner(whole, schema), warnings, text)
+        return _finish(_conform_or_inner(whole, schema), warnings, text=text)
     if schema is not None:
-        scalar = _read_scalar(inner, found, schema)
+        scalar = _read_scalar(inner, found, schema=schema)
         if scalar is not None:
             if fenced:
                 warnings.append(MESSAGES["fence"])
-            return _finish(scalar, warnings, text)
+            return _finish(scalar, warnings, text=text)
         values = _read_values(inner, schema)
         if values is not None:
-            return _finish(conform(values, schema, MESSAGES["lines"]), warnings, text)
-    return _read_blocks(found, schema, warnings, text, body)
+            return _finish(conform(values, schema, MESSAGES["lines"]), warnings, text=text)
+    return _read_blocks(found, schema, warnings=warnings, text=text, body=body)
 
 
 def _read_whole(inner: str) -> tuple[Any, str]:
@@ -173,7 +207,9 @@ def _read_whole(inner: str) -> tuple[Any, str]:
     try:
         return read_strict(inner), ""
     except NotPlain:
-        return (inner, "huge_number") if inner.lstrip("-")[:1].isdigit() else (_MISSING, "")
+        if inner.lstrip("-")[:1].isdigit():
+            return (inner, "huge_number")
+        return (_MISSING, "")
     except (ValueError, RecursionError):
         if inner.isdigit() and inner.isascii():
             return inner, "unquoted_text" if inner[0] == "0" else "huge_number"
@@ -181,24 +217,30 @@ def _read_whole(inner: str) -> tuple[Any, str]:
 
 
 def _read_repaired(inner: str, schema: Schema | None) -> tuple[Any, Collection[str]]:
-    """The value of an answer that is one scalar which needs repair, read as the only item of a list, and the repairs.
+    """The value of an answer that is one scalar which needs repair, read as the only item of a
+    list, and the repairs.
 
-    A quote inside a text in quotes, or text after it, shows that the answer is prose. With a schema, numbers and
-    literals are read by their type.
+    A quote inside a text in quotes, or text after it, shows that the answer is prose. With a
+    schema, numbers and literals are read by their type.
     """
     if inner[:1] in (OPENING if schema is None else "\"'") and inner[1:2] not in ("", "{", "["):
-        allowed = _TEXT_REPAIRS | {"missing_quote"} if inner[0] == '"' else _TEXT_REPAIRS
+        if inner[0] == '"':
+            allowed = _TEXT_REPAIRS | {"missing_quote"}
+        else:
+            allowed = _TEXT_REPAIRS
     elif schema is None and _TOKEN.fullmatch(inner):
         allowed = _TOKEN_REPAIRS
     else:
         return _MISSING, ()
-    reader = BlockReader(text := f"[{inner}]", 0, StrictScanner(text, MAX_STEPS))
+    reader = BlockReader(text := f"[{inner}]", 0, strict=StrictScanner(text, MAX_STEPS))
     try:
         reader.read()
     except Unreadable:
         return _MISSING, ()
     is_whole = reader.end == len(text) and len(reader.value) == 1 and not reader.bare
-    return (reader.value[0], reader.repairs) if is_whole and reader.repairs.keys() <= allowed else (_MISSING, ())
+    if is_whole and reader.repairs.keys() <= allowed:
+        return (reader.value[0], reader.repairs)
+    return (_MISSING, ())
 
 
 def _read_scalar(inner: str, found: Extract, schema: Schema) -> CheckedValue | None:
@@ -243,51 +285,83 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
 
 
 def _read_text(inner: str, schema: Schema) -> CheckedValue:
-    """A string from a text that is not JSON: the whole text, or the enumerated word that it gives as its answer."""
-    values = schema.guide.words(schema.guide.root) if schema.guide is not None else []
-    whole = CheckedValue(inner, (), schema.check(inner))
+    """A string from a text that is not JSON: the whole text, or the enumerated word that it gives
+    as its answer.
+    """
+    if schema.guide is not None:
+        values = schema.guide.words(schema.guide.root)
+    else:
+        values = []
+    whole = CheckedValue(inner, (), error=schema.check(inner))
     if whole.error is None:
         return conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
     answer = find_answer(inner)
-    if answer is not None and (not answer[0] or is_taken_back(answer[0], inner.rpartition(answer[0])[2], values)):
+    if answer is not None and (
+        not answer[0] or is_taken_back(answer[0], inner.rpartition(answer[0])[2], values=values)
+    ):
         answer = None
-    for written, where in ((inner, "its words"), answer or ("", ""), (find_labelled(inner, values), "a label")):
-        value = find_word(written, values) if values else written.strip(" \t\r\n\"'`*_.")
+    for written, where in (
+        (inner, "its words"),
+        answer or ("", ""),
+        (find_labelled(inner, values), "a label"),
+    ):
+        if values:
+            value = find_word(written, values)
+        else:
+            value = written.strip(" \t\r\n\"'`*_.")
         if value:
             found = conform(value, schema, f"the string was read from the text at {where}")
             if found.error is None:
                 return found
-    value = find_first_word(answer[0], values) if answer is not None else None
+    if answer is not None:
+        value = find_first_word(answer[0], values)
+    else:
+        value = None
     if value is not None:
-        return conform(value, schema, "the string was read from the beginning of the labelled answer")
+        return conform(
+            value, schema, "the string was read from the beginning of the labelled answer"
+        )
     value = find_first_line(inner, values)
     if value is not None:
         return conform(value, schema, "the string was read from the first line of the text")
     value = find_only_word(inner, values)
     if value is not None:
-        return conform(value, schema, "the string was read from the only one of the allowed words in the text")
-    return CheckedValue(None, (), whole.error)
+        return conform(
+            value, schema, "the string was read from the only one of the allowed words in the text"
+        )
+    return CheckedValue(None, (), error=whole.error)
 
 
-def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
-    lines = _read_lines(found, schema, body)
+def _read_blocks(
+    found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str
+) -> ParsedOutput:
+    lines = _read_lines(found, schema, body=body)
     if lines is not None:
         kinds = dict.fromkeys(kind for block in found.blocks for kind in block.repairs)
-        return _finish(conform(lines, schema, *(MESSAGES[kind] for kind in (*kinds, "lines"))), warnings, text)
+        return _finish(
+            conform(lines, schema, *(MESSAGES[kind] for kind in (*kinds, "lines"))),
+            warnings,
+            text=text,
+        )
     choice = choose(found.blocks, schema)
     if choice is None or choice.conformed.error is not None or choice.block.weak:
         other = read_forms(found, schema)
         if other is not None:
-            return _finish(other, warnings, text)
+            return _finish(other, warnings, text=text)
     if choice is None:
-        return _no_json(found, schema, warnings, text, body)
+        return _no_json(found, schema, warnings=warnings, text=text, body=body)
     block = choice.block
     if choice.conformed.error is not None:
-        inner = read_inner([one.value for one in found.blocks if not one.cut or len(one.value) == 1], schema)
-        choice = choice if inner is None else replace(choice, conformed=inner)
+        inner = read_inner(
+            [one.value for one in found.blocks if not one.cut or len(one.value) == 1], schema
+        )
+        if inner is None:
+            choice = choice
+        else:
+            choice = replace(choice, conformed=inner)
     if found.fenced:
         warnings.append(MESSAGES["fence"])
-    around = _find_around(body, block.start, block.end, found)
+    around = _find_around(body, block.start, end=block.end, found=found)
     if around:
         warnings.append(MESSAGES[around])
     if len(found.blocks) > 1 and choice.rivals:
@@ -295,30 +369,39 @@ def _read_blocks(found: Extract, schema: Schema | None, warnings: list[str], tex
     elif len(found.blocks) > 1:
         warnings.append(f"of {len(found.blocks)} JSON blocks the one that fits best was taken")
     warnings += [MESSAGES[kind] for kind in block.repairs]
-    return _finish(choice.conformed, warnings, text)
+    return _finish(choice.conformed, warnings, text=text)
 
 
 def _read_lines(found: Extract, schema: Schema | None, body: str) -> list[Any] | None:
     """The values of several blocks that follow one another, none of them an array.
 
-    Without a schema only commas may stand between them and nothing around them; where the schema asks for an array,
-    other separators too.
+    Without a schema only commas may stand between them and nothing around them; where the schema
+    asks for an array, other separators too.
     """
     blocks = found.blocks
     types = schema.types if schema is not None else None
     is_asked = types == frozenset({"array"})
-    if not (is_asked or schema is None) or len(blocks) < 2 or any(block.value.__class__ is list for block in blocks):
+    if (
+        not (is_asked or schema is None)
+        or len(blocks) < 2
+        or any(block.value.__class__ is list for block in blocks)
+    ):
         return None
     between = (body[first.end : second.start] for first, second in pairwise(blocks))
     if any((_BETWEEN if is_asked else _COMMA).fullmatch(part) is None for part in between):
         return None
-    if not is_asked and _find_around(body, blocks[0].start, blocks[-1].end, found) == "prose":
+    if (
+        not is_asked
+        and _find_around(body, blocks[0].start, end=blocks[-1].end, found=found) == "prose"
+    ):
         return None
     return [block.value for block in blocks]
 
 
 def _read_values(inner: str, schema: Schema) -> list[Any] | None:
-    """Several values, each valid JSON, separated by commas or on lines of their own, where an array is asked."""
+    """Several values, each valid JSON, separated by commas or on lines of their own, where an array
+    is asked.
+    """
     if schema.types != frozenset({"array"}):
         return None
     lines = [line.strip().removesuffix(",") for line in inner.splitlines() if line.strip()]
@@ -327,21 +410,33 @@ def _read_values(inner: str, schema: Schema) -> list[Any] | None:
             values = read_strict(f"[{written}]")
         except (ValueError, RecursionError):
             continue
-        return values if len(values) > 1 else None
+        if len(values) > 1:
+            return values
+        return None
     return None
 
 
 def _find_around(body: str, start: int, end: int, found: Extract) -> str:
-    """What the answer has besides the block, its fence and the reasoning that was left out: a kind of repair, or ""."""
-    before, after = _FENCE_OPEN.sub("", body[found.first(start) : start]), body[end : found.last(end)]
+    """What the answer has besides the block, its fence and the reasoning that was left out: a kind
+    of repair, or "".
+    """
+    before = _FENCE_OPEN.sub("", body[found.first(start) : start])
+    after = body[end : found.last(end)]
     if before.strip("` \t\r\n") or after.strip("` \t\r\n"):
         return "prose"
-    return "backticks" if "`" in before + after and not found.fenced else ""
+    if "`" in before + after and not found.fenced:
+        return "backticks"
+    return ""
 
 
-def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str) -> ParsedOutput:
+def _no_json(
+    found: Extract, schema: Schema | None, warnings: list[str], text: str, body: str
+) -> ParsedOutput:
     if found.problem is None:
-        reason = "the text is empty" if not body.strip() else "no JSON was found in the text"
+        if not body.strip():
+            reason = "the text is empty"
+        else:
+            reason = "no JSON was found in the text"
         if found.repairs and not found.answer.strip():
             reason = "no JSON was found outside the reasoning"
     else:
@@ -350,9 +445,14 @@ def _no_json(found: Extract, schema: Schema | None, warnings: list[str], text: s
         column = at - body.rfind("\n", 0, at)
         reason = f"no JSON was found in the text: line {line}, column {column}: {message}"
     if schema is None:
-        return ParsedOutput(None, (*warnings, reason), None, text)
+        return ParsedOutput(None, (*warnings, reason), error=None, text=text)
     expected = " or ".join(sorted(schema.types or ())) or schema.label
-    return ParsedOutput(None, tuple(warnings), OutputError("no_json", reason, "$", expected, "text"), text)
+    return ParsedOutput(
+        None,
+        tuple(warnings),
+        error=OutputError("no_json", reason, path="$", expected=expected, actual="text"),
+        text=text,
+    )
 
 
 def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
@@ -363,34 +463,58 @@ def _read_xml(text: str, schema: Schema | None) -> ParsedOutput:
         warnings.append(MESSAGES["entities"])
     documents = _xml_fences(answer)[-_MAX_DOCUMENTS:]
     if not documents:
-        return _read_document(answer, schema, warnings, text)
+        return _read_document(answer, schema, warnings=warnings, text=text)
     if len(documents) == 1:
-        return _read_document(documents[0], schema, [*warnings, MESSAGES["fence"]], text)
-    parsed = [_read_document(document, schema, [], text) for document in documents]
+        return _read_document(
+            documents[0], schema, warnings=[*warnings, MESSAGES["fence"]], text=text
+        )
+    parsed = [_read_document(document, schema, warnings=[], text=text) for document in documents]
     fitting = [one for one in parsed if one.error is None] or parsed
     many = f"{len(fitting)} blocks of XML fit equally well: the last one was taken"
     few = f"of {len(parsed)} blocks of XML the one that fits best was taken"
     chosen = many if len(fitting) > 1 else few
-    return replace(fitting[-1], warnings=(*warnings, MESSAGES["fence"], chosen, *fitting[-1].warnings))
+    return replace(
+        fitting[-1], warnings=(*warnings, MESSAGES["fence"], chosen, *fitting[-1].warnings)
+    )
 
 
 def _xml_fences(answer: str) -> list[str]:
-    """The contents of the code fences that are XML documents; none if an element stands before the first fence."""
+    """The contents of the code fences that are XML documents; none if an element stands before the
+    first fence.
+    """
     found = fences(answer)
     if not found or _TAG.search(answer, 0, found[0].start) is not None:
         return []
-    return [fence.content for fence in found if _ELEMENT.fullmatch(fence.content) is not None and fence.is_closed]
+    return [
+        fence.content
+        for fence in found
+        if _ELEMENT.fullmatch(fence.content) is not None and fence.is_closed
+    ]
 
 
-def _read_document(answer: str, schema: Schema | None, warnings: list[str], text: str) -> ParsedOutput:
+def _read_document(
+    answer: str, schema: Schema | None, warnings: list[str], text: str
+) -> ParsedOutput:
     from evaluator.xml.lenient import read_elements
 
     read = read_elements(answer)
     warnings += read.warnings
     if read.error is not None:
         if schema is not None:
-            return ParsedOutput(None, tuple(warnings), OutputError("xml", read.error, "$", schema.label, "text"), text)
-        return ParsedOutput(text, (*warnings, f"{read.error}: the text was kept as one string"), None, text)
+            return ParsedOutput(
+                None,
+                tuple(warnings),
+                error=OutputError(
+                    "xml", read.error, path="$", expected=schema.label, actual="text"
+                ),
+                text=text,
+            )
+        return ParsedOutput(
+            text,
+            (*warnings, f"{read.error}: the text was kept as one string"),
+            error=None,
+            text=text,
+        )
     value = read.value
     if isinstance(value, dict) and len(value) > 1:
         roots = cast(dict[str, Any], value)
@@ -398,4 +522,4 @@ def _read_document(answer: str, schema: Schema | None, warnings: list[str], text
         if kept and len(kept) < len(roots):
             value = kept
             warnings.append(MESSAGES["reasoning"])
-    return _finish(conform(value, schema), warnings, text)
+    return _finish(conform(value, schema), warnings, text=text)

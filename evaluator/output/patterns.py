@@ -1,7 +1,9 @@
-"""Compiles patterns that come as data: with a bound on their size, and with the meaning that they have in `re`.
+"""Compiles patterns that come as data: with a bound on their size, and with the meaning that they
+have in `re`.
 
-The `regex` library can be given a time limit, which `re` cannot. It accepts the syntax of `re` and some of its own;
-what is a plain character in `re` (`a{e}`, `[[:alpha:]]`) stays one. `\\w` matches combining marks too.
+The `regex` library can be given a time limit, which `re` cannot. It accepts the syntax of `re` and
+some of its own; what is a plain character in `re` (`a{e}`, `[[:alpha:]]`) stays one. `\\w` matches
+combining marks too.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Any
 MAX_EXPANDED = 10_000
 # Escaped characters and whole classes count as one; of a repeat, the numbers matter.
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*),?(\d*)\}|[()]|.", re.DOTALL)
-_FOREIGN = re.compile(r"\\.|\(\?#[^)]*\)|(\[\^?\]?)((?:\\.|[^\]\\])*\])|\{(?!\d+(?:,\d*)?\}|,\d*\})", re.DOTALL)
+_FOREIGN = re.compile(
+    r"\\.|\(\?#[^)]*\)|(\[\^?\]?)((?:\\.|[^\]\\])*\])|\{(?!\d+(?:,\d*)?\}|,\d*\})", re.DOTALL
+)
 
 
 class BadPattern(ValueError):
@@ -21,7 +25,9 @@ class BadPattern(ValueError):
 
 
 def compile_pattern(pattern: str, ignore_case: bool = False) -> Any:
-    """The pattern compiled by `regex`, in its syntax. Raises: BadPattern, if it is invalid or has over 10,000 parts."""
+    """The pattern compiled by `regex`, in its syntax. Raises: BadPattern, if it is invalid or has
+    over 10,000 parts.
+    """
     import regex
 
     if expanded_size(pattern) > MAX_EXPANDED:
@@ -33,8 +39,11 @@ def compile_pattern(pattern: str, ignore_case: bool = False) -> Any:
 
 
 def expanded_size(pattern: str) -> int:
-    """The number of parts of a pattern with each `{n,m}` written out; an upper bound for valid patterns."""
-    sums, last = [0], [0]
+    """The number of parts of a pattern with each `{n,m}` written out; an upper bound for valid
+    patterns.
+    """
+    sums = [0]
+    last = [0]
     for piece in _PIECE.finditer(pattern):
         token = piece[0]
         if token == "(":
@@ -67,7 +76,9 @@ def compile_as_re(pattern: str) -> Any:
 def _plain(match: re.Match[str]) -> str:
     if match[0] == "{":
         return r"\{"
-    return match[0] if match[1] is None else match[1] + re.sub(r"(\\.)|\[", _in_class, match[2], flags=re.DOTALL)
+    if match[1] is None:
+        return match[0]
+    return match[1] + re.sub(r"(\\.)|\[", _in_class, match[2], flags=re.DOTALL)
 
 
 def _in_class(match: re.Match[str]) -> str:

@@ -1,6 +1,8 @@
-"""Tells units from multipliers in what follows a number: `42.2 km` is 42.2, `1.2 million` is 1,200,000.
+"""Tells units from multipliers in what follows a number: `42.2 km` is 42.2, `1.2 million` is
+1,200,000.
 
-What could change the number is neither: `5k`, `3.5 M`, `3 or 4`, `2 dozen` and `5 and a half` have no reading.
+What could change the number is neither: `5k`, `3.5 M`, `3 or 4`, `2 dozen` and `5 and a half` have
+no reading.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _NOT_UNITS = _SCALES | _OTHERS | set(_MULTIPLIERS)
 _UNIT_LETTERS = frozenset("ghslLVWN")
 _SPACED_LETTERS = _UNIT_LETTERS | set("mtCF")
 _MARK = r"[%％‰€$£¥₹₩₽°℃℉]"
-_WORD = re.compile(rf"{_MARK}|°[CFcf]|[^\W\d_]+(?:\^?[23])?(?:[/·*-][^\W\d_]+(?:\^?[23])?){{0,3}}\.?")
+_WORD = re.compile(
+    rf"{_MARK}|°[CFcf]|[^\W\d_]+(?:\^?[23])?(?:[/·*-][^\W\d_]+(?:\^?[23])?){{0,3}}\.?"
+)
 _SIMPLE = re.compile(r"[^\W\d_]+")
 _MAX_WORDS = 3
 
@@ -75,9 +79,13 @@ def is_unit(text: str, *, is_money: bool = False) -> bool:
 
 
 def multiply(number: float, word: str) -> int | float | None:
-    """`number` times an English multiplier (`million`); None for any other word that changes a number."""
+    """`number` times an English multiplier (`million`); None for any other word that changes a
+    number.
+    """
     power = _MULTIPLIERS.get(word)
     if power is None:
         return None
     product = Decimal(repr(number)).scaleb(power)
-    return int(product) if product == product.to_integral_value() else float(product)
+    if product == product.to_integral_value():
+        return int(product)
+    return float(product)

@@ -1,7 +1,7 @@
 """Reads one JSON block leniently: iteratively, in one pass, and never backwards.
 
-It stops early on what is not JSON (`[see below]`, `{x | x > 0}`). After a quoted key, or a list of quoted texts or
-containers, a block is taken for JSON and read to its end.
+It stops early on what is not JSON (`[see below]`, `{x | x > 0}`). After a quoted key, or a list of
+quoted texts or containers, a block is taken for JSON and read to its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _QUOTES = frozenset(OPENING)
 
 
 class BlockReader(ValueBuilder):
-    """Reads the block that begins at `start`. `read` sets `value`, `end`, `repairs`, `cut`, `evidence`, `bare`."""
+    """Reads the block that begins at `start`. `read` sets `value`, `end`, `repairs`, `cut`,
+    `evidence`, `bare`.
+    """
 
     __slots__ = ("_ahead", "cut", "end")
 
@@ -27,7 +29,7 @@ class BlockReader(ValueBuilder):
         super().__init__(text, start, strict)
         self.cut = False
         self.end = start
-        self._ahead = Lookahead(text, self._kinds, strict)
+        self._ahead = Lookahead(text, self._kinds, scanner=strict)
 
     def read(self) -> None:
         """Read the block. Raises: Unreadable."""
@@ -42,7 +44,9 @@ class BlockReader(ValueBuilder):
     # Tokens
 
     def _slowly(self, position: int) -> int:
-        """Skips to the next token where the quick patterns did not match; such steps are counted."""
+        """Skips to the next token where the quick patterns did not match; such steps are
+        counted.
+        """
         self._ahead.spend(position)
         return self._skip(position)
 
@@ -72,7 +76,10 @@ class BlockReader(ValueBuilder):
         position = self._slowly(position)
         if position >= len(text):
             return self._finish_cut(position)
-        if text[position] in "bBrRuU" and (prefix := tokens.PREFIX.match(text, position)) is not None:
+        if (
+            text[position] in "bBrRuU"
+            and (prefix := tokens.PREFIX.match(text, position)) is not None
+        ):
             self.repairs["prefix"] = None
             position = prefix.end()
         char = text[position]
@@ -94,12 +101,15 @@ class BlockReader(ValueBuilder):
         return self._read_bare_key(position)
 
     def _read_bare_key(self, position: int) -> int:
-        text, evident = self.text, self.evidence
+        text = self.text
+        evident = self.evidence
         if tokens.KEY_CUT.match(text, position) and (evident or self._stack or self._container):
             return self._finish_cut(len(text))
         separated = self._comma or self._on_new_line(position)
         match = tokens.BARE_KEY.match(text, position)
-        if match is not None and (separated or evident or tokens.VALUE_NEXT.match(text, match.end())):
+        if match is not None and (
+            separated or evident or tokens.VALUE_NEXT.match(text, match.end())
+        ):
             self.repairs["opening_quote" if match[2] else "unquoted_key"] = None
             if text[match.end() - 1] != ":":
                 self.repairs["separator"] = None
@@ -115,7 +125,8 @@ class BlockReader(ValueBuilder):
 
     def _on_new_line(self, position: int) -> bool:
         """Whether there is only white space between `position` and the line break before it."""
-        text, position = self.text, position - 1
+        text = self.text
+        position = position - 1
         while position >= 0 and text[position] in " \t\r":
             position -= 1
         return position >= 0 and text[position] == "\n"
@@ -124,7 +135,9 @@ class BlockReader(ValueBuilder):
         found = ReadString(self._ahead, position, is_key=True)
         if found.cut or found.stopped:
             if found.stopped or not (self.evidence or self._stack):
-                raise Unreadable("a key without an end", position, found.end, self.evidence)
+                raise Unreadable(
+                    "a key without an end", position, resume=found.end, committed=self.evidence
+                )
             return self._finish_cut(len(self.text))
         after = self._skip(found.end)
         colon = tokens.ANY_COLON.match(self.text, after)
@@ -137,14 +150,18 @@ class BlockReader(ValueBuilder):
         if after >= len(self.text) and (self.evidence or self._stack):
             return self._finish_cut(after)
         if not self.evidence and self.text[after : after + 1] in ("", ",", "}"):
-            raise Unreadable("a colon was expected after the key", after, after, False)
+            raise Unreadable(
+                "a colon was expected after the key", after, resume=after, committed=False
+            )
         if (
             self.text[after] in "{["
             and not self.evidence
             and tokens.CONTAINER.match(self.text, after) is None
             and self.strict.read(after, len(self._stack) + 1) is None
         ):
-            raise Unreadable("a colon was expected after the key", after, after, False)
+            raise Unreadable(
+                "a colon was expected after the key", after, resume=after, committed=False
+            )
         if self.text[after] not in ",;}]":
             self.repairs.update(dict.fromkeys(found.repairs))
             self.repairs["missing_colon"] = None
@@ -184,12 +201,16 @@ class BlockReader(ValueBuilder):
             self._comma = comma is not None
             return match.end()
         if (color := tokens.COLOR.match(text, position)) is not None:
-            return self._put_text(color[1], color.start(1), color.end(), array)
+            return self._put_text(color[1], color.start(1), end=color.end(), array=array)
         return self._read_other_value(self._slowly(position), array)
 
     def _read_other_value(self, position: int, array: bool) -> int:
         text = self.text
-        if array and (mark := tokens.ANY_MARK.match(text, position)) is not None and self._on_new_line(position):
+        if (
+            array
+            and (mark := tokens.ANY_MARK.match(text, position)) is not None
+            and self._on_new_line(position)
+        ):
             self.repairs["list_marks"] = None
             position = mark.end()
         if position >= len(text):
@@ -224,7 +245,9 @@ class BlockReader(ValueBuilder):
         return self._read_bare(position, array)
 
     def _ends_at_key(self, position: int) -> bool:
-        """Whether there is a key inside an array; the array ends before it, or the object of the key begins."""
+        """Whether there is a key inside an array; the array ends before it, or the object of the
+        key begins.
+        """
         key = tokens.KEY_IN_ARRAY.match(self.text, position)
         if key is None:
             return False
@@ -246,7 +269,8 @@ class BlockReader(ValueBuilder):
             self._comma = True
         found = self.strict.read(position, len(self._stack) + 1)
         if found is None or (
-            self.text[found[1] : found[1] + 1] in _QUOTES and not self._ahead.after_value(found[1], len(self._kinds))
+            self.text[found[1] : found[1] + 1] in _QUOTES
+            and not self._ahead.after_value(found[1], len(self._kinds))
         ):
             return self._open(char, position)
         self._put(found[0])
@@ -258,10 +282,17 @@ class BlockReader(ValueBuilder):
         found = ReadString(self._ahead, position, is_key=False)
         if found.stopped or (found.cut and not self.evidence and self.text[position] != '"'):
             # It is more likely an apostrophe in prose than a string.
-            raise Unreadable("a string without an end", position, found.end, self.evidence)
+            raise Unreadable(
+                "a string without an end", position, resume=found.end, committed=self.evidence
+            )
         value = found.value
         self.repairs.update(dict.fromkeys(found.repairs))
-        joint = tokens.JOIN_NEXT if self._kinds[-1] == "(" else tokens.JOIN if array else tokens.JOIN_LINES
+        if self._kinds[-1] == "(":
+            joint = tokens.JOIN_NEXT
+        elif array:
+            joint = tokens.JOIN
+        else:
+            joint = tokens.JOIN_LINES
         while not found.cut and (join := joint.match(self.text, found.end)) is not None:
             self._ahead.spend(join.end())
             found = ReadString(self._ahead, join.end(), is_key=False)
@@ -278,8 +309,11 @@ class BlockReader(ValueBuilder):
     def _read_bare(self, position: int, array: bool) -> int:
         text = self.text
         if (atom := tokens.ATOM.match(text, position)) is not None:
-            return self._put_text(atom[1], position, atom.end(), array)
-        match = None if array else tokens.GROUPED.match(text, position)
+            return self._put_text(atom[1], position, end=atom.end(), array=array)
+        if array:
+            match = None
+        else:
+            match = tokens.GROUPED.match(text, position)
         if match is not None:
             self.repairs["number"] = None
             self._put(read_number(match[0]))
@@ -287,10 +321,14 @@ class BlockReader(ValueBuilder):
         match = (tokens.ITEM_TOKEN if array else tokens.MEMBER_TOKEN).match(text, position)
         if match is not None and self._put_token(match[1]):
             return match.end()
-        match = (tokens.OPEN_ITEM if array and self.bare else tokens.OPEN_TEXT).match(text, position)
+        match = (tokens.OPEN_ITEM if array and self.bare else tokens.OPEN_TEXT).match(
+            text, position
+        )
         if match is not None and self._ahead.after_value(match.end(), len(self._kinds)):
             value, valid = decode(match[0][:-1])
-            self.repairs.update({"opening_quote": None} if valid else {"opening_quote": None, "escape": None})
+            self.repairs.update(
+                {"opening_quote": None} if valid else {"opening_quote": None, "escape": None}
+            )
             self._put(value)
             return match.end()
         match = (tokens.BARE_ITEM if array else tokens.BARE_MEMBER).match(text, position)
@@ -302,7 +340,11 @@ class BlockReader(ValueBuilder):
                 written = written[:at]
         end = position + len(written)
         written = written.rstrip(tokens.BLANKS).rstrip(";")
-        if end >= len(text) and written not in tokens.EXACT and written not in ("True", "False", "None"):
+        if (
+            end >= len(text)
+            and written not in tokens.EXACT
+            and written not in ("True", "False", "None")
+        ):
             # It may be incomplete: 13 may be 137. (Of a string the beginning is kept.)
             self.repairs["cut_value"] = None
             return self._finish_cut(end)
@@ -312,10 +354,15 @@ class BlockReader(ValueBuilder):
             self.repairs["opening_quote"] = None
             self._put(written[:-1])
             return end
-        return self._put_text(written, position, end, array)
+        return self._put_text(written, position, end=end, array=array)
 
     def _put_text(self, written: str, position: int, end: int, array: bool) -> int:
-        if array and self.evidence and self._on_new_line(position) and self.text[end : end + 1] not in (",", "]"):
+        if (
+            array
+            and self.evidence
+            and self._on_new_line(position)
+            and self.text[end : end + 1] not in (",", "]")
+        ):
             return self._garbage(position, "a value")
         if array and not self._comma:
             return self._garbage(position, "a comma or a closing bracket")
@@ -344,7 +391,12 @@ class BlockReader(ValueBuilder):
         if plain == CLOSERS[self._kinds[-1]]:
             return self._closed(position)
         if not self.evidence:
-            raise Unreadable(f"{CLOSERS[self._kinds[-1]]} was expected", position, position + 1, False)
+            raise Unreadable(
+                f"{CLOSERS[self._kinds[-1]]} was expected",
+                position,
+                resume=position + 1,
+                committed=False,
+            )
         return self._mismatched(plain, position)
 
     def _closed(self, position: int) -> int:
@@ -352,7 +404,11 @@ class BlockReader(ValueBuilder):
             self._close_group()
             return position + 1
         is_last = len(self._kinds) == 1 and self._kinds[0] == "{" and self.evidence
-        if is_last and not ends_block(self.text, position + 1) and self._ahead.unmatched(position + 1):
+        if (
+            is_last
+            and not ends_block(self.text, position + 1)
+            and self._ahead.unmatched(position + 1)
+        ):
             # Members follow: this bracket is one too many.
             self.repairs["surplus"] = None
         else:
@@ -360,11 +416,13 @@ class BlockReader(ValueBuilder):
         return position + 1
 
     def _mismatched(self, char: str, position: int) -> int:
-        """A bracket of the wrong kind: it closes an outer container too, or it is a slip, or one too many.
+        """A bracket of the wrong kind: it closes an outer container too, or it is a slip, or one
+        too many.
 
         What follows decides, and where that leaves a choice, the brackets that are still to come.
         """
-        level, ahead = len(self._kinds), self._ahead
+        level = len(self._kinds)
+        ahead = self._ahead
         outer = level - (ahead.closed_by(char, level) or 1)
         choices = list(dict.fromkeys((outer, level - 1, level)))
         fitting = [left for left in choices if ahead.after_value(position + 1, left)]
@@ -392,7 +450,9 @@ class BlockReader(ValueBuilder):
         return after
 
     def _garbage(self, position: int, expected: str) -> int:
-        """Handles what cannot be JSON: the end of a block that was never closed, or a block that is not JSON."""
+        """Handles what cannot be JSON: the end of a block that was never closed, or a block that is
+        not JSON.
+        """
         boundary = tokens.BOUNDARY.match(self.text, position)
         if self.evidence and (boundary is not None or self._on_new_line(position)):
             if self._key is not None:
@@ -401,13 +461,18 @@ class BlockReader(ValueBuilder):
             self._container = None
             return position
         if boundary is not None:
-            raise Unreadable("the block has no end", position, position, False)
-        resume = skip_balanced(self.text, self.start) if self.evidence else position
+            raise Unreadable("the block has no end", position, resume=position, committed=False)
+        if self.evidence:
+            resume = skip_balanced(self.text, self.start)
+        else:
+            resume = position
         is_outer = not self._stack and self._kinds[0] == "{" and resume >= len(self.text)
         if is_outer and (prose := tokens.ABANDONED.match(self.text, position)) is not None:
             self._ahead.spend(position, (len(self.text) - position) >> 6)
             resume = prose.end()
-        raise Unreadable(f"{expected} was expected", position, resume, self.evidence)
+        raise Unreadable(
+            f"{expected} was expected", position, resume=resume, committed=self.evidence
+        )
 
     def _finish_cut(self, position: int) -> int:
         if self._key is not None:

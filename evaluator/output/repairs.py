@@ -4,8 +4,10 @@ from __future__ import annotations
 
 MESSAGES = {
     "reasoning": "text inside reasoning tags was left out",
-    "reasoning_open": "a reasoning tag was never closed: everything after it was left out as reasoning",
-    "reasoning_close": "a closing reasoning tag had no opening one: everything before it was left out as reasoning",
+    "reasoning_open": "a reasoning tag was never closed: everything after it was left out as "
+    "reasoning",
+    "reasoning_close": "a closing reasoning tag had no opening one: everything before it was left "
+    "out as reasoning",
     "skipped": "too many places look like JSON: the middle of the text was not read",
     "bom": "a byte order mark was left out",
     "prose": "text around the JSON was left out",
@@ -27,9 +29,11 @@ MESSAGES = {
     "trailing_comma": "a trailing comma was left out",
     "extra_comma": "extra commas were left out",
     "missing_comma": "a missing comma was added",
-    "literal": "Python or JavaScript literals were read as their JSON forms (True, False, None, undefined)",
+    "literal": "Python or JavaScript literals were read as their JSON forms (True, False, None, "
+    "undefined)",
     "nan": "NaN or Infinity is not JSON and was read as null",
-    "number": "numbers in other notations were read as JSON numbers (+1, .5, 1_000, full-width digits)",
+    "number": "numbers in other notations were read as JSON numbers (+1, .5, 1_000, full-width "
+    "digits)",
     "unit": "the unit after a number was left out, because the schema asks for a number",
     "huge_number": "a number that is too large was kept as text",
     "unquoted_key": "unquoted keys were read as strings",
@@ -62,6 +66,7 @@ MESSAGES = {
     "elements": "XML elements were read as JSON, without the text around them",
     "constructor": "constructor calls, such as Name(key=1), were read as objects",
     "cut_block": "a last block that is cut off was left out",
-    "cut": "the text is cut off at the end: the complete parts and the beginning of a cut string were kept",
+    "cut": "the text is cut off at the end: the complete parts and the beginning of a cut string "
+    "were kept",
     "cut_value": "the text is cut off at the end: a last value that may be incomplete was left out",
 }

@@ -1,4 +1,6 @@
-"""Repairs of a whole text, made before its blocks are looked for: what stands around JSON, or was done to all of it."""
+"""Repairs of a whole text, made before its blocks are looked for: what stands around JSON, or was
+done to all of it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _DOUBLED = re.compile(rf"\{{\{{{WS}*+{QUOTE}")
 _WIDE = str.maketrans("｛｝［］", "{}[]")
 _MEMBERS = re.compile(rf"{WS}*+(?:{QUOTED}|({WORD})\"){WS}*+:{WS}*+{VALUE}")
 _ITEMS = re.compile(rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,{WS}*+{VALUE}")
-# A block whose strings all end before a comma, a colon or a bracket, with escaped line breaks between them.
+# A block whose strings all end before a comma, a colon or a bracket, with escaped line breaks
+# between them.
 _BLANK = r"\\[nrt](?=[\s\"{}\[\],:\\\d-]|\Z)"
 _BLANKS_OUTSIDE = re.compile(
     rf"[{{\[](?:[^\"'`“”‘’\\]++|\"(?:[^\"\\]|\\.)*+\"(?=(?:\s|\\[nrt])*+[,:}}\]])|{_BLANK})*+", re.S
@@ -25,7 +28,9 @@ _BLANKS_OUTSIDE = re.compile(
 _STRING_OR_BLANK = re.compile(rf"(\"(?:[^\"\\]|\\.)*+\")|{_BLANK}", re.S)
 _BLOCK = re.compile(r"[{\[]")
 # Where an answer may begin: in a code fence, after reasoning, and after a label.
-_BEGINNING = re.compile(rf"```[\w+-]{{0,20}}[ \t]*\n|</(\w+)>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)")
+_BEGINNING = re.compile(
+    rf"```[\w+-]{{0,20}}[ \t]*\n|</(\w+)>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)"
+)
 _MAX_BEGINNINGS = 8
 _TUPLE = re.compile(rf"\(({WS}*+{QUOTED}{WS}*+,[\s\S]*)\)")
 
@@ -42,14 +47,23 @@ def rewrite(text: str) -> tuple[str, list[str]]:
         text = html.unescape(text)
         kinds.append("entities")
     if '\\"' in text and (block := _ESCAPED_BLOCK.search(text)) is not None:
-        start, end = block.start(), max(text.rfind("}"), text.rfind("]"))
+        start = block.start()
+        end = max(text.rfind("}"), text.rfind("]"))
         end = end + 1 if end > start else len(text)
         if not _PLAIN_QUOTE.search(text, start, end):
-            around = '"' if text[start - 1 : start] == '"' == text[end : end + 1] else ""
-            text = text[:start].removesuffix(around) + _unescape(text[start:end]) + text[end:].removeprefix(around)
+            if text[start - 1 : start] == '"' == text[end : end + 1]:
+                around = '"'
+            else:
+                around = ""
+            text = (
+                text[:start].removesuffix(around)
+                + _unescape(text[start:end])
+                + text[end:].removeprefix(around)
+            )
             kinds.append("escaped")
     if "\\" in text and (block := _BLOCK.search(text)) is not None:
-        start, end = block.start(), max(text.rfind("}"), text.rfind("]")) + 1
+        start = block.start()
+        end = max(text.rfind("}"), text.rfind("]")) + 1
         if _BLANKS_OUTSIDE.fullmatch(text, start, end):
             part = _STRING_OR_BLANK.sub(lambda match: match[1] or " ", text[start:end])
             if part != text[start:end]:
@@ -76,7 +90,9 @@ def _unescape(part: str) -> str:
 
 
 def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
-    """A text that begins inside an object or an array, as where the beginning of the answer was given."""
+    """A text that begins inside an object or an array, as where the beginning of the answer was
+    given.
+    """
     stripped = text.strip()
     members = _MEMBERS.match(stripped)
     if members is not None:
@@ -91,12 +107,19 @@ def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
         start = match.end()
         end = text.find("```", start)
         part = text[start:end] if end >= 0 else text[start:]
-        # An element may contain reasoning with brackets. Where a block has begun before it, it is markup in a string.
-        element = text.rfind(f"<{match[1]}", 0, start) if match[1] else -1
+        # An element may contain reasoning with brackets. Where a block has begun before it, it is
+        # markup in a string.
+        if match[1]:
+            element = text.rfind(f"<{match[1]}", 0, start)
+        else:
+            element = -1
         since = 0 if match[1] else max(text.rfind(">", 0, start), 0)
         before = text[since : element if element >= 0 else start]
         if "{" not in before and "[" not in before:
             for opening, closing, begins in (("{", "}", _MEMBERS), ("[", "]", _ITEMS)):
-                if part.count(closing) == part.count(opening) + 1 and begins.match(part) is not None:
+                if (
+                    part.count(closing) == part.count(opening) + 1
+                    and begins.match(part) is not None
+                ):
                     return text[:start] + opening + text[start:], [*kinds, "opening"]
     return text, kinds

@@ -1,6 +1,7 @@
 """Reads scalars in common notations, if they have only one meaning.
 
-`$1,299.99` is a number; `1,5` and `3/4` are not: they have two meanings. A unit after the only number is left out.
+`$1,299.99` is a number; `1,5` and `3/4` are not: they have two meanings. A unit after the only
+number is left out.
 """
 
 from __future__ import annotations
@@ -22,14 +23,33 @@ _GROUPED = (
     r"|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}\.\d{3},\d+|\d{1,3}(?: \d{3})+,\d+"
 )
 _COMMA_POINT = re.compile(r"[\d ]{1,3}(?:[. ]\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}", re.A)
-_POWER = re.compile(r"\s?(?:×|\\times|x|\*|·|\\cdot)\s?10\s?(?:\^|\*\*)\s?\{?([+-]?\d{1,3})\}?\Z", re.A)
-_NUMBER = re.compile(rf"([+-]?)\s?{_CURRENCY}?\s?([+-]?)({_GROUPED}|{_PLAIN})\s?(?:{_CURRENCY}|{_CODES})?", re.A)
+_POWER = re.compile(
+    r"\s?(?:×|\\times|x|\*|·|\\cdot)\s?10\s?(?:\^|\*\*)\s?\{?([+-]?\d{1,3})\}?\Z", re.A
+)
+_NUMBER = re.compile(
+    rf"([+-]?)\s?{_CURRENCY}?\s?([+-]?)({_GROUPED}|{_PLAIN})\s?(?:{_CURRENCY}|{_CODES})?", re.A
+)
 _BOOLEANS = {
-    "true": True, "yes": True, "ja": True, "oui": True, "sí": True, "sì": True, "да": True, "是": True, "はい": True,
-    "false": False, "no": False, "nein": False, "non": False, "нет": False, "否": False, "いいえ": False,
-}  # fmt: skip
+    "true": True,
+    "yes": True,
+    "ja": True,
+    "oui": True,
+    "sí": True,
+    "sì": True,
+    "да": True,
+    "是": True,
+    "はい": True,
+    "false": False,
+    "no": False,
+    "nein": False,
+    "non": False,
+    "нет": False,
+    "否": False,
+    "いいえ": False,
+}
 _STATEMENT = re.compile(
-    r"(?:(?:the|this|that)\s(?:\w{1,30}\s)?|it\s)(?:is|was)\s[\"'*_]{0,4}(true|false)[\"'*_]{0,4}[.!]?", re.I
+    r"(?:(?:the|this|that)\s(?:\w{1,30}\s)?|it\s)(?:is|was)\s[\"'*_]{0,4}(true|false)[\"'*_]{0,4}[.!]?",
+    re.I,
 )
 
 _LABEL = (
@@ -39,9 +59,12 @@ _LABEL = (
 )
 _REST = r"[\"'*_ \t:]{0,8}+([^\n]{1,200})"
 _REMARK_AFTER = re.compile(r"\.\s+(?=[A-Z])|\s\((?!or\b)")
-_LABELLED = re.compile(rf"{_LABEL}[\"'*_ \t]{{0,8}}(?:is|are|was|ist|est|es|=|:|\uff1a|是|为|為|は){_REST}", re.I)
+_LABELLED = re.compile(
+    rf"{_LABEL}[\"'*_ \t]{{0,8}}(?:is|are|was|ist|est|es|=|:|\uff1a|是|为|為|は){_REST}", re.I
+)
 _LABEL_LINE = re.compile(
-    rf"^[ \t#*_]{{0,12}}(?:the[ ])?{_LABEL}[*_:： \t]{{0,8}}\n\s{{0,8}}([^\n]{{1,200}})", re.I | re.M
+    rf"^[ \t#*_]{{0,12}}(?:the[ ])?{_LABEL}[*_:： \t]{{0,8}}\n\s{{0,8}}([^\n]{{1,200}})",
+    re.I | re.M,
 )
 _HASHES = re.compile(r"^#{3,6}[ \t]*([^\n#]{1,60})\s*\Z", re.M)
 _BOLD = re.compile(r"(?:\*\*|__)([^*_\n]{1,40})(?:\*\*|__)")
@@ -73,17 +96,25 @@ _QUANTITY = re.compile(
 )
 _MAX_QUANTITY = 80
 _LEADING_WORD = re.compile(
-    rf"[\"'*_\s]{{0,8}}({'|'.join(_BOOLEANS)})" r"[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–。，！\n]|-\s|\Z)(?!\s?\d)", re.I
+    rf"[\"'*_\s]{{0,8}}({'|'.join(_BOOLEANS)})"
+    r"[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–。，！\n]|-\s|\Z)(?!\s?\d)",
+    re.I,
 )
-_SECOND_WORD = re.compile(rf"\W{{0,8}}(?:(?:and|or)\s)?({'|'.join(_BOOLEANS)})(?:[.!?\"'*_]|\s*\Z)", re.I)
-_TAGGED = re.compile(r"<(answer|final_answer|final|result|output|response)>([^<]{1,2000})</\1\s{0,8}>", re.I)
+_SECOND_WORD = re.compile(
+    rf"\W{{0,8}}(?:(?:and|or)\s)?({'|'.join(_BOOLEANS)})(?:[.!?\"'*_]|\s*\Z)", re.I
+)
+_TAGGED = re.compile(
+    r"<(answer|final_answer|final|result|output|response)>([^<]{1,2000})</\1\s{0,8}>", re.I
+)
 _ADDRESS = re.compile(r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.|\Z)){4}", re.A)
 
 
 def read_number(text: str) -> int | float | None:
-    """The number in a text that contains nothing else except a currency sign, grouping and a sign; None otherwise.
+    """The number in a text that contains nothing else except a currency sign, grouping and a sign;
+    None otherwise.
 
-    Whole digits are an int; with a point or an exponent it is a float, or None outside the range of a float.
+    Whole digits are an int; with a point or an exponent it is a float, or None outside the range of
+    a float.
     """
     text = text.strip().strip("*")
     if not text or len(text) > _MAX_LENGTH:
@@ -103,7 +134,9 @@ def read_number(text: str) -> int | float | None:
     if digits.isdigit():
         return int(sign + digits)
     number = float(sign + digits)
-    return number if number - number == 0.0 else None
+    if number - number == 0.0:
+        return number
+    return None
 
 
 def _plain(text: str) -> str:
@@ -113,7 +146,8 @@ def _plain(text: str) -> str:
 
 
 def read_quantity(text: str) -> int | float | None:
-    """The number of a text that consists of it and a unit or a multiplier: `-7 °C`, `87%`, `1.2 million people`.
+    """The number of a text that consists of it and a unit or a multiplier: `-7 °C`, `87%`, `1.2
+    million people`.
 
     None if there is anything else, another number included.
     """
@@ -127,12 +161,18 @@ def read_quantity(text: str) -> int | float | None:
     is_money = not match[1].lstrip("+- ")[0].isdigit()
     if number is None or not is_unit(match[3], is_money=is_money):
         return None
-    return multiply(number, match[2].strip()) if match[2] else number
+    if match[2]:
+        return multiply(number, match[2].strip())
+    return number
 
 
 def read_boolean(text: str) -> bool | None:
-    """The value of `true`, `yes`, `false`, `no` in any case, also in quotes or with a full stop; None otherwise."""
-    return _BOOLEANS.get(text.strip(" \t\r\n\"'`*_.!").lower()) if len(text) < _MAX_LENGTH else None
+    """The value of `true`, `yes`, `false`, `no` in any case, also in quotes or with a full stop;
+    None otherwise.
+    """
+    if len(text) < _MAX_LENGTH:
+        return _BOOLEANS.get(text.strip(" \t\r\n\"'`*_.!").lower())
+    return None
 
 
 def read_as(text: str, types: frozenset[str]) -> int | float | bool | None:
@@ -141,27 +181,31 @@ def read_as(text: str, types: frozenset[str]) -> int | float | bool | None:
         boolean = read_boolean(text)
         if boolean is not None:
             return boolean
-    return as_type(read_number(text), types) if types & {"number", "integer"} else None
+    if types & {"number", "integer"}:
+        return as_type(read_number(text), types)
+    return None
 
 
 def as_type(number: float | None, types: frozenset[str]) -> int | float | None:
     """A number as one of the given types; None if it is not of them (3.7 is not an integer)."""
     if "number" in types or isinstance(number, int):
         return number
-    return int(number) if number is not None and number.is_integer() else None
+    if number is not None and number.is_integer():
+        return int(number)
+    return None
 
 
 def _trim(found: str) -> str:
     found = _TEXT_MACRO.sub(r"\1", found).strip()
-    return (
-        found.strip(" \t\"'`*_$").removesuffix(".").rstrip(" \t\"'`*_$).")
-        if not found.startswith("$")
-        else (found.strip(" \t\"'`*_").removesuffix(".").rstrip(" \t\"'`*_$)"))
-    )
+    if not found.startswith("$"):
+        return found.strip(" \t\"'`*_$").removesuffix(".").rstrip(" \t\"'`*_$).")
+    return found.strip(" \t\"'`*_").removesuffix(".").rstrip(" \t\"'`*_$)")
 
 
 def _is_second(found: deque[re.Match[str]], text: str, group: int) -> bool:
-    """Whether the second of two marked answers directly follows the other, has the same mark, and differs."""
+    """Whether the second of two marked answers directly follows the other, has the same mark, and
+    differs.
+    """
     if len(found) < 2:
         return False
     first, second = found
@@ -191,7 +235,9 @@ def find_answer(text: str) -> tuple[str, str] | None:
     tagged = deque(_TAGGED.finditer(text), maxlen=2)
     if tagged:
         where = f"<{tagged[-1][1].lower()}>"
-        return ("", where) if _is_second(tagged, text, 2) else (_trim(tagged[-1][2]), where)
+        if _is_second(tagged, text, group=2):
+            return ("", where)
+        return (_trim(tagged[-1][2]), where)
     found = deque[re.Match[str]](maxlen=2)
     for pattern in (_HASHES, _LABELLED, _LABEL_LINE, _EQUATION):
         found.extend(pattern.finditer(text))
@@ -199,14 +245,16 @@ def find_answer(text: str) -> tuple[str, str] | None:
             break
     if not found:
         return None
-    if found[-1].re is _LABELLED and _is_second(found, text, 1):
+    if found[-1].re is _LABELLED and _is_second(found, text, group=1):
         return "", "a label"  # several answers
     last = found[-1]
     return _trim(last[1]), "a label"
 
 
 def find_number(text: str) -> int | float | None:
-    """The only number in a prose text, with its unit left out; None if there is none, or more than one."""
+    """The only number in a prose text, with its unit left out; None if there is none, or more than
+    one.
+    """
     found: int | float | None = None
     for match in _PROSE_NUMBER.finditer(text):
         letters = _LETTERS_AFTER.match(text, match.end())
@@ -222,7 +270,9 @@ def find_number(text: str) -> int | float | None:
         word = None if after else _WORD_AFTER.match(text, end)
         is_money = not match[0].lstrip("+-−–﹣－")[0].isdigit()
         if found is not None and word is not None and is_scale(word[1], is_money=is_money):
-            is_estimate = _ESTIMATE.search(text, max(0, match.start() - 20), match.start()) is not None
+            is_estimate = (
+                _ESTIMATE.search(text, max(0, match.start() - 20), match.start()) is not None
+            )
             found = None if is_estimate else multiply(found, word[1])
         if found is None:
             return None
@@ -230,13 +280,19 @@ def find_number(text: str) -> int | float | None:
 
 
 def find_labelled_number(text: str) -> int | float | None:
-    """The number of a labelled answer: the only one, or the one before a remark (`72 (81 minus 9)`)."""
+    """The number of a labelled answer: the only one, or the one before a remark (`72 (81 minus
+    9)`).
+    """
     number = find_number(text)
-    return number if number is not None else read_quantity(_REMARK_AFTER.split(text, 1)[0])
+    if number is not None:
+        return number
+    return read_quantity(_REMARK_AFTER.split(text, 1)[0])
 
 
 def find_marked_number(text: str) -> int | float | None:
-    """The only number that a prose text sets in bold, if no other number follows it; None if there is none."""
+    """The only number that a prose text sets in bold, if no other number follows it; None if there
+    is none.
+    """
     bold = [match for match in _BOLD.finditer(text) if any(char.isdigit() for char in match[1])]
     if len(bold) != 1 or any(char.isdigit() for char in text[bold[0].end() :]):
         return None
@@ -244,10 +300,14 @@ def find_marked_number(text: str) -> int | float | None:
 
 
 def find_boolean(text: str) -> bool | None:
-    """The yes or no at the beginning of a text, before punctuation (`No, because …`), or `The claim is false.`"""
+    """The yes or no at the beginning of a text, before punctuation (`No, because …`), or `The claim
+    is false.`
+    """
     match = _LEADING_WORD.match(text) or _STATEMENT.fullmatch(text.strip())
     if match is None:
         return None
     value = _BOOLEANS[match[1].lower()]
     second = _SECOND_WORD.match(text, match.end())
-    return None if second is not None and _BOOLEANS[second[1].lower()] != value else value
+    if second is not None and _BOOLEANS[second[1].lower()] != value:
+        return None
+    return value

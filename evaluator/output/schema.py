@@ -1,7 +1,9 @@
-"""Compiles declared schemas: a type name, a JSON Schema (inline or a file), `module:Model`, or a class.
+"""Compiles declared schemas: a type name, a JSON Schema (inline or a file), `module:Model`, or a
+class.
 
-A compiled schema has the JSON Schema document that guides reading and the check that a value has to pass. No reference
-is ever fetched: `$ref` works only inside its own document. A check has bounded steps, and its patterns have bounded
+A compiled schema has the JSON Schema document that guides reading and the check that a value has to
+pass. No reference is ever fetched: `$ref` works only inside its own document. A check has bounded
+steps, and its patterns have bounded
 time: a value that takes longer is refused with a `NotChecked`.
 """
 
@@ -24,12 +26,20 @@ from evaluator.output.result import OutputError, json_path
 from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
 
 _CLASSES: dict[Any, str] = {
-    str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array",
-    object: "any", Any: "any",
-}  # fmt: skip
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    dict: "object",
+    list: "array",
+    object: "any",
+    Any: "any",
+}
 _MAX_SHOWN = 300
 MAX_PARTS = 5000
-"""At most this many objects are in a schema: the check of the schema itself takes 0.2 ms for each."""
+"""At most this many objects are in a schema: the check of the schema itself takes 0.2 ms for
+each.
+"""
 
 _may_import: ContextVar[bool] = ContextVar("may_import", default=True)
 
@@ -38,7 +48,9 @@ Check = Callable[[Any], OutputError | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schema:
-    """A compiled schema. `guide` guides the reading (None: nothing is known); `build` makes an instance of a class."""
+    """A compiled schema. `guide` guides the reading (None: nothing is known); `build` makes an
+    instance of a class.
+    """
 
     label: str
     guide: Guide | None
@@ -48,7 +60,9 @@ class Schema:
     @property
     def types(self) -> frozenset[str] | None:
         """The JSON types that the value may have; None if any or unknown."""
-        return self.guide.top if self.guide is not None else None
+        if self.guide is not None:
+            return self.guide.top
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,9 @@ class NotChecked(OutputError):
 
 
 class UnusableSchema(Exception):
-    """A schema cannot be used; the message says why. It becomes an OutputError of kind bad_schema."""
+    """A schema cannot be used; the message says why. It becomes an OutputError of kind
+    bad_schema.
+    """
 
 
 def compile_schema(declared: Any) -> Schema | None:
@@ -85,10 +101,13 @@ def compile_schema(declared: Any) -> Schema | None:
         if name.lower().endswith(".json"):
             return _file(name)
         if ":" in name:
-            return _model(name, os.getcwd()) if _may_import.get() else Schema(name, None, _always)
+            if _may_import.get():
+                return _model(name, os.getcwd())
+            return Schema(name, None, check=_always)
         names = ", ".join(TYPE_NAMES)
         raise UnusableSchema(
-            f"the schema {name!r} is unknown: use one of {names}, T[], a .json file, JSON Schema or module:Model"
+            f"the schema {name!r} is unknown: use one of {names}, T[], a .json file, JSON Schema "
+            "or module:Model"
         )
     if isinstance(declared, dict):
         try:
@@ -114,7 +133,9 @@ def without_imports() -> Generator[None]:
 
 
 def schema_problem(declared: Any) -> str | None:
-    """The reason why a declared schema cannot be used; None if it can be. Imports the module of `module:Model`."""
+    """The reason why a declared schema cannot be used; None if it can be. Imports the module of
+    `module:Model`.
+    """
     try:
         compile_schema(declared)
     except UnusableSchema as error:
@@ -146,9 +167,9 @@ def _named(name: str) -> Schema | None:
     def check(value: Any) -> OutputError | None:
         if value.__class__ is plain or matches(value, name):
             return None
-        return _explain_type(value, name, [])
+        return _explain_type(value, name, path=[])
 
-    return Schema(name, Guide(_document_of(name)), check)
+    return Schema(name, Guide(_document_of(name)), check=check)
 
 
 def _document_of(name: str) -> dict[str, Any]:
@@ -156,7 +177,9 @@ def _document_of(name: str) -> dict[str, Any]:
         return {"type": "array"}
     if name.endswith("[]"):
         return {"type": "array", "items": _document_of(name[:-2])}
-    return {} if name == "any" else {"type": name}
+    if name == "any":
+        return {}
+    return {"type": name}
 
 
 def _explain_type(value: Any, name: str, path: list[str | int]) -> OutputError:
@@ -164,10 +187,16 @@ def _explain_type(value: Any, name: str, path: list[str | int]) -> OutputError:
         inner = name[:-2]
         for index, item in enumerate(cast(list[Any], value)):
             if not matches(item, inner):
-                return _explain_type(item, inner, [*path, index])
+                return _explain_type(item, inner, path=[*path, index])
     shown = "array" if name == "[]" else name
     actual = describe(value)
-    return OutputError("type_mismatch", f"expected {shown}, got {actual}", json_path(path), shown, actual)
+    return OutputError(
+        "type_mismatch",
+        f"expected {shown}, got {actual}",
+        path=json_path(path),
+        expected=shown,
+        actual=actual,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -178,7 +207,7 @@ def _inline(text: str) -> Schema:
 def _file(path: str) -> Schema:
     try:
         stat = os.stat(path)
-        return _file_at(path, stat.st_mtime_ns, stat.st_size)
+        return _file_at(path, stat.st_mtime_ns, _size=stat.st_size)
     except (OSError, ValueError) as error:
         raise UnusableSchema(f"the schema file {path} cannot be read: {error}") from error
 
@@ -197,7 +226,7 @@ def _from_text(text: str, label: str) -> Schema:
     if not isinstance(document, dict):
         raise UnusableSchema(f"{label} must be a JSON object, not {describe(document)}")
     known = cast(dict[str, Any], document)
-    return Schema(label, Guide(known), _document_check(known, label))
+    return Schema(label, Guide(known), check=_document_check(known, label))
 
 
 def _document_check(document: dict[str, Any], label: str) -> Check:
@@ -209,7 +238,8 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
     for reference in _references(document):
         if not reference.startswith("#"):
             raise UnusableSchema(
-                f"{label} refers to {reference!r}: only references inside the schema (#/…) are followed"
+                f"{label} refers to {reference!r}: only references inside the schema (#/…) are "
+                "followed"
             )
     kind: Any = validators.validator_for(document, default=validators.Draft202012Validator)
     try:
@@ -227,12 +257,20 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
                 return _explain_late(watch.late, error)
             if watch.is_spent:
                 return _explain_spent(validator.verdict(value))
-            return None if error is None else _explain(exceptions.best_match(iter([error])))
+            if error is None:
+                return None
+            return _explain(exceptions.best_match(iter([error])))
         except Unresolvable as failure:
-            return OutputError("bad_schema", f"{label} has a reference to something that does not exist: {failure}")
+            return OutputError(
+                "bad_schema", f"{label} has a reference to something that does not exist: {failure}"
+            )
         except RecursionError:
-            return OutputError("schema_violation", "the value is nested too deeply to be checked", "$")
-        except Exception as failure:  # An invalid or too large pattern, or a keyword of the wrong type.
+            return OutputError(
+                "schema_violation", "the value is nested too deeply to be checked", path="$"
+            )
+        except (
+            Exception
+        ) as failure:  # An invalid or too large pattern, or a keyword of the wrong type.
             return OutputError("bad_schema", f"{label} cannot be applied: {failure}")
 
     return check
@@ -240,11 +278,14 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
 
 def _explain_spent(verdict: bool | None) -> NotChecked:
     if verdict is False:
-        message = f"the value does not match its schema; the place was not found within {MAX_STEPS:,} steps"
+        message = (
+            "the value does not match its schema; the place was not found within "
+            f"{MAX_STEPS:,} steps"
+        )
     else:
         message = f"the value is not checked: that takes more than {MAX_STEPS:,} steps"
     advice = "shorten the value, or simplify the schema: unions inside unions take long"
-    return NotChecked("schema_violation", f"{message}; {advice}", "$")
+    return NotChecked("schema_violation", f"{message}; {advice}", path="$")
 
 
 def _references(document: Any) -> Iterator[str]:
@@ -262,7 +303,11 @@ def _parts(document: Any) -> Iterator[dict[str, Any]]:
         if isinstance(current, dict):
             part = cast(dict[str, Any], current)
             yield part
-            pending += [item for key, item in part.items() if key not in ("const", "enum", "default", "examples")]
+            pending += [
+                item
+                for key, item in part.items()
+                if key not in ("const", "enum", "default", "examples")
+            ]
         elif isinstance(current, list):
             pending.extend(cast(list[Any], current))
 
@@ -271,44 +316,82 @@ def _explain(error: Any) -> OutputError:
     """A jsonschema error in words: where it is, what was expected, what was found."""
     path = json_path(list(error.absolute_path))
     actual = describe(error.instance)
-    rule, wanted = error.validator, error.validator_value
+    rule = error.validator
+    wanted = error.validator_value
     if rule == "type":
-        expected = " or ".join(cast(list[str], wanted)) if isinstance(wanted, list) else str(wanted)
-        return OutputError("type_mismatch", f"expected {expected}, got {actual}", path, expected, actual)
+        if isinstance(wanted, list):
+            expected = " or ".join(cast(list[str], wanted))
+        else:
+            expected = str(wanted)
+        return OutputError(
+            "type_mismatch",
+            f"expected {expected}, got {actual}",
+            path=path,
+            expected=expected,
+            actual=actual,
+        )
     if rule in ("anyOf", "oneOf"):
         kinds = [_alternative(part) for part in error.context]
-        if kinds and None not in kinds and all(part.instance is error.instance for part in error.context):
+        if (
+            kinds
+            and None not in kinds
+            and all(part.instance is error.instance for part in error.context)
+        ):
             expected = " or ".join(cast(list[str], kinds))
-            return OutputError("type_mismatch", f"expected {expected}, got {actual}", path, expected, actual)
+            return OutputError(
+                "type_mismatch",
+                f"expected {expected}, got {actual}",
+                path=path,
+                expected=expected,
+                actual=actual,
+            )
     if rule == "required":
         missing = [name for name in wanted if name not in error.instance]
         names = ", ".join(repr(name) for name in missing) or str(wanted)
         return OutputError(
-            "schema_violation", f"required property {names} is missing", path, f"property {names}", "missing"
+            "schema_violation",
+            f"required property {names} is missing",
+            path=path,
+            expected=f"property {names}",
+            actual="missing",
         )
-    return OutputError("schema_violation", cut(str(error.message), _MAX_SHOWN), path, *_rule_and_value(error))
+    return OutputError(
+        "schema_violation", cut(str(error.message), _MAX_SHOWN), path, *_rule_and_value(error)
+    )
 
 
 def _rule_and_value(error: Any) -> tuple[str, str]:
     """The rule of a jsonschema error and the value that it was applied to, as JSON."""
     wanted, value = (
-        json.dumps(one, ensure_ascii=False, default=str) for one in (error.validator_value, error.instance)
+        json.dumps(one, ensure_ascii=False, default=str)
+        for one in (error.validator_value, error.instance)
     )
     return cut(f"{error.validator}: {wanted}", _MAX_SHOWN), cut(value, _MAX_SHOWN)
 
 
 def _explain_late(late: Any, first: Any) -> NotChecked:
-    """`late` has its whole path only if it is the first error, or was reported by it as part of an alternative."""
+    """`late` has its whole path only if it is the first error, or was reported by it as part of an
+    alternative.
+    """
     top = late
     while top.parent is not None:
         top = top.parent
-    path = json_path(list(late.absolute_path)) if top is first else "$"
-    return NotChecked("schema_violation", cut(str(late.message), _MAX_SHOWN), path, *_rule_and_value(late))
+    if top is first:
+        path = json_path(list(late.absolute_path))
+    else:
+        path = "$"
+    return NotChecked(
+        "schema_violation", cut(str(late.message), _MAX_SHOWN), path, *_rule_and_value(late)
+    )
 
 
 def _alternative(error: Any) -> str | None:
     wanted = error.validator_value
-    return None if error.validator != "type" else wanted if isinstance(wanted, str) else " or ".join(wanted)
+    if error.validator != "type":
+        return None
+    if isinstance(wanted, str):
+        return wanted
+    return " or ".join(wanted)
 
 
 @lru_cache(maxsize=256)
@@ -320,7 +403,9 @@ def _model(name: str, folder: str) -> Schema:
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as error:  # Importing runs the author's module, which may raise anything.
-        raise UnusableSchema(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UnusableSchema(
+            f"{name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(found, type):
         raise UnusableSchema(f"{name} is not a class but {describe(found)}")
     return _adapted(found)
@@ -328,13 +413,17 @@ def _model(name: str, folder: str) -> Schema:
 
 @lru_cache(maxsize=256)
 def _adapted(model: Any) -> Schema:
-    """The schema of a class or type that Pydantic supports: models, dataclasses, TypedDicts, `list[Model]`, …"""
+    """The schema of a class or type that Pydantic supports: models, dataclasses, TypedDicts,
+    `list[Model]`, …
+    """
     import pydantic
 
     label = getattr(model, "__name__", None) or str(model)
     try:
         adapter: Any = pydantic.TypeAdapter(model)
-    except Exception as error:  # Pydantic raises errors of several families for types that it cannot describe.
+    except (
+        Exception
+    ) as error:  # Pydantic raises errors of several families for types that it cannot describe.
         raise UnusableSchema(
             f"{label} is not a Pydantic model, a dataclass or a type of JSON values: {error}"
         ) from error
@@ -342,7 +431,8 @@ def _adapted(model: Any) -> Schema:
     by_document: Check = _always
     try:
         document: dict[str, Any] = adapter.json_schema()
-        guide, by_document = Guide(document), _document_check(document, label)
+        guide = Guide(document)
+        by_document = _document_check(document, label)
     except pydantic.errors.PydanticInvalidForJsonSchema:
         pass  # A type without a JSON Schema, such as a callable: only Pydantic checks it.
 
@@ -356,11 +446,13 @@ def _adapted(model: Any) -> Schema:
             return _explain_model(failure)
         except Exception as failure:  # The model's own validators may raise anything.
             return OutputError(
-                "schema_violation", f"{label} refused the value: {type(failure).__name__}: {failure}", "$"
+                "schema_violation",
+                f"{label} refused the value: {type(failure).__name__}: {failure}",
+                path="$",
             )
         return None
 
-    return Schema(label, guide, check, adapter.validate_python)
+    return Schema(label, guide, check=check, build=adapter.validate_python)
 
 
 def _always(_value: Any) -> OutputError | None:
@@ -370,4 +462,10 @@ def _always(_value: Any) -> OutputError | None:
 def _explain_model(failure: Any) -> OutputError:
     first = failure.errors(include_url=False, include_context=False)[0]
     actual = describe(first.get("input"))
-    return OutputError("schema_violation", str(first["msg"]), json_path(list(first["loc"])), str(first["type"]), actual)
+    return OutputError(
+        "schema_violation",
+        str(first["msg"]),
+        path=json_path(list(first["loc"])),
+        expected=str(first["type"]),
+        actual=actual,
+    )

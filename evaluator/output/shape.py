@@ -1,4 +1,6 @@
-"""Gives what is written in another form than JSON the shape of a schema. Nothing is dropped or filled in."""
+"""Gives what is written in another form than JSON the shape of a schema. Nothing is dropped or
+filled in.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,13 @@ _BETWEEN_LABELS = re.compile(r"[,;|][ \t]+")
 _WRAPS = ("**", "__", "`", "*", "_")
 _NULLS = ("null", "none", "~")
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
-_OBJECT, _ARRAY = frozenset({"object"}), frozenset({"array"})
+_OBJECT = frozenset({"object"})
+_ARRAY = frozenset({"array"})
 
 
 class Shaper:
-    """Gives written values (texts, Lines, lists, and dicts with labels as keys) the shape of a schema.
+    """Gives written values (texts, Lines, lists, and dicts with labels as keys) the shape of a
+    schema.
 
     Texts stay texts: `conform` reads them as the scalars that the schema asks for.
     """
@@ -32,13 +36,15 @@ class Shaper:
         types = self._guide.types(node)
         if types is None or depth > _MAX_DEPTH:
             raise NoReading
-        if written is None or (isinstance(written, str) and written.strip() in ("", *_NULLS) and "null" in types):
+        if written is None or (
+            isinstance(written, str) and written.strip() in ("", *_NULLS) and "null" in types
+        ):
             return None
         kinds = types - {"null"}
         if kinds == _OBJECT:
-            return self._object(written, node, depth)
+            return self._object(written, node, depth=depth)
         if kinds == _ARRAY:
-            return self._array(written, node, depth)
+            return self._array(written, node, depth=depth)
         if kinds & (_OBJECT | _ARRAY):
             raise NoReading
         return _scalar(written, types)
@@ -55,7 +61,9 @@ class Shaper:
             pairs = members(written, names)
         elif isinstance(written, dict):
             known = cast(dict[str, Any], written)
-            pairs = [(find_word(label.lstrip("@"), names) or "", value) for label, value in known.items()]
+            pairs = [
+                (find_word(label.lstrip("@"), names) or "", value) for label, value in known.items()
+            ]
         else:
             raise NoReading
         labels = [name for name, _ in pairs]
@@ -67,7 +75,7 @@ class Shaper:
         for name, value in pairs:
             if name not in properties:
                 raise NoReading
-            shaped = self.shape(value, properties[name], depth + 1)
+            shaped = self.shape(value, properties[name], depth=depth + 1)
             if shaped is not None or "null" in (self._guide.types(properties[name]) or ()):
                 found[name] = shaped
         return found
@@ -94,8 +102,14 @@ class Shaper:
             written = _comma_items(written)
         elif isinstance(written, Lines) and kinds == _OBJECT:
             written = rows(written, self._all_properties(child))
-        elif isinstance(written, Lines) and len(written.lines) == 1 and not ITEM_MARK.match(written.lines[0].text):
-            written = _one_line(written.lines[0].text, is_free="string" in kinds and not self._guide.words(child))
+        elif (
+            isinstance(written, Lines)
+            and len(written.lines) == 1
+            and not ITEM_MARK.match(written.lines[0].text)
+        ):
+            written = _one_line(
+                written.lines[0].text, is_free="string" in kinds and not self._guide.words(child)
+            )
         elif isinstance(written, Lines):
             is_free = "string" in kinds and not self._guide.words(child)
             written = items(written, is_free=is_free, is_whole=depth == 0)
@@ -103,14 +117,16 @@ class Shaper:
                 raise NoReading
         if not isinstance(written, list):
             raise NoReading
-        found = [self.shape(item, child, depth + 1) for item in cast(list[Any], written)]
+        found = [self.shape(item, child, depth=depth + 1) for item in cast(list[Any], written)]
         if not found or None in found:
             raise NoReading
         return found
 
 
 def _one_line(text: str, *, is_free: bool) -> Any:
-    """The items of one line: strings in quotes, or scalars that the schema checks. Free text may be prose."""
+    """The items of one line: strings in quotes, or scalars that the schema checks. Free text may be
+    prose.
+    """
     if text[0] == '"':
         try:
             return read_strict(f"[{text}]")
@@ -124,7 +140,9 @@ def _one_line(text: str, *, is_free: bool) -> Any:
 def _comma_items(text: str) -> list[str]:
     """The items of `sea, photo`: short, and without a word that joins the last two."""
     parts = [part.strip() for part in re.split(r"[,;][ \t]+|[،、，；]\s*", text)]
-    if len(parts) < 2 or any(not part or len(part.split()) > 5 or SENTENCE_END.search(part) for part in parts):
+    if len(parts) < 2 or any(
+        not part or len(part.split()) > 5 or SENTENCE_END.search(part) for part in parts
+    ):
         raise NoReading
     if re.search(r"\b(?:and|or|und|oder|et|ou|y|o)\b", parts[-1]):
         raise NoReading
@@ -151,11 +169,18 @@ def _scalar(written: Any, types: frozenset[str]) -> Any:
     if text[:1] in ("{", "["):
         raise NoReading
     for mark in _WRAPS:
-        if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark) and text.count(mark) == 2:
+        if (
+            len(text) > 2 * len(mark)
+            and text.startswith(mark)
+            and text.endswith(mark)
+            and text.count(mark) == 2
+        ):
             text = text[len(mark) : -len(mark)].strip()
     if "string" in types:
         if types & {"number", "integer"} and _NUMBER.fullmatch(text):
-            return read_strict(text) if not re.match(r"-?0\d", text) else text
+            if not re.match(r"-?0\d", text):
+                return read_strict(text)
+            return text
         if "boolean" in types and text.lower() in ("true", "false"):
             return text.lower() == "true"
     return text

@@ -6,21 +6,30 @@ import json
 from typing import Any, NoReturn, cast
 
 MAX_DEPTH = 200
-"""The deepest nesting that is read: a deeper value could not be written or copied without overflow."""
+"""The deepest nesting that is read: a deeper value could not be written or copied without
+overflow.
+"""
 
 _MAX_FAILURES = 100
 
 
 class NotPlain(ValueError):
-    """JSON that needs a warning: a key occurs twice, NaN, or a number outside the range of a float."""
+    """JSON that needs a warning: a key occurs twice, NaN, or a number outside the range of a
+    float.
+    """
 
 
 class Unreadable(Exception):
-    """A block is not JSON. `resume` is the position from which to look for the next; `reason` is for a message."""
+    """A block is not JSON. `resume` is the position from which to look for the next; `reason` is
+    for a message.
+    """
 
     def __init__(self, reason: str, at: int, resume: int, committed: bool) -> None:
         super().__init__(reason)
-        self.reason, self.at, self.resume, self.committed = reason, at, resume, committed
+        self.reason = reason
+        self.at = at
+        self.resume = resume
+        self.committed = committed
 
 
 def _constant(name: str) -> NoReturn:
@@ -48,7 +57,8 @@ _scan = cast(Any, _decoder.scan_once)  # type: ignore[attr-defined]
 def read_strict(text: str) -> Any:
     """The value of a text that is one standard JSON value.
 
-    Raises: ValueError, if it is anything else; RecursionError, if it is nested too deeply for the C reader.
+    Raises: ValueError, if it is anything else; RecursionError, if it is nested too deeply for the C
+    reader.
     """
     try:
         value, end = _scan(text, 0)
@@ -78,10 +88,11 @@ def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
 
 
 class StrictScanner:
-    """Reads values inside a longer text, with a bound on all failures together, so that time stays linear.
+    """Reads values inside a longer text, with a bound on all failures together, so that time stays
+    linear.
 
-    `steps` is the number of repairs that the lenient reader may still try on this text. A failed attempt costs the
-    characters that it read and, in the standard library, all those before it.
+    `steps` is the number of repairs that the lenient reader may still try on this text. A failed
+    attempt costs the characters that it read and, in the standard library, all those before it.
     """
 
     __slots__ = ("_failures", "_spare", "steps", "text")
@@ -93,7 +104,9 @@ class StrictScanner:
         self._spare = 2 * len(text) + 1000
 
     def read(self, start: int, depth: int) -> tuple[Any, int] | None:
-        """The value that begins at `start` and its end; None if there is none, or no attempt is left."""
+        """The value that begins at `start` and its end; None if there is none, or no attempt is
+        left.
+        """
         if self._failures >= _MAX_FAILURES or self._spare < 0:
             return None
         try:

@@ -14,7 +14,8 @@ _FAMILIES = ('"“”„‟＂', "'‘’‚‛", "`", "«»", "‹›", "「」
 _TYPOGRAPHIC = "“”„‟‘’‚‛＂«»‹›「」『』〝〞"
 _TRIPLE = re.compile(r'"""|\'\'\'')
 _NO_TRIPLE = re.compile(rf"[ ]?(?:[}}\]]\s*+(?:[,}}\]]|\Z)|,{WS}*+{QUOTED}{WS}*+[:,\]])")
-# A key with a quote of another kind at its end, one without the closing quote, and one with quotes inside.
+# A key with a quote of another kind at its end, one without the closing quote, and one with quotes
+# inside.
 _MIXED_KEY = re.compile(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+(?:{COLON}|=))")
 _OPEN_KEY = re.compile(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+{COLON}{WS}*+{VALUE})")
 _CLOSED_LATER = re.compile(r"[^\"}\]]{0,2000}+[\"}\]]")
@@ -22,7 +23,9 @@ _APOSTROPHE = re.compile(r"\w['’]\w")
 # The end of a text whose last string has no closing quote.
 _LAST_LINE = re.compile(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
 # A Windows path whose last backslash stands before the closing quote.
-_PATH = re.compile(rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])')
+_PATH = re.compile(
+    rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])'
+)
 # The end of a text whose last quote is a sign of its own: inches, or the apostrophe of a genitive.
 _MEASURE = re.compile(
     r"(?:(?:\A|[ (x×'′’])(?:\d{0,3}[½¼¾]|\d{1,3}(?:[.,]\d{1,2}|(?:[ -]\d)?/\d{1,2})?)(?:['′’]?\"|['’])|s['’])\Z"
@@ -35,7 +38,9 @@ _SURPLUS = re.compile(rf"{WS}{{0,3}}({QUOTE}{{1,2}})")
 _SURPLUS_IN_KEY = re.compile(rf"[ ]?{QUOTE}{{1,2}}(?={WS}*+{COLON})")
 _AFTER_TEXT = re.compile(r"[^,}\]\n\"]{0,400}+")
 
-_ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))")
+_ESCAPE = re.compile(
+    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))"
+)
 _SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _ESCAPE_AT = re.compile(r"\\[\s\S]")
@@ -54,7 +59,8 @@ def _without_partial(raw: str) -> str:
         raw = raw[:-1]
     last = before = -7
     for match in _ESCAPE_AT.finditer(raw):
-        last, before = match.start(), last
+        before = last
+        last = match.start()
     if last >= 0 and _PARTIAL.match(raw, last):
         raw = raw[:last]
         if before == last - 6 and _PARTIAL.match(raw, before):
@@ -63,7 +69,9 @@ def _without_partial(raw: str) -> str:
 
 
 def _is_measure(text: str, begin: int, end: int) -> bool:
-    """Whether the quote before `end` is a sign of the text that begins at `begin`, not of the reader."""
+    """Whether the quote before `end` is a sign of the text that begins at `begin`, not of the
+    reader.
+    """
     return _MEASURE.search(text[max(begin, end - _MAX_MEASURE) : end]) is not None
 
 
@@ -82,7 +90,9 @@ def _until(ends: str, *, in_line: bool = False) -> re.Pattern[str]:
 
 
 def decode(raw: str, own: str = "") -> tuple[str, bool]:
-    """The text that `raw` stands for, and whether all escapes are valid; `own` is a quote that may be escaped too."""
+    """The text that `raw` stands for, and whether all escapes are valid; `own` is a quote that may
+    be escaped too.
+    """
     if "\\" not in raw:
         return raw, True
     valid = True
@@ -93,7 +103,8 @@ def decode(raw: str, own: str = "") -> tuple[str, bool]:
         if plain is None:
             if match[3] is not None:
                 return chr(int(match[3], 16))
-            high, low = int(match[1], 16), int(match[2], 16)
+            high = int(match[1], 16)
+            low = int(match[2], 16)
             return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
         known = _SIMPLE.get(plain)
         if known is not None:
@@ -109,14 +120,17 @@ def decode(raw: str, own: str = "") -> tuple[str, bool]:
 class ReadString:
     """One string: its value, its end, the repairs, and whether the text ended before it.
 
-    With `is_key` it is the key of an object. `stopped`: it has no end before a tag or, for a key, in its line.
+    With `is_key` it is the key of an object. `stopped`: it has no end before a tag or, for a key,
+    in its line.
     """
 
     __slots__ = ("_ahead", "_quote", "_start", "_text", "cut", "end", "repairs", "stopped", "value")
 
     def __init__(self, ahead: Lookahead, start: int, *, is_key: bool) -> None:
         text = self._text = ahead.text
-        self._ahead, self._start, self._quote = ahead, start, text[start]
+        self._ahead = ahead
+        self._start = start
+        self._quote = text[start]
         self.repairs: list[str] = []
         self.cut = self.stopped = False
         self.end = start
@@ -134,7 +148,8 @@ class ReadString:
         return self._text[start:stop]
 
     def _triple(self) -> str | None:
-        text, start = self._text, self._start
+        text = self._text
+        start = self._start
         if _NO_TRIPLE.match(text, start + 3):
             return None
         end = text.find(text[start : start + 3], start + 3)
@@ -146,103 +161,139 @@ class ReadString:
         return self._take(start + 3, end, end + 3, "doubled_quotes")
 
     def _undoubled(self, raw: str, *, is_key: bool) -> str:
-        """`raw` without surplus quotes at its ends (`""text""`, `""text"`, `"text""`) or beside an escaped quote.
+        """`raw` without surplus quotes at its ends (`""text""`, `""text"`, `"text""`) or beside an
+        escaped quote.
 
         A text with a pair of quotes keeps them, and so does one that ends with a measure (`5'10"`).
         """
         if "inner_quotes" not in self.repairs:
             return raw
-        family = _family(self._quote) if self._quote in _TYPOGRAPHIC else self._quote
+        if self._quote in _TYPOGRAPHIC:
+            family = _family(self._quote)
+        else:
+            family = self._quote
         plain = _ESCAPE_AT.sub("  ", raw)
         count = sum(plain.count(quote) for quote in family)
         inner = plain.strip(family)
         begin = len(plain) - len(plain.lstrip(family))
         end = begin + len(inner)
         if inner and count == len(plain) - len(inner):
-            if (not is_key and end < len(plain) and not begin and _is_measure(raw, 0, end + 1)) or (
-                (begin > 1 and inner[0] == " ") or (len(plain) - end > 1 and inner[-1] in _BEFORE_PAIR)
+            if (
+                not is_key and end < len(plain) and not begin and _is_measure(raw, 0, end=end + 1)
+            ) or (
+                (begin > 1 and inner[0] == " ")
+                or (len(plain) - end > 1 and inner[-1] in _BEFORE_PAIR)
             ):
                 return raw
             if begin == 1 and end == len(plain) and _ELISION.match(raw):
                 return raw
             raw = raw[begin:end]
-        elif count == 1 and (at := plain.find(self._quote)) > 1 and raw[at - 2] == "\\" and plain[at - 2 : at] == "  ":
+        elif (
+            count == 1
+            and (at := plain.find(self._quote)) > 1
+            and raw[at - 2] == "\\"
+            and plain[at - 2 : at] == "  "
+        ):
             raw = raw[:at] + raw[at + 1 :]
         else:
             return raw
-        self.repairs = [repair for repair in self.repairs if repair != "inner_quotes"] + ["doubled_quotes"]
+        self.repairs = [repair for repair in self.repairs if repair != "inner_quotes"] + [
+            "doubled_quotes"
+        ]
         return raw
 
     # Keys
 
     def _key(self) -> str:
-        text, begin, ahead = self._text, self._start + 1, self._ahead
-        closers = _family(self._quote) if self._quote in _TYPOGRAPHIC else self._quote
+        text = self._text
+        begin = self._start + 1
+        ahead = self._ahead
+        if self._quote in _TYPOGRAPHIC:
+            closers = _family(self._quote)
+        else:
+            closers = self._quote
         exact = _up_to(closers, in_line=True).match(text, begin)
         stop = exact.end() if exact is not None else begin
         is_closed = stop < len(text) and text[stop] in closers
         if is_closed and (ahead.after_key(stop + 1) or not text[stop + 1 : stop + 80].strip()):
-            return self._take(begin, stop, stop + 1)
-        if is_closed and stop > begin and (surplus := _SURPLUS_IN_KEY.match(text, stop + 1)) is not None:
+            return self._take(begin, stop, end=stop + 1)
+        if (
+            is_closed
+            and stop > begin
+            and (surplus := _SURPLUS_IN_KEY.match(text, stop + 1)) is not None
+        ):
             return self._take(begin, stop, surplus.end(), "doubled_quotes")
-        if (match := _MIXED_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(text, match.end()):
+        if (match := _MIXED_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(
+            text, match.end()
+        ):
             return self._take(begin, match.end(1), match.end(), *self._mixed(match[0][-1]))
-        if (match := _OPEN_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(text, match.end()):
+        if (match := _OPEN_KEY.match(text, begin)) is not None and _CLOSED_LATER.match(
+            text, match.end()
+        ):
             return self._take(begin, match.end(1), match.end(1), "missing_quote")
         if is_closed and ahead.after_key(stop + 1, is_weak=True):
-            return self._take(begin, stop, stop + 1)
+            return self._take(begin, stop, end=stop + 1)
         return self._key_with_quotes(begin)
 
     def _key_with_quotes(self, begin: int) -> str:
-        text, at = self._text, begin
+        text = self._text
+        at = begin
         until = _until(_family(self._quote), in_line=True)
         while (match := until.match(text, at)) is not None:
             stop = match.end()
             if stop >= len(text):
                 self.cut = True
-                return self._take(begin, stop, stop)
+                return self._take(begin, stop, end=stop)
             if text[stop] in "<\n":
                 break
             if text[stop] != "\\" and self._ahead.after_key(stop + 1):
                 return self._take(begin, stop, stop + 1, "inner_quotes")
             at = stop + 1
         self.stopped = True
-        return self._take(begin, at, at)
+        return self._take(begin, at, end=at)
 
     def _mixed(self, closer: str) -> tuple[str, ...]:
-        return () if closer in _family(self._quote) else ("mixed_quotes",)
+        if closer in _family(self._quote):
+            return ()
+        return ("mixed_quotes",)
 
     # Values
 
     def _value(self) -> str:
-        text, begin, quote = self._text, self._start + 1, self._quote
+        text = self._text
+        begin = self._start + 1
+        quote = self._quote
         level = len(self._ahead.kinds)
         if quote == '"' and (path := _PATH.match(text, begin)) is not None:
             raw = self._take(begin, path.end() - 1, path.end(), "escape")
-            return raw if "\\\\" in raw else raw.replace("\\", "\\\\")
+            if "\\\\" in raw:
+                return raw
+            return raw.replace("\\", "\\\\")
         family = _family(quote)
         closers = family if quote in _TYPOGRAPHIC else quote
         exact = _up_to(closers).match(text, begin)
         stop = exact.end() if exact is not None else begin
         if stop < len(text) and text[stop] in closers:
             if self._ahead.after_value(stop + 1, level):
-                return self._take(begin, stop, stop + 1)
-            if (end := self._after_surplus(begin, stop, level)) is not None:
+                return self._take(begin, stop, end=stop + 1)
+            if (end := self._after_surplus(begin, stop, level=level)) is not None:
                 return self._take(begin, stop, end, "doubled_quotes")
-        raw, rejected = self._walk(begin, level, family)
+        raw, rejected = self._walk(begin, level, ends=family)
         if raw is not None:
             return raw
         if self.stopped:
-            return self._take(begin, self.end, self.end)
+            return self._take(begin, self.end, end=self.end)
         others = "".join(other for other in OPENING if other not in family)
-        raw, _ = self._walk(begin, level, others)
+        raw, _ = self._walk(begin, level, ends=others)
         if raw is not None:
             self.repairs.append("mixed_quotes")
             return raw
         self.stopped = False
         if rejected is not None and text.find("}", rejected) + text.find("]", rejected) > -2:
             after = _AFTER_TEXT.match(text, rejected + 1)
-            return self._take(begin, rejected, after.end() if after is not None else rejected + 1, "text_after")
+            return self._take(
+                begin, rejected, after.end() if after is not None else rejected + 1, "text_after"
+            )
         last = _LAST_LINE.search(text, max(begin, len(text) - 400))
         if last is not None:
             return self._take(begin, last.start(), last.start(), "missing_quote").rstrip(" \t\r,")
@@ -250,25 +301,31 @@ class ReadString:
             raw = text[begin:end]
             if raw.endswith('\\"') and raw.count('\\"') % 2:
                 # A path that ends with a backslash.
-                return self._take(begin, end - 1, end)
+                return self._take(begin, end - 1, end=end)
             return self._take(begin, end, end, "missing_quote")
         self.cut = True
         self._mark_inner(text[begin:])
-        return _without_partial(self._take(begin, len(text), len(text)))
+        return _without_partial(self._take(begin, len(text), end=len(text)))
 
     def _after_surplus(self, begin: int, stop: int, level: int) -> int | None:
-        """Where surplus quotes end behind a string that is closed at `stop`; None if it is not closed there."""
+        """Where surplus quotes end behind a string that is closed at `stop`; None if it is not
+        closed there.
+        """
         text = self._text
         surplus = _SURPLUS.match(text, stop + 1)
         if surplus is None or stop == begin or surplus[1].strip(_family(self._quote)):
             return None
         is_pair = len(surplus[1]) > 1 and text[stop - 1] in _BEFORE_PAIR
-        if is_pair or _is_measure(text, begin, stop + 1):
+        if is_pair or _is_measure(text, begin, end=stop + 1):
             return None
-        return surplus.end() if self._ahead.after_value(surplus.end(), level) else None
+        if self._ahead.after_value(surplus.end(), level):
+            return surplus.end()
+        return None
 
     def _before_closers(self, begin: int) -> int | None:
-        """Where the brackets begin that end the text, if they close what is open and the string opens none."""
+        """Where the brackets begin that end the text, if they close what is open and the string
+        opens none.
+        """
         rest = self._text[max(begin, len(self._text) - 64) :].rstrip().removesuffix("```").rstrip()
         closers = "".join(CLOSERS[kind] for kind in reversed(self._ahead.kinds))
         kept = rest.rstrip("]}) \t\r\n")
@@ -277,23 +334,30 @@ class ReadString:
             return None
         end = self._text.rindex(kept) + len(kept) if kept else begin
         raw = self._text[begin:end]
-        return end if all(raw.count(opening) <= raw.count(closing) for opening, closing in ("{}", "[]", "()")) else None
+        if all(raw.count(opening) <= raw.count(closing) for opening, closing in ("{}", "[]", "()")):
+            return end
+        return None
 
     def _walk(self, begin: int, level: int, ends: str) -> tuple[str | None, int | None]:
         """The string up to the first of `ends` that may end it, and the first that may not."""
-        text, ahead, at = self._text, self._ahead, begin
-        until, rejected, in_quotes = _until(ends), None, False
+        text = self._text
+        ahead = self._ahead
+        at = begin
+        until = _until(ends)
+        rejected = None
+        in_quotes = False
         while (match := until.match(text, at)) is not None:
             stop = match.end()
             if stop >= len(text) or (text[stop] == "\\" and stop + 1 == len(text)):
                 return None, rejected
             if text[stop] == "<":
-                self.stopped, self.end = True, stop
+                self.stopped = True
+                self.end = stop
                 return None, rejected
             if ahead.after_value(stop + 1, level, in_quotes=in_quotes) and not (
                 in_quotes and ahead.in_brackets(begin, stop + 1)
             ):
-                raw = self._take(begin, stop, stop + 1)
+                raw = self._take(begin, stop, end=stop + 1)
                 self._mark_inner(raw)
                 return raw, None
             if stop > begin and ahead.opens_next(begin, stop):
@@ -304,17 +368,25 @@ class ReadString:
         return None, rejected
 
     def _before_next(self, begin: int, stop: int) -> str:
-        """A string without a closing quote, up to the comma before the quote that opens what follows."""
+        """A string without a closing quote, up to the comma before the quote that opens what
+        follows.
+        """
         raw = self._text[begin:stop].rstrip()
         if raw.endswith(("{", "[")):
             raw = raw[:-1].rstrip()
         raw = raw.removesuffix(",").removesuffix("，").rstrip()
-        if raw.endswith(("}", "]")) and raw.count("}") + raw.count("]") > raw.count("{") + raw.count("["):
+        if raw.endswith(("}", "]")) and raw.count("}") + raw.count("]") > raw.count(
+            "{"
+        ) + raw.count("["):
             raw = raw.rstrip("}] \t\r\n")
         self.end = begin + len(raw)
         inner = raw.find(self._quote)
         is_only = inner > 0 and raw.count(self._quote) == 1
-        if is_only and raw[inner - 1] != " " and not (self._quote == "'" and _APOSTROPHE.match(raw, inner - 1)):
+        if (
+            is_only
+            and raw[inner - 1] != " "
+            and not (self._quote == "'" and _APOSTROPHE.match(raw, inner - 1))
+        ):
             # It was closed; other text follows.
             self.repairs.append("text_after")
             return raw[:inner]

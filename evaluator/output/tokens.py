@@ -1,4 +1,6 @@
-"""Patterns of the tokens that the lenient reader takes: keys, scalars, texts without quotes, separators."""
+"""Patterns of the tokens that the lenient reader takes: keys, scalars, texts without quotes,
+separators.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,16 @@ _SCALAR = (
     r"|(true|false|null)(?=[ \t\r\n]*+[,\]}}])"
 )
 _SHORT = r'"[^"\\\n]{0,200}+"'
-ITEM = re.compile(_WS + "(?:" + _SCALAR.format(ws=_WS, after=rf"{_SHORT}{_WS}[,\]]", grouped="") + rf"){_WS}(,)?", re.A)
+ITEM = re.compile(
+    _WS + "(?:" + _SCALAR.format(ws=_WS, after=rf"{_SHORT}{_WS}[,\]]", grouped="") + rf"){_WS}(,)?",
+    re.A,
+)
 MEMBER = re.compile(
-    _WS + "(?:" + _SCALAR.format(ws=_WS, after=f"{_SHORT}{_WS}:", grouped=r"(?!\d{3})") + rf"){_WS}(,)?", re.A
+    _WS
+    + "(?:"
+    + _SCALAR.format(ws=_WS, after=f"{_SHORT}{_WS}:", grouped=r"(?!\d{3})")
+    + rf"){_WS}(,)?",
+    re.A,
 )
 RUN = re.compile(rf"(?:{_WS}-?(?:0|[1-9]\d{{0,17}}+)(?:\.\d{{1,20}}+)?{_WS},){{16,}}+", re.A)
 SPACE = re.compile(rf"{WS}*+")
@@ -49,7 +58,9 @@ KEY_IN_ARRAY = re.compile(rf"({QUOTED}){WS}*+{COLON}")
 CONTAINER = re.compile(rf"(?:[\[{{]{WS}*+){{1,8}}+(?!\"){QUOTED}{WS}*+(?:{COLON}|[,=\]])")
 ANY_MARK = re.compile(MARK)
 COLOR = re.compile(rf"{WS}*+(#[0-9a-fA-F]{{3,8}})(?=[ \t]*+[,}}\]])")
-SET = re.compile(rf"\{{{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+(?:\}}|,{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+[,}}])")
+SET = re.compile(
+    rf"\{{{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+(?:\}}|,{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+[,}}])"
+)
 TUPLE = re.compile(rf"\({WS}*+(?:{QUOTE}|[\[{{()\d-]|(?i:{LITERAL}))")
 ESCAPED_QUOTES = re.compile(r'\\"((?:[^"\\\n]|\\(?!")){0,2000}+)\\"(?=\s*+[,}\]])')
 PREFIX = re.compile(r"[bBrRuUfF]{1,2}(?=[\"'](?!\s*[,\]}:]))")
@@ -66,7 +77,8 @@ ITEM_TOKEN = re.compile(
     rf"|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL}))|[\[{{]|{QUOTED}{WS}*+[,\]])"
 )
 # A text without its opening quote; in an array that has texts without quotes, a comma ends it.
-OPEN_TEXT, OPEN_ITEM = re.compile(open_text(8)), re.compile(open_text(0))
+OPEN_TEXT = re.compile(open_text(8))
+OPEN_ITEM = re.compile(open_text(0))
 _CHUNK = r"[^,;}\]\n\"{\[<`]{1,400}+"
 # A comma in a text without quotes: no key follows.
 _PROSE = rf"(?:,[ ](?=\w)(?!{WORD}(?:[ ]{WORD}){{0,5}}\"?{WS}*+(?:{COLON}|=)){_CHUNK}(?=[ \t]*+[,}}\n])){{0,8}}+"
@@ -83,7 +95,9 @@ RADIX = re.compile(r"[+-]?0(?:[xX][0-9a-fA-F]{1,64}|[bB][01]{1,64}|[oO][0-7]{1,6
 WIDE = str.maketrans(WIDE_MARKS, "}],;,,;,,")
 BLANKS = " \t\r\n\f\v\u00a0\u200b\u202f\u3000\ufeff"
 REMARK = re.compile(r"[ \t]*+\([^()\n]{0,200}+\)(?=\s*+\Z)")
-GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", re.A)
+GROUPED = re.compile(
+    r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", re.A
+)
 # Prose in which a block was given up: it ends before another block, after a blank line or a colon.
 ABANDONED = re.compile(
     r"[^\W\d][^\"{}\[\]\n]{8,400}+(?:\n[^\"{}\[\]\n]{1,400}+){0,4}+(?:(?<=[:：])\n|\n[ \t\r]*\n)(?=[{\[]|```)"
@@ -92,8 +106,17 @@ BOUNDARY = re.compile(rf"```|{CLOSING_TAG}", re.I)
 BRACKET = re.compile(r"[\[\]{}]|\"(?:[^\"\\\n]++|\\.)*+\"?")
 EXACT: dict[str, Any] = {"true": True, "false": False, "null": None}
 LITERALS: dict[str, tuple[Any, str]] = {
-    "true": (True, "literal"), "false": (False, "literal"), "null": (None, "literal"), "none": (None, "literal"),
-    "nil": (None, "literal"), "undefined": (None, "literal"), "nan": (None, "nan"), "-nan": (None, "nan"),
-    "infinity": (None, "nan"), "-infinity": (None, "nan"), "+infinity": (None, "nan"), "inf": (None, "nan"),
+    "true": (True, "literal"),
+    "false": (False, "literal"),
+    "null": (None, "literal"),
+    "none": (None, "literal"),
+    "nil": (None, "literal"),
+    "undefined": (None, "literal"),
+    "nan": (None, "nan"),
+    "-nan": (None, "nan"),
+    "infinity": (None, "nan"),
+    "-infinity": (None, "nan"),
+    "+infinity": (None, "nan"),
+    "inf": (None, "nan"),
     "-inf": (None, "nan"),
-}  # fmt: skip
+}

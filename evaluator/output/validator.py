@@ -1,14 +1,16 @@
 """Checks values by JSON Schemas in bounded work.
 
-`jsonschema` evaluates every alternative of a union, compares each item of `uniqueItems` with every other one, and
-searches patterns with Python's `re`, which cannot be stopped. Here a value that fits is usually accepted by
-`fast_check`. For the others `bounded` makes a validator class of the same draft that counts steps and searches with a
-time limit wherever a key or a text is matched: in `pattern`, in `patternProperties`, and in `additionalProperties` and
-`unevaluatedProperties`, which depend on the keys that a pattern matched.
+`jsonschema` evaluates every alternative of a union, compares each item of `uniqueItems` with every
+other one, and searches patterns with Python's `re`, which cannot be stopped. Here a value that fits
+is usually accepted by `fast_check`. For the others `bounded` makes a validator class of the same
+draft that counts steps and searches with a time limit wherever a key or a text is matched: in
+`pattern`, in `patternProperties`, and in `additionalProperties` and `unevaluatedProperties`, which
+depend on the keys that a pattern matched.
 
-A value has MAX_STEPS steps; after that it is not judged, and `Watch.is_spent` is set. The patterns of one value share
-100 ms, and 20 µs more for each search, so that a long value has time in proportion. After that nothing is searched and
-the value is not judged: `Watch.late` says so, also where the schema would let a violation pass (`not`, `anyOf`).
+A value has MAX_STEPS steps; after that it is not judged, and `Watch.is_spent` is set. The patterns
+of one value share 100 ms, and 20 µs more for each search, so that a long value has time in
+proportion. After that nothing is searched and the value is not judged: `Watch.late` says so, also
+where the schema would let a violation pass (`not`, `anyOf`).
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class _Spent(Exception):
 
 
 class BoundedValidator:
-    """Checks values by one valid schema, in bounded time and without following references to other documents."""
+    """Checks values by one valid schema, in bounded time and without following references to other
+    documents.
+    """
 
     def __init__(self, document: Any, kind: Any) -> None:
         from jsonschema import Draft202012Validator
@@ -62,19 +66,30 @@ class BoundedValidator:
         # An empty registry: a reference to a remote schema is an error, not a request.
         registry: Any = Registry()
         self._validator = bounded(kind)(plain, registry=registry)
-        self._fast = fast_check(plain, kind.VALIDATORS) if is_newest else None
+        if is_newest:
+            self._fast = fast_check(plain, kind.VALIDATORS)
+        else:
+            self._fast = None
 
     def verdict(self, value: Any) -> bool | None:
         """Whether `value` fits, decided quickly; None if only `errors` can tell."""
-        return None if self._fast is None else self._fast(value)
+        if self._fast is None:
+            return None
+        return self._fast(value)
 
     def errors(self, value: Any, most: int, watch: Watch) -> list[Any]:
-        """At most `most` errors, each a ValidationError. With `watch.late` or `watch.is_spent` there may be others."""
-        return [] if self.verdict(value) else first_errors(self._validator, value, watch, most)
+        """At most `most` errors, each a ValidationError. With `watch.late` or `watch.is_spent`
+        there may be others.
+        """
+        if self.verdict(value):
+            return []
+        return first_errors(self._validator, value, watch=watch, most=most)
 
 
 def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[Any]:
-    """At most `most` errors of a bounded validator. `watch.late` or `watch.is_spent` is set if there may be others."""
+    """At most `most` errors of a bounded validator. `watch.late` or `watch.is_spent` is set if
+    there may be others.
+    """
     token = _watch.set(watch)
     found: list[Any] = []
     try:
@@ -89,9 +104,11 @@ def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[An
 
 @lru_cache(maxsize=16)
 def bounded(kind: Any) -> Any:
-    """The validator class `kind` with patterns in bounded time and a bound on steps, to be used by `first_errors` only.
+    """The validator class `kind` with patterns in bounded time and a bound on steps, to be used by
+    `first_errors` only.
 
-    For a document that names its draft (`$schema`), `jsonschema` would return to its own class: see `undrafted`.
+    For a document that names its draft (`$schema`), `jsonschema` would return to its own class: see
+    `undrafted`.
     """
     from jsonschema import validators
 
@@ -106,17 +123,38 @@ def bounded(kind: Any) -> Any:
     return validators.extend(kind, rules)
 
 
-_LOOPS = frozenset({
-    "additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "dependencies", "dependentRequired",
-    "dependentSchemas", "disallow", "enum", "extends", "items", "oneOf", "patternProperties", "prefixItems",
-    "properties", "propertyNames", "required", "unevaluatedItems", "unevaluatedProperties",
-})  # fmt: skip
+_LOOPS = frozenset(
+    {
+        "additionalItems",
+        "additionalProperties",
+        "allOf",
+        "anyOf",
+        "contains",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "disallow",
+        "enum",
+        "extends",
+        "items",
+        "oneOf",
+        "patternProperties",
+        "prefixItems",
+        "properties",
+        "propertyNames",
+        "required",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
 _COMPARISONS = frozenset({"const", "enum"})
 
 
 def _metered(keyword: str, rule: Any) -> Any:
     """`rule`, which costs a step for each value and each part of the schema that it looks at."""
-    loops, compares, is_unique = keyword in _LOOPS, keyword in _COMPARISONS, keyword == "uniqueItems"
+    loops = keyword in _LOOPS
+    compares = keyword in _COMPARISONS
+    is_unique = keyword == "uniqueItems"
 
     def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
         steps = 1
@@ -135,7 +173,9 @@ def _metered(keyword: str, rule: Any) -> Any:
 
 
 def undrafted(node: Any) -> Any:
-    """A schema without the `$schema` that names its draft, at any depth; values in it are unchanged."""
+    """A schema without the `$schema` that names its draft, at any depth; values in it are
+    unchanged.
+    """
     if isinstance(node, list):
         return [undrafted(item) for item in cast("list[Any]", node)]
     if not isinstance(node, dict):
@@ -153,7 +193,8 @@ class _Late(Exception):
 
 def _found(pattern: str, text: str) -> bool:
     """Raises: BadPattern, _Late."""
-    compiled, watch = compile_as_re(pattern), _watch.get()
+    compiled = compile_as_re(pattern)
+    watch = _watch.get()
     watch.left_s += SEARCH_S
     began = time.thread_time()
     try:
@@ -166,7 +207,8 @@ def _found(pattern: str, text: str) -> bool:
     from jsonschema import ValidationError
 
     late = ValidationError(
-        f"the pattern {pattern!r:.200} took too long on a text of {len(text)} characters; avoid repeats within repeats"
+        f"the pattern {pattern!r:.200} took too long on a text of {len(text)} characters; avoid "
+        "repeats within repeats"
     )
     watch.late = watch.late or late
     raise _Late(late)
@@ -191,13 +233,18 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
     try:
         is_unique = len({identity_of(item) for item in instance}) == len(instance)
     except TypeError:  # not plain JSON
-        yield from Draft202012Validator.VALIDATORS["uniqueItems"](validator, wanted, instance, schema) or ()
+        yield from (
+            Draft202012Validator.VALIDATORS["uniqueItems"](validator, wanted, instance, schema)
+            or ()
+        )
         return
     if not is_unique:
         yield ValidationError(f"{instance!r} has non-unique elements")
 
 
-def _pattern_properties(validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
+def _pattern_properties(
+    validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any
+) -> Iterator[Any]:
     if not validator.is_type(instance, "object"):
         return
     for pattern, subschema in patterns.items():
@@ -211,7 +258,9 @@ def _pattern_properties(validator: Any, patterns: dict[str, Any], instance: Any,
                 yield from validator.descend(value, subschema, path=key, schema_path=pattern)
 
 
-def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: dict[str, Any]) -> Iterator[Any]:
+def _additional_properties(
+    validator: Any, wanted: Any, instance: Any, schema: dict[str, Any]
+) -> Iterator[Any]:
     if not validator.is_type(instance, "object"):
         return
     known = schema.get("properties", {})
@@ -227,18 +276,21 @@ def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: d
         yield _unexpected("Additional", more)
 
 
-def _unevaluated_properties(validator: Any, wanted: Any, instance: Any, schema: dict[str, Any]) -> Iterator[Any]:
+def _unevaluated_properties(
+    validator: Any, wanted: Any, instance: Any, schema: dict[str, Any]
+) -> Iterator[Any]:
     if not validator.is_type(instance, "object"):
         return
     try:
-        known = _evaluated(validator, instance, {**schema, "unevaluatedProperties": False})
+        known = _evaluated(validator, instance, schema={**schema, "unevaluatedProperties": False})
     except _Late as late:
         yield late.args[0]
         return
     more = [
         key
         for key in instance
-        if key not in known and next(validator.descend(instance[key], wanted, path=key), None) is not None
+        if key not in known
+        and next(validator.descend(instance[key], wanted, path=key), None) is not None
     ]
     if more:
         yield _unexpected("Unevaluated", more)
@@ -249,7 +301,8 @@ def _unexpected(which: str, keys: list[str]) -> Any:
 
     names = ", ".join(map(repr, sorted(keys)))
     return ValidationError(
-        f"{which} properties are not allowed ({names} {'was' if len(keys) == 1 else 'were'} unexpected)"
+        f"{which} properties are not allowed ({names} {'was' if len(keys) == 1 else 'were'} "
+        "unexpected)"
     )
 
 
@@ -258,9 +311,11 @@ def _matched(schema: dict[str, Any], key: str) -> bool:
 
 
 def _evaluated(validator: Any, instance: dict[str, Any], schema: Any) -> set[str]:
-    """The keys that are evaluated by a schema and by those of its references and subschemas that the object fulfils.
+    """The keys that are evaluated by a schema and by those of its references and subschemas that
+    the object fulfils.
 
-    Source: JSON Schema 2020-12 Core, 11.3 ("unevaluatedProperties"); the version in `jsonschema` is private.
+    Source: JSON Schema 2020-12 Core, 11.3 ("unevaluatedProperties"); the version in `jsonschema` is
+    private.
     """
     if not isinstance(schema, dict):
         return set()
@@ -269,18 +324,28 @@ def _evaluated(validator: Any, instance: dict[str, Any], schema: Any) -> set[str
     for keyword in ("additionalProperties", "unevaluatedProperties"):
         if keyword in known:
             more = known[keyword]
-            keys |= {key for key in instance if next(validator.descend(instance[key], more), None) is None}
+            keys |= {
+                key
+                for key in instance
+                if next(validator.descend(instance[key], more), None) is None
+            }
     for target, resolver in _references(validator, known):
-        keys |= _evaluated(validator.evolve(schema=target, _resolver=resolver), instance, target)
+        keys |= _evaluated(
+            validator.evolve(schema=target, _resolver=resolver), instance, schema=target
+        )
     inner = [part for key, part in known.get("dependentSchemas", {}).items() if key in instance]
     for keyword in ("allOf", "oneOf", "anyOf"):
-        inner += [part for part in known.get(keyword, ()) if next(validator.descend(instance, part), None) is None]
+        inner += [
+            part
+            for part in known.get(keyword, ())
+            if next(validator.descend(instance, part), None) is None
+        ]
     if "if" in known:
         holds = next(validator.descend(instance, known["if"]), None) is None
         inner += [known["if"]] if holds else []
         inner += [known[branch] for branch in ("then" if holds else "else",) if branch in known]
     for part in inner:
-        keys |= _evaluated(validator, instance, part)
+        keys |= _evaluated(validator, instance, schema=part)
     return keys
 
 

@@ -12,10 +12,14 @@ _ARTICLES = ("a", "i")
 _ANY_LABEL = re.compile(r"([^\n:：]{1,60})[:：][\"'*_ \t]{0,8}([^\n]{1,200})")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _CLASS = re.compile(r"[A-Za-z_]\w{0,60}\.(?=[A-Za-z_]\w{0,60}\Z)")
-_ARTICLE = re.compile(r"\b[AaIi]\b(?=[\"'*_`]{0,4}(?:[).:,;\]]|\s*\Z|\s(?:is|because|since|and|or)\b))")
+_ARTICLE = re.compile(
+    r"\b[AaIi]\b(?=[\"'*_`]{0,4}(?:[).:,;\]]|\s*\Z|\s(?:is|because|since|and|or)\b))"
+)
 _NOT_WORD = re.compile(r"[\W_]+")
 _NOT_SIGN = re.compile(r"(?:[^\w+#]|_)+")
-_NEGATION = re.compile(r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", re.I)
+_NEGATION = re.compile(
+    r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", re.I
+)
 _OR = "or|nor|oder|ou|или"
 _AND = f"{_OR}|and|und|et|to|through|bis|plus|vs|versus|и"
 _ALTERNATIVE = re.compile(rf" (?:{_AND}) ")
@@ -28,11 +32,10 @@ _OTHER_NUMBER = re.compile(
     rf"(?<![\w.,])(\d{{1,9}})(?:\s*[,/;&+|–-]\s*|\s+)(?:(?:{_AND}|also|possibly|maybe|perhaps)\s+)*(\d{{1,9}})(?![\w.])(?!\s[a-z])"
 )
 _CORRECTION = re.compile(
-    r"\b(?:wait|actually|correction|scratch that|(?:on )?second thoughts?|i mean|or rather|no(?=\s*[,.:;—–-]))\b", re.I
+    r"\b(?:wait|actually|correction|scratch that|(?:on )?second thoughts?|i mean|or rather|no(?=\s*[,.:;—–-]))\b",
+    re.I,
 )
-_JOINING = (
-    rf"(?: (?:{_AND}|also|as|well|both|possibly|probably|maybe|perhaps|even|then|but|the|options?|answer|choice))++"
-)
+_JOINING = rf"(?: (?:{_AND}|also|as|well|both|possibly|probably|maybe|perhaps|even|then|but|the|options?|answer|choice))++"
 _VERB = "is|are|was|were|would|has|have|does|do|can|could|cannot|isn|doesn|s|says|states|describes"
 _NEW_SENTENCE = re.compile(rf"\.\s+(?=[A-Z])(?!(?:Or|And|Also|But)\b)(?=[^.\n]*?\s(?:{_VERB})\b)")
 _EXPLAINS = re.compile(
@@ -42,12 +45,16 @@ _EXPLAINS = re.compile(
 
 def _folded(text: str, values: Sequence[str]) -> str:
     """The words of a text; with `+` and `#` where one of `values` has them (`C++`)."""
-    rest = _NOT_SIGN if any("+" in value or "#" in value for value in values) else _NOT_WORD
+    if any("+" in value or "#" in value for value in values):
+        rest = _NOT_SIGN
+    else:
+        rest = _NOT_WORD
     return rest.sub(" ", text.casefold()).strip()
 
 
 def find_word(text: str, values: Sequence[str]) -> str | None:
-    """The one of `values` that a text consists of, whatever its case, markup and punctuation; None if it is none.
+    """The one of `values` that a text consists of, whatever its case, markup and punctuation; None
+    if it is none.
 
     `InProgress` and `Status.IN_PROGRESS` are `in_progress`.
     """
@@ -66,12 +73,17 @@ def _words(values: tuple[str, ...]) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for value in values:
         for words in {_folded(value, values), _folded(_CAMEL.sub(" ", value), values)} - {""}:
-            found[words] = value if found.get(words, value) == value else None
+            if found.get(words, value) == value:
+                found[words] = value
+            else:
+                found[words] = None
     return found
 
 
 def find_first_line(text: str, values: list[str]) -> str | None:
-    """The one of `values` that the first line of a text consists of, if no other line consists of one."""
+    """The one of `values` that the first line of a text consists of, if no other line consists of
+    one.
+    """
     first, _, rest = text.strip().partition("\n")
     found = find_word(first, values)
     if found is None or any(find_word(line, values) for line in rest[:_MAX_MENTION].splitlines()):
@@ -80,7 +92,9 @@ def find_first_line(text: str, values: list[str]) -> str | None:
 
 
 def find_first_word(text: str, values: list[str]) -> str | None:
-    """The one of `values` with which a text begins, unless it names another beside it (`B or C`, `A, B`)."""
+    """The one of `values` with which a text begins, unless it names another beside it (`B or C`,
+    `A, B`).
+    """
     text = _NEW_SENTENCE.split(text[:_MAX_LENGTH], 1)[0]
     folded = _folded(text, values)
     for value in sorted(values, key=len, reverse=True):
@@ -90,15 +104,19 @@ def find_first_word(text: str, values: list[str]) -> str | None:
             is_other = (
                 _ALTERNATIVE.match(folded, len(word))
                 or (word in _ARTICLES and not _ARTICLE.search(text))
-                or _has_other(folded[len(word) :], others, text)
+                or _has_other(folded[len(word) :], others, text=text)
                 or _has_other_letter(value, text)
             )
-            return None if is_other else value
+            if is_other:
+                return None
+            return value
     return None
 
 
 def _has_other(rest: str, values: list[str], text: str) -> bool:
-    """Whether the words behind a value add one of `values` to it; `B is wrong` and `because B …` do not."""
+    """Whether the words behind a value add one of `values` to it; `B is wrong` and `because B …` do
+    not.
+    """
     words = [
         re.escape(word)
         for value in values
@@ -122,7 +140,9 @@ def _has_other_letter(value: str, text: str) -> bool:
 
 
 def is_taken_back(answer: str, after: str, values: list[str]) -> bool:
-    """Whether the text after an answer gives another one of `values`: in a line, or behind a word of correction."""
+    """Whether the text after an answer gives another one of `values`: in a line, or behind a word
+    of correction.
+    """
     after = after[:_MAX_MENTION]
     value = find_word(answer, values) or find_first_word(answer, values)
     if any(find_word(line, values) not in (None, value) for line in after.splitlines()):
@@ -136,7 +156,8 @@ def is_taken_back(answer: str, after: str, values: list[str]) -> bool:
 
 
 def find_labelled(text: str, values: Sequence[str]) -> str:
-    """The text after the colon of a single line such as `Sentiment: good`; "" if it is not of this form.
+    """The text after the colon of a single line such as `Sentiment: good`; "" if it is not of this
+    form.
 
     A label with a negation (`Not this: good`), or one that is itself one of `values`, is none.
     """
@@ -147,10 +168,13 @@ def find_labelled(text: str, values: Sequence[str]) -> str:
 
 
 def find_only_word(text: str, values: list[str]) -> str | None:
-    """The only one of `values` that a short text mentions; None if it mentions several, or has a negation."""
+    """The only one of `values` that a short text mentions; None if it mentions several, or has a
+    negation.
+    """
     if len(text) > _MAX_MENTION or _NEGATION.search(text):
         return None
-    rest, found = f" {_folded(text, values)} ", list[str]()
+    rest = f" {_folded(text, values)} "
+    found = list[str]()
     for value in sorted(values, key=len, reverse=True):
         word = f" {_folded(value, values)} "
         if word.strip() and word in rest:
@@ -158,4 +182,6 @@ def find_only_word(text: str, values: list[str]) -> str | None:
             rest = rest.replace(word, " | ")
     if len(found) != 1 or (found[0].casefold() in _ARTICLES and not _ARTICLE.search(text)):
         return None
-    return None if _has_other_letter(found[0], text) or _EITHER.search(rest) else found[0]
+    if _has_other_letter(found[0], text) or _EITHER.search(rest):
+        return None
+    return found[0]

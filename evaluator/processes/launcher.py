@@ -1,11 +1,14 @@
-"""The launcher program: runs one script and ends only when no process that the script started is left.
+"""The launcher program: runs one script and ends only when no process that the script started is
+left.
 
-`supervisor` starts it with `python -I -S`, so it imports only the standard library, and as little of it as it can: each
-script has a launcher of its own in memory. Its argument is a socket: the launcher receives an order on it (marshal) and
-sends one report; any byte or the end of the file in between means: kill. As the subreaper of the script's tree it
-inherits every orphan, including one that called setsid or forked twice, so it knows for certain when no child is left.
-On systems without subreapers it reaches only the script's process group. Where the kernel supports it (Landlock, since
-Linux 6.12), the script can send signals only to processes that it started: it can neither kill nor stop the launcher.
+`supervisor` starts it with `python -I -S`, so it imports only the standard library, and as little
+of it as it can: each script has a launcher of its own in memory. Its argument is a socket: the
+launcher receives an order on it (marshal) and sends one report; any byte or the end of the file in
+between means: kill. As the subreaper of the script's tree it inherits every orphan, including one
+that called setsid or forked twice, so it knows for certain when no child is left. On systems
+without subreapers it reaches only the script's process group. Where the kernel supports it
+(Landlock, since Linux 6.12), the script can send signals only to processes that it started: it can
+neither kill nor stop the launcher.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ _LINGER_S = 0.2
 _GIVE_UP_S = 5.0
 _CLEAN_UP_S = 10.0
 _LOOK_S = 0.1
-# A tree that has neither run nor changed since the last look is looked at less often, at least this often.
+# A tree that has neither run nor changed since the last look is looked at less often, at least this
+# often.
 _IDLE_LOOK_S = 0.5
 # The largest share of the time that is spent on measuring the tree's memory.
 _LOOK_SHARE = 0.01
@@ -43,7 +47,8 @@ _LANDLOCK_VERSION = 1
 _LANDLOCK_SCOPE_SIGNAL = 1 << 1
 _LANDLOCK_ABI_WITH_SCOPES = 6
 # Indices in the fields of `_stat`: pages in memory; CPU time in user and kernel mode, in ticks.
-_RSS, _TIMES = 21, slice(11, 13)
+_RSS = 21
+_TIMES = slice(11, 13)
 
 
 def main() -> NoReturn:
@@ -65,7 +70,7 @@ def main() -> NoReturn:
     started = time.monotonic()
     status, status_end = os.pipe()
     os.set_blocking(status, False)
-    pid, failure = _start(order, prctl, status_end)
+    pid, failure = _start(order, prctl, status=status_end)
     os.close(status_end)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -73,21 +78,26 @@ def main() -> NoReturn:
     if failure is not None:
         os.waitpid(pid, 0)
         _report(control, {"failure": failure})
-    family = _Family(pid, subreaper, order["max_processes"], order["memory_bytes"])
-    reason = _wait(control, wake, family, started + order["timeout_s"])
+    family = _Family(
+        pid, subreaper, max_processes=order["max_processes"], memory_bytes=order["memory_bytes"]
+    )
+    reason = _wait(control, wake, family=family, deadline=started + order["timeout_s"])
     ended = time.monotonic()
     if reason == "ended":
-        _linger(control, wake, family)
+        _linger(control, wake, family=family)
     survivors = family.kill(wake)
     is_started = reason != "ended" or _has_started(order, status)
     _clean_up(order["cleanup"], order["env"])
     _report(
         control,
         {
-            "reason": reason, "status": family.status, "survivors": survivors, "duration_s": ended - started,
+            "reason": reason,
+            "status": family.status,
+            "survivors": survivors,
+            "duration_s": ended - started,
             "is_started": is_started,
         },
-    )  # fmt: skip
+    )
 
 
 def _go_on_in_child(control: int) -> None:
@@ -114,7 +124,9 @@ def _has_started(order: dict[str, Any], status: int) -> bool:
 
 
 def _clean_up(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Removes a container, which is not a descendant of this process; normally it is gone already."""
+    """Removes a container, which is not a descendant of this process; normally it is gone
+    already.
+    """
     if not argv:
         return
     try:
@@ -129,9 +141,13 @@ def _clean_up(argv: list[bytes], env: dict[bytes, bytes]) -> None:
 
 
 class _Family:
-    """The script and all its descendants. `status` is the wait status of the script, None while it runs."""
+    """The script and all its descendants. `status` is the wait status of the script, None while it
+    runs.
+    """
 
-    def __init__(self, pid: int, subreaper: bool, max_processes: int, memory_bytes: int | None) -> None:
+    def __init__(
+        self, pid: int, subreaper: bool, max_processes: int, memory_bytes: int | None
+    ) -> None:
         self.pid = pid
         self.subreaper = subreaper
         self.max_processes = max_processes
@@ -149,7 +165,9 @@ class _Family:
         return sum(1 for _ in _members(os.getpid())) > self.max_processes
 
     def too_large(self) -> bool:
-        """Whether the tree uses more memory than allowed. Memory that processes share is counted once."""
+        """Whether the tree uses more memory than allowed. Memory that processes share is counted
+        once.
+        """
         if self.memory_bytes is None or not self.subreaper or time.monotonic() < self.next_look:
             return False
         began = time.monotonic()
@@ -159,12 +177,19 @@ class _Family:
         for pid, fields in _members(os.getpid()):
             held[pid] = int(fields[_RSS]) * page
             state += (pid, fields[_RSS], *fields[_TIMES])
-        self.look_s = min(2 * self.look_s, _IDLE_LOOK_S) if state == self.seen else _LOOK_S
+        if state == self.seen:
+            self.look_s = min(2 * self.look_s, _IDLE_LOOK_S)
+        else:
+            self.look_s = _LOOK_S
         self.seen = state
         ended = time.monotonic()
         self.next_look = ended + min((ended - began) / _LOOK_SHARE, _MOST_LOOK_S)
         # The exact figure is expensive, and it is never above the sum of the resident sizes.
-        return sum(held.values()) > self.memory_bytes < sum(_share(pid, size) for pid, size in held.items())
+        return (
+            sum(held.values())
+            > self.memory_bytes
+            < sum(_share(pid, size) for pid, size in held.items())
+        )
 
     def reap(self) -> bool:
         """Collects children that have ended. Returns whether a child is left."""
@@ -179,12 +204,17 @@ class _Family:
                 self.status = status
 
     def kill(self, wake: int) -> int:
-        """Kills until no child is left or 5 s have passed. Returns how many are left (those of another user)."""
+        """Kills until no child is left or 5 s have passed. Returns how many are left (those of
+        another user).
+        """
         give_up = time.monotonic() + _GIVE_UP_S
         while True:
             if self.status is None or not self.subreaper:
                 _send(os.killpg, self.pid)
-            found = kill_descendants(os.getpid()) if self.subreaper else 0
+            if self.subreaper:
+                found = kill_descendants(os.getpid())
+            else:
+                found = 0
             if not self.reap():
                 return 0
             if time.monotonic() > give_up:
@@ -193,10 +223,12 @@ class _Family:
 
 
 def kill_descendants(root: int) -> int:
-    """Kills each descendant of `root` and its process group, in one pass over /proc. Returns their number.
+    """Kills each descendant of `root` and its process group, in one pass over /proc. Returns their
+    number.
 
-    A group is killed at once, which also catches a process that forks faster than /proc can be read. Killing while
-    reading shortens the time in which a process can escape; the caller repeats until none is left.
+    A group is killed at once, which also catches a process that forks faster than /proc can be
+    read. Killing while reading shortens the time in which a process can escape; the caller repeats
+    until none is left.
     """
     groups = {os.getpgid(0), os.getpgid(root)}
     found = 0
@@ -222,8 +254,10 @@ def _descendants(root: int) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def _members(root: int) -> Iterator[tuple[int, list[bytes]]]:
-    """As `_descendants`, for counting: asks the kernel for the children of each process, which does not cost more on a
-    system with many other processes. It may miss a child of a process that ends meanwhile."""
+    """As `_descendants`, for counting: asks the kernel for the children of each process, which does
+    not cost more on a system with many other processes. It may miss a child of a process that ends
+    meanwhile.
+    """
     if not os.path.exists(f"/proc/{root}/task/{root}/children"):
         yield from _descendants(root)
         return
@@ -252,7 +286,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _share(pid: int, resident: int) -> int:
-    """The memory of a process in bytes, with its part of shared memory; `resident` if that is unknown."""
+    """The memory of a process in bytes, with its part of shared memory; `resident` if that is
+    unknown.
+    """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
@@ -315,7 +351,9 @@ def _wait(control: int, wake: int, family: _Family, deadline: float) -> str:
 
 
 def _linger(control: int, wake: int, family: _Family) -> None:
-    """Gives processes that outlive the script, such as the `tee` of a redirection, a moment to end."""
+    """Gives processes that outlive the script, such as the `tee` of a redirection, a moment to
+    end.
+    """
     deadline = time.monotonic() + _LINGER_S
     while family.reap() and (remaining := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([control, wake], [], [], remaining)
@@ -336,8 +374,12 @@ def _drain(wake: int) -> None:
         pass
 
 
-def _start(order: dict[str, Any], prctl: Callable[..., int] | None, status: int) -> tuple[int, tuple[str, int] | None]:
-    """Forks and executes the script. Returns its pid and, if it could not be started, stage and errno."""
+def _start(
+    order: dict[str, Any], prctl: Callable[..., int] | None, status: int
+) -> tuple[int, tuple[str, int] | None]:
+    """Forks and executes the script. Returns its pid and, if it could not be started, stage and
+    errno.
+    """
     reading, writing = os.pipe()
     launcher = os.getpid()
     pid = os.fork()
@@ -381,24 +423,38 @@ def _restrict(memory_bytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory_bytes is not None:
         # Not the address space if possible: some runtimes reserve far more of it than they use.
-        limit = resource.RLIMIT_DATA if sys.platform.startswith("linux") else resource.RLIMIT_AS
+        if sys.platform.startswith("linux"):
+            limit = resource.RLIMIT_DATA
+        else:
+            limit = resource.RLIMIT_AS
         _, hard = resource.getrlimit(limit)
-        soft = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        if hard == resource.RLIM_INFINITY:
+            soft = memory_bytes
+        else:
+            soft = min(memory_bytes, hard)
         resource.setrlimit(limit, (soft, soft))
 
 
 def can_confine() -> bool:
-    """Whether the kernel can keep a script from sending signals to, and tracing, processes that it did not start."""
+    """Whether the kernel can keep a script from sending signals to, and tracing, processes that it
+    did not start.
+    """
     if not sys.platform.startswith("linux"):
         return False
-    size, version = ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION)
-    return ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, size, version) >= _LANDLOCK_ABI_WITH_SCOPES
+    size = ctypes.c_size_t(0)
+    version = ctypes.c_uint32(_LANDLOCK_VERSION)
+    return (
+        ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, size, version)
+        >= _LANDLOCK_ABI_WITH_SCOPES
+    )
 
 
 def _confine(prctl: Callable[..., int]) -> None:
-    """Restricts signals to processes started from now on. Does nothing if the kernel does not support it.
+    """Restricts signals to processes started from now on. Does nothing if the kernel does not
+    support it.
 
-    This requires `no_new_privs`: programs with a set-user-id bit (sudo) then run with the script's own rights.
+    This requires `no_new_privs`: programs with a set-user-id bit (sudo) then run with the script's
+    own rights.
     """
     if not can_confine():
         return
@@ -414,7 +470,9 @@ def _confine(prctl: Callable[..., int]) -> None:
 
 
 def _find_prctl() -> Callable[..., int] | None:
-    return ctypes.CDLL(None).prctl if sys.platform.startswith("linux") else None
+    if sys.platform.startswith("linux"):
+        return ctypes.CDLL(None).prctl
+    return None
 
 
 def _receive(control: int) -> dict[str, Any]:

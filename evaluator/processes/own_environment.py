@@ -1,7 +1,8 @@
 """Hides this process's variables and memory from programs of the same user, such as scripts.
 
-Linux shows the environment with which a process was started in `/proc/PID/environ`: it is a block of the process's own
-memory, which may be overwritten. Programs of root can still read the memory of the process (`/proc/PID/mem`).
+Linux shows the environment with which a process was started in `/proc/PID/environ`: it is a block
+of the process's own memory, which may be overwritten. Programs of root can still read the memory of
+the process (`/proc/PID/mem`).
 """
 
 from __future__ import annotations
@@ -14,22 +15,25 @@ from evaluator.processes.supervisor import is_kept_variable
 
 _SET_DUMPABLE = 4
 # Fields of /proc/self/stat after the program's name, see proc(5).
-_ENV_START, _ENV_END = 47, 48
+_ENV_START = 47
+_ENV_END = 48
 
 
 def hide_own_environment() -> None:
-    """Removes all variables that scripts do not get from `/proc/PID/environ`, and forbids other processes of the user
-    to read this one's memory. `os.environ`, `getenv` and the environment of children stay as they are.
+    """Removes all variables that scripts do not get from `/proc/PID/environ`, and forbids other
+    processes of the user to read this one's memory. `os.environ`, `getenv` and the environment of
+    children stay as they are.
 
-    Only for a process that is this program's own, such as the command: it can then not be traced, and writes no core
-    files. Does nothing on other systems than Linux.
+    Only for a process that is this program's own, such as the command: it can then not be traced,
+    and writes no core files. Does nothing on other systems than Linux.
     """
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-    start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
+    start = int(fields[_ENV_START])
+    end = int(fields[_ENV_END])
     if not 0 < start < end:
         return  # the system does not say where it is
     for name, value in os.environ.items():

@@ -15,18 +15,26 @@ _MAX_DONE = 1_000
 
 
 async def try_sandbox(sandbox: Sandbox, cwd: Path) -> None:
-    """Starts `true` in `sandbox`. Raises: ConfigurationError, with the reason, if that does not work."""
+    """Starts `true` in `sandbox`. Raises: ConfigurationError, with the reason, if that does not
+    work.
+    """
     sandbox.program()
     try:
         ended = await run_script(["true"], timeout_s=TIMEOUT_S, cwd=cwd, sandbox=sandbox)
     except ToolError as error:
         raise ConfigurationError(
-            f"the sandbox {sandbox.kind} does not work here: {error}; fix that (see: evaluator doctor), or choose "
+            f"the sandbox {sandbox.kind} does not work here: {error}; fix that (see: evaluator "
+            "doctor), or choose "
             "another one with --sandbox (none: scripts run without a sandbox)"
         ) from error
     if ended.exit_code != 0:
-        reason = f"a trial did not end within {TIMEOUT_S:g} s" if ended.timed_out else ended.stderr.strip()[:300]
-        raise ConfigurationError(f"the sandbox {sandbox.kind} does not work here: {reason}; see: evaluator doctor")
+        if ended.timed_out:
+            reason = f"a trial did not end within {TIMEOUT_S:g} s"
+        else:
+            reason = ended.stderr.strip()[:300]
+        raise ConfigurationError(
+            f"the sandbox {sandbox.kind} does not work here: {reason}; see: evaluator doctor"
+        )
 
 
 class SandboxTrials:

@@ -1,9 +1,11 @@
-"""Sandboxes for scripts: each kind is declared here once, as the arguments that start a command inside it.
+"""Sandboxes for scripts: each kind is declared here once, as the arguments that start a command
+inside it.
 
-`none` runs the command as it is. `bubblewrap` needs no privileges where user namespaces are allowed: own PID, network,
-IPC and mount namespaces, no capabilities, a read-only system without the user's files, a `/proc` of its own. `docker`
-and `podman` run an image. In every sandbox the working folder is writable, other roots of the task are readable, the
-network is off unless the profile allows it, and the script's environment holds no variable of the evaluator.
+`none` runs the command as it is. `bubblewrap` needs no privileges where user namespaces are
+allowed: own PID, network, IPC and mount namespaces, no capabilities, a read-only system without the
+user's files, a `/proc` of its own. `docker` and `podman` run an image. In every sandbox the working
+folder is writable, other roots of the task are readable, the network is off unless the profile
+allows it, and the script's environment holds no variable of the evaluator.
 
 The supervisor keeps its limits in each kind; a container also gets them from its engine.
 """
@@ -21,25 +23,59 @@ from typing import Literal, get_args
 from evaluator.errors import ConfigurationError, UsageError
 
 SandboxKind = Literal["none", "bubblewrap", "docker", "podman"]
-HELP = "Where scripts run: none, bubblewrap, docker:IMAGE or podman:IMAGE. Replaces what profiles and templates say."
+HELP = (
+    "Where scripts run: none, bubblewrap, docker:IMAGE or podman:IMAGE. Replaces what profiles "
+    "and templates say."
+)
 KINDS: tuple[SandboxKind, ...] = get_args(SandboxKind)
 PROTECTED = ("handlers", "templates", "evaluator.toml", ".git")
-"""Names in the working folder that a script in a sandbox can read and cannot change: they decide what runs next."""
+"""Names in the working folder that a script in a sandbox can read and cannot change: they decide
+what runs next.
+"""
 
 _STRICTNESS: Mapping[SandboxKind, int] = {"none": 0, "bubblewrap": 1, "docker": 2, "podman": 2}
 _PROGRAMS: Mapping[SandboxKind, tuple[str, str]] = {
-    "bubblewrap": ("bwrap", "the package bubblewrap (apt install bubblewrap, dnf install bubblewrap)"),
+    "bubblewrap": (
+        "bwrap",
+        "the package bubblewrap (apt install bubblewrap, dnf install bubblewrap)",
+    ),
     "docker": ("docker", "Docker (package docker.io, or https://docs.docker.com/engine/install/)"),
     "podman": ("podman", "the package podman (apt install podman, dnf install podman)"),
 }
 # Of /etc only what programs need to start: the rest may hold passwords.
 _SYSTEM = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store", "/gnu/store",
-    *(f"/etc/{name}" for name in (
-        "alternatives", "fonts", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime",
-        "mime.types", "nsswitch.conf", "passwd", "pki", "protocols", "services", "ssl", "timezone",
-    )),
-)  # fmt: skip
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/nix/store",
+    "/gnu/store",
+    *(
+        f"/etc/{name}"
+        for name in (
+            "alternatives",
+            "fonts",
+            "group",
+            "hosts",
+            "ld.so.cache",
+            "ld.so.conf",
+            "ld.so.conf.d",
+            "localtime",
+            "mime.types",
+            "nsswitch.conf",
+            "passwd",
+            "pki",
+            "protocols",
+            "services",
+            "ssl",
+            "timezone",
+        )
+    ),
+)
 _KEPT_VARIABLES = ("LANG", "PATH")
 _TMPFS_SHARE = 4
 
@@ -48,8 +84,9 @@ _TMPFS_SHARE = 4
 class Sandbox:
     """Where scripts run. `image` and `cpus` are for containers; `network` allows the network.
 
-    `readable` are folders that the script may read, `writable` those that it may also change, besides its working
-    folder. `hidden` are files and folders below these, without links in their paths, that it cannot see.
+    `readable` are folders that the script may read, `writable` those that it may also change,
+    besides its working folder. `hidden` are files and folders below these, without links in their
+    paths, that it cannot see.
     """
 
     kind: SandboxKind = "none"
@@ -62,12 +99,15 @@ class Sandbox:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ConfigurationError(f"sandbox {self.kind!r} is unknown; expected one of {', '.join(KINDS)}")
+            raise ConfigurationError(
+                f"sandbox {self.kind!r} is unknown; expected one of {', '.join(KINDS)}"
+            )
         if self.cpus is not None and self.cpus <= 0:
             raise ConfigurationError(f"sandbox: cpus is {self.cpus!r}, expected a number above 0")
         if self.is_container and not self.image:
             raise ConfigurationError(
-                f'the sandbox {self.kind} needs an image: <sandbox kind="{self.kind}" image="python:3.12-slim"/> in '
+                f'the sandbox {self.kind} needs an image: <sandbox kind="{self.kind}" '
+                'image="python:3.12-slim"/> in '
                 f"the handler profile, or --sandbox {self.kind}:IMAGE"
             )
 
@@ -85,32 +125,43 @@ class Sandbox:
 
     def __str__(self) -> str:
         """The text that `parse` reads."""
-        return f"{self.kind}:{self.image}" if self.image else self.kind
+        if self.image:
+            return f"{self.kind}:{self.image}"
+        return self.kind
 
     @property
     def is_container(self) -> bool:
         return self.kind in ("docker", "podman")
 
     def stricter(self, other: SandboxKind | Sandbox | None) -> Sandbox:
-        """This sandbox, or the `other` one if it is stricter: none, then bubblewrap, then docker and podman.
+        """This sandbox, or the `other` one if it is stricter: none, then bubblewrap, then docker
+        and podman.
 
-        A kind takes the settings of this sandbox. The result has the network only if both sandboxes have it.
+        A kind takes the settings of this sandbox. The result has the network only if both sandboxes
+        have it.
         Raises: ConfigurationError, if a container would have no image.
         """
         if other is None or (other if isinstance(other, str) else other.kind) == "none":
             return self
         if isinstance(other, str):
             other = replace(self, kind=other)
-        chosen = other if _STRICTNESS[other.kind] > _STRICTNESS[self.kind] else self
+        if _STRICTNESS[other.kind] > _STRICTNESS[self.kind]:
+            chosen = other
+        else:
+            chosen = self
         has_network = all(sandbox.network or sandbox.kind == "none" for sandbox in (self, other))
-        return chosen if has_network or not chosen.network else replace(chosen, network=False)
+        if has_network or not chosen.network:
+            return chosen
+        return replace(chosen, network=False)
 
     def program(self) -> str | None:
         """The path of the program that starts this sandbox; None for `none`.
 
         Raises: ConfigurationError, if it is not installed; the message names the package.
         """
-        return None if self.kind == "none" else program_of(self.kind)
+        if self.kind == "none":
+            return None
+        return program_of(self.kind)
 
 
 NO_SANDBOX = Sandbox()
@@ -125,7 +176,8 @@ def program_of(kind: SandboxKind) -> str:
     found = shutil.which(name)
     if found is None:
         raise ConfigurationError(
-            f"the sandbox {kind} needs the program {name}, which is not installed; install {package}, or choose "
+            f"the sandbox {kind} needs the program {name}, which is not installed; install "
+            f"{package}, or choose "
             "another one with --sandbox (none: scripts run without a sandbox)"
         )
     return os.path.abspath(found)
@@ -135,8 +187,8 @@ def program_of(kind: SandboxKind) -> str:
 class SandboxedCommand:
     """What the launcher runs for a command in a sandbox: `argv` with `env`.
 
-    The sandbox has started the command if it wrote `exit-code` to the descriptor that follows `status_option`, or if it
-    created `status_file`. `cleanup` removes what may be left of it.
+    The sandbox has started the command if it wrote `exit-code` to the descriptor that follows
+    `status_option`, or if it created `status_file`. `cleanup` removes what may be left of it.
     """
 
     argv: tuple[str, ...]
@@ -158,45 +210,90 @@ def sandboxed_command(
 ) -> SandboxedCommand:
     """`argv` with the variables `env`, in the folder `cwd`, inside `sandbox`, which is not `none`.
 
-    `name` is unique; a container has it. Raises: ConfigurationError, if the sandbox is not installed.
+    `name` is unique; a container has it. Raises: ConfigurationError, if the sandbox is not
+    installed.
     """
     program = sandbox.program() or ""
-    own = {key: value for key, value in env.items() if key not in ("HOME", "TMPDIR")} | {"HOME": "/tmp"}
+    own = {key: value for key, value in env.items() if key not in ("HOME", "TMPDIR")} | {
+        "HOME": "/tmp"
+    }
     if sandbox.kind == "bubblewrap":
-        start = (program, *_bubblewrap(sandbox, own, cwd, memory_bytes), "--", *argv)
-        return SandboxedCommand(start, {k: env[k] for k in _KEPT_VARIABLES if k in env}, "--json-status-fd")
+        start = (
+            program,
+            *_bubblewrap(sandbox, own, cwd=cwd, memory_bytes=memory_bytes),
+            "--",
+            *argv,
+        )
+        return SandboxedCommand(
+            start,
+            {k: env[k] for k in _KEPT_VARIABLES if k in env},
+            status_option="--json-status-fd",
+        )
     own.pop("PATH", None)  # the image has its own
     start = (
-        program, *_container(sandbox, own, cwd, name, memory_bytes, max_processes, status_file or ""), "--",
-        sandbox.image or "", *argv,
-    )  # fmt: skip
-    # The client needs the user's settings, such as DOCKER_HOST; it runs outside the sandbox, like the evaluator.
-    client = {key: value for key, value in os.environ.items() if key.startswith(("DOCKER_", "CONTAINER", "XDG_"))}
-    return SandboxedCommand(start, {**client, **env}, None, status_file, (program, "rm", "--force", name))
+        program,
+        *_container(
+            sandbox,
+            own,
+            cwd=cwd,
+            name=name,
+            memory_bytes=memory_bytes,
+            max_processes=max_processes,
+            status_file=status_file or "",
+        ),
+        "--",
+        sandbox.image or "",
+        *argv,
+    )
+    # The client needs the user's settings, such as DOCKER_HOST; it runs outside the sandbox, like
+    # the evaluator.
+    client = {
+        key: value
+        for key, value in os.environ.items()
+        if key.startswith(("DOCKER_", "CONTAINER", "XDG_"))
+    }
+    return SandboxedCommand(
+        start,
+        {**client, **env},
+        status_option=None,
+        status_file=status_file,
+        cleanup=(program, "rm", "--force", name),
+    )
 
 
-def _bubblewrap(sandbox: Sandbox, env: Mapping[str, str], cwd: Path, memory_bytes: int | None) -> Iterator[str]:
+def _bubblewrap(
+    sandbox: Sandbox, env: Mapping[str, str], cwd: Path, memory_bytes: int | None
+) -> Iterator[str]:
     yield from ("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL")
     yield from ("--share-net",) if sandbox.network else ()
     yield from ("--die-with-parent", "--new-session", "--clearenv")
     for key, value in env.items():
         yield from ("--setenv", key, value)
-    size = () if memory_bytes is None else ("--size", str(max(memory_bytes // _TMPFS_SHARE, 1 << 20)))
+    if memory_bytes is None:
+        size = ()
+    else:
+        size = ("--size", str(max(memory_bytes // _TMPFS_SHARE, 1 << 20)))
     mounts = [
         ("/dev", ("--dev", "/dev", *size, "--tmpfs", "/dev/shm", "--remount-ro", "/dev")),
         ("/tmp", (*size, "--tmpfs", "/tmp")),
     ]
-    mounts += [(path, ("--ro-bind-try", path, path)) for path in _system_folders(network=sandbox.network)]
+    mounts += [
+        (path, ("--ro-bind-try", path, path)) for path in _system_folders(network=sandbox.network)
+    ]
     for mode, path in _folders(sandbox, cwd):
         if mode == "hidden":
-            cover = ("--tmpfs", path, "--remount-ro", path) if os.path.isdir(path) else ("--ro-bind", "/dev/null", path)
+            if os.path.isdir(path):
+                cover = ("--tmpfs", path, "--remount-ro", path)
+            else:
+                cover = ("--ro-bind", "/dev/null", path)
             mounts.append((path, cover))
         else:
             mounts.append((path, ("--bind" if mode == "writable" else "--ro-bind", path, path)))
     # A mount covers what was mounted below its path before.
     for _, words in sorted(mounts, key=lambda mount: len(Path(mount[0]).parts)):
         yield from words
-    # Read-only: some files in /proc, such as sysrq-trigger, belong to root and ask for no capability.
+    # Read-only: some files in /proc, such as sysrq-trigger, belong to root and ask for no
+    # capability.
     yield from ("--proc", "/proc", "--remount-ro", "/proc")
     yield from () if cwd == Path("/") else ("--remount-ro", "/")
     yield from ("--chdir", str(cwd))
@@ -205,13 +302,16 @@ def _bubblewrap(sandbox: Sandbox, env: Mapping[str, str], cwd: Path, memory_byte
 def _system_folders(*, network: bool) -> Iterator[str]:
     yield from _SYSTEM
     yield from ("/etc/resolv.conf",) if network else ()
-    # The Python of the evaluator, which may be below the user's home: read-only, also inside the working folder.
+    # The Python of the evaluator, which may be below the user's home: read-only, also inside the
+    # working folder.
     for path in dict.fromkeys((sys.prefix, sys.base_prefix)):
         if not any(Path(path).is_relative_to(folder) for folder in _SYSTEM):
             yield path
 
 
-def _folders(sandbox: Sandbox, cwd: Path) -> Iterator[tuple[Literal["readable", "writable", "hidden"], str]]:
+def _folders(
+    sandbox: Sandbox, cwd: Path
+) -> Iterator[tuple[Literal["readable", "writable", "hidden"], str]]:
     """The folders of the task, those that cover others last."""
     for path in sandbox.readable:
         if path != cwd and path.is_dir():
@@ -230,11 +330,33 @@ def _folders(sandbox: Sandbox, cwd: Path) -> Iterator[tuple[Literal["readable", 
 
 
 def _container(
-    sandbox: Sandbox, env: Mapping[str, str], cwd: Path, name: str, memory_bytes: int | None, max_processes: int,
+    sandbox: Sandbox,
+    env: Mapping[str, str],
+    cwd: Path,
+    name: str,
+    memory_bytes: int | None,
+    max_processes: int,
     status_file: str,
-) -> Iterator[str]:  # fmt: skip
-    yield from ("run", "--rm", "--interactive", "--init", "--pull", "never", "--name", name, "--cidfile", status_file)
-    yield from ("--network", "bridge" if sandbox.network else "none", "--read-only", "--cap-drop", "ALL")
+) -> Iterator[str]:
+    yield from (
+        "run",
+        "--rm",
+        "--interactive",
+        "--init",
+        "--pull",
+        "never",
+        "--name",
+        name,
+        "--cidfile",
+        status_file,
+    )
+    yield from (
+        "--network",
+        "bridge" if sandbox.network else "none",
+        "--read-only",
+        "--cap-drop",
+        "ALL",
+    )
     yield from ("--security-opt", "no-new-privileges", "--pids-limit", str(max_processes))
     if sandbox.cpus is not None:
         yield from ("--cpus", f"{sandbox.cpus:g}")
@@ -252,13 +374,20 @@ def _container(
         if mode == "hidden" and os.path.isdir(path):
             yield from ("--tmpfs", f"{path}:ro,size=4096")
         elif mode == "hidden":
-            yield from ("--mount", _bind("/dev/null", path, "readable"))
+            yield from ("--mount", _bind("/dev/null", path, mode="readable"))
         else:
-            yield from ("--mount", _bind(path, path, mode))
+            yield from ("--mount", _bind(path, path, mode=mode))
     yield from ("--workdir", str(cwd), "--entrypoint", "")
 
 
 def _bind(source: str, target: str, mode: str) -> str:
     # Written as CSV, so that a path may contain a comma.
-    words = ("type=bind", f"source={source}", f"target={target}", *(("readonly",) if mode == "readable" else ()))
-    return ",".join('"' + word.replace('"', '""') + '"' if {",", '"'} & set(word) else word for word in words)
+    words = (
+        "type=bind",
+        f"source={source}",
+        f"target={target}",
+        *(("readonly",) if mode == "readable" else ()),
+    )
+    return ",".join(
+        '"' + word.replace('"', '""') + '"' if {",", '"'} & set(word) else word for word in words
+    )

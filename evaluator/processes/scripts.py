@@ -1,6 +1,8 @@
-"""Runs a script within limits: in its own session, with a scrubbed environment, limited time, output and memory.
+"""Runs a script within limits: in its own session, with a scrubbed environment, limited time,
+output and memory.
 
-Each script is a `SupervisedProcess`: when `run_script` returns or raises, nothing that the script started is running.
+Each script is a `SupervisedProcess`: when `run_script` returns or raises, nothing that the script
+started is running.
 """
 
 from __future__ import annotations
@@ -11,7 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
-from evaluator.processes.supervisor import MAX_PROCESSES, MEMORY_BYTES, Capture, Command, SupervisedProcess
+from evaluator.processes.supervisor import (
+    MAX_PROCESSES,
+    MEMORY_BYTES,
+    Capture,
+    Command,
+    SupervisedProcess,
+)
 
 Overrun = Literal["output", "processes", "memory"]
 
@@ -20,9 +28,9 @@ Overrun = Literal["output", "processes", "memory"]
 class ScriptResult:
     """The end of a script, and the beginning of its output with undecodable bytes as U+FFFD.
 
-    Exactly one of `exit_code` and `signal` is set. `overrun`: killed for endless output, too many processes or too
-    much memory. `survivors` counts processes that could not be killed because they belong to another user; usually 0.
-    `stdout_bytes` is what `stdout` was decoded from.
+    Exactly one of `exit_code` and `signal` is set. `overrun`: killed for endless output, too many
+    processes or too much memory. `survivors` counts processes that could not be killed because they
+    belong to another user; usually 0. `stdout_bytes` is what `stdout` was decoded from.
     """
 
     stdout: str
@@ -52,18 +60,33 @@ async def run_script(
 ) -> ScriptResult:
     """Runs a program to its end and returns its output. A string is passed to `/bin/sh -c`.
 
-    The script has no terminal; its standard input is `stdin`, or empty. The first `max_output_bytes` of each stream
-    are kept and the rest is discarded; above 100 times that, and above 10 MB, the script is killed. The other limits
-    are those of `Command`. Processes that outlive the script have 0.2 s to end before they are killed; in a `sandbox`
-    they end with it, and a script that a signal ended has the exit code 128 and the signal's number.
+    The script has no terminal; its standard input is `stdin`, or empty. The first
+    `max_output_bytes` of each stream are kept and the rest is discarded; above 100 times that, and
+    above 10 MB, the script is killed. The other limits are those of `Command`. Processes that
+    outlive the script have 0.2 s to end before they are killed; in a `sandbox` they end with it,
+    and a script that a signal ended has the exit code 128 and the signal's number.
 
-    Raises: ToolError, if it cannot be started (not found, not executable, no such folder, empty argv, no sandbox).
-    When cancelled, it raises CancelledError after the process tree is dead.
+    Raises: ToolError, if it cannot be started (not found, not executable, no such folder, empty
+    argv, no sandbox). When cancelled, it raises CancelledError after the process tree is dead.
     """
-    words = argv if not isinstance(argv, str) else ["/bin/sh", "-c", argv] if argv.strip() else []
-    command = Command(tuple(words), timeout_s, cwd, env, memory_bytes, max_processes, sandbox)
-    stdout, stderr = Capture(max_output_bytes), Capture(max_output_bytes)
-    process = SupervisedProcess(command, stdout, stderr, has_input=stdin is not None)
+    if not isinstance(argv, str):
+        words = argv
+    elif argv.strip():
+        words = ["/bin/sh", "-c", argv]
+    else:
+        words = []
+    command = Command(
+        tuple(words),
+        timeout_s,
+        cwd=cwd,
+        env=env,
+        memory_bytes=memory_bytes,
+        max_processes=max_processes,
+        sandbox=sandbox,
+    )
+    stdout = Capture(max_output_bytes)
+    stderr = Capture(max_output_bytes)
+    process = SupervisedProcess(command, stdout, stderr=stderr, has_input=stdin is not None)
     try:
         if stdin is not None:
             pipe = await process.open_input()

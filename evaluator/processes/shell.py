@@ -1,11 +1,12 @@
 """A bash session that persists from command to command, within the limits of a script.
 
-The whole session is one script, so the guarantees of `run_script` hold for it: its own session, a scrubbed environment,
-limited memory and processes, and nothing that it started keeps running when it ends, is ended, or the evaluating
-process is killed. Commands reach it through a named pipe; output and exit codes come back through three others, whose
-names are deleted before the first command runs. The exit code comes through a pipe that commands do not inherit, after
-a random mark made for the command, so output cannot be mistaken for it. A background process that keeps the output
-pipe open delays nothing, because nothing waits for the end of the output.
+The whole session is one script, so the guarantees of `run_script` hold for it: its own session, a
+scrubbed environment, limited memory and processes, and nothing that it started keeps running when
+it ends, is ended, or the evaluating process is killed. Commands reach it through a named pipe;
+output and exit codes come back through three others, whose names are deleted before the first
+command runs. The exit code comes through a pipe that commands do not inherit, after a random mark
+made for the command, so output cannot be mistaken for it. A background process that keeps the
+output pipe open delays nothing, because nothing waits for the end of the output.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from typing import Literal
 from evaluator.errors import ToolError
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.scripts import ScriptResult, run_script
-from evaluator.processes.supervisor import MAX_PROCESSES, MEMORY_BYTES, decode_output, flood_limit, run_to_end
+from evaluator.processes.supervisor import (
+    MAX_PROCESSES,
+    MEMORY_BYTES,
+    decode_output,
+    flood_limit,
+    run_to_end,
+)
 
 TIMEOUT_S = 120.0
 _OUTPUT_BYTES = 50_000
@@ -34,14 +41,18 @@ _START_S = 30.0
 _READ_BYTES = 1 << 20  # more than the capacity of a pipe, so that one read empties it
 _CONTINUATION = bytes(range(0x80, 0xC0))  # bytes of UTF-8 that do not begin a character
 _PIPES = ("commands", "codes", "stdout", "stderr")
-# Descriptor numbers that a command is unlikely to use. The shell reads its commands from the pipe like a script: in a
-# loop of our own, a stray `break` in a command would end the loop; in a function, declarations would be local.
+# Descriptor numbers that a command is unlikely to use. The shell reads its commands from the pipe
+# like a script: in a loop of our own, a stray `break` in a command would end the loop; in a
+# function, declarations would be local.
 _START = (
     'exec <"$1/commands" 201>"$1/codes" 202>"$1/stdout" 203>"$1/stderr" >/dev/null 2>&1 || exit; '
     "exec bash --noprofile --norc -s"
 )
 # The empty line ends an incomplete command that the parser still has.
-_LINE = '\n{ eval -- %s; } </dev/null >&202 2>&203 201>&- 202>&- 203>&-; printf "%%s:%%s." %s "$?" >&201\n'
+_LINE = (
+    '\n{ eval -- %s; } </dev/null >&202 2>&203 201>&- 202>&- 203>&-; printf "%%s:%%s." %s '
+    '"$?" >&201\n'
+)
 
 Ending = Literal["exit", "timeout", "output", "processes", "memory"]
 
@@ -50,9 +61,9 @@ Ending = Literal["exit", "timeout", "output", "processes", "memory"]
 class ShellResult:
     """The end of a command, and its output; a long output lacks its middle.
 
-    `ended` is set if the shell ended: by itself, at the time limit, for endless output, too many processes or too much
-    memory. `exit_code` and `signal` are those of the command, or of the shell if it ended; both are None if it was
-    killed. `new`: the command started a new shell.
+    `ended` is set if the shell ended: by itself, at the time limit, for endless output, too many
+    processes or too much memory. `exit_code` and `signal` are those of the command, or of the shell
+    if it ended; both are None if it was killed. `new`: the command started a new shell.
     """
 
     stdout: str
@@ -66,9 +77,10 @@ class ShellResult:
 class Shell:
     """A bash process in `cwd`, started at the first command and again after it has ended.
 
-    One command runs at a time, for at most `timeout_s`; then the shell is killed with everything that it started.
-    `max_output_bytes` of each stream are kept; above 100 times that, and above 10 MB, the shell is killed.
-    `memory_bytes`, `max_processes` and `sandbox` are those of `Command`, for the shell and everything that it started.
+    One command runs at a time, for at most `timeout_s`; then the shell is killed with everything
+    that it started. `max_output_bytes` of each stream are kept; above 100 times that, and above 10
+    MB, the shell is killed. `memory_bytes`, `max_processes` and `sandbox` are those of `Command`,
+    for the shell and everything that it started.
     """
 
     def __init__(
@@ -91,13 +103,14 @@ class Shell:
         self._one_command = asyncio.Lock()
 
     async def run(self, command: str, *, remaining_s: float = math.inf) -> ShellResult:
-        """Runs a command with empty input and returns when it has ended, even if it left processes running.
+        """Runs a command with empty input and returns when it has ended, even if it left processes
+        running.
 
-        Their later output is returned with that of a later command. When cancelled, it raises CancelledError after
-        all processes are dead.
+        Their later output is returned with that of a later command. When cancelled, it raises
+        CancelledError after all processes are dead.
 
-        Raises: ToolError, for an empty command or one that is not text, and if no shell can be started or its
-        supervisor was killed.
+        Raises: ToolError, for an empty command or one that is not text, and if no shell can be
+        started or its supervisor was killed.
         """
         line, mark = _line(command)
         async with self._one_command:
@@ -106,24 +119,32 @@ class Shell:
             try:
                 if session is None or session.script.done():
                     session = await self._start()
-                reply = await session.exchange(line, mark, min(self.timeout_s, remaining_s), self.max_output_bytes)
+                reply = await session.exchange(
+                    line, mark, min(self.timeout_s, remaining_s), self.max_output_bytes
+                )
                 if not isinstance(reply.code, int):
                     await self.end()
             except BaseException:
                 await self.end()
                 raise
-            stdout, stderr = reply.stdout.text(), reply.stderr.text()
+            stdout = reply.stdout.text()
+            stderr = reply.stderr.text()
             if isinstance(reply.code, int):
-                return ShellResult(stdout, stderr, reply.code, new=new)
+                return ShellResult(stdout, stderr, exit_code=reply.code, new=new)
             if reply.code is not None:
-                return ShellResult(stdout, stderr, None, ended=reply.code, new=new)
+                return ShellResult(stdout, stderr, exit_code=None, ended=reply.code, new=new)
             last = _result(session.script)
             ended: Ending = last.overrun if last.overrun in ("processes", "memory") else "exit"
-            return ShellResult(stdout, stderr, last.exit_code, last.signal, ended, new)
+            return ShellResult(
+                stdout, stderr, exit_code=last.exit_code, signal=last.signal, ended=ended, new=new
+            )
 
     async def end(self) -> None:
-        """Kills the shell and everything it started; returns when all is dead. The next command starts a new shell."""
-        session, self._session = self._session, None
+        """Kills the shell and everything it started; returns when all is dead. The next command
+        starts a new shell.
+        """
+        session = self._session
+        self._session = None
         if session is not None:
             await session.end()
 
@@ -149,7 +170,9 @@ def _line(command: str) -> tuple[bytes, str]:
     try:
         return (_LINE % (shlex.quote(command), mark)).encode(), mark
     except UnicodeEncodeError as error:
-        raise ToolError(f"the command contains a character that the system cannot take: {error.reason}") from error
+        raise ToolError(
+            f"the command contains a character that the system cannot take: {error.reason}"
+        ) from error
 
 
 def _result(script: asyncio.Task[ScriptResult]) -> ScriptResult:
@@ -183,11 +206,15 @@ class _HeadAndTail:
     def text(self) -> str:
         """Undecodable bytes and NUL become U+FFFD; a character that was cut is left out."""
         self._trim()
-        head, tail = bytes(self.head), bytes(self.tail)
+        head = bytes(self.head)
+        tail = bytes(self.tail)
         left_out = self.seen - len(head) - len(tail)
         if left_out:
             tail = tail[:3].lstrip(_CONTINUATION) + tail[3:]
-            text = f"{decode_output(head, is_cut=True)}\n[… {left_out:,} bytes left out …]\n{decode_output(tail)}"
+            text = (
+                f"{decode_output(head, is_cut=True)}\n[… {left_out:,} bytes left out "
+                f"…]\n{decode_output(tail)}"
+            )
         else:
             text = decode_output(head + tail)
         return text.replace("\0", "\ufffd")
@@ -217,7 +244,9 @@ class _ShellProcess:
                 pipes[name] = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         except OSError as error:
             self._free()
-            raise ToolError(f"the shell's pipes cannot be created: {error.strerror or error}") from error
+            raise ToolError(
+                f"the shell's pipes cannot be created: {error.strerror or error}"
+            ) from error
         self.pipes = pipes
         self.script = asyncio.create_task(
             run_script(
@@ -226,7 +255,9 @@ class _ShellProcess:
                 cwd=shell.cwd,
                 memory_bytes=shell.memory_bytes,
                 max_processes=shell.max_processes,
-                sandbox=replace(shell.sandbox, writable=(*shell.sandbox.writable, Path(self.folder))),
+                sandbox=replace(
+                    shell.sandbox, writable=(*shell.sandbox.writable, Path(self.folder))
+                ),
             )
         )
 
@@ -235,11 +266,14 @@ class _ShellProcess:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     async def exchange(self, line: bytes, mark: str, timeout_s: float, max_bytes: int) -> _Reply:
-        """Sends a line and waits for its exit code, the end of the shell, a flood of output or the time limit."""
+        """Sends a line and waits for its exit code, the end of the shell, a flood of output or the
+        time limit.
+        """
         loop = asyncio.get_running_loop()
         reply = _Reply(max_bytes)
         done: asyncio.Future[int | Ending] = loop.create_future()
-        unsent, codes = memoryview(line), bytearray()
+        unsent = memoryview(line)
+        codes = bytearray()
         wanted = re.compile(rf"{mark}:(\d+)\.".encode())
 
         def send() -> None:
@@ -266,7 +300,9 @@ class _ShellProcess:
         loop.add_writer(self.pipes["commands"], send)
         try:
             limit = None if math.isinf(timeout_s) else timeout_s
-            await asyncio.wait([done, self.script], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [done, self.script], timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             for name in ("stdout", "stderr", "codes"):
                 loop.remove_reader(self.pipes[name])

@@ -1,11 +1,14 @@
-"""Supervised child processes: a program under a launcher process that ends only when its whole process tree is dead.
+"""Supervised child processes: a program under a launcher process that ends only when its whole
+process tree is dead.
 
-The launcher (see `launcher`) is the subreaper of the program's tree. It costs about 15 ms and gives a guarantee: when
-`SupervisedProcess.end` returns, nothing that the program started is running, including processes that called setsid
-or forked twice. If the evaluating process is killed, the launcher notices and kills the tree too. What a program can
-still do: a fork bomb lives until the next look at the tree, a tenth of a second. Where the kernel cannot restrict
-signals to the program's own tree (Landlock, since Linux 6.12), a program may kill its launcher; the tree is then found
-by a mark in its environment, which a process that cleared its environment and called setsid before escapes.
+The launcher (see `launcher`) is the subreaper of the program's tree. It costs about 15 ms and gives
+a guarantee: when `SupervisedProcess.end` returns, nothing that the program started is running,
+including processes that called setsid or forked twice. If the evaluating process is killed, the
+launcher notices and kills the tree too. What a program can still do: a fork bomb lives until the
+next look at the tree, a tenth of a second. Where the kernel cannot restrict signals to the
+program's own tree (Landlock, since Linux 6.12), a program may kill its launcher; the tree is then
+found by a mark in its environment, which a process that cleared its environment and called setsid
+before escapes.
 """
 
 from __future__ import annotations
@@ -69,17 +72,24 @@ def is_kept_variable(name: str) -> bool:
 
 
 def flood_limit(max_bytes: int) -> int:
-    """The bytes of output after which a program is killed, where the first `max_bytes` of it are kept."""
+    """The bytes of output after which a program is killed, where the first `max_bytes` of it are
+    kept.
+    """
     return max(max_bytes * _FLOOD_FACTOR, _MIN_FLOOD_BYTES)
 
 
 def decode_output(data: bytes, *, is_cut: bool = False) -> str:
-    """Output as text; undecodable bytes become U+FFFD. `is_cut`: an incomplete last character is left out."""
+    """Output as text; undecodable bytes become U+FFFD. `is_cut`: an incomplete last character is
+    left out.
+    """
     return codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=not is_cut)
 
 
-async def run_to_end(work: Coroutine[Any, Any, _T], on_cancel: Callable[[], None] | None = None) -> _T:
-    """Waits until `work` has ended, even if this task is cancelled meanwhile; then raises the CancelledError.
+async def run_to_end(
+    work: Coroutine[Any, Any, _T], on_cancel: Callable[[], None] | None = None
+) -> _T:
+    """Waits until `work` has ended, even if this task is cancelled meanwhile; then raises the
+    CancelledError.
 
     `on_cancel` is called at each cancellation.
     """
@@ -101,12 +111,14 @@ async def run_to_end(work: Coroutine[Any, Any, _T], on_cancel: Callable[[], None
 class Command:
     """A program with its arguments and limits.
 
-    `env` replaces the scrubbed environment. `memory_bytes` (None: no limit) is what each process may allocate
-    (RLIMIT_DATA; the address space where there is no /proc) and what all of them may hold together: the tree is killed
-    when it holds more, or has more than `max_processes`. The tree is checked every 0.1 s, every 0.5 s while it is idle,
-    and its memory less often if there are very many processes (on Linux only). Files are not counted, not even those in
-    /dev/shm. In a `sandbox` the command needs a `cwd`, an absolute path. `is_nested`: the launcher is not a child
-    of this process, but of one that waits for it; for a process whose children are killed when it ends.
+    `env` replaces the scrubbed environment. `memory_bytes` (None: no limit) is what each process
+    may allocate (RLIMIT_DATA; the address space where there is no /proc) and what all of them may
+    hold together: the tree is killed when it holds more, or has more than `max_processes`. The tree
+    is checked every 0.1 s, every 0.5 s while it is idle, and its memory less often if there are
+    very many processes (on Linux only). Files are not counted, not even those in /dev/shm. In a
+    `sandbox` the command needs a `cwd`, an absolute path. `is_nested`: the launcher is not a child
+    of this process, but of one that waits for it; for a process whose children are killed when it
+    ends.
     """
 
     argv: Sequence[str]
@@ -119,10 +131,12 @@ class Command:
     is_nested: bool = False
 
     def order(self, mark: str, status_file: str | None = None) -> bytes:
-        """The message that tells the launcher what to run. Raises: ToolError, for a command that cannot be run."""
+        """The message that tells the launcher what to run. Raises: ToolError, for a command that
+        cannot be run.
+        """
         environment = {**(scrubbed_environment() if self.env is None else self.env), _MARK: mark}
         self._check(environment)
-        start = self._in_sandbox(environment, mark, status_file)
+        start = self._in_sandbox(environment, mark, status_file=status_file)
         order = {
             "argv": [_encode(word) for word in start.argv],
             "env": {_encode(name): _encode(value) for name, value in start.env.items()},
@@ -139,14 +153,22 @@ class Command:
         data = marshal.dumps(order)
         return len(data).to_bytes(8, "big") + data
 
-    def _in_sandbox(self, environment: Mapping[str, str], mark: str, status_file: str | None) -> SandboxedCommand:
+    def _in_sandbox(
+        self, environment: Mapping[str, str], mark: str, status_file: str | None
+    ) -> SandboxedCommand:
         if self.sandbox.kind == "none":
             return SandboxedCommand(tuple(self.argv), environment)
         try:
             return sandboxed_command(
-                self.sandbox, tuple(self.argv), environment, self.cwd or Path.cwd(), f"evaluator-{mark}",
-                self.memory_bytes, self.max_processes, status_file,
-            )  # fmt: skip
+                self.sandbox,
+                tuple(self.argv),
+                env=environment,
+                cwd=self.cwd or Path.cwd(),
+                name=f"evaluator-{mark}",
+                memory_bytes=self.memory_bytes,
+                max_processes=self.max_processes,
+                status_file=status_file,
+            )
         except ConfigurationError as error:
             raise ToolError(str(error)) from error
 
@@ -155,7 +177,9 @@ class Command:
             raise ToolError("the command is empty: give the program's name, then its arguments")
         for word in self.argv:
             if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance]  (models and templates)
-                raise ToolError(f"an argument of the command is {type_of(word)}; each has to be a string")
+                raise ToolError(
+                    f"an argument of the command is {type_of(word)}; each has to be a string"
+                )
         if any("\0" in text for text in (*self.argv, *environment, *environment.values())):
             raise ToolError("the command or its environment contains a NUL character")
         if any("=" in name or not name for name in environment):
@@ -165,37 +189,53 @@ class Command:
 
     def start_error(self, stage: str, code: int) -> ToolError:
         """The ToolError for a program that could not be started: the failed stage and its errno."""
-        program = self.argv[0] if self.sandbox.kind == "none" else self.sandbox.program() or ""
+        if self.sandbox.kind == "none":
+            program = self.argv[0]
+        else:
+            program = self.sandbox.program() or ""
         if stage == "cwd":
-            return ToolError(f"the working folder {str(self.cwd)!r} cannot be entered: {os.strerror(code)}")
+            return ToolError(
+                f"the working folder {str(self.cwd)!r} cannot be entered: {os.strerror(code)}"
+            )
         reasons = {
-            errno.ENOENT: f"program not found: {program!r} (or the interpreter that its first line names)",
-            errno.ENOTDIR: f"program not found: {program!r} (or the interpreter that its first line names)",
+            errno.ENOENT: f"program not found: {program!r} (or the interpreter that its first "
+            "line names)",
+            errno.ENOTDIR: f"program not found: {program!r} (or the interpreter that its first "
+            "line names)",
             errno.EACCES: f"{program!r} is not executable (no execute permission, or a folder)",
-            errno.ENOEXEC: f"{program!r} is not a program that the system can run; is its first line '#!…' missing?",
-            errno.E2BIG: "the command's arguments and environment are too long for the system; use stdin",
+            errno.ENOEXEC: f"{program!r} is not a program that the system can run; is its first "
+            "line '#!…' missing?",
+            errno.E2BIG: "the command's arguments and environment are too long for the system; "
+            "use stdin",
         }
         return ToolError(reasons.get(code, f"{program!r} cannot be started: {os.strerror(code)}"))
 
     def sandbox_error(self, stderr: str) -> ToolError:
-        """The ToolError for a sandbox that ended before it started the program; `stderr` says why."""
+        """The ToolError for a sandbox that ended before it started the program; `stderr` says
+        why.
+        """
         said = " ".join(stderr.split()) or "it gave no reason"
-        return ToolError(f"the sandbox {self.sandbox.kind} cannot start {self.argv[0]!r}: {said[:1_000]}")
+        return ToolError(
+            f"the sandbox {self.sandbox.kind} cannot start {self.argv[0]!r}: {said[:1_000]}"
+        )
 
 
 def _encode(text: str) -> bytes:
     try:
         return os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise ToolError(f"the command contains a character that the system cannot take: {error.reason}") from error
+        raise ToolError(
+            f"the command contains a character that the system cannot take: {error.reason}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
     """The end of a supervised process: exactly one of `exit_code` and `signal` is set.
 
-    `reason`: "ended" by itself; killed by its time limit, by a call of `kill`, or for too many processes or too much
-    memory. `survivors` counts processes that could not be killed because they belong to another user.
+    `reason`: "ended" by itself; killed by its time limit, by a call of `kill`, or for too many
+    processes or too much memory. `survivors` counts processes that could not be killed because they
+    belong to another user.
     """
 
     reason: EndReason
@@ -223,7 +263,9 @@ class OutputPipe(asyncio.Protocol):
 
 
 class Capture(OutputPipe):
-    """Keeps the first `max_bytes` of a stream, discards the rest, and kills the process past the flood limit."""
+    """Keeps the first `max_bytes` of a stream, discards the rest, and kills the process past the
+    flood limit.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
@@ -250,12 +292,20 @@ class Capture(OutputPipe):
 
 
 class SupervisedProcess:
-    """A launcher, its pipes and its control socket. `run` runs the command; `end` has to be awaited in any case."""
+    """A launcher, its pipes and its control socket. `run` runs the command; `end` has to be awaited
+    in any case.
+    """
 
     def __init__(
-        self, command: Command, stdout: OutputPipe | int, stderr: OutputPipe | int, *, has_input: bool
-    ) -> None:  # fmt: skip
-        """Starts the launcher only. An output may be the descriptor of a file, to which the program then writes itself.
+        self,
+        command: Command,
+        stdout: OutputPipe | int,
+        stderr: OutputPipe | int,
+        *,
+        has_input: bool,
+    ) -> None:
+        """Starts the launcher only. An output may be the descriptor of a file, to which the program
+        then writes itself.
 
         Raises: ToolError, for a command that cannot be run.
         """
@@ -263,11 +313,17 @@ class SupervisedProcess:
         self._command = command
         self._mark = secrets.token_hex(16)
         # A container's engine creates the file, which must not exist before.
-        self._folder = tempfile.mkdtemp(prefix="evaluator-") if command.sandbox.is_container else None
+        if command.sandbox.is_container:
+            self._folder = tempfile.mkdtemp(prefix="evaluator-")
+        else:
+            self._folder = None
         self._order = command.order(self._mark, self._folder and f"{self._folder}/id")
         self._report = b""
         self._pipes = tuple(pipe for pipe in (stdout, stderr) if not isinstance(pipe, int))
-        self._errors = stderr if isinstance(stderr, Capture) else None
+        if isinstance(stderr, Capture):
+            self._errors = stderr
+        else:
+            self._errors = None
         for pipe in self._pipes:
             pipe.on_flood = self.kill
         self._control, theirs = socket.socketpair()
@@ -277,7 +333,15 @@ class SupervisedProcess:
             environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, launcher.__file__, str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    "-c",
+                    _PROGRAM,
+                    launcher.__file__,
+                    str(theirs.fileno()),
+                ],
                 stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
                 stdout=stdout if isinstance(stdout, int) else subprocess.PIPE,
                 stderr=stderr if isinstance(stderr, int) else subprocess.PIPE,
@@ -303,7 +367,9 @@ class SupervisedProcess:
         Raises: ToolError, if it could not be started, or if its launcher was killed or stopped.
         """
         loop = asyncio.get_running_loop()
-        streams = [stream for stream in (self._process.stdout, self._process.stderr) if stream is not None]
+        streams = [
+            stream for stream in (self._process.stdout, self._process.stderr) if stream is not None
+        ]
         for pipe, stream in zip(self._pipes, streams, strict=True):
             await loop.connect_read_pipe(lambda pipe=pipe: pipe, stream)
         is_late = False
@@ -313,13 +379,17 @@ class SupervisedProcess:
                 await loop.sock_sendall(self._control, self._order)
                 await self._read_report()
         except TimeoutError:
-            is_late = True  # the launcher keeps the time itself; being late means that it was stopped
+            is_late = (
+                True  # the launcher keeps the time itself; being late means that it was stopped
+            )
             self.kill()
             await self._read_report_within(_BACKSTOP_S)
         except OSError:
             pass  # the launcher died before it had read its order
         if not self._report:
-            raise ToolError("the script's supervisor was killed or stopped from outside; the script was killed")
+            raise ToolError(
+                "the script's supervisor was killed or stopped from outside; the script was killed"
+            )
         # Only a process that was given a pipe and is not of the tree can keep it open.
         if self._pipes:
             await asyncio.wait([pipe.ended for pipe in self._pipes], timeout=_PIPE_GRACE_S)
@@ -329,7 +399,10 @@ class SupervisedProcess:
         if not report["is_started"] and not is_late:
             raise self._command.sandbox_error("" if self._errors is None else self._errors.text())
         status: int | None = report["status"]
-        code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
+        if status is None:
+            code = -signal.SIGKILL
+        else:
+            code = os.waitstatus_to_exitcode(status)
         return ProcessEnd(
             reason="timeout" if is_late else report["reason"],
             exit_code=code if code >= 0 else None,
@@ -344,10 +417,13 @@ class SupervisedProcess:
             self._process.send_signal(signal.SIGCONT)  # the program may have stopped its launcher
         with suppress(OSError):  # the launcher is gone; `end` looks for what it left
             self._control.send(b"k")
-            self._control.shutdown(socket.SHUT_WR)  # also seen by a launcher that still reads its order
+            self._control.shutdown(
+                socket.SHUT_WR
+            )  # also seen by a launcher that still reads its order
 
     async def end(self) -> None:
-        """Kills what is left of the tree and closes the pipes. Returns or raises when everything is dead.
+        """Kills what is left of the tree and closes the pipes. Returns or raises when everything is
+        dead.
 
         Must not run at the same time as `run`. When cancelled, it raises CancelledError at its end.
         """
@@ -361,7 +437,8 @@ class SupervisedProcess:
             self._close()
 
     async def _read_report(self) -> None:
-        # A launcher that ends without reading a last "kill" resets the connection; its report was read before.
+        # A launcher that ends without reading a last "kill" resets the connection; its report was
+        # read before.
         with suppress(ConnectionResetError):
             while piece := await asyncio.get_running_loop().sock_recv(self._control, 65536):
                 self._report += piece
@@ -402,7 +479,9 @@ class SupervisedProcess:
 
 
 def _kill_marked(process: subprocess.Popen[bytes], mark: str) -> None:
-    """The last resort if the launcher was lost: kills its descendants and all processes that carry the mark."""
+    """The last resort if the launcher was lost: kills its descendants and all processes that carry
+    the mark.
+    """
     needle = f"{_MARK}={mark}".encode()
     deadline = time.monotonic() + _BACKSTOP_S
     while time.monotonic() < deadline:
@@ -410,7 +489,11 @@ def _kill_marked(process: subprocess.Popen[bytes], mark: str) -> None:
         if os.path.isdir("/proc/self"):
             if process.poll() is None:
                 found += launcher.kill_descendants(process.pid)
-            found += sum(_kill_if_marked(int(name), needle) for name in os.listdir("/proc") if name.isdecimal())
+            found += sum(
+                _kill_if_marked(int(name), needle)
+                for name in os.listdir("/proc")
+                if name.isdecimal()
+            )
         if process.poll() is None:
             process.kill()
             found += 1

@@ -8,7 +8,9 @@ from typing import Any
 
 
 async def run_together(*parts: Awaitable[Any]) -> list[Any]:
-    """Returns the results of all. The first error cancels the others and is raised when they have ended."""
+    """Returns the results of all. The first error cancels the others and is raised when they have
+    ended.
+    """
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         return await asyncio.gather(*tasks)

@@ -12,14 +12,15 @@ _T = TypeVar("_T")
 
 
 async def in_thread(function: Callable[[], _T]) -> _T:
-    """The result or exception of `function`, called in a new thread with the caller's context variables.
+    """The result or exception of `function`, called in a new thread with the caller's context
+    variables.
 
-    Exceptions that would end a thread or a program (SystemExit, as argparse raises it, KeyboardInterrupt) become a
-    RuntimeError, because they would stop the event loop.
+    Exceptions that would end a thread or a program (SystemExit, as argparse raises it,
+    KeyboardInterrupt) become a RuntimeError, because they would stop the event loop.
 
-    When cancelled, the thread continues and its result is discarded, because a thread cannot be stopped. It is a daemon
-    thread, so a function that never returns does not keep the process alive; the event loop's own executor would wait
-    for it.
+    When cancelled, the thread continues and its result is discarded, because a thread cannot be
+    stopped. It is a daemon thread, so a function that never returns does not keep the process
+    alive; the event loop's own executor would wait for it.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_T] = loop.create_future()
@@ -33,7 +34,9 @@ async def in_thread(function: Callable[[], _T]) -> _T:
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             future.set_exception(error)
         else:  # a future refuses StopIteration
-            failure = RuntimeError(f"the function raised {type(error).__name__}: {error}".removesuffix(": "))
+            failure = RuntimeError(
+                f"the function raised {type(error).__name__}: {error}".removesuffix(": ")
+            )
             failure.__cause__ = error
             future.set_exception(failure)
 

@@ -4,14 +4,15 @@
                                  thresholds=["accuracy >= 0.8"])
     def test_capitals(batch): ...
 
-Every model is simulated, whatever a batch, a template, a profile or a scorer names, unless pytest's command line or
-EVALUATOR_MODEL says otherwise: running tests costs nothing and sends nothing.
+Every model is simulated, whatever a batch, a template, a profile or a scorer names, unless pytest's
+command line or EVALUATOR_MODEL says otherwise: running tests costs nothing and sends nothing.
 
-A marker is one batch. All tests with the same marker (of a class, of a module, of each sample) share one run, in all
-processes of pytest-xdist. It runs when the first of them is set up, with all samples at once.
+A marker is one batch. All tests with the same marker (of a class, of a module, of each sample)
+share one run, in all processes of pytest-xdist. It runs when the first of them is set up, with all
+samples at once.
 
-Every pytest in an environment where the package is installed imports this module; it imports nothing else before a
-test needs it.
+Every pytest in an environment where the package is installed imports this module; it imports
+nothing else before a test needs it.
 """
 
 from __future__ import annotations
@@ -36,33 +37,54 @@ UNKNOWN = "unknown"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("evaluator", "batches of evaluator")
-    group.addoption("--evaluator-model", metavar="MODEL", help="Evaluate batches with this model instead of theirs.")
-    group.addoption("--evaluator-handler", metavar="NAME", help="Evaluate batches with this handler profile.")
-    group.addoption("--evaluator-live", action="store_true", help="Evaluate batches with the models that they name.")
-    group.addoption("--evaluator-output", metavar="DIR", help="Store the folders of batches in DIR.")
-    group.addoption("--evaluator-resume", action="store_true", help="Resume the batches in --evaluator-output.")
+    group.addoption(
+        "--evaluator-model",
+        metavar="MODEL",
+        help="Evaluate batches with this model instead of theirs.",
+    )
+    group.addoption(
+        "--evaluator-handler", metavar="NAME", help="Evaluate batches with this handler profile."
+    )
+    group.addoption(
+        "--evaluator-live",
+        action="store_true",
+        help="Evaluate batches with the models that they name.",
+    )
+    group.addoption(
+        "--evaluator-output", metavar="DIR", help="Store the folders of batches in DIR."
+    )
+    group.addoption(
+        "--evaluator-resume", action="store_true", help="Resume the batches in --evaluator-output."
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(definition_or_template, rows=…, scorers=…, thresholds=…, each=False, …): run a batch, fail unless "
+        f"{MARKER}(definition_or_template, rows=…, scorers=…, thresholds=…, each=False, …): run a "
+        "batch, fail unless "
         "it is complete and its thresholds are met; with each=True each sample is a test. "
         "See docs/howto/test-with-pytest.md",
     )
     if config.getoption("evaluator_resume") and not config.getoption("evaluator_output"):
-        raise pytest.UsageError("--evaluator-resume resumes the batches in --evaluator-output DIR: give both")
+        raise pytest.UsageError(
+            "--evaluator-resume resumes the batches in --evaluator-output DIR: give both"
+        )
     config.pluginmanager.register(_Summary(), "evaluator-summary")
 
 
-# -- tests of batches ------------------------------------------------------------------------------------------------
+# -- tests of batches ------------------------------------------------------------------------------
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Makes a test for each sample, and one for the thresholds."""
     mark = metafunc.definition.get_closest_marker(MARKER)
     # A test with two markers fails in its setup, which explains it.
-    if mark is None or not mark.kwargs.get("each") or _node_with_several(metafunc.definition) is not None:
+    if (
+        mark is None
+        or not mark.kwargs.get("each")
+        or _node_with_several(metafunc.definition) is not None
+    ):
         return
     params, ids = _runs_of(metafunc.config).parameters(mark, metafunc.definition.path.parent)
     metafunc.fixturenames.append(EACH)
@@ -71,7 +93,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     names = getattr(item, "fixturenames", None)
-    if names is not None and "_evaluator_shared" not in names and item.get_closest_marker(MARKER) is not None:
+    if (
+        names is not None
+        and "_evaluator_shared" not in names
+        and item.get_closest_marker(MARKER) is not None
+    ):
         names.append("_evaluator_shared")
 
 
@@ -94,7 +120,9 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """The test of the thresholds has no sample, so that its function is not called."""
-    return True if _shared in pyfuncitem.stash and _is_about_thresholds(pyfuncitem) else None
+    if _shared in pyfuncitem.stash and _is_about_thresholds(pyfuncitem):
+        return True
+    return None
 
 
 def _is_about_thresholds(item: pytest.Item) -> bool:
@@ -105,10 +133,14 @@ def _is_about_thresholds(item: pytest.Item) -> bool:
 
 
 def _node_with_several(item: pytest.Item) -> str | None:
-    """The node that has the nearest marker, if it has several: it is undecided which one is meant."""
+    """The node that has the nearest marker, if it has several: it is undecided which one is
+    meant.
+    """
     found = list(item.iter_markers_with_node(MARKER))
     nearest, mark = found[0]
-    return nearest.nodeid if any(node is nearest and each is not mark for node, each in found) else None
+    if any(node is nearest and each is not mark for node, each in found):
+        return nearest.nodeid
+    return None
 
 
 def _runs_of(config: pytest.Config) -> Runs:
@@ -120,13 +152,15 @@ def _runs_of(config: pytest.Config) -> Runs:
 
 
 def _report_usage(item: pytest.Item, used: Mapping[str, Any]) -> None:
-    """Adds properties to the test, for the summary (which another process may print) and for JUnit's file."""
+    """Adds properties to the test, for the summary (which another process may print) and for
+    JUnit's file.
+    """
     item.user_properties.extend(
         (f"{_PREFIX}{name}", UNKNOWN if value is None else value) for name, value in used.items()
     )
 
 
-# -- fixtures --------------------------------------------------------------------------------------------------------
+# -- fixtures --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -135,20 +169,24 @@ def _evaluator_each(request: pytest.FixtureRequest) -> Any:  # pyright: ignore[r
 
 
 @pytest.fixture
-def _evaluator_shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SharedBatch:  # pyright: ignore[reportUnusedFunction]
+def _evaluator_shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> SharedBatch:  # pyright: ignore[reportUnusedFunction]
     """The batch of the test's marker, after it has run."""
     item: pytest.Item = request.node
     mark = item.get_closest_marker(MARKER)
     if mark is None:
         pytest.fail(
-            f"this test uses the batch of a marker but has no marker: add @pytest.mark.{MARKER}(…), or call the "
+            "this test uses the batch of a marker but has no marker: add "
+            f"@pytest.mark.{MARKER}(…), or call the "
             "fixture evaluator_batch",
             pytrace=False,
         )
     node = _node_with_several(item)
     if node is not None:
         pytest.fail(
-            f"{MARKER}: {node} has several markers, but a test is about one batch: give it one marker, and call the "
+            f"{MARKER}: {node} has several markers, but a test is about one batch: give it one "
+            "marker, and call the "
             f"fixture {MARKER} for further batches",
             pytrace=False,
         )
@@ -161,22 +199,29 @@ def _evaluator_shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def batch(_evaluator_shared: SharedBatch) -> BatchResult:
-    """The result of the marker's batch. It is complete and its thresholds are met when the test starts."""
+    """The result of the marker's batch. It is complete and its thresholds are met when the test
+    starts.
+    """
     return _evaluator_shared.result
 
 
 @pytest.fixture
 def sample(_evaluator_shared: SharedBatch, request: pytest.FixtureRequest) -> SampleResult | None:
     """The result that a test with `each=True` is about. It has passed when the test starts."""
-    return None if _is_about_thresholds(request.node) else _evaluator_shared.sample(request.node)
+    if _is_about_thresholds(request.node):
+        return None
+    return _evaluator_shared.sample(request.node)
 
 
 @pytest.fixture
-def evaluator_batch(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`evaluator_batch(definition_or_template, rows, scorers=…, thresholds=…, check=True, …) -> BatchResult`.
+def evaluator_batch(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    """`evaluator_batch(definition_or_template, rows, scorers=…, thresholds=…, check=True, …) ->
+    BatchResult`.
 
-    Runs a batch in a folder of the test. With `check` the test fails unless the batch is complete and its thresholds
-    are met.
+    Runs a batch in a folder of the test. With `check` the test fails unless the batch is complete
+    and its thresholds are met.
     """
 
     def run(what: Any, rows: Any = None, *, check: bool = True, **options: Any) -> BatchResult:
@@ -192,7 +237,7 @@ def evaluator_batch(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     return run
 
 
-# -- usage ---------------------------------------------------------------------------------------------------------
+# -- usage -----------------------------------------------------------------------------------------
 
 
 class _Summary:

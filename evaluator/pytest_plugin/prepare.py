@@ -1,4 +1,6 @@
-"""Plans a batch from the arguments of a marker or a call, with the models that the test run allows."""
+"""Plans a batch from the arguments of a marker or a call, with the models that the test run
+allows.
+"""
 
 from __future__ import annotations
 
@@ -45,31 +47,42 @@ class PreparedBatch:
         return replace(self, plan=replace(self.plan, rows=rows))
 
 
-def prepare(config: pytest.Config, what: Any, rows: Any, arguments: Mapping[str, Any], folder: Path) -> PreparedBatch:
+def prepare(
+    config: pytest.Config, what: Any, rows: Any, arguments: Mapping[str, Any], folder: Path
+) -> PreparedBatch:
     """`what` is a definition's file or names templates; paths are relative to `folder`.
 
     Raises: EvaluatorError, for anything that cannot be used.
     """
     given = {**_read_definition(what, folder), **arguments}
     if rows is not None:
-        given["rows"] = place_in(folder, str(rows)) if isinstance(rows, (str, Path)) else rows
+        if isinstance(rows, (str, Path)):
+            given["rows"] = place_in(folder, str(rows))
+        else:
+            given["rows"] = rows
     check_names(given, {"templates", "rows", "evaluator", *_OPTIONS, *_EVALUATOR})
     if "rows" not in given:
         raise UsageError("rows are missing")
-    templates, rows, own = given.pop("templates"), given.pop("rows"), given.pop("evaluator", None)
+    templates = given.pop("templates")
+    rows = given.pop("rows")
+    own = given.pop("evaluator", None)
     init = {name: given.pop(name) for name in _EVALUATOR & given.keys()}
     if isinstance(given.get("cache"), (str, Path)):
         given["cache"] = folder / given["cache"]
     if own is None:
-        evaluator, given = _make_evaluator(config, init, given, folder)
+        evaluator, given = _make_evaluator(config, init, given=given, folder=folder)
     elif init:
         raise UsageError(f"give either an evaluator, or {', '.join(sorted(init))} to make one")
     else:
         evaluator = own
     options = BatchOptions(**given, display=None)
-    scorers = tuple(parse_scorer(each) if isinstance(each, str) else each for each in options.scorers)
+    scorers = tuple(
+        parse_scorer(each) if isinstance(each, str) else each for each in options.scorers
+    )
     return PreparedBatch(
-        evaluator, make_plan(evaluator, templates, rows, replace(options, scorers=scorers)), own is None
+        evaluator,
+        make_plan(evaluator, templates, rows=rows, options=replace(options, scorers=scorers)),
+        is_own=own is None,
     )
 
 
@@ -92,28 +105,46 @@ def _make_evaluator(
     if isinstance(library, (str, Path)):
         init["library"] = folder / library
     elif isinstance(library, (list, tuple)):
-        init["library"] = TemplateLibrary.load(*(folder / each for each in cast("tuple[str, ...]", library)))
-    init |= {"roots": [folder / root for root in init.get("roots", ())] or [folder], "tasks_dir": None}
+        init["library"] = TemplateLibrary.load(
+            *(folder / each for each in cast("tuple[str, ...]", library))
+        )
+    init |= {
+        "roots": [folder / root for root in init.get("roots", ())] or [folder],
+        "tasks_dir": None,
+    }
     # pytest runs the project's code anyway.
     init["trust"] = True
-    model, handler = config.getoption("evaluator_model"), config.getoption("evaluator_handler")
+    model = config.getoption("evaluator_model")
+    handler = config.getoption("evaluator_handler")
     if not model and not handler:
         if config.getoption("evaluator_live"):
             return Evaluator(**init), given
         model = os.environ.get("EVALUATOR_MODEL")
     if not model and not handler:
         # This backend answers every call, whatever model is named anywhere.
-        return Evaluator(handler="offline", backend=SimulatedBackend(), **init), {**given, "handlers": ()}
-    return Evaluator(handler=handler, **init), {**given, "models": (model,) if model else (), "handlers": ()}
+        return Evaluator(handler="offline", backend=SimulatedBackend(), **init), {
+            **given,
+            "handlers": (),
+        }
+    return Evaluator(handler=handler, **init), {
+        **given,
+        "models": (model,) if model else (),
+        "handlers": (),
+    }
 
 
 class _SelectedRows:
     """The `rows` with these ids."""
 
     def __init__(self, rows: RowSource, ids: Collection[str]) -> None:
-        self._rows, self._ids = rows, frozenset(ids)
-        self.description, self.is_repeatable, self.total = rows.description, rows.is_repeatable, len(self._ids)
-        self.is_live, self.name, self.notices = rows.is_live, rows.name, rows.notices
+        self._rows = rows
+        self._ids = frozenset(ids)
+        self.total = len(self._ids)
+        self.is_repeatable = rows.is_repeatable
+        self.description = rows.description
+        self.is_live = rows.is_live
+        self.name = rows.name
+        self.notices = rows.notices
 
     async def __aiter__(self) -> AsyncIterator[Sample]:
         async for sample in self._rows:

@@ -1,4 +1,6 @@
-"""The messages of tests of batches: failures and usage. Texts of models and rows are escaped and shortened."""
+"""The messages of tests of batches: failures and usage. Texts of models and rows are escaped and
+shortened.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,30 @@ _WIDTH = 300
 
 def failure_report(result: BatchResult, command: str) -> str:
     """Why the batch is incomplete or misses its thresholds. `command` resumes it."""
-    counts, ended = result.summary.counts, result.ended
+    counts = result.summary.counts
+    ended = result.ended
     of = "?" if ended.total is None else f"{ended.total:,}"
     lines = [
-        f"{counts.results:,} of {of} samples have a result: {counts.passed:,} passed, {counts.failed:,} failed, "
+        f"{counts.results:,} of {of} samples have a result: {counts.passed:,} passed, "
+        f"{counts.failed:,} failed, "
         f"{counts.error:,} error, {counts.unscored:,} unscored"
     ]
     if not result.is_complete:
         lines.append(
-            f"the batch is not complete: {_cut(': '.join(part for part in (ended.state, ended.reason) if part))}"
+            "the batch is not complete: "
+            f"{_cut(': '.join(part for part in (ended.state, ended.reason) if part))}"
         )
-    lines += [f"threshold {_cut(str(threshold))}" for threshold in result.thresholds if not threshold.met]
+    lines += [
+        f"threshold {_cut(str(threshold))}" for threshold in result.thresholds if not threshold.met
+    ]
     for verdict in (Verdict.FAILED, Verdict.ERROR):
-        number = counts.failed if verdict is Verdict.FAILED else counts.error
-        lines += _listed(verdict, number, (each for each in result.results() if each.verdict is verdict))
+        if verdict is Verdict.FAILED:
+            number = counts.failed
+        else:
+            number = counts.error
+        lines += _listed(
+            verdict, number, results=(each for each in result.results() if each.verdict is verdict)
+        )
     lines += [f"results: {result.folder}", f"resume with: {command}"]
     return "\n".join(lines)
 
@@ -62,7 +74,10 @@ def sample_report(result: SampleResult) -> str:
 
 def name_of(result: SampleResult) -> str:
     """The sample's id, and what of epoch, template and variant tells it apart at a glance."""
-    epoch = f", epoch {result.epoch}" if result.epoch > 1 else ""
+    if result.epoch > 1:
+        epoch = f", epoch {result.epoch}"
+    else:
+        epoch = ""
     return f"{result.label} ({result.template}, {result.variant}{epoch})"
 
 
@@ -80,7 +95,8 @@ def _reasons(result: SampleResult) -> Iterator[str]:
 
 def summary_line(used: Mapping[str, Sequence[Any]]) -> str:
     """The total usage of all batches of a test run, from the properties of each test."""
-    ran, folders = sum(used["samples"]), Counter(used["folder"])
+    ran = sum(used["samples"])
+    folders = Counter(used["folder"])
     tokens = [_sum(used[name]) for name in ("input_tokens", "output_tokens")]
     shown = ["an unknown number of" if number is None else f"{number:,}" for number in tokens]
     cost = _sum(used["cost_usd"])
@@ -92,15 +108,21 @@ def summary_line(used: Mapping[str, Sequence[Any]]) -> str:
     ]
     simulated = used["simulated"]
     if any(simulated):
-        parts.append("answers simulated" if all(simulated) else f"answers of {sum(simulated):,} simulated")
+        parts.append(
+            "answers simulated" if all(simulated) else f"answers of {sum(simulated):,} simulated"
+        )
     return ", ".join(parts)
 
 
 def _sum(values: Sequence[Any]) -> Any:
     """None if one is unknown."""
-    return None if UNKNOWN in values else sum(values)
+    if UNKNOWN in values:
+        return None
+    return sum(values)
 
 
 def _cut(text: str) -> str:
     shown = visible(text, one_line=True)
-    return shown if len(shown) <= _WIDTH else f"{shown[:_WIDTH]}… ({len(shown):,} characters)"
+    if len(shown) <= _WIDTH:
+        return shown
+    return f"{shown[:_WIDTH]}… ({len(shown):,} characters)"

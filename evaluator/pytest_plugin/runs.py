@@ -1,4 +1,6 @@
-"""Runs batches in tests: one folder per batch, one run per marker in all processes, and the outcome of each test."""
+"""Runs batches in tests: one folder per batch, one run per marker in all processes, and the outcome
+of each test.
+"""
 
 from __future__ import annotations
 
@@ -43,24 +45,31 @@ class Runs:
         self._wanted: dict[int, set[str] | None] = {}
         self._folders: set[Path] = set()
 
-    # -- markers -------------------------------------------------------------------------------------------------
+    # -- markers -----------------------------------------------------------------------------------
 
     def parameters(self, mark: pytest.Mark, folder: Path) -> tuple[list[Place | None], list[str]]:
-        """The parameters and ids of the tests of a marker with `each`; None is the test of the thresholds.
+        """The parameters and ids of the tests of a marker with `each`; None is the test of the
+        thresholds.
 
-        Fails the collection for a batch that cannot be planned, or whose rows can be read only once.
+        Fails the collection for a batch that cannot be planned, or whose rows can be read only
+        once.
         """
         try:
             plan = self.prepare_mark(mark, folder).plan
             if not plan.rows.is_repeatable:
-                raise UsageError("rows of each=True are read twice: give a file, a list or a frame, not an iterator")
+                raise UsageError(
+                    "rows of each=True are read twice: give a file, a list or a frame, not an "
+                    "iterator"
+                )
             return _parameters(plan, run_sync(_ids(plan.rows)))
         except EvaluatorError as error:
             problem = error
         fail(problem)
 
     def note_selected(self, items: Sequence[pytest.Item]) -> None:
-        """Notes which samples the selected tests need: all, if one of them is about the whole batch."""
+        """Notes which samples the selected tests need: all, if one of them is about the whole
+        batch.
+        """
         for item in items:
             mark = item.get_closest_marker(MARKER)
             if mark is None:
@@ -77,7 +86,9 @@ class Runs:
         name = _slug(_owner(item, mark))
         if name not in self._shared:
             wanted = self._wanted.get(id(mark))
-            self._shared[name] = SharedBatch(self, mark, item.path.parent, self._root(base) / name, wanted)
+            self._shared[name] = SharedBatch(
+                self, mark, source=item.path.parent, folder=self._root(base) / name, wanted=wanted
+            )
         return self._shared[name]
 
     def prepare_mark(self, mark: pytest.Mark, folder: Path) -> PreparedBatch:
@@ -88,17 +99,23 @@ class Runs:
                 raise UsageError("it takes a definition or templates, rows, and options by name")
             what, rows = (*mark.args, None, None)[:2]
             rows = arguments.pop("rows", rows)
-            self._prepared[id(mark)] = mark, prepare(self._config, what, rows, arguments, folder)
+            self._prepared[id(mark)] = (
+                mark,
+                prepare(self._config, what, rows=rows, arguments=arguments, folder=folder),
+            )
         return self._prepared[id(mark)][1]
 
-    # -- calls ---------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def call(
         self, item: pytest.Item, what: Any, rows: Any, arguments: Mapping[str, Any], base: Path
     ) -> tuple[BatchResult, dict[str, Any]]:
         """Runs a batch in a separate folder. Returns: its result and its usage."""
         __tracebackhide__ = True
-        root = self._root(base) if self._config.getoption("evaluator_output") else base / "evaluator"
+        if self._config.getoption("evaluator_output"):
+            root = self._root(base)
+        else:
+            root = base / "evaluator"
         first = folder = root / _slug(item.nodeid)
         number = 1
         while folder in self._folders:
@@ -106,12 +123,18 @@ class Runs:
             folder = first.with_name(f"{first.name}-{number}")
         self._folders.add(folder)
         try:
-            return self.run(prepare(self._config, what, rows, arguments, item.path.parent), folder, Stop())
+            return self.run(
+                prepare(
+                    self._config, what, rows=rows, arguments=arguments, folder=item.path.parent
+                ),
+                folder,
+                stop=Stop(),
+            )
         except EvaluatorError as error:
             problem = error
         fail(problem)
 
-    # -- both ----------------------------------------------------------------------------------------------------
+    # -- both --------------------------------------------------------------------------------------
 
     def run(
         self, batch: PreparedBatch, folder: Path, stop: Stop, *, resume: bool = False
@@ -120,7 +143,8 @@ class Runs:
         resume = resume or bool(self._config.getoption("evaluator_resume"))
         if not resume and (folder / "manifest.json").exists():
             raise UsageError(
-                f"{folder}: there is a batch already; resume it with --evaluator-resume, or give another "
+                f"{folder}: there is a batch already; resume it with --evaluator-resume, or give "
+                "another "
                 "--evaluator-output"
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -132,15 +156,21 @@ class Runs:
                 batch.evaluator.close()
         usage = result.ended.snapshot.usage
         return result, {
-            "folder": str(folder), "samples": result.ended.ran, "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens, "cost_usd": usage.cost_usd, "simulated": batch.is_simulated,
-        }  # fmt: skip
+            "folder": str(folder),
+            "samples": result.ended.ran,
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cost_usd": usage.cost_usd,
+            "simulated": batch.is_simulated,
+        }
 
     def check(self, item: pytest.Item, result: BatchResult) -> None:
         """Fails the test unless the batch is complete and its thresholds are met."""
         __tracebackhide__ = True
         output = shlex.quote(str(result.folder.parent))
-        command = f"pytest {shlex.quote(item.nodeid)} --evaluator-output {output} --evaluator-resume"
+        command = (
+            f"pytest {shlex.quote(item.nodeid)} --evaluator-output {output} --evaluator-resume"
+        )
         if not result.ok:
             pytest.fail(failure_report(result, command), pytrace=False)
 
@@ -152,18 +182,31 @@ class Runs:
 
 
 class SharedBatch:
-    """The batch of one marker, in one process. One of several processes runs it; the others read its results."""
+    """The batch of one marker, in one process. One of several processes runs it; the others read
+    its results.
+    """
 
     def __init__(
-        self, runs: Runs, mark: pytest.Mark, source: Path, folder: Path, wanted: Collection[str] | None
+        self,
+        runs: Runs,
+        mark: pytest.Mark,
+        source: Path,
+        folder: Path,
+        wanted: Collection[str] | None,
     ) -> None:
-        self._runs, self._mark, self._source, self._folder, self._wanted = runs, mark, source, folder, wanted
+        self._runs = runs
+        self._mark = mark
+        self._source = source
+        self._folder = folder
+        self._wanted = wanted
         self._result: BatchResult | None = None
         self._problem: EvaluatorError | None = None
         self._samples: dict[str, SampleResult] | None = None
 
     def run(self) -> dict[str, Any]:
-        """Runs the batch the first time, and fails the test if it cannot run. Returns: what it used."""
+        """Runs the batch the first time, and fails the test if it cannot run. Returns: what it
+        used.
+        """
         used: dict[str, Any] = {}
         if self._result is None and self._problem is None:
             try:
@@ -178,10 +221,13 @@ class SharedBatch:
         batch = self._runs.prepare_mark(self._mark, self._source)
         if self._wanted is not None:
             batch = batch.only(self._wanted)
-        with _locked(self._folder.with_name(f"{self._folder.name}.lock"), self._runs.run_id) as has_run:
+        with _locked(
+            self._folder.with_name(f"{self._folder.name}.lock"), self._runs.run_id
+        ) as has_run:
             stop = Stop()
             if has_run and (self._folder / "manifest.json").exists():
-                # If another process of this test run left it incomplete, it stays so for all of them.
+                # If another process of this test run left it incomplete, it stays so for all of
+                # them.
                 last = open_batch(self._folder).manifest
                 if last["state"] != "complete":
                     stop.ask(last["state"], last["sessions"][-1]["reason"] or "")
@@ -207,7 +253,9 @@ class SharedBatch:
         return found
 
     def expect_answer(self, item: pytest.Item) -> None:
-        """For a test of one sample: an error of the sample is an error of the test; an unscored sample skips it."""
+        """For a test of one sample: an error of the sample is an error of the test; an unscored
+        sample skips it.
+        """
         if not isinstance(place_of(item), tuple):
             return
         found = self.sample(item)
@@ -217,8 +265,9 @@ class SharedBatch:
             pytest.skip("; ".join(line.strip() for line in sample_report(found).splitlines()[:2]))
 
     def check(self, item: pytest.Item) -> None:
-        """Fails a test of one sample if the sample failed; any other unless the batch is complete and its thresholds
-        are met."""
+        """Fails a test of one sample if the sample failed; any other unless the batch is complete
+        and its thresholds are met.
+        """
         if not isinstance(place_of(item), tuple):
             self._runs.check(item, self.result)
         elif self.sample(item).verdict is Verdict.FAILED:
@@ -245,7 +294,9 @@ def _parameters(plan: BatchPlan, samples: Sequence[str]) -> tuple[list[Place | N
             for cell, _ in plan.cells:
                 places.append((name, epoch, cell.template, cell.variant))
                 parts = [name, cell.template if templates else "", cell.variant if variants else ""]
-                names.append("-".join([part for part in parts if part] + [f"epoch{epoch}"] * (epochs > 1)))
+                names.append(
+                    "-".join([part for part in parts if part] + [f"epoch{epoch}"] * (epochs > 1))
+                )
     if plan.thresholds:
         places.append(None)
         names.append("thresholds")
@@ -253,13 +304,17 @@ def _parameters(plan: BatchPlan, samples: Sequence[str]) -> tuple[list[Place | N
 
 
 def place_of(item: pytest.Item) -> Place | bool | None:
-    """The subject of a test of `each`; None for the test of the thresholds, False for a test without `each`."""
+    """The subject of a test of `each`; None for the test of the thresholds, False for a test
+    without `each`.
+    """
     params: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     return params.get(EACH, False)
 
 
 def _owner(item: pytest.Item, mark: pytest.Mark) -> str:
-    """The owner of a marker: a class, a module, a function, or one case of a parametrized function."""
+    """The owner of a marker: a class, a module, a function, or one case of a parametrized
+    function.
+    """
     for node, each in item.iter_markers_with_node(MARKER):
         if each is mark and node is not item:
             return node.nodeid

@@ -1,7 +1,9 @@
-"""Moves entries that ended long ago into `archive/YYYY-MM.json`, by the month of their `completed_at`.
+"""Moves entries that ended long ago into `archive/YYYY-MM.json`, by the month of their
+`completed_at`.
 
-A file of the archive has the form of `task-queue.json`. It is written before the entries leave the store, so a crash in
-between leaves them in both, and the next run replaces them in the file. `lastId` does not change.
+A file of the archive has the form of `task-queue.json`. It is written before the entries leave the
+store, so a crash in between leaves them in both, and the next run replaces them in the file.
+`lastId` does not change.
 """
 
 from __future__ import annotations
@@ -22,26 +24,33 @@ _DAY_S = 86_400.0
 
 
 def archive(store: QueueTables, folder: Path, days: float | None = None) -> dict[str, list[str]]:
-    """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns their ids by month.
+    """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns their
+    ids by month.
 
-    Raises: RecordError or UsageError, if a file of the archive cannot be read or written; its entries stay then.
+    Raises: RecordError or UsageError, if a file of the archive cannot be read or written; its
+    entries stay then.
     """
     moved: dict[str, list[str]] = {}
-    days = store.settings().archive_days if days is None else days
+    if days is None:
+        days = store.settings().archive_days
+    else:
+        days = days
     old = sorted(store.completed_before(store.clock() - days * _DAY_S), key=_month)
     for month, group in groupby(old, key=_month):
         path = folder / FOLDER / f"{month}.json"
         with store.transaction():  # no worker and no user changes an entry meanwhile
             still = [entry for entry in group if store.is_current(entry)]
             if still:
-                _write(path, store, still)
+                _write(path, store, added=still)
                 store.move_to_archive(month, still)
                 moved[month] = [entry.id for entry in still]
     return moved
 
 
 def archived_entry(store: QueueTables, folder: Path, number: int) -> QueueEntry | None:
-    """The entry with this number from the archive; None if it is not there. Raises: RecordError or UsageError."""
+    """The entry with this number from the archive; None if it is not there. Raises: RecordError or
+    UsageError.
+    """
     month = store.archived_month(number)
     if month is None:
         return None
@@ -62,14 +71,18 @@ def _read(path: Path) -> tuple[QueueEntry, ...]:
     try:
         return read_document(read_limited(path), str(path)).tasks
     except OSError as error:
-        raise RecordError(f"{path}: the archive cannot be read: {error.strerror or error}") from error
+        raise RecordError(
+            f"{path}: the archive cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _write(path: Path, store: QueueTables, added: list[QueueEntry]) -> None:
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise RecordError(f"{path}: the archive cannot be written: {error.strerror or error}") from error
+        raise RecordError(
+            f"{path}: the archive cannot be written: {error.strerror or error}"
+        ) from error
     before = _read(path) if path.exists() else ()
     merged = {entry.id: entry for entry in (*before, *added)}
     tasks = tuple(sorted(merged.values(), key=lambda entry: entry_number(entry.id)))

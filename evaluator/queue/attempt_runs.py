@@ -1,7 +1,9 @@
-"""The evaluations of one attempt: each has a task file, and one that an interrupted worker has left is resumed.
+"""The evaluations of one attempt: each has a task file, and one that an interrupted worker has left
+is resumed.
 
-The labels of a task file name its entry, its attempt, and the call of the attempt: `answer`, or the fingerprint of what
-a check evaluates. So a worker that takes up an interrupted attempt finds what was recorded, and pays for no call twice.
+The labels of a task file name its entry, its attempt, and the call of the attempt: `answer`, or the
+fingerprint of what a check evaluates. So a worker that takes up an interrupted attempt finds what
+was recorded, and pays for no call twice.
 """
 
 from __future__ import annotations
@@ -24,24 +26,30 @@ from evaluator.queue.entries import BegunAttempt
 from evaluator.record.steps import Header, fingerprint
 from evaluator.record.store import TaskStore
 
-ENTRY_LABEL, ATTEMPT_LABEL, RUN_LABEL = "queue_entry", "queue_attempt", "queue_run"
+ENTRY_LABEL = "queue_entry"
+ATTEMPT_LABEL = "queue_attempt"
+RUN_LABEL = "queue_run"
 _ANSWER = "answer"
 # These stop the worker: each further entry would fail in the same way.
 _NOT_OF_THE_ENTRY = (ConfigurationError, MachineError, RecordError)
 
 
 class CannotResume(Exception):
-    """An interrupted attempt cannot be resumed, for the reason in the message; a new one has to begin."""
+    """An interrupted attempt cannot be resumed, for the reason in the message; a new one has to
+    begin.
+    """
 
 
 class AttemptRuns:
     """Evaluates for one attempt of an entry. `unfinished`: as for `Evaluator.resume`.
 
-    `trouble` is the first outcome that is not the fault of the entry: of a wrong configuration, of the machine, or of a
-    side effect that is in doubt.
+    `trouble` is the first outcome that is not the fault of the entry: of a wrong configuration, of
+    the machine, or of a side effect that is in doubt.
     """
 
-    def __init__(self, evaluator: Evaluator, entry: str, attempt: BegunAttempt, unfinished: OnUnfinished) -> None:
+    def __init__(
+        self, evaluator: Evaluator, entry: str, attempt: BegunAttempt, unfinished: OnUnfinished
+    ) -> None:
         self._evaluator = evaluator
         self._attempt = attempt
         self._unfinished: OnUnfinished = unfinished
@@ -51,12 +59,17 @@ class AttemptRuns:
         self.trouble: TaskError | None = None
 
     async def find_recorded(self) -> None:
-        """Finds the task files that an interrupted worker has left. Raises: CannotResume, if they are elsewhere."""
+        """Finds the task files that an interrupted worker has left. Raises: CannotResume, if they
+        are elsewhere.
+        """
         if not self._attempt.interruptions:
             return
-        store, folder = self._evaluator.services.store, self._attempt.tasks
+        store = self._evaluator.services.store
+        folder = self._attempt.tasks
         if store is None or not folder:
-            raise CannotResume("its calls were not recorded" if not folder else f"its task files are in {folder}")
+            raise CannotResume(
+                "its calls were not recorded" if not folder else f"its task files are in {folder}"
+            )
         if folder != folder_of(store):
             raise CannotResume(f"its task files are in {folder}")
         self._recorded = await asyncio.to_thread(self._look, store)
@@ -64,9 +77,13 @@ class AttemptRuns:
     async def answer(self, words: str, template: str, inputs: Mapping[str, Any]) -> Outcome:
         """As `Evaluator.evaluate_words`. Raises: CannotResume."""
         return await self._run(
-            _ANSWER, (words, inputs), {},
-            lambda labels: self._evaluator.evaluate_words(words, template, inputs, labels=labels),
-        )  # fmt: skip
+            _ANSWER,
+            (words, inputs),
+            options={},
+            begin=lambda labels: self._evaluator.evaluate_words(
+                words, template, inputs, labels=labels
+            ),
+        )
 
     async def evaluate(
         self,
@@ -76,7 +93,9 @@ class AttemptRuns:
         model_roles: Mapping[str, str] | None = None,
         epoch: int = 1,
     ) -> Outcome:
-        """As `Evaluator.evaluate`, for a check of the result. What cannot be resumed begins again."""
+        """As `Evaluator.evaluate`, for a check of the result. What cannot be resumed begins
+        again.
+        """
         inputs = cast("dict[str, Any]", plain(dict(inputs)))
         options = {"model_roles": dict(model_roles or {}), "epoch": epoch}
         scrub = self._evaluator.services.redactor
@@ -85,13 +104,15 @@ class AttemptRuns:
         call += f"/{self._equal_calls[call]}"
 
         def begin(labels: Mapping[str, str]) -> Awaitable[Outcome]:
-            return self._evaluator.evaluate(template, inputs, labels=labels, model_roles=model_roles, epoch=epoch)
+            return self._evaluator.evaluate(
+                template, inputs, labels=labels, model_roles=model_roles, epoch=epoch
+            )
 
         try:
-            return await self._run(call, (template, inputs), options, begin)
+            return await self._run(call, (template, inputs), options=options, begin=begin)
         except CannotResume:
             self._recorded.pop(self._label(call), None)
-            return await self._run(call, (template, inputs), options, begin)
+            return await self._run(call, (template, inputs), options=options, begin=begin)
 
     def _look(self, store: TaskStore) -> dict[str, int]:
         """The newest task file of each call."""
@@ -99,7 +120,10 @@ class AttemptRuns:
         for task in store.list():
             if task.id <= self._attempt.after:
                 break
-            label = None if task.header is None else (task.header.extra.get("labels") or {}).get(RUN_LABEL)
+            if task.header is None:
+                label = None
+            else:
+                label = (task.header.extra.get("labels") or {}).get(RUN_LABEL)
             if isinstance(label, str) and label.startswith(f"{self._attempt.key}/"):
                 found.setdefault(label, task.id)
         return found
@@ -123,13 +147,15 @@ class AttemptRuns:
             self.trouble = self.trouble or outcome
         return outcome
 
-    async def _resumed(self, task: int, words: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Outcome:
+    async def _resumed(
+        self, task: int, words: str, inputs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> Outcome:
         store = self._evaluator.services.store
         assert store is not None
         try:
             recording = await asyncio.to_thread(store.read, task)
             header = recording.known_header()
-            changed = self._changed(header, words, inputs, options)
+            changed = self._changed(header, words, inputs=inputs, options=options)
             if changed:
                 raise CannotResume(f"TASK-{task} was begun with another {', '.join(changed)}")
             if recording.status == "failed":
@@ -138,38 +164,55 @@ class AttemptRuns:
                     return replace(failed, task_id=TaskId(task))
         except RecordError as error:
             raise CannotResume(f"TASK-{task}: {error}") from error
-        redacted = {name: inputs[name] for name in header.extra.get("redacted_inputs", ()) if name in inputs}
+        redacted = {
+            name: inputs[name] for name in header.extra.get("redacted_inputs", ()) if name in inputs
+        }
         outcome = await self._evaluator.resume(task, redacted, unfinished=self._unfinished)
-        cause = outcome.cause if isinstance(outcome, TaskError) else None
+        if isinstance(outcome, TaskError):
+            cause = outcome.cause
+        else:
+            cause = None
         if isinstance(cause, RecordError) and not isinstance(cause, (MachineError, StepUnfinished)):
             raise CannotResume(f"TASK-{task}: {cause}")
         return outcome
 
-    def _changed(self, header: Header, words: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-        """What a new run would do otherwise than the run with this header, apart from its templates and profile."""
-        evaluator, was = self._evaluator, header.extra
+    def _changed(
+        self, header: Header, words: str, inputs: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> list[str]:
+        """What a new run would do otherwise than the run with this header, apart from its templates
+        and profile.
+        """
+        evaluator = self._evaluator
+        was = header.extra
         services = evaluator.services
         given = evaluator.init_args.handler
         pairs: dict[str, tuple[Any, Any]] = {
             "text": (header.request, words),
             "input": (header.inputs, dict(inputs)),
             "model": (header.model, evaluator.model),
-            "handler": (was.get("handler"), None if given is None else services.default_profile.name),
+            "handler": (
+                was.get("handler"),
+                None if given is None else services.default_profile.name,
+            ),
             "model role": (
-                was.get("model_roles") or {}, {**evaluator.model_roles, **options.get("model_roles", {})},
+                was.get("model_roles") or {},
+                {**evaluator.model_roles, **options.get("model_roles", {})},
             ),
             "epoch": (was.get("epoch", 1), options.get("epoch", 1)),
             "root": (was.get("root"), str(services.root)),
             "depth": (was.get("max_depth", DEFAULT_MAX_DEPTH), services.max_depth),
             "setting of reparse": (bool(was.get("reparse")), services.reparse),
-        }  # fmt: skip
+        }
         # A record holds no secrets.
         return [
-            name for name, (recorded, now) in pairs.items()
+            name
+            for name, (recorded, now) in pairs.items()
             if fingerprint(recorded) != fingerprint(now, services.redactor)
-        ]  # fmt: skip
+        ]
 
 
 def folder_of(store: TaskStore | None) -> str:
     """The absolute path of a folder of task files; empty without one."""
-    return "" if store is None else os.path.abspath(store.root)
+    if store is None:
+        return ""
+    return os.path.abspath(store.root)

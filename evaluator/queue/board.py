@@ -23,7 +23,9 @@ class BoardColumn:
 
 @dataclass(frozen=True, slots=True)
 class QueueBoard:
-    """`ready`: pending entries that could run now. `archived`: entries in the archive, which no column has."""
+    """`ready`: pending entries that could run now. `archived`: entries in the archive, which no
+    column has.
+    """
 
     columns: Sequence[BoardColumn]
     ready: int
@@ -36,7 +38,14 @@ def read_board(store: QueueStore, limit: int) -> QueueBoard:
     with store.transaction("DEFERRED"):
         counts = store.counts()
         columns = [
-            BoardColumn(status, counts[status], parse_entries(store.first_documents(status, limit)))
+            BoardColumn(
+                status, counts[status], entries=parse_entries(store.first_documents(status, limit))
+            )
             for status in COLUMNS
         ]
-        return QueueBoard(columns, store.count_ready(), counts["archived"], store.settings().max_concurrent)
+        return QueueBoard(
+            columns,
+            store.count_ready(),
+            archived=counts["archived"],
+            max_concurrent=store.settings().max_concurrent,
+        )

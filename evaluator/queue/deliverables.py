@@ -1,7 +1,9 @@
-"""The file that an attempt delivers: the one that its answer names, else the last one that its tools wrote.
+"""The file that an attempt delivers: the one that its answer names, else the last one that its
+tools wrote.
 
-Scripts and tools of other programs write files that nothing records; their answer names the file, as
-`{"deliverable_path": "report.csv"}`. A file is below the roots of the evaluator, or it is not delivered.
+Scripts and tools of other programs write files that nothing records; their answer names the file,
+as `{"deliverable_path": "report.csv"}`. A file is below the roots of the evaluator, or it is not
+delivered.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ async def delivered_file(evaluator: Evaluator, outcome: TaskResult) -> Path | No
     named = answer_field(outcome, "deliverable_path")
     if named is not None:
         return await asyncio.to_thread(lambda: files.path_of(os.path.expanduser(named)))
-    store, number = evaluator.services.store, outcome.task_id
+    store = evaluator.services.store
+    number = outcome.task_id
     if store is None or number is None or not outcome.usage.tool_calls:
         return None
 
@@ -48,8 +51,13 @@ async def delivered_file(evaluator: Evaluator, outcome: TaskResult) -> Path | No
 def answer_field(outcome: TaskResult, name: str) -> str | None:
     """A text in an answer that is a JSON object."""
     answer = outcome.parsed_data
-    value = cast("Mapping[str, object]", answer).get(name) if isinstance(answer, Mapping) else None
-    return value if isinstance(value, str) and value.strip() else None
+    if isinstance(answer, Mapping):
+        value = cast("Mapping[str, object]", answer).get(name)
+    else:
+        value = None
+    if isinstance(value, str) and value.strip():
+        return value
+    return None
 
 
 def _written(tree: TaskNode) -> Iterator[str]:

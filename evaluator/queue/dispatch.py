@@ -1,8 +1,9 @@
-"""Runs one attempt of an entry: chooses a template, evaluates it, verifies the result, and says how the entry ends.
+"""Runs one attempt of an entry: chooses a template, evaluates it, verifies the result, and says how
+the entry ends.
 
-The strategy of an attempt is a template: the best match that was not tried yet, or the one that the entry names. The
-entry's text is data: it is a request in words, never a template's name and never XML. It has the authority of the
-evaluator and no more.
+The strategy of an attempt is a template: the best match that was not tried yet, or the one that the
+entry names. The entry's text is data: it is a request in words, never a template's name and never
+XML. It has the authority of the evaluator and no more.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
 
 DELIVERABLES = "deliverables"
 CLASSIFIER = "classify"
-_MAX_RESULT_CHARS, _MAX_DELIVERABLE_CHARS = 500, 2_000
+_MAX_RESULT_CHARS = 500
+_MAX_DELIVERABLE_CHARS = 2_000
 # The template does not exist, or its inputs are wrong.
 _SAME_AGAIN: tuple[FailureReason, ...] = ("input_validation_failure", "template_resolution_failure")
 
 
 class AttemptAborted(Exception):
-    """An attempt could not run because of the configuration or the machine: `reason`. The entry is not to blame."""
+    """An attempt could not run because of the configuration or the machine: `reason`. The entry is
+    not to blame.
+    """
 
     def __init__(self, reason: EvaluatorError) -> None:
         super().__init__(str(reason))
@@ -52,16 +56,20 @@ class AttemptAborted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How an attempt ends: the entry's next state, and the template that this round need not try again."""
+    """How an attempt ends: the entry's next state, and the template that this round need not try
+    again.
+    """
 
     change: Callable[[QueueEntry], QueueEntry]
     tried: str | None = None
 
 
 class Dispatcher:
-    """Runs attempts with an evaluator. `ask_model`: a model is asked for the type of an entry that is `unknown`, with
-    the template `classify`. `unfinished`: what to do about a side effect of an interrupted attempt without a recorded
-    end, see `Evaluator.resume`. Answers without a file of their own are written into `folder`."""
+    """Runs attempts with an evaluator. `ask_model`: a model is asked for the type of an entry that
+    is `unknown`, with the template `classify`. `unfinished`: what to do about a side effect of an
+    interrupted attempt without a recorded end, see `Evaluator.resume`. Answers without a file of
+    their own are written into `folder`.
+    """
 
     def __init__(
         self,
@@ -81,63 +89,105 @@ class Dispatcher:
         self._ask_model = ask_model
 
     def choose(self, claim: Claim) -> str | None:
-        """The template to try; None if none that fits is left. What an earlier round tried comes last; an attempt that
-        was stopped before its end does not count, and one that can be resumed is."""
+        """The template to try; None if none that fits is left. What an earlier round tried comes
+        last; an attempt that was stopped before its end does not count, and one that can be resumed
+        is.
+        """
         if claim.attempt is not None:
             return claim.attempt.strategy
         if claim.options.template is not None:
             return claim.options.template
         tried = claim.options.tried
-        earlier = {attempt.strategy for attempt in claim.entry.strategies_tried if attempt.has_ended}
+        earlier = {
+            attempt.strategy for attempt in claim.entry.strategies_tried if attempt.has_ended
+        }
         return self._best(claim, {*tried, *earlier}) or self._best(claim, set(tried))
 
     def _best(self, claim: Claim, without: set[str]) -> str | None:
         matches = self._evaluator.library.match(_words(claim), limit=1, without=without)
-        return matches[0].template.name if matches and matches[0].score >= LOW_SCORE else None
+        if matches and matches[0].score >= LOW_SCORE:
+            return matches[0].template.name
+        return None
 
     def task_files(self) -> tuple[str, int]:
-        """The folder of task files, empty without one, and the highest id in it. Raises: RecordError."""
+        """The folder of task files, empty without one, and the highest id in it. Raises:
+        RecordError.
+        """
         store = self._evaluator.services.store
         return folder_of(store), 0 if store is None else store.last_id()
 
     async def attempt(self, claim: Claim, strategy: str | None) -> AttemptEnd:
         """Runs the attempt, or what is left of it after an interruption.
 
-        Raises: AttemptAborted, if it could not run at all; CannotResume, if a new attempt has to begin in its place.
+        Raises: AttemptAborted, if it could not run at all; CannotResume, if a new attempt has to
+        begin in its place.
         """
         begun = claim.attempt
         if strategy is None or begun is None:
             return AttemptEnd(lambda entry: self._nothing_to_try(claim, entry))
-        runs = AttemptRuns(self._evaluator, claim.entry.id, begun, self._unfinished)
+        runs = AttemptRuns(
+            self._evaluator, claim.entry.id, attempt=begun, unfinished=self._unfinished
+        )
         await runs.find_recorded()
         kind = await self._type_of(claim, runs)
         inputs = self._inputs(claim, strategy)
         outcome = await runs.answer(_words(claim), strategy, inputs)
         if runs.trouble is not None:
-            return self._trouble(claim, begun, runs.trouble)
-        attempt = StrategyAttempt(begun.number, strategy, TOOL, begun.began_at, _result_text(outcome, begun))
+            return self._trouble(claim, begun, outcome=runs.trouble)
+        attempt = StrategyAttempt(
+            begun.number,
+            strategy,
+            tool=TOOL,
+            attempted_at=begun.began_at,
+            result=_result_text(outcome, begun),
+        )
         if isinstance(outcome, TaskError):
             tried = None if outcome.retryable else strategy
             final = outcome.reason in _SAME_AGAIN and outcome.usage.turns == 0  # no model was asked
-            return self._failed(claim, kind, attempt, outcome.message, tried, final=final)
-        file, failure = None, None
+            return self._failed(
+                claim, kind, attempt=attempt, reason=outcome.message, tried=tried, final=final
+            )
+        file = None
+        failure = None
         try:
             file = await delivered_file(self._evaluator, outcome)
         except ToolError as error:
-            failure = f"the file that the answer names as deliverable_path cannot be delivered: {error}"
-        result = ResultToVerify(claim.entry, strategy, inputs, outcome, self._evaluator, runs.evaluate, file)
+            failure = (
+                f"the file that the answer names as deliverable_path cannot be delivered: {error}"
+            )
+        result = ResultToVerify(
+            claim.entry,
+            strategy,
+            inputs=inputs,
+            outcome=outcome,
+            evaluator=self._evaluator,
+            evaluate=runs.evaluate,
+            file=file,
+        )
         failure = failure or await failure_of(self._verifiers, result)
         if runs.trouble is not None:
-            return self._trouble(claim, begun, runs.trouble)
+            return self._trouble(claim, begun, outcome=runs.trouble)
         if failure is not None:
             failure = _short(failure, _MAX_RESULT_CHARS)
-            return self._failed(claim, kind, replace(attempt, verification_failure=failure), failure, strategy)
+            return self._failed(
+                claim,
+                kind,
+                attempt=replace(attempt, verification_failure=failure),
+                reason=failure,
+                tried=strategy,
+            )
         path = file or self._write(claim.entry.id, outcome)
-        text = answer_field(outcome, "deliverable") or outcome.notes.get("summary") or outcome.content
+        text = (
+            answer_field(outcome, "deliverable") or outcome.notes.get("summary") or outcome.content
+        )
         deliverable = _short(str(text), _MAX_DELIVERABLE_CHARS)
         return AttemptEnd(
             lambda entry: entries.complete(
-                replace(entry, type=kind), attempt, self._now(), deliverable=deliverable, path=str(path)
+                replace(entry, type=kind),
+                attempt,
+                self._now(),
+                deliverable=deliverable,
+                path=str(path),
             )
         )
 
@@ -150,22 +200,36 @@ class Dispatcher:
         if not isinstance(cause, StepUnfinished):
             assert isinstance(cause, EvaluatorError)
             raise AttemptAborted(cause)
-        where, entry_id = f"TASK-{outcome.task_id}: ", claim.entry.id
+        where = f"TASK-{outcome.task_id}: "
+        entry_id = claim.entry.id
         result = f"{INTERRUPTED}: {where}{cause}"
-        attempt = StrategyAttempt(begun.number, begun.strategy, TOOL, begun.began_at, result)
-        tell = ", or --unfinished tell, which lets the model know" if cause.can_tell else ""
+        attempt = StrategyAttempt(
+            begun.number, begun.strategy, tool=TOOL, attempted_at=begun.began_at, result=result
+        )
+        if cause.can_tell:
+            tell = ", or --unfinished tell, which lets the model know"
+        else:
+            tell = ""
         action = (
             f"1. Find out whether it took effect: evaluator tasks show {outcome.task_id}\n"
-            f"2. Run: evaluator queue retry {entry_id}, then: evaluator queue work --unfinished repeat{tell}; "
+            f"2. Run: evaluator queue retry {entry_id}, then: evaluator queue work --unfinished "
+            f"repeat{tell}; "
             "guidance for the retry begins a new attempt"
         )
-        reason = f"an interrupted attempt had a side effect that may have taken place: {where}{cause}"
+        reason = (
+            f"an interrupted attempt had a side effect that may have taken place: {where}{cause}"
+        )
         return AttemptEnd(
-            lambda entry: entries.block(entry, self._now(), reason=reason, action=action, attempt=attempt)
+            lambda entry: entries.block(
+                entry, self._now(), reason=reason, action=action, attempt=attempt
+            )
         )
 
     def _inputs(self, claim: Claim, strategy: str) -> dict[str, object]:
-        node = self._evaluator.library.get(strategy).node if strategy in self._evaluator.library else None
+        if strategy in self._evaluator.library:
+            node = self._evaluator.library.get(strategy).node
+        else:
+            node = None
         declared = {i.name for i in getattr(node, "inputs", ())}
         inputs = dict(claim.options.inputs)
         if claim.options.guidance and "guidance" in declared:
@@ -186,19 +250,32 @@ class Dispatcher:
         options = claim.options
         left = tried is None or (options.template is not None and not final)
         if not left and options.template is None:
-            following = replace(claim, attempt=None, options=replace(options, tried=(*options.tried, tried or "")))
+            following = replace(
+                claim, attempt=None, options=replace(options, tried=(*options.tried, tried or ""))
+            )
             left = self.choose(following) is not None
-        what = f"attempt {attempt.attempt} with {attempt.strategy!r} failed: {_short(reason, _MAX_RESULT_CHARS)}"
+        what = (
+            f"attempt {attempt.attempt} with {attempt.strategy!r} failed: "
+            f"{_short(reason, _MAX_RESULT_CHARS)}"
+        )
         return AttemptEnd(
             lambda entry: entries.fail(
-                replace(entry, type=kind), attempt, self._now(), reason=what, action=_action(entry.id), final=not left
+                replace(entry, type=kind),
+                attempt,
+                self._now(),
+                reason=what,
+                action=_action(entry.id),
+                final=not left,
             ),
             tried,
         )
 
     def _nothing_to_try(self, claim: Claim, entry: QueueEntry) -> QueueEntry:
         tried = ", ".join(claim.options.tried)
-        reason = f"each template that fits was tried: {tried}" if tried else "no template fits the text"
+        if tried:
+            reason = f"each template that fits was tried: {tried}"
+        else:
+            reason = "no template fits the text"
         return entries.block(entry, self._now(), reason=reason, action=_action(entry.id))
 
     async def _type_of(self, claim: Claim, runs: AttemptRuns) -> EntryType:
@@ -208,9 +285,17 @@ class Dispatcher:
             return kind
         inputs = {"text": claim.entry.description, "labels": list(TYPES)}
         outcome = await runs.evaluate(CLASSIFIER, inputs)
-        answer = outcome.parsed_data if isinstance(outcome, TaskResult) else None
-        label = cast("dict[str, object]", answer).get("label") if isinstance(answer, dict) else None
-        return label if label in TYPES else kind
+        if isinstance(outcome, TaskResult):
+            answer = outcome.parsed_data
+        else:
+            answer = None
+        if isinstance(answer, dict):
+            label = cast("dict[str, object]", answer).get("label")
+        else:
+            label = None
+        if label in TYPES:
+            return label
+        return kind
 
     def _write(self, entry: str, outcome: TaskResult) -> Path:
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -222,8 +307,13 @@ class Dispatcher:
 def released(claim: Claim, strategy: str | None, now: str) -> Callable[[QueueEntry], QueueEntry]:
     """The end of an attempt that was stopped with its worker."""
     result = f"{RELEASED}: the worker was stopped before the attempt ended"
-    at = now if claim.attempt is None else claim.attempt.began_at
-    attempt = StrategyAttempt(claim.attempt_number, strategy or "none", TOOL, at, result)
+    if claim.attempt is None:
+        at = now
+    else:
+        at = claim.attempt.began_at
+    attempt = StrategyAttempt(
+        claim.attempt_number, strategy or "none", tool=TOOL, attempted_at=at, result=result
+    )
     return lambda entry: entries.release(entry, attempt)
 
 
@@ -235,14 +325,23 @@ def _words(claim: Claim) -> str:
 def _action(entry: str) -> str:
     return (
         f"1. Look at the attempts: evaluator queue show {entry}\n"
-        f'2. Say what to do differently: evaluator queue retry {entry} "…"; or add a template that fits the text'
+        f'2. Say what to do differently: evaluator queue retry {entry} "…"; or add a template '
+        "that fits the text"
     )
 
 
 def _result_text(outcome: Outcome, begun: BegunAttempt) -> str:
-    task = "" if outcome.task_id is None else f"TASK-{outcome.task_id}: "
-    text = _short(str(outcome) if isinstance(outcome, TaskError) else outcome.content, _MAX_RESULT_CHARS)
-    times = "once" if begun.interruptions == 1 else f"{begun.interruptions} times"
+    if outcome.task_id is None:
+        task = ""
+    else:
+        task = f"TASK-{outcome.task_id}: "
+    text = _short(
+        str(outcome) if isinstance(outcome, TaskError) else outcome.content, _MAX_RESULT_CHARS
+    )
+    if begun.interruptions == 1:
+        times = "once"
+    else:
+        times = f"{begun.interruptions} times"
     return f"{task}{text}" + (f" (interrupted {times})" if begun.interruptions else "")
 
 

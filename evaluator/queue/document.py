@@ -1,8 +1,10 @@
-"""Reads and writes `task-queue.json`: exactly the fields of the published format, checked one by one.
+"""Reads and writes `task-queue.json`: exactly the fields of the published format, checked one by
+one.
 
-A file is read whole or refused with the place of the first problem, such as `$.tasks[2].status`. An optional field that
-is missing takes its default. A field that the format does not have is refused, also where only its spelling differs
-(`max_retries`): dropping it would lose data, and two spellings could contradict each other.
+A file is read whole or refused with the place of the first problem, such as `$.tasks[2].status`. An
+optional field that is missing takes its default. A field that the format does not have is refused,
+also where only its spelling differs (`max_retries`): dropping it would lose data, and two spellings
+could contradict each other.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _Check: TypeAlias = "Callable[[Any, str], Any]"
 class _Invalid(Exception):
     def __init__(self, place: str, problem: str) -> None:
         super().__init__(place, problem)
-        self.place, self.problem = place, problem
+        self.place = place
+        self.problem = problem
 
 
 _REQUIRED: Any = object()
@@ -44,7 +47,9 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of the file: its name there, the attribute that holds it, its check, and its default if it has one."""
+    """A field of the file: its name there, the attribute that holds it, its check, and its default
+    if it has one.
+    """
 
     name: str
     attribute: str
@@ -58,7 +63,9 @@ def _text(value: Any, place: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _Invalid(place, "holds half of a surrogate pair; write the character whole") from error
+        raise _Invalid(
+            place, "holds half of a surrogate pair; write the character whole"
+        ) from error
     return value
 
 
@@ -76,7 +83,10 @@ def _integer(least: int) -> _Check:
 def _choice(noun: str, choices: Sequence[str]) -> _Check:
     def check(value: Any, place: str) -> str:
         if value not in choices or not isinstance(value, str):
-            raise _Invalid(place, f"is {_shown(value)}, which is not a {noun} of the queue; use {', '.join(choices)}")
+            raise _Invalid(
+                place,
+                f"is {_shown(value)}, which is not a {noun} of the queue; use {', '.join(choices)}",
+            )
         return value
 
     return check
@@ -96,7 +106,9 @@ def _id(value: Any, place: str) -> str:
     try:
         entry_number(_text(value, place))
     except UsageError as error:
-        raise _Invalid(place, f"is {_shown(value)}, expected an id such as T-01, T-99 or T-100") from error
+        raise _Invalid(
+            place, f"is {_shown(value)}, expected an id such as T-01, T-99 or T-100"
+        ) from error
     return value
 
 
@@ -112,13 +124,15 @@ def _version(value: Any, place: str) -> str:
 
 def _attempts(value: Any, place: str) -> tuple[StrategyAttempt, ...]:
     return tuple(
-        StrategyAttempt(**_read_object(item, f"{place}[{index}]", _ATTEMPT))
+        StrategyAttempt(**_read_object(item, f"{place}[{index}]", fields=_ATTEMPT))
         for index, item in enumerate(_array(value, place))
     )
 
 
 def _entries(value: Any, place: str) -> tuple[QueueEntry, ...]:
-    return tuple(_read_entry(item, f"{place}[{index}]") for index, item in enumerate(_array(value, place)))
+    return tuple(
+        _read_entry(item, f"{place}[{index}]") for index, item in enumerate(_array(value, place))
+    )
 
 
 def _array(value: Any, place: str) -> list[Any]:
@@ -128,39 +142,39 @@ def _array(value: Any, place: str) -> list[Any]:
 
 
 _ATTEMPT = (
-    _Field("attempt", "attempt", _integer(1)),
-    _Field("strategy", "strategy", _text),
-    _Field("tool", "tool", _text),
-    _Field("attempted_at", "attempted_at", _time),
-    _Field("result", "result", _text),
-    _Field("verification_failure", "verification_failure", _or_null(_text), None),
+    _Field("attempt", "attempt", check=_integer(1)),
+    _Field("strategy", "strategy", check=_text),
+    _Field("tool", "tool", check=_text),
+    _Field("attempted_at", "attempted_at", check=_time),
+    _Field("result", "result", check=_text),
+    _Field("verification_failure", "verification_failure", check=_or_null(_text), default=None),
 )
 _ENTRY = (
-    _Field("id", "id", _id),
-    _Field("description", "description", _text),
-    _Field("goal", "goal", _text),
-    _Field("type", "type", _choice("type", TYPES)),
-    _Field("status", "status", _choice("status", STATUSES)),
-    _Field("retries", "retries", _integer(0)),
-    _Field("maxRetries", "max_retries", _integer(0)),
-    _Field("subagent_session", "subagent_session", _or_null(_text), None),
-    _Field("strategies_tried", "strategies_tried", _attempts),
-    _Field("deliverable", "deliverable", _or_null(_text), None),
-    _Field("deliverable_path", "deliverable_path", _or_null(_text), None),
-    _Field("blocked_reason", "blocked_reason", _or_null(_text), None),
-    _Field("user_action_required", "user_action_required", _or_null(_text), None),
-    _Field("added_at", "added_at", _time),
-    _Field("started_at", "started_at", _or_null(_time), None),
-    _Field("completed_at", "completed_at", _or_null(_time), None),
+    _Field("id", "id", check=_id),
+    _Field("description", "description", check=_text),
+    _Field("goal", "goal", check=_text),
+    _Field("type", "type", check=_choice("type", TYPES)),
+    _Field("status", "status", check=_choice("status", STATUSES)),
+    _Field("retries", "retries", check=_integer(0)),
+    _Field("maxRetries", "max_retries", check=_integer(0)),
+    _Field("subagent_session", "subagent_session", check=_or_null(_text), default=None),
+    _Field("strategies_tried", "strategies_tried", check=_attempts),
+    _Field("deliverable", "deliverable", check=_or_null(_text), default=None),
+    _Field("deliverable_path", "deliverable_path", check=_or_null(_text), default=None),
+    _Field("blocked_reason", "blocked_reason", check=_or_null(_text), default=None),
+    _Field("user_action_required", "user_action_required", check=_or_null(_text), default=None),
+    _Field("added_at", "added_at", check=_time),
+    _Field("started_at", "started_at", check=_or_null(_time), default=None),
+    _Field("completed_at", "completed_at", check=_or_null(_time), default=None),
 )
 _DOCUMENT = (
-    _Field("version", "version", _version),
-    _Field("maxConcurrent", "max_concurrent", _integer(1), 2),
-    _Field("maxRetries", "max_retries", _integer(0), 3),
-    _Field("archiveDays", "archive_days", _integer(0), 7),
-    _Field("taskRunnerDir", "task_runner_dir", _text, ""),
-    _Field("lastId", "last_id", _or_null(_id), None),
-    _Field("tasks", "tasks", _entries),
+    _Field("version", "version", check=_version),
+    _Field("maxConcurrent", "max_concurrent", check=_integer(1), default=2),
+    _Field("maxRetries", "max_retries", check=_integer(0), default=3),
+    _Field("archiveDays", "archive_days", check=_integer(0), default=7),
+    _Field("taskRunnerDir", "task_runner_dir", check=_text, default=""),
+    _Field("lastId", "last_id", check=_or_null(_id), default=None),
+    _Field("tasks", "tasks", check=_entries),
 )
 
 
@@ -172,9 +186,11 @@ def read_document(data: bytes, name: str) -> QueueDocument:
     try:
         value = _read_json(data)
         if not isinstance(value, dict):
-            raise _Invalid("$", f'is {_shown(value)}, expected an object with "version", "lastId" and "tasks"')
+            raise _Invalid(
+                "$", f'is {_shown(value)}, expected an object with "version", "lastId" and "tasks"'
+            )
         queue = cast("dict[str, Any]", value)
-        fields = _read_object(queue, "$", _DOCUMENT)
+        fields = _read_object(queue, "$", fields=_DOCUMENT)
         del fields["version"]
         document = QueueDocument(**fields)
         return _with_checked_ids(document, has_last="lastId" in queue)
@@ -194,14 +210,18 @@ def parse_entries(texts: Iterable[str]) -> list[QueueEntry]:
 
 def _known_entry(fields: dict[str, Any]) -> QueueEntry:
     values = {field.attribute: fields[field.name] for field in _ENTRY}
-    values["strategies_tried"] = tuple(StrategyAttempt(**attempt) for attempt in values["strategies_tried"])
+    values["strategies_tried"] = tuple(
+        StrategyAttempt(**attempt) for attempt in values["strategies_tried"]
+    )
     return QueueEntry(**values)
 
 
 def entry_fields(entry: QueueEntry) -> dict[str, Any]:
     """The entry as an object of the file."""
     fields = _to_object(entry, _ENTRY)
-    fields["strategies_tried"] = [_to_object(attempt, _ATTEMPT) for attempt in entry.strategies_tried]
+    fields["strategies_tried"] = [
+        _to_object(attempt, _ATTEMPT) for attempt in entry.strategies_tried
+    ]
     return fields
 
 
@@ -217,21 +237,25 @@ def document_bytes(document: QueueDocument) -> bytes:
 
 def array_text(entries: Iterable[str]) -> str:
     """The JSON text of an array of entries, each as `entry_text` wrote it."""
-    return _with_items("[]", entries, "  ")
+    return _with_items("[]", entries, indent="  ")
 
 
 def join_document(document: QueueDocument, entries: Iterable[str]) -> bytes:
-    """The bytes of the file with these entries, each as `entry_text` wrote it, in place of `document.tasks`."""
+    """The bytes of the file with these entries, each as `entry_text` wrote it, in place of
+    `document.tasks`.
+    """
     head = _to_object(document, _DOCUMENT[1:-1])
     lines = json.dumps({"version": VERSION, **head, "tasks": []}, ensure_ascii=False, indent=2)
-    return (_with_items(lines.removesuffix("\n}"), entries, _INDENT) + "\n}\n").encode()
+    return (_with_items(lines.removesuffix("\n}"), entries, indent=_INDENT) + "\n}\n").encode()
 
 
 def _with_items(text: str, items: Iterable[str], indent: str) -> str:
     """The JSON text, which ends with `[]`, with these items in that array."""
     # A JSON text has no line feed inside a string.
     body = ",\n".join(indent + item.replace("\n", "\n" + indent) for item in items)
-    return f"{text.removesuffix('[]')}[\n{body}\n{indent[2:]}]" if body else text
+    if body:
+        return f"{text.removesuffix('[]')}[\n{body}\n{indent[2:]}]"
+    return text
 
 
 def _to_object(record: Any, fields: Sequence[_Field]) -> dict[str, Any]:
@@ -252,7 +276,7 @@ def _read_json(data: bytes) -> Any:
 
 
 def _read_entry(value: Any, place: str) -> QueueEntry:
-    return QueueEntry(**_read_object(value, place, _ENTRY))
+    return QueueEntry(**_read_object(value, place, fields=_ENTRY))
 
 
 def _read_object(value: Any, place: str, fields: Sequence[_Field]) -> dict[str, Any]:
@@ -263,7 +287,9 @@ def _read_object(value: Any, place: str, fields: Sequence[_Field]) -> dict[str, 
     known = {field.name for field in fields}
     for name in given:
         if name not in known:
-            raise _Invalid(f"{place}.{name[:60]}", f"is not a field of the queue{_spelling_hint(name, known)}")
+            raise _Invalid(
+                f"{place}.{name[:60]}", f"is not a field of the queue{_spelling_hint(name, known)}"
+            )
     found: dict[str, Any] = {}
     for field in fields:
         if field.name in given:
@@ -276,19 +302,27 @@ def _read_object(value: Any, place: str, fields: Sequence[_Field]) -> dict[str, 
 
 
 def _with_checked_ids(document: QueueDocument, *, has_last: bool) -> QueueDocument:
-    highest, seen = 0, set[str]()
+    highest = 0
+    seen = set[str]()
     for index, entry in enumerate(document.tasks):
         if entry.id in seen:
-            raise _Invalid(f"$.tasks[{index}].id", f"is {entry.id!r}, which an entry above has too; ids are unique")
+            raise _Invalid(
+                f"$.tasks[{index}].id",
+                f"is {entry.id!r}, which an entry above has too; ids are unique",
+            )
         seen.add(entry.id)
         highest = max(highest, entry_number(entry.id))
-    last = 0 if document.last_id is None else entry_number(document.last_id)
+    if document.last_id is None:
+        last = 0
+    else:
+        last = entry_number(document.last_id)
     if last >= highest:
         return document
     highest_id = max(seen, key=entry_number)
     if has_last:
         raise _Invalid(
-            "$.lastId", f"is {_shown(document.last_id)}, lower than the id {highest_id}; ids are never reused"
+            "$.lastId",
+            f"is {_shown(document.last_id)}, lower than the id {highest_id}; ids are never reused",
         )
     return replace(document, last_id=highest_id)
 
@@ -297,17 +331,26 @@ def _spelling_hint(name: str, known: Collection[str]) -> str:
     # `max_retries` and `MaxRetries` are `maxRetries` in another style.
     folded = {field.replace("_", "").lower(): field for field in known}
     same = folded.get(name.replace("_", "").replace("-", "").lower())
-    hint = f"did you mean `{same}`?" if same else did_you_mean(name, known)
-    return f"; {hint}" if hint else ""
+    if same:
+        hint = f"did you mean `{same}`?"
+    else:
+        hint = did_you_mean(name, known)
+    if hint:
+        return f"; {hint}"
+    return ""
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):
-        return "true" if value else "false"
+        if value:
+            return "true"
+        return "false"
     if isinstance(value, str):
         return shortened(value)
     if isinstance(value, (list, dict)):
-        return "an array" if isinstance(value, list) else "an object"
+        if isinstance(value, list):
+            return "an array"
+        return "an object"
     return f"{value!r:.60}"

@@ -1,7 +1,7 @@
 """Entries of the queue, their states, and the transitions between them.
 
-A transition is a function that returns a changed copy of the entry. `TRANSITIONS` is the published table: a function
-that would leave it raises UsageError. The functions know no store and no clock.
+A transition is a function that returns a changed copy of the entry. `TRANSITIONS` is the published
+table: a function that would leave it raises UsageError. The functions know no store and no clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from evaluator.errors import UsageError
 
 EntryStatus = Literal["pending", "running", "done", "blocked", "skipped"]
 EntryType = Literal[
-    "info-lookup", "file-creation", "code-execution", "agent-delegation", "reminder-scheduling", "messaging", "unknown"
+    "info-lookup",
+    "file-creation",
+    "code-execution",
+    "agent-delegation",
+    "reminder-scheduling",
+    "messaging",
+    "unknown",
 ]
 STATUSES: tuple[EntryStatus, ...] = get_args(EntryStatus)
 TYPES: tuple[EntryType, ...] = get_args(EntryType)
@@ -38,7 +44,8 @@ TERMINAL: frozenset[EntryStatus] = frozenset({"done", "blocked", "skipped"})
 TOOL = "evaluator"
 """The `tool` of the attempts that this package records."""
 
-INTERRUPTED, RELEASED = "interrupted", "released"
+INTERRUPTED = "interrupted"
+RELEASED = "released"
 """The words with which the result of an attempt begins that was stopped before its end."""
 
 MAX_INTEGER = 2**53 - 1
@@ -49,8 +56,9 @@ _ID = re.compile(r"T-(0[1-9]|[1-9][0-9]{1,14})")
 
 @dataclass(frozen=True, slots=True)
 class StrategyAttempt:
-    """One attempt of an entry. `attempted_at` is ISO 8601. `verification_failure`: what a check of the result found;
-    None if the result passed or there was none."""
+    """One attempt of an entry. `attempted_at` is ISO 8601. `verification_failure`: what a check of
+    the result found; None if the result passed or there was none.
+    """
 
     attempt: int
     strategy: str
@@ -67,10 +75,12 @@ class StrategyAttempt:
 
 @dataclass(frozen=True, slots=True)
 class BegunAttempt:
-    """An attempt since its begin: what a worker needs to resume it after an interruption. Kept in the store only.
+    """An attempt since its begin: what a worker needs to resume it after an interruption. Kept in
+    the store only.
 
-    `key` is in the labels of its task files; they are in the folder `tasks` (absolute; empty: none are written), and
-    their ids are above `after`. `interruptions`: how often a worker was stopped in it.
+    `key` is in the labels of its task files; they are in the folder `tasks` (absolute; empty: none
+    are written), and their ids are above `after`. `interruptions`: how often a worker was stopped
+    in it.
     """
 
     number: int
@@ -82,9 +92,18 @@ class BegunAttempt:
     interruptions: int = 0
 
     def is_open(self, entry: QueueEntry) -> bool:
-        """Whether the attempt is the last one of the entry and was interrupted, so that it can be resumed."""
-        last = entry.strategies_tried[-1] if entry.strategies_tried else None
-        return last is not None and not last.has_ended and (last.attempt, last.strategy) == (self.number, self.strategy)
+        """Whether the attempt is the last one of the entry and was interrupted, so that it can be
+        resumed.
+        """
+        if entry.strategies_tried:
+            last = entry.strategies_tried[-1]
+        else:
+            last = None
+        return (
+            last is not None
+            and not last.has_ended
+            and (last.attempt, last.strategy) == (self.number, self.strategy)
+        )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -96,9 +115,11 @@ class BegunAttempt:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """An entry as `task-queue.json` shows it; the names of its fields are those of the file, except `max_retries`.
+    """An entry as `task-queue.json` shows it; the names of its fields are those of the file, except
+    `max_retries`.
 
-    Times are ISO 8601 texts. `retries` counts the failed attempts since the entry was added or retried by the user.
+    Times are ISO 8601 texts. `retries` counts the failed attempts since the entry was added or
+    retried by the user.
     """
 
     id: str
@@ -123,10 +144,11 @@ class QueueEntry:
 class EntryOptions:
     """When and how an entry runs. Kept in the store only: `task-queue.json` has no fields for it.
 
-    Higher `priority` first. `not_before`: seconds since the epoch. `needs`: ids of entries that must be done first.
-    `every`: a cron expression; the end of an entry adds the next one. `template` and `inputs`: what is evaluated, in
-    place of a template that fits the words. `guidance`: what the user added with each retry. `tried`: the templates
-    that failed since the entry was added or retried.
+    Higher `priority` first. `not_before`: seconds since the epoch. `needs`: ids of entries that
+    must be done first.
+    `every`: a cron expression; the end of an entry adds the next one. `template` and `inputs`: what
+    is evaluated, in place of a template that fits the words. `guidance`: what the user added with
+    each retry. `tried`: the templates that failed since the entry was added or retried.
     """
 
     priority: int = 0
@@ -144,7 +166,9 @@ class EntryOptions:
     @classmethod
     def from_json(cls, text: str) -> EntryOptions:
         values: dict[str, Any] = json.loads(text)
-        lists: dict[str, Any] = {name: tuple(values[name]) for name in ("needs", "guidance", "tried")}
+        lists: dict[str, Any] = {
+            name: tuple(values[name]) for name in ("needs", "guidance", "tried")
+        }
         return cls(**{**values, **lists})
 
 
@@ -166,10 +190,14 @@ def entry_id(number: int) -> str:
 
 
 def entry_number(text: str) -> int:
-    """The number in an id, of at most 15 digits. Raises: UsageError, for anything else than `entry_id` writes."""
+    """The number in an id, of at most 15 digits. Raises: UsageError, for anything else than
+    `entry_id` writes.
+    """
     match = _ID.fullmatch(text)
     if match is None:
-        raise UsageError(f"{text!r:.60} is not an id of the queue; ids are T-01, T-02, … T-99, T-100")
+        raise UsageError(
+            f"{text!r:.60} is not an id of the queue; ids are T-01, T-02, … T-99, T-100"
+        )
     return int(match[1])
 
 
@@ -179,17 +207,23 @@ def timestamp(seconds: float) -> str:
 
 
 def parse_timestamp(text: str) -> datetime:
-    """The time of an ISO 8601 text with date and time; without a zone it is in UTC. Raises: ValueError."""
+    """The time of an ISO 8601 text with date and time; without a zone it is in UTC. Raises:
+    ValueError.
+    """
     if "T" not in text[:20]:
         raise ValueError("no time of day")
     found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    if found.tzinfo is None:
+        return found.replace(tzinfo=UTC)
+    return found
 
 
 def start(entry: QueueEntry, session: str, now: str) -> QueueEntry:
     """pending → running."""
     _check(entry, "running")
-    return replace(entry, status="running", subagent_session=session, started_at=entry.started_at or now)
+    return replace(
+        entry, status="running", subagent_session=session, started_at=entry.started_at or now
+    )
 
 
 def complete(
@@ -197,18 +231,31 @@ def complete(
 ) -> QueueEntry:
     """running → done, with what the attempt delivered."""
     return replace(
-        _end_attempt(entry, "done", attempt), deliverable=deliverable, deliverable_path=path, completed_at=now
+        _end_attempt(entry, "done", attempt=attempt),
+        deliverable=deliverable,
+        deliverable_path=path,
+        completed_at=now,
     )
 
 
 def fail(
-    entry: QueueEntry, attempt: StrategyAttempt, now: str, *, reason: str, action: str, final: bool = False
+    entry: QueueEntry,
+    attempt: StrategyAttempt,
+    now: str,
+    *,
+    reason: str,
+    action: str,
+    final: bool = False,
 ) -> QueueEntry:
-    """running → pending, or → blocked after the last attempt; `final`: no further attempt makes sense."""
+    """running → pending, or → blocked after the last attempt; `final`: no further attempt makes
+    sense.
+    """
     retries = entry.retries + 1
     if retries < entry.max_retries and not final:
-        return replace(_end_attempt(entry, "pending", attempt), retries=retries)
-    return replace(block(entry, now, reason=reason, action=action, attempt=attempt), retries=retries)
+        return replace(_end_attempt(entry, "pending", attempt=attempt), retries=retries)
+    return replace(
+        block(entry, now, reason=reason, action=action, attempt=attempt), retries=retries
+    )
 
 
 def block(
@@ -216,13 +263,18 @@ def block(
 ) -> QueueEntry:
     """running → blocked, with what the user has to do; without `attempt` nothing could be tried."""
     return replace(
-        _end_attempt(entry, "blocked", attempt), blocked_reason=reason, user_action_required=action, completed_at=now
+        _end_attempt(entry, "blocked", attempt=attempt),
+        blocked_reason=reason,
+        user_action_required=action,
+        completed_at=now,
     )
 
 
 def release(entry: QueueEntry, attempt: StrategyAttempt) -> QueueEntry:
-    """running → pending, for an attempt that was stopped before its end. It does not count as a retry."""
-    return _end_attempt(entry, "pending", attempt)
+    """running → pending, for an attempt that was stopped before its end. It does not count as a
+    retry.
+    """
+    return _end_attempt(entry, "pending", attempt=attempt)
 
 
 def give_up_attempt(entry: QueueEntry, reason: str) -> QueueEntry:
@@ -234,20 +286,29 @@ def give_up_attempt(entry: QueueEntry, reason: str) -> QueueEntry:
 
 def skip(entry: QueueEntry, now: str) -> QueueEntry:
     """pending → skipped."""
-    _check(entry, "skipped", "only a pending entry can be skipped")
+    _check(entry, "skipped", rule="only a pending entry can be skipped")
     return replace(entry, status="skipped", completed_at=now)
 
 
 def retry(entry: QueueEntry) -> QueueEntry:
-    """blocked → pending, because the user asks for it. What was tried stays; retries are counted from 0 again."""
+    """blocked → pending, because the user asks for it. What was tried stays; retries are counted
+    from 0 again.
+    """
     if entry.status != "blocked":
         raise UsageError(f"{entry.id} is {entry.status}; only a blocked entry can be retried")
     return replace(
-        entry, status="pending", retries=0, blocked_reason=None, user_action_required=None, completed_at=None
+        entry,
+        status="pending",
+        retries=0,
+        blocked_reason=None,
+        user_action_required=None,
+        completed_at=None,
     )
 
 
-def _end_attempt(entry: QueueEntry, status: EntryStatus, attempt: StrategyAttempt | None) -> QueueEntry:
+def _end_attempt(
+    entry: QueueEntry, status: EntryStatus, attempt: StrategyAttempt | None
+) -> QueueEntry:
     if entry.status != "running":
         raise UsageError(f"{entry.id} is {entry.status}, not running")
     _check(entry, status)

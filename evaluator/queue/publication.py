@@ -1,9 +1,11 @@
-"""Publishes the store as `task-queue.json`: atomically, within a second of a change, and when the queue is closed.
+"""Publishes the store as `task-queue.json`: atomically, within a second of a change, and when the
+queue is closed.
 
-A published file is always one committed state of the store. The hash of the last one is stored, so that a file that
-somebody edited, or that another program wrote, is recognised: it stays, a notice offers to import it, and nothing is
-published until it was imported or removed. A lock keeps several processes from publishing at once. An editor that
-saves in the milliseconds between the last look at the file and its replacement is not seen.
+A published file is always one committed state of the store. The hash of the last one is stored, so
+that a file that somebody edited, or that another program wrote, is recognised: it stays, a notice
+offers to import it, and nothing is published until it was imported or removed. A lock keeps several
+processes from publishing at once. An editor that saves in the milliseconds between the last look at
+the file and its replacement is not seen.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ DELAY_S = 0.5
 
 
 class Publisher:
-    """Publishes a store into its folder. `notice` gets a line for the user, once for each edited file."""
+    """Publishes a store into its folder. `notice` gets a line for the user, once for each edited
+    file.
+    """
 
     def __init__(self, store: QueueTables, folder: Path, notice: Callable[[str], None]) -> None:
         self.path = folder / FILE
@@ -48,7 +52,8 @@ class Publisher:
     def close(self) -> None:
         """Publishes what is not published yet."""
         with self._guard:
-            timer, self._timer = self._timer, None
+            timer = self._timer
+            self._timer = None
         if timer is not None:
             timer.cancel()
             timer.join()
@@ -64,7 +69,8 @@ class Publisher:
                 return self._publish()
         except OSError as error:
             raise RecordError(
-                f"{self.path}: cannot be published: {error.strerror or error}; the queue is stored, and the file "
+                f"{self.path}: cannot be published: {error.strerror or error}; the queue is "
+                "stored, and the file "
                 "follows with the next command"
             ) from error
 
@@ -81,12 +87,14 @@ class Publisher:
             self._notice(str(error))
 
     def _publish(self) -> bool:
-        known, on_disk = self._store.publication(), self._hash_on_disk()
+        known = self._store.publication()
+        on_disk = self._hash_on_disk()
         if on_disk not in ("", known.published_hash, known.publishing_hash):
             if on_disk != self._noticed:
                 self._noticed = on_disk
                 self._notice(
-                    f"{self.path} was edited or comes from elsewhere, so it is not replaced; to use it: evaluator "
+                    f"{self.path} was edited or comes from elsewhere, so it is not replaced; to "
+                    "use it: evaluator "
                     "queue import, to drop it: delete it"
                 )
             return False
@@ -102,7 +110,9 @@ class Publisher:
         return True
 
     def _hash_on_disk(self) -> str:
-        """The hash of the file, "" if there is none; read again only if its size or times have changed."""
+        """The hash of the file, "" if there is none; read again only if its size or times have
+        changed.
+        """
         try:
             status = self.path.stat()
             mark = (status.st_ino, status.st_size, status.st_mtime_ns)

@@ -9,17 +9,22 @@ from evaluator.errors import MissingExtra, UsageError
 
 
 def check_expression(expression: str) -> None:
-    """Raises: UsageError, for a text that is not a cron expression or that no time fits; MissingExtra."""
+    """Raises: UsageError, for a text that is not a cron expression or that no time fits;
+    MissingExtra.
+    """
     if not _croniter().is_valid(expression):
         raise UsageError(
-            f"{expression!r:.80} is not a cron expression; write five fields, such as '0 7 * * 1-5' for 7:00 UTC "
+            f"{expression!r:.80} is not a cron expression; write five fields, such as '0 7 * * "
+            "1-5' for 7:00 UTC "
             "on weekdays"
         )
     next_time(expression, 0.0)
 
 
 def next_time(expression: str, after: float) -> float:
-    """The first time after `after` that fits the expression. Raises: UsageError, if there is none; MissingExtra."""
+    """The first time after `after` that fits the expression. Raises: UsageError, if there is none;
+    MissingExtra.
+    """
     library = _croniter()
     start = datetime.fromtimestamp(after, UTC)
     try:

@@ -1,8 +1,9 @@
-"""The entries of a queue, their order, dependencies and leases; several processes use one store at once.
+"""The entries of a queue, their order, dependencies and leases; several processes use one store at
+once.
 
-Each transition is one transaction that holds only if the entry is still in the state, and under the lease, that the
-caller saw. A lease ends with its time, or with its process: then the entry returns to the queue with its attempt
-recorded.
+Each transition is one transaction that holds only if the entry is still in the state, and under the
+lease, that the caller saw. A lease ends with its time, or with its process: then the entry returns
+to the queue with its attempt recorded.
 """
 
 from __future__ import annotations
@@ -34,15 +35,20 @@ from evaluator.queue.tables import QueueTables
 from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import Owner
 
-_DONE = "coalesce((SELECT status FROM entry WHERE number = needs), (SELECT status FROM archived WHERE number = needs))"
+_DONE = (
+    "coalesce((SELECT status FROM entry WHERE number = needs), (SELECT status FROM archived "
+    "WHERE number = needs))"
+)
 _IS_READY = (
     "status = 'pending' AND not_before <= ?"
-    f" AND NOT EXISTS (SELECT 1 FROM dependency WHERE dependency.number = entry.number AND {_DONE} IS NOT 'done')"
+    " AND NOT EXISTS (SELECT 1 FROM dependency WHERE dependency.number = entry.number AND "
+    f"{_DONE} IS NOT 'done')"
 )
 _STATUS_OF_NEEDED = """
     coalesce((SELECT status FROM entry WHERE entry.number = dependency.needs),
              (SELECT status FROM archived WHERE archived.number = dependency.needs))"""
-# From the entries that will not be done up to those that wait for them, also through others that wait.
+# From the entries that will not be done up to those that wait for them, also through others that
+# wait.
 _STUCK = f"""
     WITH RECURSIVE stuck (number, cause, status) AS (
         SELECT number, needs, {_STATUS_OF_NEEDED} AS status FROM dependency WHERE status IN ('skipped', 'blocked')
@@ -56,7 +62,8 @@ _STUCK = f"""
 class Claim:
     """A running entry and the lease under which its worker may change it.
 
-    `attempt` is the one that runs under this lease; before it begins, the one that was interrupted and can be resumed.
+    `attempt` is the one that runs under this lease; before it begins, the one that was interrupted
+    and can be resumed.
     """
 
     entry: QueueEntry
@@ -67,20 +74,27 @@ class Claim:
     @property
     def attempt_number(self) -> int:
         """The number of the attempt that runs under this lease."""
-        return len(self.entry.strategies_tried) + 1 if self.attempt is None else self.attempt.number
+        if self.attempt is None:
+            return len(self.entry.strategies_tried) + 1
+        return self.attempt.number
 
 
 @dataclass(frozen=True, slots=True)
 class StuckEntry:
-    """A pending entry that cannot run, because it needs an entry, or one that this needs, that was skipped or is
-    blocked: `cause`, which has the status `cause_status`."""
+    """A pending entry that cannot run, because it needs an entry, or one that this needs, that was
+    skipped or is
+    blocked: `cause`, which has the status `cause_status`.
+    """
 
     id: str
     cause: str
     cause_status: EntryStatus
 
     def __str__(self) -> str:
-        is_or_was = "was" if self.cause_status == "skipped" else "is"
+        if self.cause_status == "skipped":
+            is_or_was = "was"
+        else:
+            is_or_was = "is"
         return f"{self.id} waits for {self.cause}, which {is_or_was} {self.cause_status}"
 
 
@@ -97,46 +111,78 @@ class QueueStore(QueueTables):
     """The entries of a queue. Threads share one store."""
 
     def add(
-        self, description: str, goal: str, kind: EntryType, options: EntryOptions, max_retries: int | None = None
+        self,
+        description: str,
+        goal: str,
+        kind: EntryType,
+        options: EntryOptions,
+        max_retries: int | None = None,
     ) -> QueueEntry:
-        """A new pending entry with the next id. Raises: UsageError, if it needs an entry that does not exist."""
+        """A new pending entry with the next id. Raises: UsageError, if it needs an entry that does
+        not exist.
+        """
         with self.transaction() as db:
             last, default = db.execute("SELECT last_number, max_retries FROM queue").fetchone()
             for needed in options.needs:
                 self._check_exists(entry_number(needed))
             entry = QueueEntry(
-                entry_id(last + 1), description, goal, kind, "pending", 0,
-                default if max_retries is None else max_retries, timestamp(self.clock()),
-            )  # fmt: skip
+                entry_id(last + 1),
+                description,
+                goal=goal,
+                type=kind,
+                status="pending",
+                retries=0,
+                max_retries=default if max_retries is None else max_retries,
+                added_at=timestamp(self.clock()),
+            )
             db.execute("UPDATE queue SET last_number = last_number + 1")
             self.insert(entry, options)
         return entry
 
     def get(self, number: int) -> StoredEntry:
-        """The entry with this number. Raises: UsageError, if there is none, or if it is archived."""
+        """The entry with this number. Raises: UsageError, if there is none, or if it is
+        archived.
+        """
         with self.transaction("DEFERRED") as db:
-            row = db.execute("SELECT document, options FROM entry WHERE number = ?", (number,)).fetchone()
+            row = db.execute(
+                "SELECT document, options FROM entry WHERE number = ?", (number,)
+            ).fetchone()
             if row is None:
                 raise self._missing(number)
-            return StoredEntry(parse_entry(row[0]), EntryOptions.from_json(row[1]), self._waits_for(db, number))
+            return StoredEntry(
+                parse_entry(row[0]),
+                EntryOptions.from_json(row[1]),
+                waits_for=self._waits_for(db, number),
+            )
 
     def counts(self) -> dict[str, int]:
         """How many entries are in each state, and how many are archived."""
         with self.transaction("DEFERRED") as db:
             found = dict(db.execute("SELECT status, count(*) FROM entry GROUP BY status"))
             archived = db.execute("SELECT count(*) FROM archived").fetchone()[0]
-        return {status: found.get(status, 0) for status in entries.STATUSES} | {"archived": archived}
+        return {status: found.get(status, 0) for status in entries.STATUSES} | {
+            "archived": archived
+        }
 
     def count_ready(self) -> int:
-        """How many pending entries could run now: their time has come, and what they need is done."""
+        """How many pending entries could run now: their time has come, and what they need is
+        done.
+        """
         with self.transaction("DEFERRED") as db:
-            return db.execute(f"SELECT count(*) FROM entry WHERE {_IS_READY}", (self.clock(),)).fetchone()[0]
+            return db.execute(
+                f"SELECT count(*) FROM entry WHERE {_IS_READY}", (self.clock(),)
+            ).fetchone()[0]
 
     def stuck(self) -> list[StuckEntry]:
-        """The pending entries that wait for one that was skipped or is blocked, with each such cause, by their ids."""
+        """The pending entries that wait for one that was skipped or is blocked, with each such
+        cause, by their ids.
+        """
         with self.transaction("DEFERRED") as db:
             rows = db.execute(_STUCK).fetchall()
-        return [StuckEntry(entry_id(number), entry_id(cause), status) for number, cause, status in rows]
+        return [
+            StuckEntry(entry_id(number), entry_id(cause), cause_status=status)
+            for number, cause, status in rows
+        ]
 
     def is_idle(self) -> bool:
         """Whether no entry runs and none could run now."""
@@ -145,29 +191,38 @@ class QueueStore(QueueTables):
             return running is None and self.count_ready() == 0
 
     def skip(self, number: int) -> QueueEntry:
-        """pending → skipped. A recurring entry does not return. Raises: UsageError, for another state."""
+        """pending → skipped. A recurring entry does not return. Raises: UsageError, for another
+        state.
+        """
         return self._change(number, lambda entry: entries.skip(entry, self._now()))
 
     def retry(self, number: int, guidance: str | None = None) -> QueueEntry:
-        """blocked → pending, with what the user adds for the next attempt. Raises: UsageError, for another state."""
+        """blocked → pending, with what the user adds for the next attempt. Raises: UsageError, for
+        another state.
+        """
 
         def options(old: EntryOptions) -> EntryOptions:
-            return replace(old, tried=(), guidance=old.guidance + (() if guidance is None else (guidance,)))
+            return replace(
+                old, tried=(), guidance=old.guidance + (() if guidance is None else (guidance,))
+            )
 
         return self._change(number, entries.retry, options=options)
 
     # Leases
 
     def claim(self, lease_s: float) -> Claim | None:
-        """Starts the pending entry that is next: highest priority, then lowest id; None if there is none.
+        """Starts the pending entry that is next: highest priority, then lowest id; None if there is
+        none.
 
-        At most `max_concurrent` entries run at once, in all processes. Returns lost entries to the queue first. The
-        claim is on the disk when `begin_attempt` returns, which is before the attempt begins.
+        At most `max_concurrent` entries run at once, in all processes. Returns lost entries to the
+        queue first. The claim is on the disk when `begin_attempt` returns, which is before the
+        attempt begins.
         """
         with self.transaction(sync=False) as db:
             self.recover()
             running, limit = db.execute(
-                "SELECT (SELECT count(*) FROM entry WHERE status = 'running'), max_concurrent FROM queue"
+                "SELECT (SELECT count(*) FROM entry WHERE status = 'running'), max_concurrent "
+                "FROM queue"
             ).fetchone()
             if running >= limit:
                 return None
@@ -178,46 +233,67 @@ class QueueStore(QueueTables):
             ).fetchone()
             if row is None:
                 return None
-            owner, lease = current_owner(), secrets.token_hex(8)
-            entry = entries.start(parse_entry(row[1]), f"{owner.host}:{owner.pid}:{lease}", self._now())
+            owner = current_owner()
+            lease = secrets.token_hex(8)
+            entry = entries.start(
+                parse_entry(row[1]), f"{owner.host}:{owner.pid}:{lease}", self._now()
+            )
             begun = _open_attempt(row[3], entry)
             self.put(row[0], entry)
             db.execute(
-                "UPDATE entry SET lease = ?, lease_until = ?, owner = ?, begun = ? WHERE number = ?",
-                (lease, self.clock() + lease_s, json.dumps(asdict(owner)), begun and begun.to_json(), row[0]),
+                "UPDATE entry SET lease = ?, lease_until = ?, owner = ?, begun = ? WHERE "
+                "number = ?",
+                (
+                    lease,
+                    self.clock() + lease_s,
+                    json.dumps(asdict(owner)),
+                    begun and begun.to_json(),
+                    row[0],
+                ),
             )
-        return Claim(entry, EntryOptions.from_json(row[2]), lease, begun)
+        return Claim(entry, EntryOptions.from_json(row[2]), lease=lease, attempt=begun)
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """Renews the lease. False: it is lost, and the attempt has to stop."""
         with self.transaction(sync=False) as db:
             done = db.execute(
-                "UPDATE entry SET lease_until = ? WHERE number = ? AND lease = ? AND status = 'running'",
+                "UPDATE entry SET lease_until = ? WHERE number = ? AND lease = ? AND status = "
+                "'running'",
                 (self.clock() + lease_s, entry_number(claim.entry.id), claim.lease),
             )
         return done.rowcount == 1
 
-    def begin_attempt(self, claim: Claim, strategy: str, tasks: str = "", after: int = 0) -> Claim | None:
-        """Stores the attempt that begins or is resumed, for the case that its process ends. None: the lease is lost.
+    def begin_attempt(
+        self, claim: Claim, strategy: str, tasks: str = "", after: int = 0
+    ) -> Claim | None:
+        """Stores the attempt that begins or is resumed, for the case that its process ends. None:
+        the lease is lost.
 
         `tasks` and `after`: see `BegunAttempt`.
         """
         begun = claim.attempt
         if begun is None:
-            number, key = claim.attempt_number, secrets.token_hex(8)
-            begun = BegunAttempt(number, strategy, self._now(), key, tasks, after)
+            number = claim.attempt_number
+            key = secrets.token_hex(8)
+            begun = BegunAttempt(
+                number, strategy, began_at=self._now(), key=key, tasks=tasks, after=after
+            )
         with self.transaction() as db:
             done = db.execute(
                 "UPDATE entry SET begun = ? WHERE number = ? AND lease = ? AND status = 'running'",
                 (begun.to_json(), entry_number(claim.entry.id), claim.lease),
             )
-        return replace(claim, attempt=begun) if done.rowcount == 1 else None
+        if done.rowcount == 1:
+            return replace(claim, attempt=begun)
+        return None
 
     def give_up_attempt(self, claim: Claim, reason: str) -> Claim | None:
-        """Lets a new attempt follow the interrupted one, which cannot be resumed. None: the lease is lost."""
+        """Lets a new attempt follow the interrupted one, which cannot be resumed. None: the lease
+        is lost.
+        """
         number = entry_number(claim.entry.id)
         with self.transaction() as db:
-            if not self._is_held(db, number, claim):
+            if not self._is_held(db, number, claim=claim):
                 return None
             entry = entries.give_up_attempt(self.get(number).entry, reason)
             self.put(number, entry)
@@ -227,49 +303,81 @@ class QueueStore(QueueTables):
     def end(
         self, claim: Claim, change: Callable[[QueueEntry], QueueEntry], *, tried: str | None = None
     ) -> QueueEntry | None:
-        """Ends the attempt: `change` gives the entry's next state. None: the lease is lost, and nothing is changed.
+        """Ends the attempt: `change` gives the entry's next state. None: the lease is lost, and
+        nothing is changed.
 
         `tried` is a strategy that this round need not try again.
         """
         number = entry_number(claim.entry.id)
 
         def options(old: EntryOptions) -> EntryOptions:
-            return old if tried is None or tried in old.tried else replace(old, tried=(*old.tried, tried))
+            if tried is None or tried in old.tried:
+                return old
+            return replace(old, tried=(*old.tried, tried))
 
         with self.transaction() as db:
-            if not self._is_held(db, number, claim):
+            if not self._is_held(db, number, claim=claim):
                 return None
             return self._change(number, change, options=options)
 
     def recover(self) -> list[QueueEntry]:
-        """Returns entries to the queue whose lease is over or whose process is gone; the attempt counts as failed."""
+        """Returns entries to the queue whose lease is over or whose process is gone; the attempt
+        counts as failed.
+        """
         found: list[QueueEntry] = []
         with self.transaction() as db:
-            rows = db.execute("SELECT number, lease_until, owner, begun FROM entry WHERE status = 'running'").fetchall()
+            rows = db.execute(
+                "SELECT number, lease_until, owner, begun FROM entry WHERE status = 'running'"
+            ).fetchall()
             for number, until, owner, text in rows:
                 gone = owner is None or is_gone(Owner(**json.loads(owner)))
                 if gone or until <= self.clock():
-                    what = "the worker's process ended" if gone else "the worker did not renew its lease"
-                    begun = None if text is None else BegunAttempt.from_json(text)
-                    found.append(self._change(number, lambda entry, w=what, b=begun: self._lose(entry, w, b)))
+                    if gone:
+                        what = "the worker's process ended"
+                    else:
+                        what = "the worker did not renew its lease"
+                    if text is None:
+                        begun = None
+                    else:
+                        begun = BegunAttempt.from_json(text)
+                    found.append(
+                        self._change(
+                            number, lambda entry, w=what, b=begun: self._lose(entry, w, begun=b)
+                        )
+                    )
         return found
 
     def _lose(self, entry: QueueEntry, what: str, begun: BegunAttempt | None) -> QueueEntry:
-        now, result = self._now(), f"{INTERRUPTED}: {what}"
+        now = self._now()
+        result = f"{INTERRUPTED}: {what}"
         if begun is None:
-            attempt = StrategyAttempt(len(entry.strategies_tried) + 1, "unknown", TOOL, now, result)
+            attempt = StrategyAttempt(
+                len(entry.strategies_tried) + 1,
+                "unknown",
+                tool=TOOL,
+                attempted_at=now,
+                result=result,
+            )
         else:
-            attempt = StrategyAttempt(begun.number, begun.strategy, TOOL, begun.began_at, result)
+            attempt = StrategyAttempt(
+                begun.number, begun.strategy, tool=TOOL, attempted_at=begun.began_at, result=result
+            )
         return entries.fail(
-            entry, attempt, now, reason=f"{what} in the last of {entry.retries + 1} attempts",
-            action=f"1. Find out why workers end (memory, time limits)\n2. Run: evaluator queue retry {entry.id}",
-        )  # fmt: skip
+            entry,
+            attempt,
+            now,
+            reason=f"{what} in the last of {entry.retries + 1} attempts",
+            action="1. Find out why workers end (memory, time limits)\n2. Run: evaluator queue "
+            f"retry {entry.id}",
+        )
 
     def _now(self) -> str:
         return timestamp(self.clock())
 
     def _is_held(self, db: sqlite3.Connection, number: int, claim: Claim) -> bool:
-        found = db.execute("SELECT 1 FROM entry WHERE number = ? AND lease = ?", (number, claim.lease)).fetchone()
+        found = db.execute(
+            "SELECT 1 FROM entry WHERE number = ? AND lease = ?", (number, claim.lease)
+        ).fetchone()
         return found is not None
 
     def _check_exists(self, number: int) -> None:
@@ -284,7 +392,9 @@ class QueueStore(QueueTables):
 
     def _waits_for(self, db: sqlite3.Connection, number: int) -> tuple[str, ...]:
         rows = db.execute(
-            f"SELECT needs FROM dependency WHERE number = ? AND {_DONE} IS NOT 'done' ORDER BY needs", (number,)
+            f"SELECT needs FROM dependency WHERE number = ? AND {_DONE} IS NOT 'done' ORDER BY "
+            "needs",
+            (number,),
         )
         return tuple(entry_id(row[0]) for row in rows)
 
@@ -294,12 +404,14 @@ class QueueStore(QueueTables):
         change: Callable[[QueueEntry], QueueEntry],
         options: Callable[[EntryOptions], EntryOptions] = lambda old: old,
     ) -> QueueEntry:
-        """A transition: reads the entry, changes it, and ends its lease, in one transaction. An attempt that was
-        interrupted stays open."""
+        """A transition: reads the entry, changes it, and ends its lease, in one transaction. An
+        attempt that was interrupted stays open.
+        """
         with self.transaction() as db:
             stored = self.get(number)
             text = db.execute("SELECT begun FROM entry WHERE number = ?", (number,)).fetchone()[0]
-            entry, kept = change(stored.entry), options(stored.options)
+            entry = change(stored.entry)
+            kept = options(stored.options)
             if entry.status in ("done", "blocked") and kept.every is not None:
                 self._recur(entry, kept)
                 kept = replace(kept, every=None)
@@ -308,7 +420,8 @@ class QueueStore(QueueTables):
             if begun is not None and stored.entry.status == "running":
                 begun = replace(begun, interruptions=begun.interruptions + 1)
             db.execute(
-                "UPDATE entry SET lease = NULL, lease_until = NULL, owner = NULL, begun = ? WHERE number = ?",
+                "UPDATE entry SET lease = NULL, lease_until = NULL, owner = NULL, begun = ? WHERE "
+                "number = ?",
                 (begun and begun.to_json(), number),
             )
         return entry
@@ -316,11 +429,24 @@ class QueueStore(QueueTables):
     def _recur(self, entry: QueueEntry, options: EntryOptions) -> None:
         """Adds the next occurrence of a recurring entry."""
         assert options.every is not None
-        following = replace(options, not_before=next_time(options.every, self.clock()), tried=(), needs=())
-        self.add(entry.description, entry.goal, entry.type, following, entry.max_retries)
+        following = replace(
+            options, not_before=next_time(options.every, self.clock()), tried=(), needs=()
+        )
+        self.add(
+            entry.description,
+            entry.goal,
+            kind=entry.type,
+            options=following,
+            max_retries=entry.max_retries,
+        )
 
 
 def _open_attempt(text: str | None, entry: QueueEntry) -> BegunAttempt | None:
     """The attempt in the column `begun`, if it was interrupted and can be resumed."""
-    begun = None if text is None else BegunAttempt.from_json(text)
-    return begun if begun is not None and begun.is_open(entry) else None
+    if text is None:
+        begun = None
+    else:
+        begun = BegunAttempt.from_json(text)
+    if begun is not None and begun.is_open(entry):
+        return begun
+    return None

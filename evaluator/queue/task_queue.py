@@ -1,4 +1,6 @@
-"""The queue for programs and for the command line: one object with the verbs of `evaluator queue`."""
+"""The queue for programs and for the command line: one object with the verbs of `evaluator
+queue`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,10 @@ from evaluator.queue.worker import LEASE_S, QueueWorker, WorkSummary
 
 _ARCHIVE_EVERY_S = 3600.0
 _MAX_NAMED = 10
-STUCK_ADVICE = "skip the waiting entry too, retry the blocked one, or add the waiting one again without --after"
+STUCK_ADVICE = (
+    "skip the waiting entry too, retry the blocked one, or add the waiting one again "
+    "without --after"
+)
 DATABASE = "queue.sqlite"
 DEFAULT_FOLDER = "queue"
 FOLDER_VARIABLE = "TASK_RUNNER_DIR"
@@ -52,10 +57,11 @@ FOLDER_VARIABLE = "TASK_RUNNER_DIR"
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Numbers of a queue. `entries`: by status, and `archived`. `types`: entries that are not archived, by type.
+    """Numbers of a queue. `entries`: by status, and `archived`. `types`: entries that are not
+    archived, by type.
 
-    `ready`: pending entries that could run now; `stuck`: those that cannot run, see `TaskQueue.stuck`. `attempts`:
-    attempts of the entries that are not archived.
+    `ready`: pending entries that could run now; `stuck`: those that cannot run, see
+    `TaskQueue.stuck`. `attempts`: attempts of the entries that are not archived.
     """
 
     entries: Mapping[str, int]
@@ -70,14 +76,16 @@ class QueueStats:
 
 
 class TaskQueue:
-    """A persistent queue in `folder`: `queue.sqlite`, its published form `task-queue.json`, the archive, deliverables.
+    """A persistent queue in `folder`: `queue.sqlite`, its published form `task-queue.json`, the
+    archive, deliverables.
 
-    Any number of processes and threads may use one folder at once. The folder is `TASK_RUNNER_DIR`, or `queue` here,
-    unless it is given; it is created if it is missing. `task-queue.json` is written within a second of a change, and by
-    `close`. `notice` gets lines for the user (default: the log). `clock` gives the time in seconds since the epoch.
+    Any number of processes and threads may use one folder at once. The folder is `TASK_RUNNER_DIR`,
+    or `queue` here, unless it is given; it is created if it is missing. `task-queue.json` is
+    written within a second of a change, and by `close`. `notice` gets lines for the user (default:
+    the log). `clock` gives the time in seconds since the epoch.
 
-    Raises: RecordError, from every method too, if the folder or the database cannot be used; ConfigurationError, for
-    a database of another program or version.
+    Raises: RecordError, from every method too, if the folder or the database cannot be used;
+    ConfigurationError, for a database of another program or version.
     """
 
     def __init__(
@@ -95,7 +103,7 @@ class TaskQueue:
         # A connection of its own: publishing a large queue does not keep workers waiting.
         self._published = QueueStore(database, clock=clock)
         self._notice = notice or _log_notice
-        self._publisher = Publisher(self._published, self.folder, self._notice)
+        self._publisher = Publisher(self._published, self.folder, notice=self._notice)
         self._store.on_change = self._publisher.schedule
         if is_new:
             self._store.configure(task_runner_dir=f"{self.folder}/")
@@ -117,17 +125,19 @@ class TaskQueue:
     ) -> QueueEntry:
         """Adds an entry for a text; goal and type are read from the text unless they are given.
 
-        Entries with a higher `priority` run first. `needs`: ids of entries that must be done before. `every`: a cron
-        expression (UTC); the entry runs at its next time, and its end adds the next one. `template` and `inputs`, JSON
-        values, are evaluated in place of a template that fits the text. A `not_before` without a zone is in local time.
-        `key`: if an entry was ever added with this key, that entry is returned, from the archive too, and nothing is
-        added; a program that is restarted can add its work again.
+        Entries with a higher `priority` run first. `needs`: ids of entries that must be done
+        before. `every`: a cron expression (UTC); the entry runs at its next time, and its end adds
+        the next one. `template` and `inputs`, JSON values, are evaluated in place of a template
+        that fits the text. A `not_before` without a zone is in local time.
+        `key`: if an entry was ever added with this key, that entry is returned, from the archive
+        too, and nothing is added; a program that is restarted can add its work again.
 
-        Raises: UsageError, for a value that cannot be used; MissingExtra, for `every` without croniter.
+        Raises: UsageError, for a value that cannot be used; MissingExtra, for `every` without
+        croniter.
         """
         text = checked_text(text)
-        _check_range("max_retries", max_retries, 0)
-        _check_range("priority", priority, -MAX_INTEGER)
+        _check_range("max_retries", max_retries, least=0)
+        _check_range("priority", priority, least=-MAX_INTEGER)
         if template is not None:
             checked_text(template, "template")
         try:
@@ -139,13 +149,20 @@ class TaskQueue:
             check_expression(every)
             start = next_time(every, max(start, self._store.clock()))
         options = EntryOptions(
-            priority=priority, not_before=start, needs=tuple(dict.fromkeys(needs)), every=every, template=template,
+            priority=priority,
+            not_before=start,
+            needs=tuple(dict.fromkeys(needs)),
+            every=every,
+            template=template,
             inputs=dict(inputs or {}),
-        )  # fmt: skip
+        )
         kind = classify(text) if type is None else type_named(type)
         goal = goal_of(text if goal is None else checked_text(goal, "goal"))
         with self._store.transaction():
-            known = None if key is None else self._store.number_of_key(checked_text(key, "key"))
+            if key is None:
+                known = None
+            else:
+                known = self._store.number_of_key(checked_text(key, "key"))
             if known is not None:
                 return self.show(entry_id(known)).entry
             entry = self._store.add(text, goal, kind, options, max_retries)
@@ -153,13 +170,18 @@ class TaskQueue:
                 self._store.note_key(key, entry_number(entry.id))
         return entry
 
-    def list(self, status: EntryStatus | None = None, *, limit: int | None = None) -> list[QueueEntry]:
-        """The entries that are not archived, or those in one state, in the order of their ids; with `limit`, the
-        newest of them."""
+    def list(
+        self, status: EntryStatus | None = None, *, limit: int | None = None
+    ) -> list[QueueEntry]:
+        """The entries that are not archived, or those in one state, in the order of their ids; with
+        `limit`, the newest of them.
+        """
         _check_selection(status, limit)
         return parse_entries(self._store.documents(status, limit))
 
-    def summaries(self, status: EntryStatus | None = None, *, limit: int | None = None) -> Sequence[EntrySummary]:
+    def summaries(
+        self, status: EntryStatus | None = None, *, limit: int | None = None
+    ) -> Sequence[EntrySummary]:
         """As `list`, with the fields that a table shows; for large queues."""
         _check_selection(status, limit)
         return self._store.summaries(status, limit)
@@ -170,29 +192,38 @@ class TaskQueue:
         return array_text(self._store.documents(status, limit))
 
     def board(self, limit: int) -> QueueBoard:
-        """The number of entries in each state, and at most `limit` of each: those that run first or ended last.
+        """The number of entries in each state, and at most `limit` of each: those that run first or
+        ended last.
 
         Raises: UsageError, for a `limit` below 1.
         """
-        _check_range("limit", limit, 1)
+        _check_range("limit", limit, least=1)
         return read_board(self._store, limit)
 
     def show(self, id: str) -> StoredEntry:
-        """An entry with its options; one from the archive without them. Raises: UsageError, if there is none."""
+        """An entry with its options; one from the archive without them. Raises: UsageError, if
+        there is none.
+        """
         number = entry_number(id)
         with self._store.transaction("DEFERRED"):
-            archived = archived_entry(self._store, self.folder, number)
-            return self._store.get(number) if archived is None else StoredEntry(archived, EntryOptions())
+            archived = archived_entry(self._store, self.folder, number=number)
+            if archived is None:
+                return self._store.get(number)
+            return StoredEntry(archived, EntryOptions())
 
     def retry(self, id: str, guidance: str | None = None) -> QueueEntry:
-        """Returns a blocked entry to the queue; `guidance` is added to its text for the next attempts.
+        """Returns a blocked entry to the queue; `guidance` is added to its text for the next
+        attempts.
 
         Raises: UsageError, if there is no such entry or it is not blocked.
         """
-        return self._store.retry(entry_number(id), None if guidance is None else checked_text(guidance, "guidance"))
+        return self._store.retry(
+            entry_number(id), None if guidance is None else checked_text(guidance, "guidance")
+        )
 
     def skip(self, id: str) -> QueueEntry:
-        """Cancels a pending entry; a recurring one does not return. A notice names the entries that wait for it.
+        """Cancels a pending entry; a recurring one does not return. A notice names the entries that
+        wait for it.
 
         Raises: UsageError, as `retry`.
         """
@@ -205,17 +236,20 @@ class TaskQueue:
         return entry
 
     def stuck(self) -> Sequence[StuckEntry]:
-        """The pending entries that wait, also through others, for an entry that was skipped or is blocked."""
+        """The pending entries that wait, also through others, for an entry that was skipped or is
+        blocked.
+        """
         return self._store.stuck()
 
     def archive(self, days: float | None = None) -> Mapping[str, Sequence[str]]:
-        """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns their ids by month.
+        """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns
+        their ids by month.
 
         Raises: UsageError, for a number of days that is negative or not a number.
         """
         if days is not None and not days >= 0:
             raise UsageError(f"days is {days}, expected 0 or more")
-        return archive(self._store, self.folder, days)
+        return archive(self._store, self.folder, days=days)
 
     def export(self) -> bytes:
         """The queue as `task-queue.json` has it."""
@@ -223,7 +257,8 @@ class TaskQueue:
             return join_document(self._store.settings(), self._store.documents())
 
     def import_file(self, path: str | Path | None = None) -> Imported:
-        """Imports a file in the form of `task-queue.json`, by default this queue's own after somebody edited it.
+        """Imports a file in the form of `task-queue.json`, by default this queue's own after
+        somebody edited it.
 
         Everything in it or nothing. Raises: UsageError, with the place of the first problem.
         """
@@ -234,7 +269,7 @@ class TaskQueue:
             is_own = own.exists() and path.samefile(own)
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-        found = import_document(self._store, data, str(path))
+        found = import_document(self._store, data, name=str(path))
         if is_own:
             self._publisher.accept(data)
             self._publisher.schedule()
@@ -245,23 +280,37 @@ class TaskQueue:
         with self._store.transaction("DEFERRED"):
             (types, attempts), settings = self._store.totals(), self._store.settings()
             return QueueStats(
-                self._store.counts(), types, self._store.count_ready(),
-                len({entry.id for entry in self._store.stuck()}), attempts,
-                settings.last_id, settings.max_concurrent, settings.max_retries, settings.archive_days,
-            )  # fmt: skip
+                self._store.counts(),
+                types,
+                ready=self._store.count_ready(),
+                stuck=len({entry.id for entry in self._store.stuck()}),
+                attempts=attempts,
+                last_id=settings.last_id,
+                max_concurrent=settings.max_concurrent,
+                max_retries=settings.max_retries,
+                archive_days=settings.archive_days,
+            )
 
     def configure(
-        self, *, max_concurrent: int | None = None, max_retries: int | None = None, archive_days: int | None = None
+        self,
+        *,
+        max_concurrent: int | None = None,
+        max_retries: int | None = None,
+        archive_days: int | None = None,
     ) -> None:
         """Changes settings of the queue; `max_retries` is for new entries.
 
         Raises: UsageError, for a value out of range.
         """
         for name, value, least in (
-            ("max_concurrent", max_concurrent, 1), ("max_retries", max_retries, 0), ("archive_days", archive_days, 0),
-        ):  # fmt: skip
-            _check_range(name, value, least)
-        self._store.configure(max_concurrent=max_concurrent, max_retries=max_retries, archive_days=archive_days)
+            ("max_concurrent", max_concurrent, 1),
+            ("max_retries", max_retries, 0),
+            ("archive_days", archive_days, 0),
+        ):
+            _check_range(name, value, least=least)
+        self._store.configure(
+            max_concurrent=max_concurrent, max_retries=max_retries, archive_days=archive_days
+        )
 
     async def work(
         self,
@@ -276,36 +325,58 @@ class TaskQueue:
         on_start: Callable[[QueueEntry], None] = lambda entry: None,
         on_end: Callable[[QueueEntry], None] = lambda entry: None,
     ) -> WorkSummary:
-        """Runs entries with the evaluator, `workers` at once (default: `maxConcurrent`), until it is cancelled.
+        """Runs entries with the evaluator, `workers` at once (default: `maxConcurrent`), until it
+        is cancelled.
 
-        An entry has the evaluator's authority and no more. `until_empty`: ends when no entry runs and none could.
-        `verifiers` check each result. `ask_model`: unknown types are asked of a model. Cancelling releases what runs;
-        an entry of a killed process, or one whose lease of `lease_s` seconds was not renewed, returns to the queue. The
-        next worker resumes the attempt from its task file; `unfinished` is what to do about a side effect without a
-        recorded end, see `Evaluator.resume`.
+        An entry has the evaluator's authority and no more. `until_empty`: ends when no entry runs
+        and none could. `verifiers` check each result. `ask_model`: unknown types are asked of a
+        model. Cancelling releases what runs; an entry of a killed process, or one whose lease of
+        `lease_s` seconds was not renewed, returns to the queue. The next worker resumes the attempt
+        from its task file; `unfinished` is what to do about a side effect without a recorded end,
+        see `Evaluator.resume`.
 
-        Raises: UsageError, for more workers than `maxConcurrent`; EvaluatorError, if attempts cannot run at all.
+        Raises: UsageError, for more workers than `maxConcurrent`; EvaluatorError, if attempts
+        cannot run at all.
         """
         limit = self._store.settings().max_concurrent
         workers = limit if workers is None else workers
         if not 1 <= workers <= limit:
             raise UsageError(
-                f"{workers} workers, but the queue runs at most {limit} entries at once (maxConcurrent); "
+                f"{workers} workers, but the queue runs at most {limit} entries at once "
+                "(maxConcurrent); "
                 "change one of them"
             )
         if unfinished not in ON_UNFINISHED:
-            raise UsageError(f"unfinished is {unfinished!r:.60}, expected one of {', '.join(ON_UNFINISHED)}")
+            raise UsageError(
+                f"unfinished is {unfinished!r:.60}, expected one of {', '.join(ON_UNFINISHED)}"
+            )
         own = [self.folder / f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
-        evaluator = evaluator.without_files([*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))])
+        evaluator = evaluator.without_files(
+            [*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))]
+        )
         now = lambda: timestamp(self._store.clock())  # noqa: E731
-        dispatcher = Dispatcher(evaluator, self.folder, now, verifiers, ask_model=ask_model, unfinished=unfinished)
+        dispatcher = Dispatcher(
+            evaluator,
+            self.folder,
+            now=now,
+            verifiers=verifiers,
+            ask_model=ask_model,
+            unfinished=unfinished,
+        )
         worker = QueueWorker(
-            self._store, dispatcher, self._hourly_archive(), lease_s=lease_s, on_start=on_start, on_end=on_end
+            self._store,
+            dispatcher,
+            before_claim=self._hourly_archive(),
+            lease_s=lease_s,
+            on_start=on_start,
+            on_end=on_end,
         )
         return await worker.run(workers, until_empty=until_empty)
 
     def _hourly_archive(self) -> Callable[[], None]:
-        """A function that archives old entries at most once an hour. What goes wrong is a notice: work goes on."""
+        """A function that archives old entries at most once an hour. What goes wrong is a notice:
+        work goes on.
+        """
         due = 0.0
 
         def archive_if_due() -> None:
@@ -324,7 +395,9 @@ class TaskQueue:
     work_sync = sync_form(work, "`work` for code that is not async; Ctrl-C cancels it.")
 
     def publish(self) -> bool:
-        """Writes `task-queue.json` now. False: somebody edited it, so it stays until it is imported or removed."""
+        """Writes `task-queue.json` now. False: somebody edited it, so it stays until it is imported
+        or removed.
+        """
         return self._publisher.publish()
 
     def close(self) -> None:
@@ -346,26 +419,37 @@ class TaskQueue:
 
 
 def entry_details(stored: StoredEntry) -> dict[str, Any]:
-    """What is known of an entry besides the fields of the file: its options, and what it waits for."""
+    """What is known of an entry besides the fields of the file: its options, and what it waits
+    for.
+    """
     options = asdict(stored.options)
     start = stored.options.not_before
-    return {**options, "not_before": timestamp(start) if start else None, "waits_for": list(stored.waits_for)}
+    return {
+        **options,
+        "not_before": timestamp(start) if start else None,
+        "waits_for": list(stored.waits_for),
+    }
 
 
 def _check_selection(status: str | None, limit: int | None) -> None:
     if status is not None and status not in STATUSES:
         raise UsageError(f"{status!r:.60} is not a status of the queue; use {', '.join(STATUSES)}")
-    _check_range("limit", limit, 1)
+    _check_range("limit", limit, least=1)
 
 
 def _check_range(name: str, value: int | None, least: int) -> None:
     if value is not None and not least <= value <= MAX_INTEGER:
-        expected = f"{least} or more" if value < least else f"at most {MAX_INTEGER}"
+        if value < least:
+            expected = f"{least} or more"
+        else:
+            expected = f"at most {MAX_INTEGER}"
         raise UsageError(f"{name} is {f'{value}':.60}, expected {expected}")
 
 
 def _seconds(moment: datetime) -> float:
-    """Seconds since the epoch; a time before that is 0. Raises: UsageError, for a time that no calendar has in UTC."""
+    """Seconds since the epoch; a time before that is 0. Raises: UsageError, for a time that no
+    calendar has in UTC.
+    """
     try:
         seconds = max(0.0, moment.timestamp())
         timestamp(seconds)

@@ -1,6 +1,7 @@
 """Verification of an attempt's result: what a check receives, and the check by a grader template.
 
-A result that no check refuses is verified if its task is COMPLETE; its declared output format was checked already.
+A result that no check refuses is verified if its task is COMPLETE; its declared output format was
+checked already.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ class EvaluateForVerifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResultToVerify:
-    """The result of an attempt. `evaluate`: as `Evaluator.evaluate`, for evaluations that a check makes; after an
-    interruption they are resumed. `file`: the file that is delivered, None if the answer is all that there is."""
+    """The result of an attempt. `evaluate`: as `Evaluator.evaluate`, for evaluations that a check
+    makes; after an interruption they are resumed. `file`: the file that is delivered, None if the
+    answer is all that there is.
+    """
 
     entry: QueueEntry
     template: str
@@ -50,15 +53,17 @@ class ResultToVerify:
 
 
 class Verifier(Protocol):
-    """Checks a result: None if it is what the entry asks for, else one sentence about what is wrong."""
+    """Checks a result: None if it is what the entry asks for, else one sentence about what is
+    wrong.
+    """
 
     async def __call__(self, result: ResultToVerify) -> str | None: ...
 
 
 class GraderVerifier:
-    """A template that grades: it gets those of its inputs that are named in `INPUTS`, and answers with `success`, true
-    or false, and `feedback`, as an evaluator of a `director_evaluator_loop` does. `file` is the text of the file that
-    is delivered, empty if there is none.
+    """A template that grades: it gets those of its inputs that are named in `INPUTS`, and answers
+    with `success`, true or false, and `feedback`, as an evaluator of a `director_evaluator_loop`
+    does. `file` is the text of the file that is delivered, empty if there is none.
 
     Raises: UsageError or TemplateError, if the template cannot be used or needs other inputs.
     """
@@ -71,29 +76,47 @@ class GraderVerifier:
         if isinstance(node, Function):
             raise UsageError(f"{template!r} is a function; a grader is a task")
         self._inputs = [declared.name for declared in node.inputs if declared.name in self.INPUTS]
-        needed = [i.name for i in node.inputs if i.required and i.default is None and i.name not in self.INPUTS]
+        needed = [
+            i.name
+            for i in node.inputs
+            if i.required and i.default is None and i.name not in self.INPUTS
+        ]
         if needed:
             raise UsageError(
-                f"the grader {template!r} needs the input {needed[0]!r}; a grader may need {', '.join(self.INPUTS)}"
+                f"the grader {template!r} needs the input {needed[0]!r}; a grader may need "
+                f"{', '.join(self.INPUTS)}"
             )
 
     async def __call__(self, result: ResultToVerify) -> str | None:
-        entry, node = result.entry, result.evaluator.library.get(result.template).node
-        criteria = node.criteria.value if isinstance(node, Task) and node.criteria is not None else ""
+        entry = result.entry
+        node = result.evaluator.library.get(result.template).node
+        if isinstance(node, Task) and node.criteria is not None:
+            criteria = node.criteria.value
+        else:
+            criteria = ""
         values: dict[str, Any] = {
-            "description": entry.description, "goal": entry.goal, "answer": result.outcome.content,
-            "criteria": criteria, "template": result.template, "inputs": dict(result.inputs),
-        }  # fmt: skip
+            "description": entry.description,
+            "goal": entry.goal,
+            "answer": result.outcome.content,
+            "criteria": criteria,
+            "template": result.template,
+            "inputs": dict(result.inputs),
+        }
         inputs: dict[str, Any] = {name: values[name] for name in self._inputs if name in values}
         if "file" in self._inputs:
-            inputs["file"] = "" if result.file is None else await asyncio.to_thread(_text_of, result, result.file)
+            if result.file is None:
+                inputs["file"] = ""
+            else:
+                inputs["file"] = await asyncio.to_thread(_text_of, result, result.file)
         graded = await result.evaluate(self.template, inputs)
         if isinstance(graded, TaskError):
             return f"the grader {self.template!r} failed: {graded}"
         evaluation, _ = evaluation_of(graded)
         if evaluation["success"]:
             return None
-        return evaluation["feedback"] or f"the grader {self.template!r} says that it is not a success"
+        return (
+            evaluation["feedback"] or f"the grader {self.template!r} says that it is not a success"
+        )
 
 
 def _text_of(result: ResultToVerify, path: Path) -> str:
@@ -101,11 +124,14 @@ def _text_of(result: ResultToVerify, path: Path) -> str:
         text = result.evaluator.services.files.read_text(path).text
     except ToolError as error:
         return f"({error})"
-    return text if len(text) <= _MAX_FILE_CHARS else f"{text[:_MAX_FILE_CHARS]}\n({len(text):,} characters in all)"
+    if len(text) <= _MAX_FILE_CHARS:
+        return text
+    return f"{text[:_MAX_FILE_CHARS]}\n({len(text):,} characters in all)"
 
 
 async def failure_of(verifiers: Sequence[Verifier], result: ResultToVerify) -> str | None:
-    """What the first check that refuses the result says; None if none does. A check that fails refuses it.
+    """What the first check that refuses the result says; None if none does. A check that fails
+    refuses it.
 
     Raises: MachineError.
     """

@@ -1,6 +1,8 @@
-"""Works on a queue in one process: several entries at once, each under a lease that is renewed while it runs.
+"""Works on a queue in one process: several entries at once, each under a lease that is renewed
+while it runs.
 
-A worker that is cancelled releases its entries. A worker whose lease is lost stops the attempt and changes nothing.
+A worker that is cancelled releases its entries. A worker whose lease is lost stops the attempt and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ _BEATS = 4
 
 @dataclass(slots=True)
 class WorkSummary:
-    """What a worker did: the attempts that ended, by the state that followed; `lost` ended under another worker's
-    lease."""
+    """What a worker did: the attempts that ended, by the state that followed; `lost` ended under
+    another worker's lease.
+    """
 
     ended: dict[EntryStatus, int] = field(default_factory=dict[EntryStatus, int])
     lost: int = 0
@@ -39,8 +42,9 @@ class WorkSummary:
 
 
 class QueueWorker:
-    """Runs entries of a store. `on_start` and `on_end` get each entry when an attempt begins and when it has ended;
-    `before_claim` is called before each look for work."""
+    """Runs entries of a store. `on_start` and `on_end` get each entry when an attempt begins and
+    when it has ended; `before_claim` is called before each look for work.
+    """
 
     def __init__(
         self,
@@ -55,7 +59,8 @@ class QueueWorker:
         self._store = store
         self._dispatcher = dispatcher
         self._before_claim = before_claim
-        self._on_start, self._on_end = on_start, on_end
+        self._on_start = on_start
+        self._on_end = on_end
         self._lease_s = lease_s
         self._has_ended = asyncio.Event()
         self.summary = WorkSummary()
@@ -63,10 +68,11 @@ class QueueWorker:
     async def run(self, workers: int, *, until_empty: bool) -> WorkSummary:
         """Works with `workers` entries at once, until it is cancelled.
 
-        `until_empty`: until no entry runs and none could: those left wait for a time, for the user, or for an entry
-        that is not done.
+        `until_empty`: until no entry runs and none could: those left wait for a time, for the user,
+        or for an entry that is not done.
 
-        Raises: EvaluatorError, if an attempt cannot run because of the configuration or the machine.
+        Raises: EvaluatorError, if an attempt cannot run because of the configuration or the
+        machine.
         """
         await run_together(*(self._serve(until_empty) for _ in range(workers)))
         return self.summary
@@ -84,13 +90,17 @@ class QueueWorker:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Until an entry of this process ends, or for a moment, because other processes change the queue too."""
+        """Until an entry of this process ends, or for a moment, because other processes change the
+        queue too.
+        """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_ended.wait(), _POLL_S)
         self._has_ended.clear()
 
     async def _work_on(self, claim: Claim) -> None:
-        """Runs an attempt of the entry. In place of one that cannot be resumed, a new one begins at once."""
+        """Runs an attempt of the entry. In place of one that cannot be resumed, a new one begins at
+        once.
+        """
         while True:
             try:
                 return self._count(await self._attempt(claim))
@@ -113,7 +123,7 @@ class QueueWorker:
         except CannotResume:
             raise
         except BaseException as error:
-            self._store.end(claim, released(claim, strategy, timestamp(self._store.clock())))
+            self._store.end(claim, released(claim, strategy, now=timestamp(self._store.clock())))
             if isinstance(error, AttemptAborted):
                 raise error.reason from error
             raise

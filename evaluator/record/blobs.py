@@ -1,8 +1,10 @@
-"""Bytes that steps refer to by their SHA-256: the images in tools' answers, which cannot be fetched a second time.
+"""Bytes that steps refer to by their SHA-256: the images in tools' answers, which cannot be fetched
+a second time.
 
-They are in the folder `attachments` beside those of task files, one file (0600) for each content, shared by all tasks
-and never changed. A file gets its name only when it is whole, so a crash leaves nothing that could be taken for it;
-what is read is compared with its name. Secrets cannot be removed from an image.
+They are in the folder `attachments` beside those of task files, one file (0600) for each content,
+shared by all tasks and never changed. A file gets its name only when it is whole, so a crash leaves
+nothing that could be taken for it; what is read is compared with its name. Secrets cannot be
+removed from an image.
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ def read_blob(root: Path, sha256: str) -> bytes | None:
     if not _SHA256.fullmatch(sha256):
         return None
     try:
-        with open(os.open(root / FOLDER / sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        with open(
+            os.open(root / FOLDER / sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb"
+        ) as file:
             data = file.read()
     except OSError:
         return None
-    return data if hashlib.sha256(data).hexdigest() == sha256 else None
+    if hashlib.sha256(data).hexdigest() == sha256:
+        return data
+    return None

@@ -8,7 +8,17 @@ from zlib import crc32
 
 from evaluator.errors import UsageError
 from evaluator.record.payload import inline, json_field, text_field, value_field
-from evaluator.record.steps import FinalStatus, Header, Owner, Resumption, RunStatus, Scrub, StepEnd, StepStart, Summary
+from evaluator.record.steps import (
+    FinalStatus,
+    Header,
+    Owner,
+    Resumption,
+    RunStatus,
+    Scrub,
+    StepEnd,
+    StepStart,
+    Summary,
+)
 
 RULE = b"\n---\n\n"
 """What a record that is a new section begins with."""
@@ -61,11 +71,11 @@ def _header_body(header: Header, scrub: Scrub | None) -> str:
     if header.owner is not None:
         parts.append(_owner_field(header.owner))
     if header.extra:
-        parts.append(value_field("Extra", header.extra, scrub))
+        parts.append(value_field("Extra", header.extra, scrub=scrub))
     if header.request:
-        parts.append(text_field("Request", header.request, scrub))
+        parts.append(text_field("Request", header.request, scrub=scrub))
     if header.inputs:
-        parts.append(value_field("Inputs", header.inputs, scrub))
+        parts.append(value_field("Inputs", header.inputs, scrub=scrub))
     return "".join(parts)
 
 
@@ -84,7 +94,7 @@ def encode_resumption(resumption: Resumption, chain: int) -> Encoded:
         body += f"- **Cut**: {resumption.cut_bytes} bytes\n"
     if resumption.allowed is not None:
         body += text_field("Allowed", resumption.allowed)
-    return _record(RULE, "## Resumed ", "resume", 0, body, chain)
+    return _record(RULE, "## Resumed ", kind="resume", number=0, body=body, chain=chain)
 
 
 def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None = None) -> Encoded:
@@ -92,11 +102,13 @@ def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None 
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name, body = start.name, _begin_body(start, None)
+    name = start.name
+    body = _begin_body(start, None)
     if scrub is not None and scrub.suspects(f"{name}\n{body}"):
-        name, body = scrub.redact(name), _begin_body(start, scrub)
+        name = scrub.redact(name)
+        body = _begin_body(start, scrub)
     heading = f"## Step {number}{' (retry)' if start.attempt > 1 else ''}: {inline(name)} "
-    return _record(RULE, heading, "begin", number, body, chain)
+    return _record(RULE, heading, kind="begin", number=number, body=body, chain=chain)
 
 
 def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
@@ -109,14 +121,15 @@ def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
     if start.fingerprint:
         body += f"- **Fingerprint**: {inline(start.fingerprint)}\n"
     if start.args is not None:
-        body += value_field("Args", start.args, scrub)
+        body += value_field("Args", start.args, scrub=scrub)
     return body
 
 
 def encode_end(
     number: int, end: StepEnd, chain: int, scrub: Scrub | None = None, *, restate: str | None = None
 ) -> Encoded:
-    """The record that a step has ended. `restate` is the step's name where other records come between.
+    """The record that a step has ended. `restate` is the step's name where other records come
+    between.
 
     Raises: UsageError, if a value in it is not JSON.
     """
@@ -124,34 +137,52 @@ def encode_end(
     if scrub is not None and scrub.suspects(body):
         body = _end_body(end, scrub)
     if restate is None:
-        return _record(b"", "", "end", number, body, chain)
+        return _record(b"", "", kind="end", number=number, body=body, chain=chain)
     if scrub is not None:
         restate = scrub.redact(restate)
-    return _record(RULE, f"## Step {number} (result): {inline(restate)} ", "end", number, "\n" + body, chain)
+    return _record(
+        RULE,
+        f"## Step {number} (result): {inline(restate)} ",
+        kind="end",
+        number=number,
+        body="\n" + body,
+        chain=chain,
+    )
 
 
-def encode_note(number: int, start: StepStart, end: StepEnd, chain: int, scrub: Scrub | None = None) -> Encoded:
+def encode_note(
+    number: int, start: StepStart, end: StepEnd, chain: int, scrub: Scrub | None = None
+) -> Encoded:
     """One record for a step that begins and ends at once, because it has no effect.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name, body = start.name, _begin_body(start, None) + _end_body(end, None)
+    name = start.name
+    body = _begin_body(start, None) + _end_body(end, None)
     if scrub is not None and scrub.suspects(f"{name}\n{body}"):
-        name, body = scrub.redact(name), _begin_body(start, scrub) + _end_body(end, scrub)
-    return _record(RULE, f"## Step {number}: {inline(name)} ", "note", number, body, chain)
+        name = scrub.redact(name)
+        body = _begin_body(start, scrub) + _end_body(end, scrub)
+    return _record(
+        RULE,
+        f"## Step {number}: {inline(name)} ",
+        kind="note",
+        number=number,
+        body=body,
+        chain=chain,
+    )
 
 
 def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
     body = ""
     if end.output is not None:
-        body = value_field("Output", end.output, scrub)
+        body = value_field("Output", end.output, scrub=scrub)
     body += f"- **Duration**: {_milliseconds(end.duration_s)}\n- **Status**: {end.status}\n"
     if end.error is not None:
-        body += text_field("Reason" if end.status == "aborted" else "Error", end.error, scrub)
+        body += text_field("Reason" if end.status == "aborted" else "Error", end.error, scrub=scrub)
     if end.usage is not None:
-        body += json_field("Usage", end.usage, scrub)
+        body += json_field("Usage", end.usage, scrub=scrub)
     if end.extra is not None:
-        body += value_field("Extra", end.extra, scrub)
+        body += value_field("Extra", end.extra, scrub=scrub)
     return body
 
 
@@ -160,18 +191,23 @@ def encode_summary(
 ) -> Encoded:
     """The records that end a run: the result, then a short summary that ends the file.
 
-    `content_of` is the step that has the result's content (see `grammar.content_text`), which is then not repeated.
+    `content_of` is the step that has the result's content (see `grammar.content_text`), which is
+    then not repeated.
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    result, end = _result_body(summary, content_of, None), _summary_body(summary, None)
+    result = _result_body(summary, content_of, scrub=None)
+    end = _summary_body(summary, None)
     if scrub is not None and scrub.suspects(result + end):
-        result, end = _result_body(summary, content_of, scrub), _summary_body(summary, scrub)
+        result = _result_body(summary, content_of, scrub=scrub)
+        end = _summary_body(summary, scrub)
     first = b""
     if result:
-        first, chain = _record(RULE, "## Result ", "result", 0, result, chain)
+        first, chain = _record(
+            RULE, "## Result ", kind="result", number=0, body=result, chain=chain
+        )
     end += f"<!-- {len(end.encode())} bytes of summary end here -->\n"
-    last, chain = _record(RULE, "## Summary ", "summary", 0, end, chain)
+    last, chain = _record(RULE, "## Summary ", kind="summary", number=0, body=end, chain=chain)
     return Encoded(first + last, chain)
 
 
@@ -179,9 +215,9 @@ def _result_body(summary: Summary, content_of: int | None, scrub: Scrub | None) 
     if summary.result is None:
         return ""
     if content_of is None:
-        return "\n" + value_field("Result", summary.result, scrub)
+        return "\n" + value_field("Result", summary.result, scrub=scrub)
     rest = {key: value for key, value in summary.result.items() if key != "content"}
-    return f"\n- **Content**: see step {content_of}\n{value_field('Result', rest, scrub)}"
+    return f"\n- **Content**: see step {content_of}\n{value_field('Result', rest, scrub=scrub)}"
 
 
 def _summary_body(summary: Summary, scrub: Scrub | None) -> str:
@@ -195,11 +231,13 @@ def _summary_body(summary: Summary, scrub: Scrub | None) -> str:
         f"- **Final Status**: {summary.status}\n"
     )
     if summary.models:
-        body += json_field("Models", list(summary.models), scrub)
+        body += json_field("Models", list(summary.models), scrub=scrub)
     if summary.reason is not None:
-        body += text_field("Abort Reason" if summary.status == "aborted" else "Reason", summary.reason, scrub)
+        body += text_field(
+            "Abort Reason" if summary.status == "aborted" else "Reason", summary.reason, scrub=scrub
+        )
     if summary.usage is not None:
-        body += json_field("Usage", summary.usage, scrub)
+        body += json_field("Usage", summary.usage, scrub=scrub)
     return body
 
 
@@ -207,7 +245,11 @@ def _milliseconds(seconds: float) -> str:
     try:
         whole, part = divmod(round(seconds * 1e6), 1000)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"a duration must be a finite number of seconds, not {seconds!r}") from error
+        raise UsageError(
+            f"a duration must be a finite number of seconds, not {seconds!r}"
+        ) from error
     if whole < 0:
         raise UsageError(f"a duration cannot be negative: {seconds!r}")
-    return f"{whole}.{part:03d}ms" if part else f"{whole}ms"
+    if part:
+        return f"{whole}.{part:03d}ms"
+    return f"{whole}ms"

@@ -1,18 +1,19 @@
 """The format of task files: a sequence of records; each is read back exactly or refused.
 
-A record is an opening line and a body. The opening line is a heading that a person reads (or, where a result
-directly follows its step's beginning, nothing) and a comment for the machine:
+A record is an opening line and a body. The opening line is a heading that a person reads (or, where
+a result directly follows its step's beginning, nothing) and a comment for the machine:
 
     ## Step 3: ask <!-- begin 3 412 6c1f09aa d2037e5b -->
 
-with the record's kind, the step's number, the body's length in bytes, the body's CRC-32, and the CRC-32 of
-everything before it in the line, seeded with that of the record before. So the length can be trusted
-before the body is read, a record cannot be moved or left out, and nothing inside a body can act as a record.
+with the record's kind, the step's number, the body's length in bytes, the body's CRC-32, and the
+CRC-32 of everything before it in the line, seeded with that of the record before. So the length can
+be trusted before the body is read, a record cannot be moved or left out, and nothing inside a body
+can act as a record.
 
-Any prefix of a file reads as a prefix of its records. A file that ends inside a record is *torn* (cut by a
-crash, or its last disk blocks never written and therefore zero); anything else that differs is *corrupt* and
-refused. The `Status` line below the title is a hint for readers and the only part that is ever overwritten; the
-authoritative status is in the summary.
+Any prefix of a file reads as a prefix of its records. A file that ends inside a record is *torn*
+(cut by a crash, or its last disk blocks never written and therefore zero); anything else that
+differs is *corrupt* and refused. The `Status` line below the title is a hint for readers and the
+only part that is ever overwritten; the authoritative status is in the summary.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ _STEP_KINDS = frozenset(get_args(StepKind))
 _END_STATUSES = frozenset(get_args(EndStatus))
 _FINAL_STATUSES = frozenset(get_args(FinalStatus))
 _CHECKSUMS = len("00000000 -->")
-_BLOCK, _LEAST_RECORD = 512, 32
+_BLOCK = 512
+_LEAST_RECORD = 32
 
 _HINT_BYTES = len(STATUS_HINTS["running"])
 _HINTED: dict[bytes, RunStatus] = {line: status for status, line in STATUS_HINTS.items()}
@@ -70,8 +72,12 @@ def content_text(end: StepEnd) -> str | None:
     output = end.output
     if end.status != "success" or not isinstance(output, Mapping):
         return None
-    text = cast("Mapping[str, Any]", output).get("content", cast("Mapping[str, Any]", output).get("stdout"))
-    return text if isinstance(text, str) else None
+    text = cast("Mapping[str, Any]", output).get(
+        "content", cast("Mapping[str, Any]", output).get("stdout")
+    )
+    if isinstance(text, str):
+        return text
+    return None
 
 
 def _seconds(text: str) -> float:
@@ -81,7 +87,9 @@ def _seconds(text: str) -> float:
 
 @dataclass(slots=True)
 class JournalState:
-    """The part of a file that was read, with everything that a writer needs to continue at `offset`."""
+    """The part of a file that was read, with everything that a writer needs to continue at
+    `offset`.
+    """
 
     path: str
     offset: int = 0
@@ -100,7 +108,9 @@ class JournalState:
         """The steps and the rest that was read."""
         warnings: list[str] = []
         if self.tail == "torn":
-            warnings.append(f"the file ends inside a record; the whole records end at byte {self.offset}")
+            warnings.append(
+                f"the file ends inside a record; the whole records end at byte {self.offset}"
+            )
         status: RunStatus = "running" if self.summary is None else self.summary.status
         if self.hint not in ("running", status):
             warnings.append(f"the title has the status {self.hint}, the records {status}")
@@ -117,12 +127,18 @@ class JournalState:
 
 
 def is_own(data: bytes) -> bool:
-    """Whether these are the bytes of a file of this package's format, or of one that was cut in its title."""
-    return _MARK.search(data, 0, 200) is not None or _TORN_TITLE.fullmatch(data.rstrip(b"\0")) is not None
+    """Whether these are the bytes of a file of this package's format, or of one that was cut in its
+    title.
+    """
+    return (
+        _MARK.search(data, 0, 200) is not None
+        or _TORN_TITLE.fullmatch(data.rstrip(b"\0")) is not None
+    )
 
 
 def decode(data: bytes, path: str = "<bytes>", *, steps: bool = True) -> Recording:
-    """The recording in a task file: this package's own, or one of another writer (see `other_writers`).
+    """The recording in a task file: this package's own, or one of another writer (see
+    `other_writers`).
 
     Without `steps` those of an own file are checked and left out, and so is the result.
 
@@ -145,21 +161,22 @@ def scan(data: bytes, path: str = "<bytes>", *, steps: bool = True) -> JournalSt
     if data.endswith(b"\0"):
         # No record has a NUL byte. Blocks that were allocated and never written read as zeros.
         size = len(data.rstrip(b"\0"))
-        # An append whose data was not written leaves as many zeros as it had bytes, or the rest of a disk block.
+        # An append whose data was not written leaves as many zeros as it had bytes, or the rest of
+        # a disk block.
         if len(data) - size < _LEAST_RECORD and -(-size // _BLOCK) * _BLOCK >= len(data):
-            raise _corrupt(state, data, size, "unexpected zero bytes at the end")
+            raise _corrupt(state, data, at=size, message="unexpected zero bytes at the end")
     if size < len(data):
         state.tail = "torn"
-    whole = _read_header(state, data, size)
+    whole = _read_header(state, data, size=size)
     while whole and state.offset < size:
-        whole = _read_record(state, data, size, steps)
+        whole = _read_record(state, data, size=size, steps=steps)
     if not whole:
         state.tail = "torn"
     return state
 
 
 def _corrupt(state: JournalState, data: bytes, at: int, message: str) -> CorruptRecord:
-    return CorruptRecord(state.path, data.count(b"\n", 0, at) + 1, at, message)
+    return CorruptRecord(state.path, data.count(b"\n", 0, at) + 1, offset=at, message=message)
 
 
 def _read_header(state: JournalState, data: bytes, size: int) -> bool:
@@ -169,27 +186,35 @@ def _read_header(state: JournalState, data: bytes, size: int) -> bool:
         return False
     title = _TITLE.fullmatch(data, 0, newline)
     if title is None or crc32(data[: newline - _CHECKSUMS]) != int(title[5], 16):
-        raise _corrupt(state, data, 0, "the title line has been changed")
+        raise _corrupt(state, data, at=0, message="the title line has been changed")
     if int(title[2]) > FORMAT_VERSION:
-        raise RecordError(f"{state.path}: written in format {int(title[2])}; this version reads {FORMAT_VERSION}")
+        raise RecordError(
+            f"{state.path}: written in format {int(title[2])}; this version reads {FORMAT_VERSION}"
+        )
     at = newline + 2
     body = at + _HINT_BYTES
     end = body + int(title[3])
     if data[newline : min(at, size)] != b"\n\n"[: size - newline]:
-        raise _corrupt(state, data, newline, "an empty line was expected")
+        raise _corrupt(state, data, at=newline, message="an empty line was expected")
     if end > size:
         return False
     hint = _HINTED.get(data[at:body])
     if hint is None:
-        raise _corrupt(state, data, at, "the status line has been changed")
+        raise _corrupt(state, data, at=at, message="the status line has been changed")
     if crc32(data[body:end]) != int(title[4], 16):
-        raise _corrupt(state, data, body, "the header has been changed")
+        raise _corrupt(state, data, at=body, message="the header has been changed")
     try:
-        state.header = _header(int(title[1]), int(title[2]), read_fields(data, body, end))
+        state.header = _header(
+            int(title[1]), int(title[2]), fields=read_fields(data, body, end=end)
+        )
     except (ValueError, LookupError, TypeError) as error:
-        raise _corrupt(state, data, body, f"the header cannot be read: {error}") from error
-    state.hint, state.hint_offset = hint, at
-    state.offset, state.chain = end, int(title[5], 16)
+        raise _corrupt(
+            state, data, at=body, message=f"the header cannot be read: {error}"
+        ) from error
+    state.hint = hint
+    state.hint_offset = at
+    state.offset = end
+    state.chain = int(title[5], 16)
     return True
 
 
@@ -204,33 +229,38 @@ def _read_record(state: JournalState, data: bytes, size: int, steps: bool) -> bo
         rest = data[start : min(size, start + len(RULE))]
         if RULE.startswith(rest) or b"<!-- ".startswith(rest):
             return False
-        raise _corrupt(state, data, start, "a record was expected")
+        raise _corrupt(state, data, at=start, message="a record was expected")
     newline = data.find(b"\n", line, size)
     if newline < 0:
         return False
     opening = _OPEN.fullmatch(data, line, newline)
     if opening is None:
-        raise _corrupt(state, data, line, "a record's opening line has been changed")
+        raise _corrupt(state, data, at=line, message="a record's opening line has been changed")
     name, kind, number, length, checksum, link = opening.groups()
     chain = int(link, 16)
     if crc32(data[line : newline - _CHECKSUMS], state.chain) != chain:
-        raise _corrupt(state, data, line, "a record's opening line has been changed")
+        raise _corrupt(state, data, at=line, message="a record's opening line has been changed")
     body = newline + 1
     end = body + int(length)
     if end > size:
         return False
     if crc32(data[body:end]) != int(checksum, 16):
-        raise _corrupt(state, data, body, "a record's content has been changed")
+        raise _corrupt(state, data, at=body, message="a record's content has been changed")
     try:
         if steps or kind in (b"resume", b"summary"):
-            _apply(state, kind, int(number), name, read_fields(data, body, end))
+            _apply(
+                state, kind, number=int(number), name=name, fields=read_fields(data, body, end=end)
+            )
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise _corrupt(state, data, body, f"a record cannot be read: {error}") from error
-    state.offset, state.chain = end, chain
+        raise _corrupt(state, data, at=body, message=f"a record cannot be read: {error}") from error
+    state.offset = end
+    state.chain = chain
     return True
 
 
-def _apply(state: JournalState, kind: bytes, number: int, name: bytes, fields: dict[str, Any]) -> None:
+def _apply(
+    state: JournalState, kind: bytes, number: int, name: bytes, fields: dict[str, Any]
+) -> None:
     if kind == b"begin":
         state.open[number] = len(state.steps)
         state.steps.append(Step(number, _start(read_inline(name), fields)))
@@ -246,14 +276,19 @@ def _apply(state: JournalState, kind: bytes, number: int, name: bytes, fields: d
     elif kind == b"result":
         state.result = fields["Result"]
         if "Content" in fields:
-            state.result["content"] = _content(state, int(fields["Content"].removeprefix("see step ")))
+            state.result["content"] = _content(
+                state, int(fields["Content"].removeprefix("see step "))
+            )
     else:
         state.summary = _summary(fields, state.result)
 
 
 def _content(state: JournalState, number: int) -> str:
     for step in reversed(state.steps):
-        text = content_text(step.end) if step.number == number and step.end is not None else None
+        if step.number == number and step.end is not None:
+            text = content_text(step.end)
+        else:
+            text = None
         if text is not None:
             return text
     raise ValueError(f"step {number} has no content")
@@ -261,7 +296,9 @@ def _content(state: JournalState, number: int) -> str:
 
 def _resumption(fields: dict[str, Any]) -> Resumption:
     cut: str = fields.get("Cut", "0 bytes")
-    return Resumption(fields["At"], _owner(fields), int(cut.removesuffix(" bytes")), fields.get("Allowed"))
+    return Resumption(
+        fields["At"], _owner(fields), int(cut.removesuffix(" bytes")), fields.get("Allowed")
+    )
 
 
 def _header(task_id: int, version: int, fields: dict[str, Any]) -> Header:
@@ -293,7 +330,8 @@ def _owner(fields: dict[str, Any]) -> Owner | None:
 
 def _start(name: str, fields: dict[str, Any]) -> StepStart:
     attempt, _, attempts = cast(str, fields["Attempt"]).partition("/")
-    kind, backoff = fields["Kind"], fields.get("Backoff")
+    kind = fields["Kind"]
+    backoff = fields.get("Backoff")
     if kind not in _STEP_KINDS:
         raise ValueError(f"{kind} is not a kind of step")
     return StepStart(
@@ -344,12 +382,14 @@ def _summary(fields: dict[str, Any], result: Any) -> Summary:
 
 
 def _mapping(text: str | None) -> Mapping[str, Any] | None:
-    return None if text is None else loads(text)
+    if text is None:
+        return None
+    return loads(text)
 
 
 def header_of(data: bytes, path: str = "<bytes>") -> Header | None:
     """The header at the start of `data`; None where it cannot be read."""
     state = JournalState(path)
     with suppress(CorruptRecord):
-        _read_header(state, data, len(data))
+        _read_header(state, data, size=len(data))
     return state.header

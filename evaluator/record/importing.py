@@ -1,7 +1,8 @@
 """Takes over task files and task lists of other programs: each becomes a file of this folder.
 
-Nothing of the source is changed. What cannot be read is returned with its line and its reason, and so is every part of
-a file that is left out. A file that was taken over before is not taken over again.
+Nothing of the source is changed. What cannot be read is returned with its line and its reason, and
+so is every part of a file that is left out. A file that was taken over before is not taken over
+again.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ ImportState = Literal["imported", "known", "unreadable", "ignored"]
 class ImportedFile:
     """What was done with a file.
 
-    `name` is the task's or list's own name here, such as TASK-12. `reason` is why it was not taken over, with `line`
-    where a line is the cause. `warnings` name what was left out.
+    `name` is the task's or list's own name here, such as TASK-12. `reason` is why it was not taken
+    over, with `line` where a line is the cause. `warnings` name what was left out.
     """
 
     path: Path
@@ -47,22 +48,28 @@ class ImportedFile:
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
         return {
-            "path": str(self.path), "state": self.state, "name": self.name, "reason": self.reason, "line": self.line,
+            "path": str(self.path),
+            "state": self.state,
+            "name": self.name,
+            "reason": self.reason,
+            "line": self.line,
             "warnings": list(self.warnings),
-        }  # fmt: skip
+        }
 
 
 def import_files(store: TaskStore, paths: Iterable[Path]) -> Iterator[ImportedFile]:
-    """Takes over the files of `paths`. A folder stands for its files, and those of its `active/` and `done/`.
+    """Takes over the files of `paths`. A folder stands for its files, and those of its `active/`
+    and `done/`.
 
-    Raises: UsageError, for a path that does not exist; RecordError, if the folder of `store` cannot be written.
+    Raises: UsageError, for a path that does not exist; RecordError, if the folder of `store` cannot
+    be written.
     """
     known = _known(store)
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: there is no such file or folder")
         for file in _files(path) if path.is_dir() else [path]:
-            found = _import_file(store, file, known)
+            found = _import_file(store, file, known=known)
             if found is not None:
                 yield found
 
@@ -71,7 +78,10 @@ def _known(store: TaskStore) -> dict[str, str]:
     """The names of the tasks that were taken over, by the checksum of their source."""
     known: dict[str, str] = {}
     for task in store.list():
-        source = None if task.header is None else task.header.extra.get("imported")
+        if task.header is None:
+            source = None
+        else:
+            source = task.header.extra.get("imported")
         if isinstance(source, Mapping):
             known[str(cast("Mapping[str, Any]", source).get("sha256"))] = f"TASK-{task.id}"
     return known
@@ -85,7 +95,9 @@ def _files(folder: Path) -> Iterator[Path]:
             continue
         except OSError as error:
             raise RecordError(f"{place}: cannot list the folder: {error.strerror}") from error
-        yield from (place / entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
+        yield from (
+            place / entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)
+        )
 
 
 def _import_file(store: TaskStore, path: Path, known: dict[str, str]) -> ImportedFile | None:
@@ -98,18 +110,20 @@ def _import_file(store: TaskStore, path: Path, known: dict[str, str]) -> Importe
     except OSError as error:
         return ImportedFile(path, "unreadable", reason=f"it cannot be read: {error.strerror}")
     if is_dated(path.stem):
-        return _import_list(store, path, data)
+        return _import_list(store, path, data=data)
     digest = hashlib.sha256(data).hexdigest()
     if digest in known:
-        return ImportedFile(path, "known", known[digest], "it was imported before")
+        return ImportedFile(path, "known", name=known[digest], reason="it was imported before")
     if data.strip() and grammar.is_own(data):
-        return ImportedFile(path, "ignored", reason="this program wrote it; name its folder with --tasks")
+        return ImportedFile(
+            path, "ignored", reason="this program wrote it; name its folder with --tasks"
+        )
     try:
         recording = read_other(data, str(path))
     except CorruptRecord as error:
         return ImportedFile(path, "unreadable", reason=error.message, line=error.line)
-    name = known[digest] = _write(store, recording, path, digest)
-    return ImportedFile(path, "imported", name, warnings=recording.warnings)
+    name = known[digest] = _write(store, recording, path=path, digest=digest)
+    return ImportedFile(path, "imported", name=name, warnings=recording.warnings)
 
 
 def _read(path: Path) -> bytes:
@@ -125,7 +139,9 @@ def _read(path: Path) -> bytes:
 def _import_list(store: TaskStore, path: Path, data: bytes) -> ImportedFile:
     lists = TaskLists(store.root)
     if any((store.root / state / path.name).exists() for state in ("active", "done")):
-        return ImportedFile(path, "known", path.stem, "there is a task list of that name")
+        return ImportedFile(
+            path, "known", name=path.stem, reason="there is a task list of that name"
+        )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -137,7 +153,7 @@ def _import_list(store: TaskStore, path: Path, data: bytes) -> ImportedFile:
             lists.close(path.stem, force=True)
     except UsageError as error:
         return ImportedFile(path, "unreadable", reason=str(error))
-    return ImportedFile(path, "imported", path.stem)
+    return ImportedFile(path, "imported", name=path.stem)
 
 
 def _write(store: TaskStore, recording: Recording, path: Path, digest: str) -> str:
@@ -147,13 +163,19 @@ def _write(store: TaskStore, recording: Recording, path: Path, digest: str) -> s
     if header.task_id:
         source["id"] = f"TASK-{header.task_id}"
     with store.create(
-        header.request, header.inputs, template=header.template, model=header.model, created=header.created or None,
+        header.request,
+        header.inputs,
+        template=header.template,
+        model=header.model,
+        created=header.created or None,
         extra={**header.extra, "imported": source},
-    ) as journal:  # fmt: skip
+    ) as journal:
         for step in recording.steps:
             number = journal.begin(step.start)
             journal.end(number, step.end or StepEnd("aborted", None, 0.0, _NOT_ENDED))
         retries = sum(step.is_retry for step in recording.steps)
-        summary = recording.summary or Summary("aborted", journal.steps, retries, 0.0, reason=_NOT_ENDED)
+        summary = recording.summary or Summary(
+            "aborted", journal.steps, retries, 0.0, reason=_NOT_ENDED
+        )
         journal.close(replace(summary, steps=max(summary.steps, journal.steps)))
         return f"TASK-{journal.id}"

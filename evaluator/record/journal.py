@@ -7,12 +7,12 @@ What survives:
     task     everything flushed           every task whose `close` returned
     step     everything flushed           everything flushed
 
-A cut or unwritten end is found when the file is read, in every mode. `task` costs one fdatasync and one fsync
-of each folder for each task; `step` adds one fdatasync before and one after each effect.
+A cut or unwritten end is found when the file is read, in every mode. `task` costs one fdatasync and
+one fsync of each folder for each task; `step` adds one fdatasync before and one after each effect.
 
-The thread that evaluates writes, which is quick; calls that wait for the disk (`sync`, and `close` unless the
-policy is off) may be made from another thread. Files that are synced concurrently share the commits of the
-disk, and steps of one file that wait at the same time share one sync.
+The thread that evaluates writes, which is quick; calls that wait for the disk (`sync`, and `close`
+unless the policy is off) may be made from another thread. Files that are synced concurrently share
+the commits of the disk, and steps of one file that wait at the same time share one sync.
 """
 
 from __future__ import annotations
@@ -41,7 +41,15 @@ from evaluator.record.encoding import (
     encode_summary,
 )
 from evaluator.record.grammar import JournalState, content_text
-from evaluator.record.steps import FinalStatus, Header, Resumption, Scrub, StepEnd, StepStart, Summary
+from evaluator.record.steps import (
+    FinalStatus,
+    Header,
+    Resumption,
+    Scrub,
+    StepEnd,
+    StepStart,
+    Summary,
+)
 
 # A result's content is not repeated where a step has it, unless it is shorter than the reference.
 _MIN_SHARED_CHARS = 40
@@ -52,12 +60,17 @@ SYNC_POLICIES: tuple[Sync, ...] = get_args(Sync)
 
 
 class OpenFolders:
-    """The two folders of a task file as open descriptors, so that replacing a folder has no effect."""
+    """The two folders of a task file as open descriptors, so that replacing a folder has no
+    effect.
+    """
 
     __slots__ = ("active", "active_fd", "done", "done_fd")
 
     def __init__(self, active: Path, active_fd: int, done: Path, done_fd: int) -> None:
-        self.active, self.active_fd, self.done, self.done_fd = active, active_fd, done, done_fd
+        self.active = active
+        self.active_fd = active_fd
+        self.done = done
+        self.done_fd = done_fd
 
     def __del__(self) -> None:
         # Journals share the descriptors with their store: the last one closes them.
@@ -69,18 +82,46 @@ class OpenFolders:
 class Journal:
     """The task file of one run, held under an exclusive lock from creation to `close` or `abandon`.
 
-    Made by `TaskStore.create` and `TaskStore.reopen`. For use from one thread at a time, except `sync`. After
-    a write has failed the file is cut back to its last whole flush and every further call raises RecordError.
+    Made by `TaskStore.create` and `TaskStore.reopen`. For use from one thread at a time, except
+    `sync`. After a write has failed the file is cut back to its last whole flush and every further
+    call raises RecordError.
     """
 
     __slots__ = (
-        "_buffer", "_chain", "_durable", "_failure", "_fd", "_folders", "_hint_offset", "_is_done", "_is_subtask",
-        "_last", "_name", "_numbers", "_offset", "_open", "_scrub", "_syncing", "_takeover", "_texts", "id", "models",
-        "policy", "retries", "steps",
-    )  # fmt: skip
+        "_buffer",
+        "_chain",
+        "_durable",
+        "_failure",
+        "_fd",
+        "_folders",
+        "_hint_offset",
+        "_is_done",
+        "_is_subtask",
+        "_last",
+        "_name",
+        "_numbers",
+        "_offset",
+        "_open",
+        "_scrub",
+        "_syncing",
+        "_takeover",
+        "_texts",
+        "id",
+        "models",
+        "policy",
+        "retries",
+        "steps",
+    )
 
     def __init__(
-        self, fd: int, folders: OpenFolders, name: str, task_id: int, *, sync: Sync, scrub: Scrub | None
+        self,
+        fd: int,
+        folders: OpenFolders,
+        name: str,
+        task_id: int,
+        *,
+        sync: Sync,
+        scrub: Scrub | None,
     ) -> None:
         self.id = task_id
         self.policy: Sync = sync
@@ -88,7 +129,9 @@ class Journal:
         self.retries = 0
         # A dict for its order: the models that were called.
         self.models: dict[str, None] = {}
-        self._fd, self._folders, self._name = fd, folders, name
+        self._fd = fd
+        self._folders = folders
+        self._name = name
         self._scrub = scrub
         self._is_done = self._is_subtask = False
         self._offset = self._chain = self._hint_offset = 0
@@ -100,7 +143,8 @@ class Journal:
         self._numbers: dict[str, int] = {}
         self._texts: dict[str, int] = {}
         self._last: int | None = None
-        # Bytes to cut off before the first write to a reopened file; None: the file is this process's already.
+        # Bytes to cut off before the first write to a reopened file; None: the file is this
+        # process's already.
         self._takeover: int | None = None
         self._buffer: list[bytes] = []
 
@@ -110,13 +154,18 @@ class Journal:
         self._is_subtask = header.parent is not None
         self._add(record.data, record.chain)
 
-    def resume(self, state: JournalState, size: int, resumption: Resumption, *, is_done: bool) -> None:
-        """Continues where `state` ends, in a file of `size` bytes; steps in flight are ended as aborted.
+    def resume(
+        self, state: JournalState, size: int, resumption: Resumption, *, is_done: bool
+    ) -> None:
+        """Continues where `state` ends, in a file of `size` bytes; steps in flight are ended as
+        aborted.
 
         Nothing is changed on disk before the first `flush`.
         """
         self._is_done = is_done
-        self._offset, self._chain, self._hint_offset = state.offset, state.chain, state.hint_offset
+        self._offset = state.offset
+        self._chain = state.chain
+        self._hint_offset = state.hint_offset
         self._takeover = size - state.offset
         for step in state.steps:
             self._count_model(step.start)
@@ -136,7 +185,10 @@ class Journal:
     @property
     def path(self) -> Path:
         """Where the file is now."""
-        folder = self._folders.done if self._is_done else self._folders.active
+        if self._is_done:
+            folder = self._folders.done
+        else:
+            folder = self._folders.active
         return folder / self._name
 
     @property
@@ -147,15 +199,20 @@ class Journal:
     def begin(self, start: StepStart) -> int:
         """Adds the beginning of a step; its effect may follow once `flush` has returned.
 
-        Returns: the step's number, from 1; a retry (`attempt` above 1) has that of the failed attempt before.
-        Raises: UsageError, if `args` is not JSON. RecordError, if the journal is closed or has failed.
+        Returns: the step's number, from 1; a retry (`attempt` above 1) has that of the failed
+        attempt before.
+        Raises: UsageError, if `args` is not JSON. RecordError, if the journal is closed or has
+        failed.
         """
         self._check()
-        number = self._numbers.get(start.path) if start.attempt > 1 else None
+        if start.attempt > 1:
+            number = self._numbers.get(start.path)
+        else:
+            number = None
         if number is not None and number in self._open:
             raise UsageError(f"step {number} ({start.path}) has not ended; it cannot be retried")
         number = self.steps + 1 if number is None else number
-        record = encode_begin(number, start, self._chain, self._scrub)
+        record = encode_begin(number, start, chain=self._chain, scrub=self._scrub)
         self._add(record.data, record.chain)
         if number > self.steps:
             self.steps = number
@@ -176,7 +233,7 @@ class Journal:
         if start is None:
             raise UsageError(f"step {number} is not open")
         restate = None if self._last == number else start.name
-        record = encode_end(number, end, self._chain, self._scrub, restate=restate)
+        record = encode_end(number, end, chain=self._chain, scrub=self._scrub, restate=restate)
         self._add(record.data, record.chain)
         del self._open[number]
         if end.status == "success":
@@ -187,12 +244,13 @@ class Journal:
         self._last = None
 
     def note(self, start: StepStart, end: StepEnd) -> None:
-        """Adds a step that begins and ends at once, in one record. On disk after the next `flush` or `close`.
+        """Adds a step that begins and ends at once, in one record. On disk after the next `flush`
+        or `close`.
 
         Raises: UsageError, if a value is not JSON. RecordError, as `begin`.
         """
         self._check()
-        record = encode_note(self.steps + 1, start, end, self._chain, self._scrub)
+        record = encode_note(self.steps + 1, start, end=end, chain=self._chain, scrub=self._scrub)
         self._add(record.data, record.chain)
         self.steps += 1
         self._last = None
@@ -212,7 +270,10 @@ class Journal:
             return
         if self._takeover is not None:
             self._take_over(self._takeover)
-        data = self._buffer[0] if len(self._buffer) == 1 else b"".join(self._buffer)
+        if len(self._buffer) == 1:
+            data = self._buffer[0]
+        else:
+            data = b"".join(self._buffer)
         self._write(data)
         self._buffer.clear()
 
@@ -223,11 +284,13 @@ class Journal:
         """
         wanted = self._offset
         with self._syncing:
-            # Another step's sync may have included this one; a released file was synced or abandoned.
+            # Another step's sync may have included this one; a released file was synced or
+            # abandoned.
             if self._durable >= wanted or self._fd < 0:
                 return
             self._check()
-            size, is_new = self._offset, self._durable < 0
+            size = self._offset
+            is_new = self._durable < 0
             self._to_disk(self._fd)
             if is_new:
                 self._to_disk(self._folders.active_fd)
@@ -239,17 +302,25 @@ class Journal:
         Raises: RecordError; the file then stays with the active ones.
         """
         self._check()
-        content = summary.result.get("content") if isinstance(summary.result, dict) else None
-        number = self._texts.get(content) if isinstance(content, str) else None
-        record = encode_summary(summary, self._chain, self._scrub, content_of=number)
+        if isinstance(summary.result, dict):
+            content = summary.result.get("content")
+        else:
+            content = None
+        if isinstance(content, str):
+            number = self._texts.get(content)
+        else:
+            number = None
+        record = encode_summary(summary, self._chain, scrub=self._scrub, content_of=number)
         self._add(record.data, record.chain)
         self.flush()
         self.settle(summary.status)
 
     def settle(self, status: FinalStatus) -> None:
-        """Writes the status into the title, moves the file to the folder of finished tasks and releases it.
+        """Writes the status into the title, moves the file to the folder of finished tasks and
+        releases it.
 
-        The second half of `close`, for a file whose writer was killed in between. Raises as `close`.
+        The second half of `close`, for a file whose writer was killed in between. Raises as
+        `close`.
         """
         folders = self._folders
         try:
@@ -269,9 +340,11 @@ class Journal:
             self._release("is closed")
 
     def abandon(self) -> None:
-        """Releases the file without a summary, after writing what was added: it will read as interrupted.
+        """Releases the file without a summary, after writing what was added: it will read as
+        interrupted.
 
-        A file that was reopened and not written to stays unchanged. Does nothing after `close`; never raises.
+        A file that was reopened and not written to stays unchanged. Does nothing after `close`;
+        never raises.
         """
         if self._fd < 0:
             return
@@ -282,7 +355,9 @@ class Journal:
             self._release("was abandoned")
 
     def discard(self) -> None:
-        """Releases the file without writing what was added: a new one stays empty, as its task did not begin."""
+        """Releases the file without writing what was added: a new one stays empty, as its task did
+        not begin.
+        """
         self._buffer.clear()
         self.abandon()
 
@@ -310,8 +385,10 @@ class Journal:
             raise RecordNotWritten(f"{self.path}: {self._failure}")
 
     def _write(self, data: bytes) -> None:
-        # At explicit offsets: an interrupt between a write and the line after it repeats the same bytes.
-        done, size = 0, len(data)
+        # At explicit offsets: an interrupt between a write and the line after it repeats the same
+        # bytes.
+        done = 0
+        size = len(data)
         try:
             while done < size:
                 written = os.pwrite(self._fd, data[done:] if done else data, self._offset + done)
@@ -322,13 +399,16 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._offset)
                 if self._offset == 0 and not self._is_subtask:
-                    # The task never began: an empty file would only confuse. The parent of a subtask names its file.
+                    # The task never began: an empty file would only confuse. The parent of a
+                    # subtask names its file.
                     os.unlink(self._name, dir_fd=self._folders.active_fd)
             raise self._fail("write to", error) from error
         self._offset += size
 
     def _take_over(self, cut_bytes: int) -> None:
-        """Makes a reopened file a running one: saves and cuts off its torn end, and moves the file to active/."""
+        """Makes a reopened file a running one: saves and cuts off its torn end, and moves the file
+        to active/.
+        """
         try:
             if cut_bytes:
                 self._save_torn_end(os.pread(self._fd, cut_bytes, self._offset))
@@ -346,7 +426,10 @@ class Journal:
 
     def _save_torn_end(self, tail: bytes) -> None:
         """Saves the torn end in a file next to the task file, so that no written byte is lost."""
-        folder = self._folders.done_fd if self._is_done else self._folders.active_fd
+        if self._is_done:
+            folder = self._folders.done_fd
+        else:
+            folder = self._folders.active_fd
         names = (f"{self._name}.torn-{turn}" for turn in count(1))
         name = next(name for name in names if not os.access(name, os.F_OK, dir_fd=folder))
         with open(os.open(name, NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
@@ -365,16 +448,20 @@ class Journal:
             else:
                 os.fsync(fd)
         except OSError as error:
-            # The kernel may have dropped the pages: a second fsync would report success and prove nothing.
+            # The kernel may have dropped the pages: a second fsync would report success and prove
+            # nothing.
             raise self._fail("sync", error) from error
 
     def _fail(self, what: str, error: OSError) -> RecordNotWritten:
         text = f"cannot {what} the task file: {error.strerror}"
         self._failure = f"cannot be written any more: {text}"
-        return RecordNotWritten(f"{self.path}: {text}; {advice_on(error)}, then resume the task or run it again")
+        return RecordNotWritten(
+            f"{self.path}: {text}; {advice_on(error)}, then resume the task or run it again"
+        )
 
     def _release(self, why: str) -> None:
-        fd, self._fd = self._fd, -1
+        fd = self._fd
+        self._fd = -1
         self._failure = why
         self._buffer.clear()
         # Closing the only descriptor drops the lock too; a forked child may hold another one.

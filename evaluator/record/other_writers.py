@@ -1,17 +1,19 @@
 """Reads task files of other writers: the documented Markdown format and its close relatives.
 
-A title `# TASK-1747`, fields as bullets (`- **Label**: value`, with `-`, `*` or `+`, bold or not), sections
-`## Step 2 (retry): name` and `## Summary`, rules of any kind in between. A field's value is in its line,
-in the indented lines after it, or in a fence; JSON is read as such in a fence of that language and where it
-begins like an object or array. Labels, headings and status words are read in any case; backslashes before
-punctuation are removed outside fences. Unknown fields and sections are read into `extra` under their labels.
+A title `# TASK-1747`, fields as bullets (`- **Label**: value`, with `-`, `*` or `+`, bold or not),
+sections `## Step 2 (retry): name` and `## Summary`, rules of any kind in between. A field's value
+is in its line, in the indented lines after it, or in a fence; JSON is read as such in a fence of
+that language and where it begins like an object or array. Labels, headings and status words are
+read in any case; backslashes before punctuation are removed outside fences. Unknown fields and
+sections are read into `extra` under their labels.
 
-A second dialect has the title `# Task: name`, its id as a field, and `## Steps` with `### Step 2: name ✅`. A step's
-`Attempts` is their count and `Result` its status; there is no summary. Outputs are fenced as they are, with fences of
-their own, and errors have several lines: both end at the next field of the step.
+A second dialect has the title `# Task: name`, its id as a field, and `## Steps` with `### Step 2:
+name ✅`. A step's `Attempts` is their count and `Result` its status; there is no summary. Outputs
+are fenced as they are, with fences of their own, and errors have several lines: both end at the
+next field of the step.
 
-Steps get the path `step[N]` and no fingerprint: such a file can be read and shown, but not resumed. An id that is not
-a number is in `extra["ID"]`, and the recording has the number 0.
+Steps get the path `step[N]` and no fingerprint: such a file can be read and shown, but not resumed.
+An id that is not a number is in `extra["ID"]`, and the recording has the number 0.
 """
 
 from __future__ import annotations
@@ -47,20 +49,36 @@ _RULE = re.compile(r" {0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})")
 _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*((?:[^`\s][^`]*)?)")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _ATTEMPT = re.compile(r"([0-9]{1,6})(?:\s*(?:/|of)\s*([0-9]{1,6}))?", re.I)
-_TOTAL = re.compile(r"([0-9]{1,9})(?:\s+of\s+([0-9]{1,9}))?(?:\s+planned)?(?:\s*\(([0-9]{1,9})\s+retr\w+\))?.*", re.I)
-_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?", re.I)
+_TOTAL = re.compile(
+    r"([0-9]{1,9})(?:\s+of\s+([0-9]{1,9}))?(?:\s+planned)?(?:\s*\(([0-9]{1,9})\s+retr\w+\))?.*",
+    re.I,
+)
+_TIME = re.compile(
+    r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?", re.I
+)
 _MAX_SHOWN = 100
 _SECONDS = {"": 0.001, "m": 60.0, "s": 1.0, "h": 3600.0}
 
 _ENDED: dict[str, EndStatus] = {
-    **dict.fromkeys(("success", "succeeded", "successful", "ok", "completed", "complete", "done"), "success"),
+    **dict.fromkeys(
+        ("success", "succeeded", "successful", "ok", "completed", "complete", "done"), "success"
+    ),
     **dict.fromkeys(("failed", "failure", "fail", "error"), "failed"),
     **dict.fromkeys(("aborted", "abort", "cancelled", "canceled", "stopped"), "aborted"),
-}  # fmt: skip
+}
 _MARKS: dict[str, EndStatus | None] = {
-    "✅": "success", "✔": "success", "❌": "failed", "✖": "failed", "⏹": "aborted", "⏳": None,
-}  # fmt: skip
-_FINAL: dict[EndStatus, FinalStatus] = {"success": "completed", "failed": "failed", "aborted": "aborted"}
+    "✅": "success",
+    "✔": "success",
+    "❌": "failed",
+    "✖": "failed",
+    "⏹": "aborted",
+    "⏳": None,
+}
+_FINAL: dict[EndStatus, FinalStatus] = {
+    "success": "completed",
+    "failed": "failed",
+    "aborted": "aborted",
+}
 _OPEN = frozenset({"running", "in progress", "in_progress", "pending", "started", "interrupted"})
 
 
@@ -97,11 +115,15 @@ class _Section:
     def take(self, *labels: str) -> _Bullet | None:
         """The first field of these labels, which is removed."""
         label = next((label for label in labels if label in self.fields), None)
-        return None if label is None else self.fields.pop(label)
+        if label is None:
+            return None
+        return self.fields.pop(label)
 
     def take_text(self, *labels: str) -> str | None:
         item = self.take(*labels)
-        return None if item is None else str(item.value)
+        if item is None:
+            return None
+        return str(item.value)
 
     def take_seconds(self, *labels: str) -> float | None:
         item = self.take(*labels)
@@ -111,8 +133,14 @@ class _Section:
         times = list(_TIME.finditer(text))
         if not times or re.sub(r"\s", "", _TIME.sub("", text)):
             raise _UnreadableLine(item.line, f"{item.label} is not a duration: {text!r}")
-        units = ("" if (time[2] or "ms").casefold().startswith(("ms", "milli")) else time[2][:1] for time in times)
-        seconds = sum(float(time[1]) * _SECONDS[unit.casefold()] for time, unit in zip(times, units, strict=True))
+        units = (
+            "" if (time[2] or "ms").casefold().startswith(("ms", "milli")) else time[2][:1]
+            for time in times
+        )
+        seconds = sum(
+            float(time[1]) * _SECONDS[unit.casefold()]
+            for time, unit in zip(times, units, strict=True)
+        )
         if not isfinite(seconds):
             raise _UnreadableLine(item.line, f"{item.label} is too long a duration")
         return round(seconds, 6)
@@ -137,7 +165,8 @@ class _Section:
 
 
 class _SectionReader:
-    """Splits a file into sections: the title's first, then one for each heading of the second level.
+    """Splits a file into sections: the title's first, then one for each heading of the second
+    level.
 
     `is_named`: the title is `# Task: name`; a heading `### Step` then begins a section too.
     """
@@ -152,12 +181,13 @@ class _SectionReader:
         last: _Bullet | None = None
         at = 0
         while at < len(self.lines):
-            line, number = self.lines[at], at + 1
+            line = self.lines[at]
+            number = at + 1
             fence = _FENCE.fullmatch(line)
             if fence is not None:
                 at, block = self._block(at, fence)
                 if last is not None and last.value in (None, ""):
-                    last.value = self._typed(block, fence[3], number)
+                    last.value = self._typed(block, fence[3], line=number)
                 elif found:
                     found[-1].text.append((number, block))
                 last = None
@@ -169,16 +199,24 @@ class _SectionReader:
                 title = " ".join(line.split())
                 self.is_named = _NAMED.fullmatch(title) is not None
                 if not self.is_named and not _TITLE.fullmatch(title):
-                    raise _UnreadableLine(number, "a title such as `# TASK-12` or `# Task: name` was expected")
+                    raise _UnreadableLine(
+                        number, "a title such as `# TASK-12` or `# Task: name` was expected"
+                    )
                 found.append(_Section(title, number))
             elif line.startswith("## ") or (self.is_named and re.match(r"### Step [0-9]", line)):
-                # Runs of spaces count as one: a heading of spaces alone must not keep the expressions busy.
-                found.append(_Section(_unescape(" ".join(line.lstrip("#").split())).rstrip("# "), number))
+                # Runs of spaces count as one: a heading of spaces alone must not keep the
+                # expressions busy.
+                found.append(
+                    _Section(_unescape(" ".join(line.lstrip("#").split())).rstrip("# "), number)
+                )
                 last = None
             elif match := _FIELD.fullmatch(line):
-                last = _add_field(found[-1], match, number)
+                last = _add_field(found[-1], match, line=number)
             elif last is not None and line[:1] in " \t":
-                last.value = f"{last.value}\n{line.strip()}" if last.value else line.strip()
+                if last.value:
+                    last.value = f"{last.value}\n{line.strip()}"
+                else:
+                    last.value = line.strip()
             elif last is not None and self.is_named and last.label.casefold() == "error":
                 last.value = f"{last.value}\n{line}"
             else:
@@ -190,20 +228,27 @@ class _SectionReader:
 
     def _block(self, at: int, fence: re.Match[str]) -> tuple[int, str]:
         """A fenced block's lines without the fence's indentation, and the line after it."""
-        indent, mark = len(fence[1]), fence[2]
+        indent = len(fence[1])
+        mark = fence[2]
         closing = re.compile(rf"\s*{re.escape(mark[0])}{{{len(mark)},}}\s*")
         for end in range(at + 1, len(self.lines)):
             if closing.fullmatch(self.lines[end]) and self._may_end(end):
                 body = self.lines[at + 1 : end]
-                return end + 1, "\n".join(x[indent:] if not x[:indent].strip() else x.lstrip() for x in body)
+                return end + 1, "\n".join(
+                    x[indent:] if not x[:indent].strip() else x.lstrip() for x in body
+                )
         raise _UnreadableLine(at + 1, "this fence is never closed")
 
     def _may_end(self, fence: int) -> bool:
-        """Whether the block may end at this line: in a named file, only before what follows an output."""
+        """Whether the block may end at this line: in a named file, only before what follows an
+        output.
+        """
         if not self.is_named:
             return True
         following = next((line for line in self.lines[fence + 1 :] if line.strip()), None)
-        return following is None or following.startswith(("- **Error:**", "- **Result:**", "### Step ", "## "))
+        return following is None or following.startswith(
+            ("- **Error:**", "- **Result:**", "### Step ", "## ")
+        )
 
     def _typed(self, block: str, info: str, line: int) -> Any:
         if info.split(None, 1)[:1] not in (["json"], ["JSON"]):
@@ -211,39 +256,60 @@ class _SectionReader:
         try:
             return _json(block)
         except (ValueError, RecursionError):
-            self.warnings.append(f"line {line}: this block is marked as json and is not JSON; read as text")
+            self.warnings.append(
+                f"line {line}: this block is marked as json and is not JSON; read as text"
+            )
             return block
 
     def step(self, section: _Section, match: re.Match[str], attempts: dict[int, int]) -> Step:
         """The step in `section`; `attempts` counts those at each step so far."""
-        number, is_retry = int(match[1]), "retry" in (match[2] or "").casefold()
-        attempt, most = attempts.get(number, 0) + 1 if is_retry else 1, 1
+        number = int(match[1])
+        is_retry = "retry" in (match[2] or "").casefold()
+        attempt = attempts.get(number, 0) + 1 if is_retry else 1
+        most = 1
         if item := section.take("attempt", "attempts"):
             parts = item.match(_ATTEMPT, "count")
             # A call that was denied has no attempt.
-            attempt, most = max(1, int(parts[1])), int(parts[2] or parts[1])
+            attempt = max(1, int(parts[1]))
+            most = int(parts[2] or parts[1])
         attempts[number] = attempt
         name, mark = _without_mark((match[3] or "").strip())
         args = section.take("args", "arguments", "input")
         start = StepStart(
-            f"step[{number}]", "tool", name, None if args is None else _value(args.value),
-            attempt=attempt, max_attempts=max(attempt, most), backoff_s=section.take_seconds("backoff"),
-        )  # fmt: skip
+            f"step[{number}]",
+            "tool",
+            name,
+            None if args is None else _value(args.value),
+            attempt=attempt,
+            max_attempts=max(attempt, most),
+            backoff_s=section.take_seconds("backoff"),
+        )
         has_status = "status" in section.fields or section.has_status("result")
-        status = section.take_status("status" if "status" in section.fields else "result") if has_status else mark
+        if has_status:
+            status = section.take_status("status" if "status" in section.fields else "result")
+        else:
+            status = mark
         if status is None:
             if section.fields:
                 labels = ", ".join(sorted(section.rest()))
                 self.warnings.append(f"line {section.line}: a step without an end has {labels}")
             return Step(number, start)
-        output, duration_s = section.take("output", "result"), section.take_seconds("duration") or 0.0
+        output = section.take("output", "result")
+        duration_s = section.take_seconds("duration") or 0.0
         error = section.take_text("error") or section.take_text("reason", "abort reason")
-        end = StepEnd(status, None if output is None else output.value, duration_s, error, extra=section.rest() or None)
+        end = StepEnd(
+            status,
+            None if output is None else output.value,
+            duration_s,
+            error,
+            extra=section.rest() or None,
+        )
         return Step(number, start, end)
 
 
 def read_other(data: bytes, path: str = "<bytes>") -> Recording:
-    """The recording in a file of the documented format. `result` of its summary has the unknown fields.
+    """The recording in a file of the documented format. `result` of its summary has the unknown
+    fields.
 
     Raises: CorruptRecord, with the line and the reason, where it cannot be read.
     """
@@ -251,7 +317,9 @@ def read_other(data: bytes, path: str = "<bytes>") -> Recording:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise CorruptRecord(path, line, error.start, "the file is not UTF-8 text") from error
+        raise CorruptRecord(
+            path, line, offset=error.start, message="the file is not UTF-8 text"
+        ) from error
     if "\r\n" in text.partition("\n")[0] + "\n":
         text = text.replace("\r\n", "\n")
     reader = _SectionReader(text)
@@ -259,7 +327,7 @@ def read_other(data: bytes, path: str = "<bytes>") -> Recording:
         return _read(reader)
     except _UnreadableLine as error:
         offset = sum(len(line.encode()) + 1 for line in reader.lines[: error.line - 1])
-        raise CorruptRecord(path, error.line, offset, str(error)) from error
+        raise CorruptRecord(path, error.line, offset=offset, message=str(error)) from error
 
 
 def _read(reader: _SectionReader) -> Recording:
@@ -269,14 +337,22 @@ def _read(reader: _SectionReader) -> Recording:
     summary: Summary | None = None
     extra: dict[str, Any] = {}
     for section in others:
-        if reader.is_named and section.heading.casefold() == "steps" and not section.fields and not section.text:
+        if (
+            reader.is_named
+            and section.heading.casefold() == "steps"
+            and not section.fields
+            and not section.text
+        ):
             continue
         if match := _STEP.fullmatch(section.heading):
             steps.append(reader.step(section, match, attempts))
         elif section.heading.casefold().startswith("summary"):
             summary = _summary(section, steps)
         else:
-            text = {"text": "\n".join(text for _, text in section.text)} if section.text else {}
+            if section.text:
+                text = {"text": "\n".join(text for _, text in section.text)}
+            else:
+                text = {}
             extra[section.heading] = {**section.rest(), **text}
             continue
         reader.warnings += _left_out(section)
@@ -302,29 +378,45 @@ def _left_out(section: _Section) -> list[str]:
 
 
 def _header(top: _Section, extra: dict[str, Any]) -> Header:
-    numbered, named = _TITLE.fullmatch(top.heading), _NAMED.fullmatch(top.heading)
+    numbered = _TITLE.fullmatch(top.heading)
+    named = _NAMED.fullmatch(top.heading)
     request = top.take_text("request")
     if numbered is not None and named is None:
         number = int(numbered[1])
     else:
         request = request or (named[1] if named is not None else "")
         item = top.fields.get("id")
-        found = None if item is None else _ID.fullmatch(str(item.value).strip())
+        if item is None:
+            found = None
+        else:
+            found = _ID.fullmatch(str(item.value).strip())
         number = 0 if found is None else int(found[1])
         if found is not None:
             top.take("id")
     return Header(
-        number, top.take_text("created", "created at", "date") or "", request or "",
-        template=top.take_text("template"), model=top.take_text("model"), version=0, extra={**top.rest(), **extra},
-    )  # fmt: skip
+        number,
+        top.take_text("created", "created at", "date") or "",
+        request or "",
+        template=top.take_text("template"),
+        model=top.take_text("model"),
+        version=0,
+        extra={**top.rest(), **extra},
+    )
 
 
 def _count_up(steps: list[Step], status: FinalStatus) -> Summary:
     """The summary of a file that has none."""
     retries = sum(step.start.attempt - 1 for step in steps)
     duration_s = round(sum(step.end.duration_s for step in steps if step.end is not None), 6)
-    errors = (step.end.error for step in reversed(steps) if step.end is not None and step.end.error is not None)
-    reason = None if status == "completed" else next(errors, None)
+    errors = (
+        step.end.error
+        for step in reversed(steps)
+        if step.end is not None and step.end.error is not None
+    )
+    if status == "completed":
+        reason = None
+    else:
+        reason = next(errors, None)
     return Summary(status, len(steps), retries, duration_s, reason=reason)
 
 
@@ -347,25 +439,39 @@ def _summary(section: _Section, steps: list[Step]) -> Summary | None:
     status = section.take_status("final status", "status")
     if status is None:
         return None
-    count, retries, planned = len({step.number for step in steps}), sum(step.is_retry for step in steps), None
+    count = len({step.number for step in steps})
+    retries = sum(step.is_retry for step in steps)
+    planned = None
     if item := section.take("total steps", "steps"):
         total = item.match(_TOTAL, "count")
-        count, retries = int(total[1]), int(total[3] or 0)
+        count = int(total[1])
+        retries = int(total[3] or 0)
         planned = None if total[2] is None else int(total[2])
     duration_s = section.take_seconds("total duration", "duration") or 0.0
     reason = section.take_text("abort reason", "reason", "error")
     return Summary(
-        _FINAL[status], count, retries, duration_s, result=section.rest() or None, reason=reason, planned=planned
+        _FINAL[status],
+        count,
+        retries,
+        duration_s,
+        result=section.rest() or None,
+        reason=reason,
+        planned=planned,
     )
 
 
 def _add_field(section: _Section, match: re.Match[str], line: int) -> _Bullet:
     label = _unescape(match["label"].strip())
-    key, count = re.sub(r"[\s_-]+", " ", label).casefold(), 1
+    key = re.sub(r"[\s_-]+", " ", label).casefold()
+    count = 1
     while key in section.fields:
         count += 1
         key = f"{key.partition('#')[0]}#{count}"
-    item = _Bullet(label if count == 1 else f"{label} ({count})", _inline((match["value"] or "").strip()), line)
+    item = _Bullet(
+        label if count == 1 else f"{label} ({count})",
+        _inline((match["value"] or "").strip()),
+        line=line,
+    )
     section.fields[key] = item
     return item
 
@@ -378,7 +484,9 @@ def _inline(text: str) -> str:
     if len(text) > 1 and text[0] == text[-1] == "`" and ("`" not in text[1:-1] or text[1] in "{["):
         return text[1:-1]
     # JSON has backslashes of its own.
-    return text if text[:1] in ("{", "[") else _unescape(text)
+    if text[:1] in ("{", "["):
+        return text
+    return _unescape(text)
 
 
 def _value(value: Any) -> Any:
@@ -392,7 +500,9 @@ def _value(value: Any) -> Any:
 
 
 def _json(text: str) -> Any:
-    """The value. Raises: ValueError or RecursionError, if it is not JSON, which NaN and 1e999 are not."""
+    """The value. Raises: ValueError or RecursionError, if it is not JSON, which NaN and 1e999 are
+    not.
+    """
     value = json.loads(text)
     json.dumps(value, allow_nan=False)
     return value

@@ -11,18 +11,21 @@ from evaluator.record.steps import Owner
 @lru_cache(maxsize=1)
 def _owner_of(pid: int) -> Owner:
     try:
-        started, boot_id = _start_of(pid), _boot_id()
+        started = _start_of(pid)
+        boot_id = _boot_id()
     except (OSError, ValueError, IndexError):
-        started, boot_id = 0, "0"
+        started = 0
+        boot_id = "0"
     return Owner(pid, started, boot_id, os.uname().nodename)
 
 
 def _start_of(pid: int) -> int:
-    """Raises: FileNotFoundError, also if the process has ended and its parent has not asked for its exit status, as
-    the first process of many containers never does."""
+    """Raises: FileNotFoundError, also if the process has ended and its parent has not asked for its
+    exit status, as the first process of many containers never does.
+    """
     with open(f"/proc/{pid}/stat", "rb") as file:
-        # The second field, the program's name in brackets, may hold anything. The next one, the third, is the state;
-        # the 20th is the number of threads, and the 22nd the start.
+        # The second field, the program's name in brackets, may hold anything. The next one, the
+        # third, is the state; the 20th is the number of threads, and the 22nd the start.
         after_name = file.read().rpartition(b")")[2].split()
     if after_name[0] in (b"Z", b"X") and int(after_name[17]) <= 1:
         raise FileNotFoundError(f"process {pid} has ended")
@@ -38,8 +41,8 @@ def _boot_id() -> str:
 def is_gone(owner: Owner | None) -> bool:
     """Whether that process has certainly ended. False if that is unknown.
 
-    A process on this machine has ended if the machine was booted since, if there is no process with its id, or if the
-    process with its id started at another time.
+    A process on this machine has ended if the machine was booted since, if there is no process with
+    its id, or if the process with its id started at another time.
     """
     if owner is None or owner.started == 0 or owner.host != os.uname().nodename:
         return False

@@ -1,9 +1,9 @@
 """The fields of a record: a bullet with a short text, or a bullet and fenced blocks with a value.
 
-A fence's info string gives the payload's language and its length in bytes. Reading takes exactly that many
-bytes. The fence is one backtick longer than any run inside, for other readers of Markdown. Readable text is written
-unchanged. Any other value is written as JSON; texts of several lines in it are moved into separate blocks, each with
-its place:
+A fence's info string gives the payload's language and its length in bytes. Reading takes exactly
+that many bytes. The fence is one backtick longer than any run inside, for other readers of
+Markdown. Readable text is written unchanged. Any other value is written as JSON; texts of several
+lines in it are moved into separate blocks, each with its place:
 
     - **Args**:
     ```json 30
@@ -53,7 +53,10 @@ _FIELD = re.compile(rb"\n*- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:(?: ([^\n]*))?\n")
 _BETWEEN = re.compile(rb"(?:\n|<!-- [^\n]*\n)*")
 # Replaces a text that follows below; reading puts the text back.
 _BELOW = "↓"
-_LIFT_DEPTH, _LIFT_ITEMS, _PRETTY_KEYS, _INLINE_CHARS = 4, 256, 16, 240
+_LIFT_DEPTH = 4
+_LIFT_ITEMS = 256
+_PRETTY_KEYS = 16
+_INLINE_CHARS = 240
 
 
 def is_plain(text: str) -> bool:
@@ -71,7 +74,9 @@ def inline(text: str) -> str:
 
 def read_inline(data: bytes) -> str:
     text = data.decode()
-    return _text(loads(text)) if text.startswith('"') else text
+    if text.startswith('"'):
+        return _text(loads(text))
+    return text
 
 
 def _text(value: Any) -> str:
@@ -81,11 +86,18 @@ def _text(value: Any) -> str:
 
 
 def text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
-    """A bullet with a text, without the secrets that `scrub` knows: on its own line where it is short and plain, else
-    fenced."""
+    """A bullet with a text, without the secrets that `scrub` knows: on its own line where it is
+    short and plain, else fenced.
+    """
     if scrub is not None:
         text = scrub.redact(text)
-    if len(text) <= _INLINE_CHARS and text and text.isprintable() and text[0] not in '" ' and text[-1] != " ":
+    if (
+        len(text) <= _INLINE_CHARS
+        and text
+        and text.isprintable()
+        and text[0] not in '" '
+        and text[-1] != " "
+    ):
         return f"- **{label}**: {text}\n"
     return f"- **{label}**:\n{_block(text)}"
 
@@ -104,12 +116,12 @@ def value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
         blocks = _json(value)
         # A line end in a text is an escape in JSON: without one there is nothing to move.
         if "\\n" in blocks:
-            blocks = _json(_lift(value, "", lifted, _LIFT_DEPTH))
+            blocks = _json(_lift(value, "", lifted=lifted, depth=_LIFT_DEPTH))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{label} of a step is not a JSON value: {error}") from error
     blocks = _fenced("json", blocks)
     for pointer, text in lifted:
-        blocks += _fenced("text", text, " " + pointer)
+        blocks += _fenced("text", text, suffix=" " + pointer)
     return f"- **{label}**:\n{blocks}"
 
 
@@ -123,14 +135,19 @@ def json_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
 
 
 def _block(text: str) -> str:
-    return _fenced("text", text) if is_plain(text) else _fenced("json", _json(text))
+    if is_plain(text):
+        return _fenced("text", text)
+    return _fenced("json", _json(text))
 
 
 def _fenced(language: str, payload: str, suffix: str = "") -> str:
     fence = "```"
     if fence in payload:
         fence = "`" * (max(map(len, _BACKTICKS.findall(payload))) + 1)
-    size = len(payload) if payload.isascii() else len(payload.encode())
+    if payload.isascii():
+        size = len(payload)
+    else:
+        size = len(payload.encode())
     return f"{fence}{language} {size}{suffix}\n{payload}\n{fence}\n"
 
 
@@ -146,7 +163,9 @@ def _json(value: Any) -> str:
         if len(lines) == len(members):
             text = "{\n" + ",\n".join(lines) + "\n}"
     text = text or _compact(value)
-    return text if _encodes(text) else _ascii(value)
+    if _encodes(text):
+        return text
+    return _ascii(value)
 
 
 def _encodes(text: str) -> bool:
@@ -160,9 +179,16 @@ def _encodes(text: str) -> bool:
 
 
 def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -> Any:
-    """`value` without its texts of several lines, which are added to `lifted`. Copies only what it changes."""
+    """`value` without its texts of several lines, which are added to `lifted`. Copies only what it
+    changes.
+    """
     if type(value) is str:
-        if "\n" not in value or not pointer or not is_plain(value) or not _POINTER.fullmatch(pointer):
+        if (
+            "\n" not in value
+            or not pointer
+            or not is_plain(value)
+            or not _POINTER.fullmatch(pointer)
+        ):
             return value
         lifted.append((pointer, value))
         return _BELOW
@@ -179,15 +205,18 @@ def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -
         # A key with a slash would read as two steps of a pointer.
         if isinstance(container, dict) and (type(key) is not str or "/" in key):
             continue
-        rest = _lift(item, f"{pointer}/{key}", lifted, depth - 1)
+        rest = _lift(item, f"{pointer}/{key}", lifted=lifted, depth=depth - 1)
         if rest is not item:
             copy = container.copy() if copy is None else copy
             copy[key] = rest
-    return container if copy is None else copy
+    if copy is None:
+        return container
+    return copy
 
 
 def read_fields(data: bytes, start: int, end: int) -> dict[str, Any]:
-    """The fields written in `data[start:end]`, by label; short ones as text, fenced ones as their value.
+    """The fields written in `data[start:end]`, by label; short ones as text, fenced ones as their
+    value.
 
     Raises: ValueError, if the bytes are anything else.
     """
@@ -196,7 +225,7 @@ def read_fields(data: bytes, start: int, end: int) -> dict[str, Any]:
     while field := _FIELD.match(data, at, end):
         label, line = field.groups()
         if line is None:
-            fields[label.decode()], at = _read_blocks(data, field.end(), end)
+            fields[label.decode()], at = _read_blocks(data, field.end(), end=end)
         else:
             fields[label.decode()] = read_inline(line)
             at = field.end()
@@ -219,9 +248,10 @@ def _read_blocks(data: bytes, at: int, end: int) -> tuple[Any, int]:
         text = data[begin:stop].decode()
         item = loads(text) if language == b"json" else text
         if first:
-            value, first = item, False
+            value = item
+            first = False
         else:
-            _put(value, (pointer or b"").decode(), item)
+            _put(value, (pointer or b"").decode(), item=item)
     if first:
         raise ValueError("a fenced payload was expected")
     return value, at
@@ -233,7 +263,10 @@ def _put(value: Any, pointer: str, item: Any) -> None:
     if not keys:
         raise ValueError("a second payload without its place")
     for key in keys[:-1]:
-        value = value[int(key)] if isinstance(value, list) else value[key]
+        if isinstance(value, list):
+            value = value[int(key)]
+        else:
+            value = value[key]
     if isinstance(value, list):
         value[int(keys[-1])] = item
     else:

@@ -1,8 +1,8 @@
 """The steps of an earlier run, looked up by an evaluation that resumes or replays it.
 
-A step is identified by its path and its fingerprint. `ResumedSteps` returns the results of completed steps and lets
-the other steps run. `ReplayedSteps` returns what was recorded, failures included, and lets nothing run. The first row
-that fits decides:
+A step is identified by its path and its fingerprint. `ResumedSteps` returns the results of
+completed steps and lets the other steps run. `ReplayedSteps` returns what was recorded, failures
+included, and lets nothing run. The first row that fits decides:
 
 | record at the path | resume | resume with `allow_changed` | replay | replay with `past_changes` |
 |---|---|---|---|---|
@@ -12,13 +12,15 @@ that fits decides:
 | last step: failed, timed out, not run | runs, unless `edited` | runs | the failure | the failure |
 | last step: no end, or aborted | runs, unless `edited` | runs | halts | halts |
 
-With `edited` a resume halts there instead. Before a step whose effect is in doubt runs again, `ResumedSteps.decide`
-asks what to do; a model call is repeated with a warning.
+With `edited` a resume halts there instead. Before a step whose effect is in doubt runs again,
+`ResumedSteps.decide` asks what to do; a model call is repeated with a warning.
 
-A step that may not run halts the evaluation with all its subtasks: from then on no step is begun, so that no later
-part can mistake the refusal for an answer. Only the ends of steps in flight are still written.
+A step that may not run halts the evaluation with all its subtasks: from then on no step is begun,
+so that no later part can mistake the refusal for an answer. Only the ends of steps in flight are
+still written.
 
-`interpreter.recovery` and `interpreter.replay` use these to start an evaluation; `step_log` asks them at each step.
+`interpreter.recovery` and `interpreter.replay` use these to start an evaluation; `step_log` asks
+them at each step.
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ from typing import Any, Literal, Self, cast
 from evaluator.errors import RecordError, RecordIncomplete, StepChanged, StepUnfinished
 from evaluator.record.grammar import content_text
 from evaluator.record.json_difference import first_difference
-from evaluator.record.steps import DENIED, NOT_RUN, TIMEOUT, Recording, Scrub, Step, StepEnd, StepKind
+from evaluator.record.steps import (
+    DENIED,
+    NOT_RUN,
+    TIMEOUT,
+    Recording,
+    Scrub,
+    Step,
+    StepEnd,
+    StepKind,
+)
 
 Unfinished = Literal["repeat", "tell", "stop"]
 # Given the task's id and the step.
@@ -39,7 +50,9 @@ Decide = Callable[[int, Step], Awaitable[Unfinished]]
 
 @dataclass(frozen=True, slots=True)
 class ChangedStep:
-    """A step whose arguments differ from the recorded ones. `recorded` is None for a step that the record lacks."""
+    """A step whose arguments differ from the recorded ones. `recorded` is None for a step that the
+    record lacks.
+    """
 
     path: str
     kind: StepKind
@@ -50,10 +63,12 @@ class ChangedStep:
 
 @dataclass(slots=True)
 class SharedRunState:
-    """State that a run and its subtasks share: why they halted, their warnings, and how much came from the record.
+    """State that a run and its subtasks share: why they halted, their warnings, and how much came
+    from the record.
 
-    `reused` counts steps that were answered from the record, `ran` those that were begun. `context_warnings` are
-    about files that a task could not read. `changes` are the steps that a replay went past.
+    `reused` counts steps that were answered from the record, `ran` those that were begun.
+    `context_warnings` are about files that a task could not read. `changes` are the steps that a
+    replay went past.
     """
 
     scrub: Scrub | None = None
@@ -71,14 +86,18 @@ class SharedRunState:
 
     def redact(self, args: Any) -> Any:
         """`args` as a record holds them."""
-        return args if self.scrub is None else self.scrub.redact_value(args)
+        if self.scrub is None:
+            return args
+        return self.scrub.redact_value(args)
 
     def reuse(self, path: str, end: StepEnd) -> StepEnd:
         """Counts an answer, and warns if a secret was removed from it."""
         self.reused += 1
         output = content_text(end) or end.output
         if isinstance(output, str) and "[redacted:" in output:
-            self.warnings.append(f"{path}: the recorded answer is used, but a secret was removed from it")
+            self.warnings.append(
+                f"{path}: the recorded answer is used, but a secret was removed from it"
+            )
         return end
 
     def halt(self, error: RecordError) -> RecordError:
@@ -88,7 +107,9 @@ class SharedRunState:
 
 
 class RecordedSteps:
-    """The recording of one task file, by path. Made for one evaluation; `child` gives that of a subtask."""
+    """The recording of one task file, by path. Made for one evaluation; `child` gives that of a
+    subtask.
+    """
 
     def __init__(self, recording: Recording, progress: SharedRunState | None = None) -> None:
         self.recording = recording
@@ -111,7 +132,9 @@ class RecordedSteps:
     @property
     def task_id(self) -> int:
         """The id of the task file; 0 where it has none."""
-        return 0 if self.recording.header is None else self.recording.header.task_id
+        if self.recording.header is None:
+            return 0
+        return self.recording.header.task_id
 
     def may_run(self) -> bool:
         """Whether steps without an answer run."""
@@ -120,12 +143,18 @@ class RecordedSteps:
     def attempts(self, path: str) -> int:
         """How many attempts at the step failed: a further one is numbered after them."""
         last = self._last(path)
-        return 0 if last is None or last.status == "success" else last.start.attempt
+        if last is None or last.status == "success":
+            return 0
+        return last.start.attempt
 
     def step_in_doubt(self, path: str) -> Step | None:
-        """The last attempt at `path`, if its effect is unknown: it was in flight, or it was cut off."""
+        """The last attempt at `path`, if its effect is unknown: it was in flight, or it was cut
+        off.
+        """
         last = self._last(path)
-        return last if last is not None and _is_in_doubt(last) else None
+        if last is not None and _is_in_doubt(last):
+            return last
+        return None
 
     def in_doubt(self) -> list[Step]:
         """The last attempt at each step whose effect is unknown, in the order of the file."""
@@ -134,14 +163,21 @@ class RecordedSteps:
     def open_children(self) -> list[int]:
         """The tasks of subtask steps that have no end."""
         last = (steps[-1] for steps in self._at.values())
-        paths = (s.start.path for s in last if s.start.kind == "subtask" and s.status in ("running", "aborted"))
+        paths = (
+            s.start.path
+            for s in last
+            if s.start.kind == "subtask" and s.status in ("running", "aborted")
+        )
         return [number for number in map(self.child_id, paths) if number is not None]
 
     def child_id(self, path: str) -> int | None:
         """The task of the subtask step at `path`."""
         for step in reversed(self._at.get(path, ())):
             args = step.start.args
-            number = cast("Mapping[str, Any]", args).get("task_id") if isinstance(args, Mapping) else None
+            if isinstance(args, Mapping):
+                number = cast("Mapping[str, Any]", args).get("task_id")
+            else:
+                number = None
             if isinstance(number, int):
                 return number
         return None
@@ -149,10 +185,14 @@ class RecordedSteps:
     def usage_at(self, path: str) -> Mapping[str, Any] | None:
         """The usage of the last attempt at `path`."""
         last = self._last(path)
-        return None if last is None or last.end is None else last.end.usage
+        if last is None or last.end is None:
+            return None
+        return last.end.usage
 
     def duration_s(self) -> float:
-        """The duration of the recorded run: its summary's, else the sum of its calls and scripts."""
+        """The duration of the recorded run: its summary's, else the sum of its calls and
+        scripts.
+        """
         if self.recording.summary is not None:
             return self.recording.summary.duration_s
         kinds = ("model", "tool", "script")
@@ -162,7 +202,9 @@ class RecordedSteps:
     def model_at(self, path: str) -> str | None:
         """The model that the task at `path` called first."""
         last = self._last(f"{path}/turn[1]" if path else "turn[1]")
-        return None if last is None else last.start.args["model"]
+        if last is None:
+            return None
+        return last.start.args["model"]
 
     def has_note(self, path: str, output: Any) -> bool:
         """Whether the step at `path`, which has no effect, is recorded with that output."""
@@ -171,7 +213,9 @@ class RecordedSteps:
 
     def _last(self, path: str) -> Step | None:
         steps = self._at.get(path)
-        return steps[-1] if steps else None
+        if steps:
+            return steps[-1]
+        return None
 
     def _find_answer(self, path: str, kind: StepKind, fingerprint: str) -> StepEnd | None:
         """The last end at `path` that another evaluation may use."""
@@ -184,15 +228,18 @@ class RecordedSteps:
 def _is_in_doubt(step: Step) -> bool:
     if step.end is not None and step.end.reason_word in (DENIED, NOT_RUN):
         return False
-    was_stopped = step.status == "failed" and step.start.kind == "script" and step.end and step.end.output
+    was_stopped = (
+        step.status == "failed" and step.start.kind == "script" and step.end and step.end.output
+    )
     return step.status in ("running", "aborted") or bool(was_stopped)
 
 
 class ResumedSteps(RecordedSteps):
     """The steps of a run that is resumed: completed ones are reused, all others run.
 
-    `edited` describes what was changed outside the record (a template), None if nothing was. With `allow_changed`,
-    steps whose content differs from the record run again instead of halting the run.
+    `edited` describes what was changed outside the record (a template), None if nothing was. With
+    `allow_changed`, steps whose content differs from the record run again instead of halting the
+    run.
     """
 
     def __init__(
@@ -205,7 +252,8 @@ class ResumedSteps(RecordedSteps):
         progress: SharedRunState | None = None,
     ) -> None:
         super().__init__(recording, progress)
-        self._decide, self._allow_changed = decide, allow_changed
+        self._decide = decide
+        self._allow_changed = allow_changed
         self._edited_of = edited
         # By identity: with changes allowed a path may hold several answers, and one is used.
         self._used: set[int] = set()
@@ -219,7 +267,11 @@ class ResumedSteps(RecordedSteps):
 
     def child(self, recording: Recording) -> ResumedSteps:
         return ResumedSteps(
-            recording, self._decide, allow_changed=self._allow_changed, edited=self._edited_of, progress=self.progress
+            recording,
+            self._decide,
+            allow_changed=self._allow_changed,
+            edited=self._edited_of,
+            progress=self.progress,
         )
 
     def may_run(self) -> bool:
@@ -232,10 +284,11 @@ class ResumedSteps(RecordedSteps):
             self._used.add(id(end))
             return self.progress.reuse(path, end)
         if not self._allow_changed:
-            self._refuse_change(path, fingerprint, args)
+            self._refuse_change(path, fingerprint, args=args)
         if kind == "model" and self.step_in_doubt(path) is not None:
             self.progress.warnings.append(
-                f"{path}: this call was in flight when the run was interrupted; it is repeated and may be billed twice"
+                f"{path}: this call was in flight when the run was interrupted; it is repeated "
+                "and may be billed twice"
             )
         self.progress.ran += 1
         return None
@@ -243,16 +296,27 @@ class ResumedSteps(RecordedSteps):
     def _refuse_change(self, path: str, fingerprint: str, args: Any) -> None:
         step = self._last(path)
         if step is not None and step.start.fingerprint != fingerprint:
-            raise self.progress.halt(changed_error(step, self.progress.redact(args), self._edited))
+            raise self.progress.halt(
+                changed_error(step, self.progress.redact(args), edited=self._edited)
+            )
         if self._edited is not None:
             raise self.progress.halt(
-                StepChanged(path, f"{self._edited}. No recorded step differs; this is the first that would run")
+                StepChanged(
+                    path,
+                    f"{self._edited}. No recorded step differs; this is the first that would run",
+                )
             )
 
     def unused_usage(self) -> list[Mapping[str, Any]]:
-        """The usage of recorded calls whose answers were not used, because the calls have changed."""
+        """The usage of recorded calls whose answers were not used, because the calls have
+        changed.
+        """
         ends = (step.end for step in self.recording.steps if step.start.kind == "model")
-        return [e.usage for e in ends if e is not None and e.usage is not None and id(e) not in self._used]
+        return [
+            e.usage
+            for e in ends
+            if e is not None and e.usage is not None and id(e) not in self._used
+        ]
 
     async def decide(self, path: str) -> Unfinished:
         """The decision about a step with a side effect that may or may not have taken place.
@@ -278,7 +342,9 @@ def unfinished_error(step: Step) -> StepUnfinished:
     how = "was begun and its end is not recorded"
     if step.end is not None:
         how = "was cut off" + (f" ({step.end.error})" if step.end.error else "")
-    return StepUnfinished(step.start.path, step.start.name, how, not stops_at(step, "tell"))
+    return StepUnfinished(
+        step.start.path, step.start.name, how=how, can_tell=not stops_at(step, "tell")
+    )
 
 
 def changed_error(step: Step, args: Any, edited: str | None = None) -> StepChanged:
@@ -287,18 +353,28 @@ def changed_error(step: Step, args: Any, edited: str | None = None) -> StepChang
     reason = f"{edited}. " if edited else ""
     if found is None:
         return StepChanged(step.start.path, f"{reason}the step differs from the recorded one")
-    return StepChanged(step.start.path, f"{reason}the step has changed at {found.where}", found.recorded, found.now)
+    return StepChanged(
+        step.start.path,
+        f"{reason}the step has changed at {found.where}",
+        recorded=found.recorded,
+        now=found.now,
+    )
 
 
 class ReplayedSteps(RecordedSteps):
     """The steps of a run that is replayed: recorded answers only, failures too.
 
-    The first step that the record does not hold halts the evaluation. With `past_changes` a step that has changed
-    gets the answer that was recorded before the change, and is added to `progress.changes`.
+    The first step that the record does not hold halts the evaluation. With `past_changes` a step
+    that has changed gets the answer that was recorded before the change, and is added to
+    `progress.changes`.
     """
 
     def __init__(
-        self, recording: Recording, progress: SharedRunState | None = None, *, past_changes: bool = False
+        self,
+        recording: Recording,
+        progress: SharedRunState | None = None,
+        *,
+        past_changes: bool = False,
     ) -> None:
         super().__init__(recording, progress)
         self._past_changes = past_changes
@@ -314,10 +390,12 @@ class ReplayedSteps(RecordedSteps):
         if end is None:
             last = self._last(path)
             if last is None:
-                raise self._lacks_step(path, kind, args)
+                raise self._lacks_step(path, kind, args=args)
             if last.start.fingerprint != fingerprint:
-                end = self._answer_before_change(last, kind, args)
-            elif last.end is not None and (last.status == "failed" or last.end.reason_word in (TIMEOUT, NOT_RUN)):
+                end = self._answer_before_change(last, kind, args=args)
+            elif last.end is not None and (
+                last.status == "failed" or last.end.reason_word in (TIMEOUT, NOT_RUN)
+            ):
                 end = last.end
             else:
                 raise self.progress.halt(RecordIncomplete(path))
@@ -327,13 +405,22 @@ class ReplayedSteps(RecordedSteps):
         if self.recording.header is not None and self.recording.summary is None:
             return self.progress.halt(RecordIncomplete(path))
         if self._past_changes:
-            self.progress.changes.append(ChangedStep(path, kind, "a new step", None, self.progress.redact(args)))
-        return self.progress.halt(StepChanged(path, "the record has no such step", None, "a new step"))
+            self.progress.changes.append(
+                ChangedStep(
+                    path, kind, name="a new step", recorded=None, now=self.progress.redact(args)
+                )
+            )
+        return self.progress.halt(
+            StepChanged(path, "the record has no such step", recorded=None, now="a new step")
+        )
 
     def _answer_before_change(self, last: Step, kind: StepKind, args: Any) -> StepEnd:
-        start, now = last.start, self.progress.redact(args)
+        start = last.start
+        now = self.progress.redact(args)
         if self._past_changes:
-            self.progress.changes.append(ChangedStep(start.path, kind, start.name, start.args, now))
+            self.progress.changes.append(
+                ChangedStep(start.path, kind, name=start.name, recorded=start.args, now=now)
+            )
             for step in reversed(self._at[start.path]):
                 if step.end is not None and step.start.kind == kind and step.is_answer:
                     return step.end

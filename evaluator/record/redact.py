@@ -21,10 +21,15 @@ _NAME = re.compile(
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
 # The password of a URL, and of a connection string of the forms `password=x` and `Pwd=x;`.
 _IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s:@]*:([^/?#\s]+)@", re.I)
-_IN_PAIRS = re.compile(r"\b(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s;]+)", re.I)
+_IN_PAIRS = re.compile(
+    r"\b(?:password|passwd|pwd|accountkey|sharedaccesskey)\s*=\s*('[^']*'|\"[^\"]*\"|[^\s;]+)", re.I
+)
 _MIN_CHARS = 8
-# Values under such names that are settings, not secrets: redacting them would make records unreadable.
-_SETTING = re.compile(r"true|false|none|null|yes|enabled|disabled|[0-9]{1,12}|(?:/[\w. -]+)+/?", re.I)
+# Values under such names that are settings, not secrets: redacting them would make records
+# unreadable.
+_SETTING = re.compile(
+    r"true|false|none|null|yes|enabled|disabled|[0-9]{1,12}|(?:/[\w. -]+)+/?", re.I
+)
 
 # Each with a text that every match contains: searching for that first is many times faster.
 _PATTERNS: tuple[tuple[str, str, str], ...] = (
@@ -33,7 +38,10 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
     ("bearer", "BEARER ", r"(?<=BEARER )[A-Za-z0-9._~+/-]{16,}=*"),
     ("aws-key", "AKIA", r"(?<![A-Za-z0-9])AKIA[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("aws-key", "ASIA", r"(?<![A-Za-z0-9])ASIA[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    *(("github-token", f"gh{kind}_", rf"(?<![A-Za-z0-9])gh{kind}_[A-Za-z0-9]{{30,}}") for kind in "pousr"),
+    *(
+        ("github-token", f"gh{kind}_", rf"(?<![A-Za-z0-9])gh{kind}_[A-Za-z0-9]{{30,}}")
+        for kind in "pousr"
+    ),
     ("github-token", "github_pat_", r"github_pat_[A-Za-z0-9_]{30,}"),
     ("google-key", "AIza", r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{35}"),
     ("slack-token", "xox", r"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{10,}"),
@@ -48,21 +56,30 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
 _COMMON = " etaoinsrlhdc\"umpgfy,.:_wbvk-{}\\/01()'A2xjqST"
 _PART_CHARS = 6
 
-# One of these matches every text with a trigger. An expression that begins with a fixed letter runs at memory speed;
-# an alternation of all of them would not.
+# One of these matches every text with a trigger. An expression that begins with a fixed letter runs
+# at memory speed; an alternation of all of them would not.
 _BEGINNINGS = tuple(
     re.compile(source)
-    for source in ("sk-", "earer ", "B(?:EARER |EGIN )", "A(?:KIA|SIA|Iza)", "gh[pousr]_", "github_pat_", "xox", "hf_")
+    for source in (
+        "sk-",
+        "earer ",
+        "B(?:EARER |EGIN )",
+        "A(?:KIA|SIA|Iza)",
+        "gh[pousr]_",
+        "github_pat_",
+        "xox",
+        "hf_",
+    )
 )
 
 
 class Redactor:
     """Replaces known secrets, and texts in the form of one, by `[redacted:NAME]`.
 
-    `secrets` maps a name to the value to hide; values under 8 characters are not hidden. A value is found in
-    texts, in keys, and inside texts that are JSON themselves; also reversed, URL-encoded, in hexadecimal digits, and
-    in base64, alone or inside a longer encoded text. Text without a secret costs one search for all forms of all
-    secrets, and one for each beginning of a pattern.
+    `secrets` maps a name to the value to hide; values under 8 characters are not hidden. A value is
+    found in texts, in keys, and inside texts that are JSON themselves; also reversed, URL-encoded,
+    in hexadecimal digits, and in base64, alone or inside a longer encoded text. Text without a
+    secret costs one search for all forms of all secrets, and one for each beginning of a pattern.
     """
 
     __slots__ = ("_forms", "_names", "_parts", "_patterns", "_searches", "_values")
@@ -81,22 +98,35 @@ class Redactor:
         self._forms = tuple(ordered)
         self._parts = _searches_for(ordered)
         self._searches = tuple(beginning.search for beginning in _BEGINNINGS)
-        self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
-        self._patterns = [(name, trigger, re.compile(source, re.S)) for name, trigger, source in _PATTERNS]
+        if ordered:
+            self._values = re.compile("|".join(map(re.escape, ordered)))
+        else:
+            self._values = None
+        self._patterns = [
+            (name, trigger, re.compile(source, re.S)) for name, trigger, source in _PATTERNS
+        ]
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None, also: Iterable[str] = ()) -> Redactor:
-        """Hides the values of environment variables with KEY, TOKEN, SECRET, PASSWORD and the like in their names,
-        unless they are a number, a path or a flag; the passwords in URLs and connection strings; and the values of the
-        variables named in `also` in any case."""
-        variables = os.environ if environment is None else environment
+    def from_environment(
+        cls, environment: Mapping[str, str] | None = None, also: Iterable[str] = ()
+    ) -> Redactor:
+        """Hides the values of environment variables with KEY, TOKEN, SECRET, PASSWORD and the like
+        in their names, unless they are a number, a path or a flag; the passwords in URLs and
+        connection strings; and the values of the variables named in `also` in any case.
+        """
+        if environment is None:
+            variables = os.environ
+        else:
+            variables = environment
         wanted = set(also)
         secrets: dict[str, str] = {}
         for name, value in variables.items():
             parts = [part for found in (_IN_URL, _IN_PAIRS) for part in found.findall(value)]
             if name in wanted or (not parts and _is_secret(name, value)):
                 secrets[name] = value
-            forms = dict.fromkeys(form for part in parts for form in (part.strip("'\""), unquote(part)))
+            forms = dict.fromkeys(
+                form for part in parts for form in (part.strip("'\""), unquote(part))
+            )
             secrets |= {f"{name} password{number or ''}": form for number, form in enumerate(forms)}
         return cls(secrets)
 
@@ -112,7 +142,9 @@ class Redactor:
         return False
 
     def _is_like_one(self, text: str) -> bool:
-        return any(trigger in text and pattern.search(text) for _, trigger, pattern in self._patterns)
+        return any(
+            trigger in text and pattern.search(text) for _, trigger, pattern in self._patterns
+        )
 
     def redact(self, text: str) -> str:
         """`text` with every secret replaced; the same object where there is none."""
@@ -131,7 +163,10 @@ class Redactor:
             return self.redact(value)
         if isinstance(value, Mapping):
             items = cast("Mapping[Any, Any]", value).items()
-            return {self.redact(key) if isinstance(key, str) else key: self.redact_value(item) for key, item in items}
+            return {
+                self.redact(key) if isinstance(key, str) else key: self.redact_value(item)
+                for key, item in items
+            }
         if isinstance(value, list | tuple):
             return [self.redact_value(item) for item in cast("list[Any]", value)]
         return value
@@ -141,17 +176,23 @@ class Redactor:
 
 
 def _searches_for(forms: Sequence[str]) -> tuple[Callable[[str], object], ...]:
-    """A few searches. In a text that contains one of `forms` one of them finds something; in others they seldom do.
+    """A few searches. In a text that contains one of `forms` one of them finds something; in others
+    they seldom do.
 
-    An expression that begins with a fixed character runs at memory speed, and is fast if the character is rare. So a
-    part of each form is searched for that begins with such a character; a few characters are in all random forms.
+    An expression that begins with a fixed character runs at memory speed, and is fast if the
+    character is rare. So a part of each form is searched for that begins with such a character; a
+    few characters are in all random forms.
     """
     pending = {form: _first_places(form) for form in forms}
     found: list[Callable[[str], object]] = []
     while pending:
         shares = Counter(chain.from_iterable(pending.values()))
-        chosen = min(shares, key=lambda character: (_cost(character) / shares[character], character))
-        places = {form: pending.pop(form)[chosen] for form in list(pending) if chosen in pending[form]}
+        chosen = min(
+            shares, key=lambda character: (_cost(character) / shares[character], character)
+        )
+        places = {
+            form: pending.pop(form)[chosen] for form in list(pending) if chosen in pending[form]
+        }
         rests = {re.escape(form[at + 1 : at + _PART_CHARS]) for form, at in places.items()}
         found.append(re.compile(f"{re.escape(chosen)}(?:{'|'.join(sorted(rests))})").search)
     return tuple(found)
@@ -163,9 +204,13 @@ def _first_places(form: str) -> dict[str, int]:
 
 
 def _cost(character: str) -> float:
-    """Roughly, the cost of a search that begins with this character: of the search, and of each place to look at."""
+    """Roughly, the cost of a search that begins with this character: of the search, and of each
+    place to look at.
+    """
     place = _COMMON.find(character)
-    return 0.02 if place < 0 else 0.02 + 0.2 / (1 + place)
+    if place < 0:
+        return 0.02
+    return 0.02 + 0.2 / (1 + place)
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -179,14 +224,15 @@ def _forms_of(value: str) -> Iterator[str]:
     yield value
     yield value[::-1]
     for dumped in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-        # Inside a JSON string, which a tool may return, and inside JSON that is itself a string in JSON.
+        # Inside a JSON string, which a tool may return, and inside JSON that is itself a string in
+        # JSON.
         yield from (dumped[1:-1], json.dumps(dumped)[3:-3])
     for quoted in (quote(data, safe=""), quote(data), quote_plus(data)):
         yield from (quoted, re.sub("%..", lambda match: match[0].lower(), quoted))
     yield from (data.hex(), data.hex().upper())
     for encode in (b64encode, urlsafe_b64encode):
         for before in range(3):
-            # What stands before decides how the bytes fall into groups of six bits; without the digits that it, or what
-            # follows, is part of.
+            # What stands before decides how the bytes fall into groups of six bits; without the
+            # digits that it, or what follows, is part of.
             text = encode(bytes(before) + data).decode().rstrip("=")
             yield text[(0, 2, 3)[before] : len(text) - ((before + len(data)) % 3 > 0)]

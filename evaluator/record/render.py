@@ -28,7 +28,8 @@ _MAX_EXPANDED = 40
 
 
 def render_text(recording: Recording, colour: bool = False) -> str:
-    """The whole recording for a person: title, a section for each step, summary, and warnings about the file.
+    """The whole recording for a person: title, a section for each step, summary, and warnings about
+    the file.
 
     `colour` adds ANSI colours. Nothing is cut. Ends with a newline.
     """
@@ -50,12 +51,17 @@ class Painter:
 
     def paint(self, text: str, style: str) -> str:
         code = _COLOURS.get(style) if self.colour else None
-        return text if code is None else f"\x1b[{code}m{text}\x1b[0m"
+        if code is None:
+            return text
+        return f"\x1b[{code}m{text}\x1b[0m"
 
     def title(self, recording: Recording) -> str:
         """The task's id and status."""
         header = recording.header
-        name = "a task without a header" if header is None else f"TASK-{header.task_id}"
+        if header is None:
+            name = "a task without a header"
+        else:
+            name = f"TASK-{header.task_id}"
         if header is not None and not header.task_id:
             name = _one_line(str(header.extra.get("ID") or "a task without a number"))
         return f"{self.paint(name, 'heading')}  {self.paint(recording.status, recording.status)}"
@@ -70,7 +76,9 @@ class _Renderer(Painter):
             yield from self.header(recording.header)
         for resumption in recording.resumptions:
             yield from self.field("resumed", _resumption_text(resumption))
-        children = ", ".join(f"TASK-{child}" for child in dict.fromkeys(map(linked_task, recording.steps)) if child)
+        children = ", ".join(
+            f"TASK-{child}" for child in dict.fromkeys(map(linked_task, recording.steps)) if child
+        )
         if children:
             yield from self.field("subtasks", children)
         if recording.summary is None and (used := total_usage(recording.steps)):
@@ -95,7 +103,10 @@ class _Renderer(Painter):
             yield from self.conversation(conversation)
 
     def conversation(self, conversation: RecordedConversation) -> Iterator[str]:
-        place = f" {_one_line(conversation.path)}" if conversation.path else ""
+        if conversation.path:
+            place = f" {_one_line(conversation.path)}"
+        else:
+            place = ""
         heading = self.paint(f"Conversation{place}", "heading")
         yield f"{heading}  {self.paint(_one_line(conversation.model), 'label')}"
         if conversation.settings:
@@ -107,16 +118,29 @@ class _Renderer(Painter):
         if step is None:
             return
         yield ""
-        error = "" if step.end is None or step.end.error is None else f"  {visible(step.end.error)}"
+        if step.end is None or step.end.error is None:
+            error = ""
+        else:
+            error = f"  {visible(step.end.error)}"
         yield f"{self.paint('no answer:', 'heading')} {self.paint(step.status, step.status)}{error}"
         if step.end is not None and step.end.output:
             yield from self.field("partial answer", step.end.output)
 
     def message(self, message: Mapping[str, Any]) -> Iterator[str]:
-        role, call_id = message.get("role"), message.get("tool_call_id")
-        role = _one_line(role) if isinstance(role, str) else "a message without a role"
-        answered = f" {_one_line(call_id)}" if isinstance(call_id, str) else ""
-        yield self.paint(role, role if role in ("system", "user", "assistant", "tool") else "heading") + answered
+        role = message.get("role")
+        call_id = message.get("tool_call_id")
+        if isinstance(role, str):
+            role = _one_line(role)
+        else:
+            role = "a message without a role"
+        if isinstance(call_id, str):
+            answered = f" {_one_line(call_id)}"
+        else:
+            answered = ""
+        yield (
+            self.paint(role, role if role in ("system", "user", "assistant", "tool") else "heading")
+            + answered
+        )
         if message.get("reasoning"):
             yield from self.field("reasoning", message["reasoning"])
         content = message.get("content")
@@ -132,14 +156,20 @@ class _Renderer(Painter):
             yield from self.call(call)
 
     def call(self, call: Any) -> Iterator[str]:
-        fields = cast("Mapping[str, Any]", call) if isinstance(call, Mapping) else {}
+        if isinstance(call, Mapping):
+            fields = cast("Mapping[str, Any]", call)
+        else:
+            fields = {}
         parts = [fields.get(name) for name in ("name", "id", "arguments")]
         texts = [part for part in parts if isinstance(part, str)]
         if len(texts) < len(parts):
             yield from self.field("calls", call)
             return
         name, number, arguments = texts
-        yield f"  {self.paint('calls', 'label')} {self.paint(_one_line(name), 'tool')} {_one_line(number)}"
+        yield (
+            f"  {self.paint('calls', 'label')} {self.paint(_one_line(name), 'tool')} "
+            f"{_one_line(number)}"
+        )
         yield from _indented(arguments, "    ")
 
     def header(self, header: Header) -> Iterator[str]:
@@ -149,7 +179,8 @@ class _Renderer(Painter):
                 yield from self.field(label, f"TASK-{value}" if label == "parent" else value)
 
     def step(self, step: Step) -> Iterator[str]:
-        start, end = step.start, step.end
+        start = step.start
+        end = step.end
         name = f"Step {step.number}{' (retry)' if step.is_retry else ''}: {_one_line(start.name)}"
         yield f"{self.paint(name, 'heading')}  {self.paint(step.status, step.status)}"
         facts = [start.kind, _one_line(start.path)]
@@ -165,23 +196,43 @@ class _Renderer(Painter):
         values: dict[str, Any] = {"args": start.args}
         if end is not None:
             usage = _usage_text(end.usage) if end.usage else None
-            values |= {"output": end.output, "error": end.error, "usage": usage, "extra": end.extra or None}
+            values |= {
+                "output": end.output,
+                "error": end.error,
+                "usage": usage,
+                "extra": end.extra or None,
+            }
         for label, value in values.items():
             if value is not None:
                 yield from self.field(label, value)
 
     def summary(self, summary: Summary) -> Iterator[str]:
         yield f"{self.paint('Summary', 'heading')}  {self.paint(summary.status, summary.status)}"
-        planned = "" if summary.planned is None else f" of {summary.planned} planned"
-        retries = "" if not summary.retries else f", {summary.retries} retried"
+        if summary.planned is None:
+            planned = ""
+        else:
+            planned = f" of {summary.planned} planned"
+        if not summary.retries:
+            retries = ""
+        else:
+            retries = f", {summary.retries} retried"
         yield f"  {summary.steps} steps{planned}{retries} in {duration_text(summary.duration_s)}"
-        usage = _usage_text(summary.usage) if summary.usage else None
-        for label, value in (("reason", summary.reason), ("usage", usage), ("result", summary.result)):
+        if summary.usage:
+            usage = _usage_text(summary.usage)
+        else:
+            usage = None
+        for label, value in (
+            ("reason", summary.reason),
+            ("usage", usage),
+            ("result", summary.result),
+        ):
             if value is not None:
                 yield from self.field(label, value)
 
     def field(self, label: str, value: Any, indent: str = "  ") -> Iterator[str]:
-        """A label and its value; a value with more than one line, or with such texts inside, is below it."""
+        """A label and its value; a value with more than one line, or with such texts inside, is
+        below it.
+        """
         tag = indent + self.paint(f"{label}:", "label")
         if isinstance(value, str) and "\n" not in value:
             yield f"{tag} {visible(value)}"
@@ -191,9 +242,14 @@ class _Renderer(Painter):
         elif len(indent) <= 2 * _MAX_EXPANDED and _has_lines(value):
             yield tag
             container = cast("Mapping[Any, Any] | list[Any]", value)
-            for key, item in container.items() if isinstance(container, Mapping) else enumerate(container):
-                name = _one_line(str(key)) if isinstance(container, Mapping) else f"[{key}]"
-                yield from self.field(name, item, indent + "  ")
+            for key, item in (
+                container.items() if isinstance(container, Mapping) else enumerate(container)
+            ):
+                if isinstance(container, Mapping):
+                    name = _one_line(str(key))
+                else:
+                    name = f"[{key}]"
+                yield from self.field(name, item, indent=indent + "  ")
         else:
             yield f"{tag} {visible(json_text(value))}"
 
@@ -207,12 +263,20 @@ def _indented(text: str, indent: str) -> Iterator[str]:
 
 
 def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    if isinstance(value, list):
+        return cast("list[Any]", value)
+    return []
 
 
 def _resumption_text(resumption: Resumption) -> str:
-    by = "" if resumption.owner is None else f" by process {resumption.owner.pid} on {resumption.owner.host}"
-    cut = f", {resumption.cut_bytes} bytes cut off its end" if resumption.cut_bytes else ""
+    if resumption.owner is None:
+        by = ""
+    else:
+        by = f" by process {resumption.owner.pid} on {resumption.owner.host}"
+    if resumption.cut_bytes:
+        cut = f", {resumption.cut_bytes} bytes cut off its end"
+    else:
+        cut = ""
     return f"{resumption.at}{by}{cut}{f', with {resumption.allowed} allowed' if resumption.allowed else ''}"
 
 
@@ -222,7 +286,9 @@ def linked_task(step: Step) -> int | None:
     if step.start.kind != "subtask" or not isinstance(args, Mapping):
         return None
     number = cast("Mapping[str, Any]", args).get("task_id")
-    return number if type(number) is int and number > 0 else None
+    if type(number) is int and number > 0:
+        return number
+    return None
 
 
 def tokens_text(usage: Mapping[str, Any] | None) -> str:
@@ -231,12 +297,16 @@ def tokens_text(usage: Mapping[str, Any] | None) -> str:
         return ""
     each = [usage.get("input_tokens"), usage.get("output_tokens")]
     counts = [count for count in each if type(count) is int]
-    return f"{sum(counts):,}" if len(counts) == len(each) else "?"
+    if len(counts) == len(each):
+        return f"{sum(counts):,}"
+    return "?"
 
 
 def cost_text(usage: Mapping[str, Any] | None) -> str:
     """The cost in US dollars; `?` where it is unknown, nothing where it was not counted."""
-    return "" if usage is None else _dollars(usage.get("cost_usd"))
+    if usage is None:
+        return ""
+    return _dollars(usage.get("cost_usd"))
 
 
 def _dollars(cost: Any) -> str:
@@ -254,7 +324,10 @@ def _dollars(cost: Any) -> str:
 
 def _has_lines(value: Any) -> bool:
     """Whether an object or a list contains a text of several lines, at any depth."""
-    waiting = [value] if isinstance(value, Mapping | list) else []
+    if isinstance(value, Mapping | list):
+        waiting = [value]
+    else:
+        waiting = []
     while waiting:
         container = cast("Mapping[Any, Any] | list[Any]", waiting.pop())
         for item in container.values() if isinstance(container, Mapping) else container:
@@ -271,7 +344,10 @@ def total_usage(steps: Iterable[Step]) -> dict[str, Any]:
     for step in steps:
         for name, value in (step.end.usage or {}).items() if step.end is not None else ():
             before = total.get(name, 0)
-            total[name] = before + value if before is not None and type(value) in (int, float) else None
+            if before is not None and type(value) in (int, float):
+                total[name] = before + value
+            else:
+                total[name] = None
     return total
 
 
@@ -281,6 +357,11 @@ def _usage_text(usage: Mapping[str, Any]) -> str:
     for name, value in usage.items():
         if value == 0:
             continue
-        shown = "unknown" if value is None else _dollars(value) if name == "cost_usd" else json_text(value)
+        if value is None:
+            shown = "unknown"
+        elif name == "cost_usd":
+            shown = _dollars(value)
+        else:
+            shown = json_text(value)
         parts.append(f"{name.removesuffix('_usd').replace('_', ' ')} {shown}")
     return ", ".join(parts) or "none"

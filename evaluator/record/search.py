@@ -25,10 +25,11 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 class TaskFilter:
     """Conditions that a task must fulfil together; None is no condition.
 
-    `template` and `model` are shell patterns (`*`, `?`, `[…]`; case counts); `since` and `until` bound the time of
-    creation, both included (a text is read by `read_time`; a day counts from its beginning and to its end); `error` is
-    part of the reason why the task failed or its file cannot be read (case does not count); `parent` is a task id. A
-    task whose file lacks the value does not match.
+    `template` and `model` are shell patterns (`*`, `?`, `[…]`; case counts); `since` and `until`
+    bound the time of creation, both included (a text is read by `read_time`; a day counts from its
+    beginning and to its end); `error` is part of the reason why the task failed or its file cannot
+    be read (case does not count); `parent` is a task id. A task whose file lacks the value does not
+    match.
 
     Raises: UsageError, for an invalid status or time.
     """
@@ -66,16 +67,25 @@ class TaskFilter:
         )
 
     def _is_in_time(self, task: TaskSummary) -> bool:
-        created = None if task.header is None else created_at(task.header.created)
+        if task.header is None:
+            created = None
+        else:
+            created = created_at(task.header.created)
         since, until = cast("tuple[datetime | None, datetime | None]", (self.since, self.until))
-        return created is not None and (since is None or since <= created) and (until is None or created <= until)
+        return (
+            created is not None
+            and (since is None or since <= created)
+            and (until is None or created <= until)
+        )
 
 
 def models_of(task: TaskSummary) -> tuple[str, ...]:
     """The models that an ended task called; for a running one the model that it was given."""
     if task.summary is not None and task.summary.models:
         return task.summary.models
-    return () if task.header is None or task.header.model is None else (task.header.model,)
+    if task.header is None or task.header.model is None:
+        return ()
+    return (task.header.model,)
 
 
 def find(
@@ -94,14 +104,16 @@ def find(
 
     Reads one file after the other, on demand.
 
-    Raises: UsageError, as `TaskFilter` and for a negative limit; RecordError, while reading, if the folder cannot be
-    listed.
+    Raises: UsageError, as `TaskFilter` and for a negative limit; RecordError, while reading, if the
+    folder cannot be listed.
     """
     if limit is not None and type(limit) is not int:
         raise UsageError(f"limit is {limit!r}, expected a whole number")
     if limit is not None and limit < 0:
         raise UsageError(f"limit is {limit}, expected 0 or more")
-    wanted = TaskFilter(status, template, model, since, until, error, parent)
+    wanted = TaskFilter(
+        status, template, model=model, since=since, until=until, error=error, parent=parent
+    )
     return islice(filter(wanted.matches, store.list(status=wanted.status)), limit)
 
 
@@ -109,16 +121,21 @@ def _bound(name: str, value: datetime | str | None, *, is_end: bool = False) -> 
     if value is not None and not isinstance(value, (datetime, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{name} is {value!r}, expected a time or text")
     if isinstance(value, datetime):
-        return value if value.tzinfo else value.replace(tzinfo=UTC)
+        if value.tzinfo:
+            return value
+        return value.replace(tzinfo=UTC)
     try:
-        return None if value is None else read_time(value, is_end=is_end)
+        if value is None:
+            return None
+        return read_time(value, is_end=is_end)
     except UsageError as problem:
         raise UsageError(f"{name}: {problem}") from problem
 
 
 def read_time(text: str, *, is_end: bool = False, now: datetime | None = None) -> datetime:
-    """The time that `text` means: `2026-03-01`, `2026-03-01T14:30`, with a zone or in UTC; or, before `now`, an
-    age such as `90s`, `30m`, `2h`, `3d`, `1w`. A day is its first instant, with `is_end` its last.
+    """The time that `text` means: `2026-03-01`, `2026-03-01T14:30`, with a zone or in UTC; or,
+    before `now`, an age such as `90s`, `30m`, `2h`, `3d`, `1w`. A day is its first instant, with
+    `is_end` its last.
 
     Raises: UsageError, if it is neither.
     """
@@ -131,21 +148,28 @@ def read_time(text: str, *, is_end: bool = False, now: datetime | None = None) -
             return datetime.combine(date.fromisoformat(text), time.max if is_end else time.min, UTC)
         except ValueError:
             found = datetime.fromisoformat(text)
-            return found if found.tzinfo else found.replace(tzinfo=UTC)
+            if found.tzinfo:
+                return found
+            return found.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise UsageError(
-            f"{text!r} is not a time; write a date (2026-03-01), a date with a time (2026-03-01T14:30, UTC unless it "
+            f"{text!r} is not a time; write a date (2026-03-01), a date with a time "
+            "(2026-03-01T14:30, UTC unless it "
             "has a zone) or an age (30m, 2h, 3d)"
         ) from error
 
 
 def created_at(created: str) -> datetime | None:
-    """When a task was created, by its header; None where that is not a time, as in some files of other writers."""
+    """When a task was created, by its header; None where that is not a time, as in some files of
+    other writers.
+    """
     try:
         found = datetime.fromisoformat(created)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    if found.tzinfo:
+        return found
+    return found.replace(tzinfo=UTC)
 
 
 def _fits(pattern: str | None, name: str | None) -> bool:
@@ -154,5 +178,8 @@ def _fits(pattern: str | None, name: str | None) -> bool:
 
 def _has_error(part: str, task: TaskSummary) -> bool:
     part = part.casefold()
-    reason = None if task.summary is None else task.summary.reason
+    if task.summary is None:
+        reason = None
+    else:
+        reason = task.summary.reason
     return any(text is not None and part in text.casefold() for text in (task.error, reason))

@@ -1,11 +1,12 @@
 """Durable steps: the record is ahead of each effect, and a recorded result replaces a second call.
 
 A `StepLog` joins one open task file (`Journal`) with the steps of an earlier run of the same task
-(`recorded_steps`). `begin` is on disk before the caller has its effect; `succeed` and `fail` are on disk before the
-result is used. What "on disk" survives is the journal's policy.
+(`recorded_steps`). `begin` is on disk before the caller has its effect; `succeed` and `fail` are on
+disk before the result is used. What "on disk" survives is the journal's policy.
 
-Waiting for the disk does not block the event loop: each file is synced in one of a few threads. The file system
-combines syncs that wait at the same time into one commit, so that many concurrent runs cost little more than one.
+Waiting for the disk does not block the event loop: each file is synced in one of a few threads. The
+file system combines syncs that wait at the same time into one commit, so that many concurrent runs
+cost little more than one.
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ async def _run_in_disk_thread(call: Callable[[*_Args], object], *args: *_Args) -
 class StepLog:
     """Steps of one evaluation. Recorded results come first; the other steps run and are appended.
 
-    With `journal` None nothing is written (an evaluation that was asked not to record, or a replay). `scrub`
-    removes secrets from what is fingerprinted, as it removes them from what is recorded.
+    With `journal` None nothing is written (an evaluation that was asked not to record, or a
+    replay). `scrub` removes secrets from what is fingerprinted, as it removes them from what is
+    recorded.
     """
 
     __slots__ = ("_scrub", "earlier", "journal")
 
     def __init__(
-        self, journal: Journal | None, earlier: RecordedSteps | None = None, scrub: Scrub | None = None
+        self,
+        journal: Journal | None,
+        earlier: RecordedSteps | None = None,
+        scrub: Scrub | None = None,
     ) -> None:
         self.journal = journal
         self.earlier = earlier
@@ -64,16 +69,22 @@ class StepLog:
 
         Raises: RecordError, if the evaluation may not continue past it.
         """
-        return None if self.earlier is None else self.earlier.answer(path, kind, fingerprint, args)
+        if self.earlier is None:
+            return None
+        return self.earlier.answer(path, kind, fingerprint, args)
 
     def usage_at(self, path: str) -> Mapping[str, Any] | None:
         """The usage that the record gives for the step at `path`."""
-        return None if self.earlier is None else self.earlier.usage_at(path)
+        if self.earlier is None:
+            return None
+        return self.earlier.usage_at(path)
 
     async def may_repeat(self, path: str) -> bool:
-        """Whether a step with a side effect may run, although an earlier run may have had that effect already.
+        """Whether a step with a side effect may run, although an earlier run may have had that
+        effect already.
 
-        Returns: False for a tool call only: do not run it, and report that it is unknown whether it took place.
+        Returns: False for a tool call only: do not run it, and report that it is unknown whether it
+        took place.
         Raises: RecordError, if the run is to stop here.
         """
         if not isinstance(self.earlier, ResumedSteps):
@@ -92,25 +103,36 @@ class StepLog:
         max_attempts: int = 1,
         backoff_s: float | None = None,
     ) -> int:
-        """Writes that a step begins; on disk when this returns. Attempts of an earlier run are counted too.
+        """Writes that a step begins; on disk when this returns. Attempts of an earlier run are
+        counted too.
 
         Raises: RecordError, if it cannot be written; the caller must then not perform the effect.
         """
-        earlier, journal = self.earlier, self.journal
+        earlier = self.earlier
+        journal = self.journal
         if earlier is not None:
             earlier.progress.check()
             if not earlier.may_run():
-                raise earlier.progress.halt(StepChanged(path, "the record has no such step", None, "a new step"))
+                raise earlier.progress.halt(
+                    StepChanged(
+                        path, "the record has no such step", recorded=None, now="a new step"
+                    )
+                )
             before = earlier.attempts(path)
-            attempt, max_attempts = attempt + before, max_attempts + before
+            attempt = attempt + before
+            max_attempts = max_attempts + before
         if journal is None:
             return 0
-        number = journal.begin(StepStart(path, kind, name, args, fingerprint, attempt, max_attempts, backoff_s, now()))
+        number = journal.begin(
+            StepStart(path, kind, name, args, fingerprint, attempt, max_attempts, backoff_s, now())
+        )
         await self._flush(journal)
         return number
 
     async def write_blob(self, data: bytes) -> None:
-        """Stores bytes that the end of a step will name by their SHA-256. Raises: RecordError, as `begin`."""
+        """Stores bytes that the end of a step will name by their SHA-256. Raises: RecordError, as
+        `begin`.
+        """
         if self.journal is not None:
             # In a thread: the bytes may be millions.
             await _run_in_disk_thread(
@@ -118,8 +140,12 @@ class StepLog:
             )
 
     def read_blob(self, sha256: str) -> bytes | None:
-        """The bytes that were stored; None where they are gone, or nothing is recorded here (a replay)."""
-        return None if self.journal is None else read_blob(self.journal.root, sha256)
+        """The bytes that were stored; None where they are gone, or nothing is recorded here (a
+        replay).
+        """
+        if self.journal is None:
+            return None
+        return read_blob(self.journal.root, sha256)
 
     async def succeed(
         self,
@@ -142,8 +168,13 @@ class StepLog:
         usage: Mapping[str, Any] | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        """Writes that an attempt failed; `retry_after_s` is the wait before the next one of a tool call."""
-        extra = None if retry_after_s is None else {"retry_after_s": retry_after_s}
+        """Writes that an attempt failed; `retry_after_s` is the wait before the next one of a tool
+        call.
+        """
+        if retry_after_s is None:
+            extra = None
+        else:
+            extra = {"retry_after_s": retry_after_s}
         await self._end(number, StepEnd("failed", output, duration_s, error, usage, extra))
 
     async def refuse(self, number: int, output: Any, duration_s: float, reason: str) -> None:
@@ -151,13 +182,28 @@ class StepLog:
         await self._end(number, StepEnd("aborted", output, duration_s, reason))
 
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
-        """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends on it."""
+        """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends
+        on it.
+        """
         if self.journal is not None:
-            self.journal.end(number, StepEnd("aborted", output, duration_s, error.removesuffix(": "), None, None))
+            self.journal.end(
+                number, StepEnd("aborted", output, duration_s, error.removesuffix(": "), None, None)
+            )
             self.journal.flush()
 
-    def note(self, path: str, kind: StepKind, name: str, args: Any, output: Any, *, error: str | None = None) -> None:
-        """Adds a step without an effect (resolve, parse, match), which begins and ends at once, to the next flush."""
+    def note(
+        self,
+        path: str,
+        kind: StepKind,
+        name: str,
+        args: Any,
+        output: Any,
+        *,
+        error: str | None = None,
+    ) -> None:
+        """Adds a step without an effect (resolve, parse, match), which begins and ends at once, to
+        the next flush.
+        """
         if self.journal is None or self.halted is not None:
             return
         if self.earlier is not None and self.earlier.has_note(path, output):
@@ -166,7 +212,9 @@ class StepLog:
         self.journal.note(StepStart(path, kind, name, args, ""), end)
 
     async def close(self, summary: Summary) -> None:
-        """`Journal.close`, in a thread where it waits for the disk. Raises: RecordError, as it does."""
+        """`Journal.close`, in a thread where it waits for the disk. Raises: RecordError, as it
+        does.
+        """
         if self.journal is None:
             return
         if self.journal.policy == "off":
@@ -177,10 +225,13 @@ class StepLog:
     @property
     def halted(self) -> RecordError | None:
         """Why the evaluation may not continue; None while it may."""
-        return None if self.earlier is None else self.earlier.progress.halted
+        if self.earlier is None:
+            return None
+        return self.earlier.progress.halted
 
     async def _end(self, number: int, end: StepEnd) -> None:
-        # Written even after the evaluation was halted, because steps that began before may have cost money.
+        # Written even after the evaluation was halted, because steps that began before may have
+        # cost money.
         if self.journal is not None:
             self.journal.end(number, end)
             await self._flush(self.journal)

@@ -13,7 +13,9 @@ from evaluator.errors import RecordError, UsageError
 
 FORMAT_VERSION = 1
 
-StepKind = Literal["resolve", "model", "tool", "script", "subtask", "parse", "match", "bind", "context"]
+StepKind = Literal[
+    "resolve", "model", "tool", "script", "subtask", "parse", "match", "bind", "context"
+]
 EndStatus = Literal["success", "failed", "aborted"]
 StepStatus = Literal["running", "success", "failed", "aborted"]
 FinalStatus = Literal["completed", "failed", "aborted"]
@@ -29,7 +31,9 @@ class _Value:
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields as JSON values."""
-        return {field.name: _to_json(getattr(self, field.name)) for field in fields(cast("Any", self))}
+        return {
+            field.name: _to_json(getattr(self, field.name)) for field in fields(cast("Any", self))
+        }
 
 
 def _to_json(value: Any) -> Any:
@@ -37,17 +41,20 @@ def _to_json(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, tuple):
         return [_to_json(item) for item in cast("tuple[Any, ...]", value)]
-    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class StepStart(_Value):
     """One attempt at a step, before its effect.
 
-    `path` is stable across runs of the same template. `fingerprint` identifies all inputs. `args` is a JSON value,
-    None if there is nothing to show. `backoff_s` is the wait before this attempt, in seconds with microsecond
-    precision. A retry has the path of the attempt before it and `attempt` above 1. `started` is an ISO time, UTC; None
-    for a step without an effect, which takes no time, and in files of earlier versions.
+    `path` is stable across runs of the same template. `fingerprint` identifies all inputs. `args`
+    is a JSON value, None if there is nothing to show. `backoff_s` is the wait before this attempt,
+    in seconds with microsecond precision. A retry has the path of the attempt before it and
+    `attempt` above 1. `started` is an ISO time, UTC; None for a step without an effect, which takes
+    no time, and in files of earlier versions.
     """
 
     path: str
@@ -61,21 +68,28 @@ class StepStart(_Value):
     started: str | None = None
 
 
-# The words with which the reason of an aborted step begins. After the first two the step had no effect.
-DENIED, NOT_RUN, TIMEOUT, CANCELLED = "safety.denied", "timeout.not_run", "timeout", "cancelled"
+# The words with which the reason of an aborted step begins. After the first two the step had no
+# effect.
+DENIED = "safety.denied"
+NOT_RUN = "timeout.not_run"
+TIMEOUT = "timeout"
+CANCELLED = "cancelled"
 
 
 def abort_reason(word: str, text: str) -> str:
     """The `error` of an aborted step: a word for programs, and a text for readers."""
-    return f"{word} — {text}" if text else word
+    if text:
+        return f"{word} — {text}"
+    return word
 
 
 @dataclass(frozen=True, slots=True)
 class StepEnd(_Value):
-    """The end of an attempt. `output` is a JSON value or text; `duration_s` has microsecond precision.
+    """The end of an attempt. `output` is a JSON value or text; `duration_s` has microsecond
+    precision.
 
-    The `error` of an aborted step is its reason, see `abort_reason`. `extra` has `retry_after_s` where a failed tool
-    call was to be made again after so many seconds.
+    The `error` of an aborted step is its reason, see `abort_reason`. `extra` has `retry_after_s`
+    where a failed tool call was to be made again after so many seconds.
     """
 
     status: EndStatus
@@ -88,7 +102,9 @@ class StepEnd(_Value):
     @property
     def reason_word(self) -> str:
         """The word with which the reason of an aborted step begins; empty for other steps."""
-        return (self.error or "").partition(" — ")[0] if self.status == "aborted" else ""
+        if self.status == "aborted":
+            return (self.error or "").partition(" — ")[0]
+        return ""
 
     @property
     def is_retried(self) -> bool:
@@ -106,7 +122,9 @@ class Step(_Value):
 
     @property
     def status(self) -> StepStatus:
-        return "running" if self.end is None else self.end.status
+        if self.end is None:
+            return "running"
+        return self.end.status
 
     @property
     def is_retry(self) -> bool:
@@ -116,7 +134,8 @@ class Step(_Value):
     def is_answer(self) -> bool:
         """Whether the end is an answer that the run continues from.
 
-        A success is, and so is what a model is told about a tool or subtask: its last failure, or that it was denied.
+        A success is, and so is what a model is told about a tool or subtask: its last failure, or
+        that it was denied.
         """
         if self.end is None or self.start.kind not in ("tool", "subtask"):
             return self.status == "success"
@@ -125,13 +144,18 @@ class Step(_Value):
         return self.status == "success" or self.end.reason_word == DENIED
 
     def to_dict(self) -> dict[str, Any]:
-        end = dict.fromkeys(field.name for field in fields(StepEnd)) if self.end is None else self.end.to_dict()
+        if self.end is None:
+            end = dict.fromkeys(field.name for field in fields(StepEnd))
+        else:
+            end = self.end.to_dict()
         return {"number": self.number, **self.start.to_dict(), **end, "status": self.status}
 
 
 @dataclass(frozen=True, slots=True)
 class Owner(_Value):
-    """The process that writes a task file. `started` is its start in the kernel's clock ticks since boot."""
+    """The process that writes a task file. `started` is its start in the kernel's clock ticks since
+    boot.
+    """
 
     pid: int
     started: int
@@ -143,8 +167,8 @@ class Owner(_Value):
 class Resumption(_Value):
     """The takeover of an interrupted run by a process.
 
-    `at` is ISO 8601 in UTC; `cut_bytes` is the length of the torn end that it cut off, `allowed` describes the changes
-    that it was allowed to accept (None: no change).
+    `at` is ISO 8601 in UTC; `cut_bytes` is the length of the torn end that it cut off, `allowed`
+    describes the changes that it was allowed to accept (None: no change).
     """
 
     at: str
@@ -178,8 +202,9 @@ class Header(_Value):
 class Summary(_Value):
     """The end of a run.
 
-    `steps` does not include the `retries`; `planned` is how many steps a complete run has, None where that is unknown;
-    `result` is the TaskResult or TaskError as JSON; `models` are those that were called.
+    `steps` does not include the `retries`; `planned` is how many steps a complete run has, None
+    where that is unknown; `result` is the TaskResult or TaskError as JSON; `models` are those that
+    were called.
     """
 
     status: FinalStatus
@@ -197,10 +222,10 @@ class Summary(_Value):
 class Recording(_Value):
     """The content of a task file.
 
-    `header` is None only where the file ends before its header does. `tail` is "torn" where the file ends
-    inside a record, as after a crash; all records before `torn_offset` (bytes) are whole. `status` is
-    "interrupted" only where the store saw that the owner is gone: the bytes alone say "running".
-    `resumptions` are in the order in which they happened.
+    `header` is None only where the file ends before its header does. `tail` is "torn" where the
+    file ends inside a record, as after a crash; all records before `torn_offset` (bytes) are whole.
+    `status` is "interrupted" only where the store saw that the owner is gone: the bytes alone say
+    "running". `resumptions` are in the order in which they happened.
     """
 
     header: Header | None
@@ -214,20 +239,29 @@ class Recording(_Value):
 
     @property
     def owner(self) -> Owner | None:
-        """The process that wrote last: the one that took the run over, else the one that began it."""
+        """The process that wrote last: the one that took the run over, else the one that began
+        it.
+        """
         if self.resumptions:
             return self.resumptions[-1].owner
-        return None if self.header is None else self.header.owner
+        if self.header is None:
+            return None
+        return self.header.owner
 
     def known_header(self) -> Header:
         """The header. Raises: RecordError, if the file ends inside it."""
         if self.header is None:
-            raise RecordError("the task file ends inside its header: no step was begun; run the task again")
+            raise RecordError(
+                "the task file ends inside its header: no step was begun; run the task again"
+            )
         return self.header
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; its schema is `schemas/task_record.json`."""
-        return {"status": self.status, **{field.name: _to_json(getattr(self, field.name)) for field in fields(self)}}
+        return {
+            "status": self.status,
+            **{field.name: _to_json(getattr(self, field.name)) for field in fields(self)},
+        }
 
 
 def plain_json(value: object) -> object:
@@ -248,16 +282,27 @@ def json_encoder(
     allow_nan: bool = True,
     default: Callable[[Any], Any] = plain_json,
 ) -> Callable[[Any], str]:
-    """A function like `json.dumps`, without the set-up in each call, which costs more than encoding a small value.
+    """A function like `json.dumps`, without the set-up in each call, which costs more than encoding
+    a small value.
 
     It raises TypeError, ValueError, and RecursionError, also for a value that contains itself.
     """
-    make = cast("Callable[..., Callable[[Any, int], tuple[str, ...]]] | None", getattr(encoder, "c_make_encoder", None))
+    make = cast(
+        "Callable[..., Callable[[Any, int], tuple[str, ...]]] | None",
+        getattr(encoder, "c_make_encoder", None),
+    )
     if make is None:
         return json.JSONEncoder(
-            ensure_ascii=ascii_only, separators=separators, sort_keys=sort_keys, allow_nan=allow_nan, default=default
+            ensure_ascii=ascii_only,
+            separators=separators,
+            sort_keys=sort_keys,
+            allow_nan=allow_nan,
+            default=default,
         ).encode
-    quoted = encoder.encode_basestring_ascii if ascii_only else encoder.encode_basestring
+    if ascii_only:
+        quoted = encoder.encode_basestring_ascii
+    else:
+        quoted = encoder.encode_basestring
     between, after_key = separators
     fast = make(None, default, quoted, None, after_key, between, sort_keys, False, allow_nan)
 
@@ -274,7 +319,9 @@ class Scrub(Protocol):
     """Removes secrets from what is written."""
 
     def suspects(self, text: str) -> bool:
-        """Whether `text`, plain or as JSON, contains what `redact_value` would change. Cheap; may wrongly say yes."""
+        """Whether `text`, plain or as JSON, contains what `redact_value` would change. Cheap; may
+        wrongly say yes.
+        """
         ...
 
     def redact(self, text: str) -> str: ...
@@ -283,10 +330,12 @@ class Scrub(Protocol):
 
 
 def fingerprint(value: Any, scrub: Scrub | None = None) -> str:
-    """Blake2b-128, as 32 hex digits, of a JSON value written canonically: order of keys does not count.
+    """Blake2b-128, as 32 hex digits, of a JSON value written canonically: order of keys does not
+    count.
 
-    The version of the format is included: a later one that gives a step another meaning must not match. Secrets
-    that `scrub` removes are not, so that the fingerprint computed from a record equals the original one.
+    The version of the format is included: a later one that gives a step another meaning must not
+    match. Secrets that `scrub` removes are not, so that the fingerprint computed from a record
+    equals the original one.
 
     Raises: UsageError, if the value is not JSON.
     """

@@ -29,9 +29,11 @@ _UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
 _FLAT = "."
 _COUNTER = ".last-id"
 _HEAD_BYTES = 4096
-# A file is created a few microseconds before it is locked: until it has a header, its age speaks for it.
+# A file is created a few microseconds before it is locked: until it has a header, its age speaks
+# for it.
 _NEWBORN_S = 5.0
-_LOCK_TRIES, _LOCK_WAIT_S = 50, 0.02
+_LOCK_TRIES = 50
+_LOCK_WAIT_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,19 @@ class TaskSummary:
 
 
 class TaskStore:
-    """Task files under `root`: those of running or interrupted tasks in `active/`, the others in `done/`.
+    """Task files under `root`: those of running or interrupted tasks in `active/`, the others in
+    `done/`.
 
     Creates the folders (0700) when the first task is created; nothing is ever deleted. Ids only
     increase, across threads, processes and machines that share the folder, if its locks work.
     """
 
-    def __init__(self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off") -> None:
-        """`redactor` removes secrets from all that is written (see `redact`); `sync`: see `journal`."""
+    def __init__(
+        self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off"
+    ) -> None:
+        """`redactor` removes secrets from all that is written (see `redact`); `sync`: see
+        `journal`.
+        """
         self._folders: OpenFolders | None = None
         self._is_swept = False
         self._counter = -1
@@ -81,14 +88,16 @@ class TaskStore:
         created: str | None = None,
         reuse: int | None = None,
     ) -> Journal:
-        """Opens a new task file under the next id. Its header is written with the journal's first flush.
+        """Opens a new task file under the next id. Its header is written with the journal's first
+        flush.
 
         `created` is when the task began, if that is not now.
 
-        `reuse`: the id of a task that never began. If its file is empty, the new task takes that file and id.
+        `reuse`: the id of a task that never began. If its file is empty, the new task takes that
+        file and id.
 
-        Raises: RecordError, if the folder is a link, is not ours, cannot be written or the disk is full.
-        UsageError, if `inputs` or `extra` is not JSON.
+        Raises: RecordError, if the folder is a link, is not ours, cannot be written or the disk is
+        full. UsageError, if `inputs` or `extra` is not JSON.
         """
         with self._lock:
             folders = self._prepared()
@@ -102,10 +111,26 @@ class TaskStore:
         try:
             lock(fd)
             header = Header(
-                task_id, created or now(), request, inputs or {}, template, template_sha256, template_version, model,
-                parent, current_owner(), extra=extra or {},
-            )  # fmt: skip
-            journal = Journal(fd, folders, name, task_id, sync=sync or self._sync, scrub=self.redactor)
+                task_id,
+                created or now(),
+                request,
+                inputs or {},
+                template,
+                template_sha256,
+                template_version,
+                model,
+                parent,
+                current_owner(),
+                extra=extra or {},
+            )
+            journal = Journal(
+                fd,
+                folders,
+                name=name,
+                task_id=task_id,
+                sync=sync or self._sync,
+                scrub=self.redactor,
+            )
             journal.start(header)
             return journal
         except BaseException:
@@ -116,14 +141,17 @@ class TaskStore:
             raise
 
     def reopen(self, task_id: int, *, allowed: str | None = None) -> tuple[Journal, Recording]:
-        """Opens the file of an unfinished, failed or aborted task to resume it; blocks for up to a second.
+        """Opens the file of an unfinished, failed or aborted task to resume it; blocks for up to a
+        second.
 
-        The file stays as it is until the journal's first flush, which cuts a torn end off (a copy stays beside
-        the file) and records the new owner and which changes are `allowed`. Steps in flight are then ended as aborted.
-        The recording is the state before; a completed task can be reopened too, and has nothing left to do.
+        The file stays as it is until the journal's first flush, which cuts a torn end off (a copy
+        stays beside the file) and records the new owner and which changes are `allowed`. Steps in
+        flight are then ended as aborted. The recording is the state before; a completed task can be
+        reopened too, and has nothing left to do.
 
-        Raises: TaskBusy, if a process has the task; RecordError, if there is no such task or nothing of it was
-        written, or it is another program's; CorruptRecord, if it has been changed.
+        Raises: TaskBusy, if a process has the task; RecordError, if there is no such task or
+        nothing of it was written, or it is another program's; CorruptRecord, if it has been
+        changed.
         """
         with self._lock:
             folders = self._prepared()
@@ -134,19 +162,27 @@ class TaskStore:
                 data += piece
             content = bytes(data)
             if not grammar.is_own(content):
-                raise RecordError(f"{path}: not written by this program; it can be read, but not resumed")
+                raise RecordError(
+                    f"{path}: not written by this program; it can be read, but not resumed"
+                )
             state = grammar.scan(content, str(path))
             if state.header is not None and state.header.task_id != task_id:
-                raise RecordError(f"{path}: its title is TASK-{state.header.task_id}: it is a copy of another task")
+                raise RecordError(
+                    f"{path}: its title is TASK-{state.header.task_id}: it is a copy of "
+                    "another task"
+                )
             if state.header is None:
                 raise TaskNotBegun(
-                    f"{path}: ends inside its header: nothing was done yet; run the task again, or for a subtask "
+                    f"{path}: ends inside its header: nothing was done yet; run the task again, "
+                    "or for a subtask "
                     "resume the task that asked for it"
                 )
             recording = state.recording()
             if recording.status == "running":
                 recording = replace(recording, status="interrupted")
-            journal = Journal(fd, folders, path.name, task_id, sync=self._sync, scrub=self.redactor)
+            journal = Journal(
+                fd, folders, name=path.name, task_id=task_id, sync=self._sync, scrub=self.redactor
+            )
             resumption = Resumption(now(), current_owner(), len(content) - state.offset, allowed)
             journal.resume(state, len(content), resumption, is_done=path.parent.name == "done")
             return journal, recording
@@ -171,7 +207,8 @@ class TaskStore:
             try:
                 if not try_lock(fd):
                     raise BlockingIOError
-                here, there = os.fstat(fd), os.stat(path, follow_symlinks=False)
+                here = os.fstat(fd)
+                there = os.stat(path, follow_symlinks=False)
                 if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
                     return path, fd
                 os.close(fd)
@@ -193,24 +230,33 @@ class TaskStore:
         with contextlib.suppress(RecordError):
             owner = self.read(path).owner
             if owner is not None and is_gone(owner):
-                return f"TASK-{task_id}: its process {owner.pid} is gone, but a child of it holds its file {path}"
+                return (
+                    f"TASK-{task_id}: its process {owner.pid} is gone, but a child of it holds "
+                    f"its file {path}"
+                )
             if owner is not None:
                 return f"TASK-{task_id} is run by process {owner.pid} on {owner.host}"
         return f"TASK-{task_id} is run by another process"
 
     def read(self, task: int | Path) -> Recording:
-        """The recording of a task, by id or by path. Running tasks can be read; status "interrupted" if the
-        owner is gone.
+        """The recording of a task, by id or by path. Running tasks can be read; status
+        "interrupted" if the owner is gone.
 
         Raises: RecordError, if there is no such file; CorruptRecord, if it has been changed.
         """
-        path = task if isinstance(task, Path) else self.path_of(task)
+        if isinstance(task, Path):
+            path = task
+        else:
+            path = self.path_of(task)
         try:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 # The task was finished, and its file moved, after it was found.
-                path = path if isinstance(task, Path) else self.path_of(task)
+                if isinstance(task, Path):
+                    path = path
+                else:
+                    path = self.path_of(task)
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with open(fd, "rb") as file:
                 alive = _is_owned(file.fileno())
@@ -220,7 +266,9 @@ class TaskStore:
         return _with_status(grammar.decode(data, str(path)), alive)
 
     def path_of(self, task_id: int) -> Path:
-        """The path of a task's file. Raises: RecordError, if there is none; UsageError, for an invalid id."""
+        """The path of a task's file. Raises: RecordError, if there is none; UsageError, for an
+        invalid id.
+        """
         if type(task_id) is not int or task_id < 0:
             raise UsageError(f"a task id is a whole number, not {task_id!r}")
         # Twice: a task that is closed meanwhile moves from the first folder to the second.
@@ -231,21 +279,35 @@ class TaskStore:
         raise RecordError(f"{self.root}: there is no task {task_id}")
 
     def list(
-        self, status: RunStatus | None = None, limit: int | None = None, *, before: int | None = None
+        self,
+        status: RunStatus | None = None,
+        limit: int | None = None,
+        *,
+        before: int | None = None,
     ) -> Iterator[TaskSummary]:
-        """Tasks, newest first, with the checksums of their files checked; unreadable ones too, empty ones not.
+        """Tasks, newest first, with the checksums of their files checked; unreadable ones too,
+        empty ones not.
 
         `before`: only those with a lower id.
         """
         # Only finished tasks are in done/: their files need not be read.
-        folders = (_FLAT, "active") if status in ("running", "interrupted") else (_FLAT, "active", "done")
+        if status in ("running", "interrupted"):
+            folders = (_FLAT, "active")
+        else:
+            folders = (_FLAT, "active", "done")
         found = {task_id: folder for folder in folders for task_id in _ids(self.root / folder)}
-        ids = sorted((task_id for task_id in found if before is None or task_id < before), reverse=True)
+        ids = sorted(
+            (task_id for task_id in found if before is None or task_id < before), reverse=True
+        )
         items = (self._look(task_id, found[task_id]) for task_id in ids)
-        yield from islice((item for item in items if item is not None and status in (None, item.status)), limit)
+        yield from islice(
+            (item for item in items if item is not None and status in (None, item.status)), limit
+        )
 
     def unnumbered(self) -> list[str]:
-        """The names of files that another program wrote in this folder and whose ids are not numbers."""
+        """The names of files that another program wrote in this folder and whose ids are not
+        numbers.
+        """
         try:
             names = [name for name in os.listdir(self.root) if _UNNUMBERED.fullmatch(name)]
         except OSError:
@@ -265,34 +327,51 @@ class TaskStore:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                return TaskSummary(task_id, path, "unreadable", None, None, error.strerror)
+                return TaskSummary(
+                    task_id,
+                    path,
+                    status="unreadable",
+                    header=None,
+                    summary=None,
+                    error=error.strerror,
+                )
             try:
                 alive = _is_owned(fd)
                 if not alive and os.fstat(fd).st_size == 0:
-                    return None  # its process was killed before it wrote anything: there was no task
-                return _peek(task_id, path, fd, alive)
+                    return (
+                        None  # its process was killed before it wrote anything: there was no task
+                    )
+                return _peek(task_id, path, fd=fd, alive=alive)
             except (RecordError, OSError) as error:
-                return TaskSummary(task_id, path, "unreadable", None, None, str(error))
+                return TaskSummary(
+                    task_id, path, status="unreadable", header=None, summary=None, error=str(error)
+                )
             finally:
                 os.close(fd)
         return None
 
     def _prepared(self) -> OpenFolders:
-        """The folders, checked and open. A forked child opens its own: locks belong to open file descriptions."""
+        """The folders, checked and open. A forked child opens its own: locks belong to open file
+        descriptions.
+        """
         if self._folders is not None and self._pid == os.getpid():
             return self._folders
         self._forget()
         root = open_private_folder(self.root)
         try:
-            active, done = self.root / "active", self.root / "done"
-            folders = OpenFolders(active, open_private_folder(active), done, -1)
+            active = self.root / "active"
+            done = self.root / "done"
+            folders = OpenFolders(active, open_private_folder(active), done=done, done_fd=-1)
             folders.done_fd = open_private_folder(done)
-            self._counter = os.open(_COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root)
+            self._counter = os.open(
+                _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
+            )
         except OSError as error:
             raise not_writable(self.root / _COUNTER, error) from error
         finally:
             os.close(root)
-        self._folders, self._pid = folders, os.getpid()
+        self._folders = folders
+        self._pid = os.getpid()
         return folders
 
     def _new_file(self, folders: OpenFolders) -> tuple[int, str, int]:
@@ -322,9 +401,11 @@ class TaskStore:
             raise not_writable(self.root, error) from error
 
     def _remove_empty_files(self, folders: OpenFolders) -> None:
-        """Once per process: deletes empty files of killed processes that no unfinished task can name as its subtask.
+        """Once per process: deletes empty files of killed processes that no unfinished task can
+        name as its subtask.
 
-        Those with a lower id than every other unfinished task: a subtask has a higher id than its parent.
+        Those with a lower id than every other unfinished task: a subtask has a higher id than its
+        parent.
         """
         if self._is_swept:
             return
@@ -332,7 +413,9 @@ class TaskStore:
         for task_id in sorted(_ids(folders.active)):
             name = f"TASK-{task_id}.md"
             try:
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folders.active_fd)
+                fd = os.open(
+                    name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folders.active_fd
+                )
             except OSError:
                 return
             try:
@@ -343,7 +426,9 @@ class TaskStore:
                 os.close(fd)
 
     def _empty_file(self, task_id: int | None) -> tuple[int, str, int] | None:
-        """A task's file, open and locked, if it is empty: its process was killed between creating and writing it."""
+        """A task's file, open and locked, if it is empty: its process was killed between creating
+        and writing it.
+        """
         if task_id is None:
             return None
         path, fd = self._locked(task_id)
@@ -379,7 +464,9 @@ class TaskStore:
         return self._highest()
 
     def _highest(self) -> int:
-        return max((n for folder in (_FLAT, "active", "done") for n in _ids(self.root / folder)), default=0)
+        return max(
+            (n for folder in (_FLAT, "active", "done") for n in _ids(self.root / folder)), default=0
+        )
 
     def _forget(self) -> None:
         self._folders = None
@@ -411,14 +498,24 @@ def _peek(task_id: int, path: Path, fd: int, alive: bool) -> TaskSummary:
         # The file of a running task may be large, and its beginning says all.
         header = grammar.header_of(os.pread(fd, _HEAD_BYTES, 0), str(path))
         if header is not None and not is_gone(header.owner):
-            return TaskSummary(task_id, path, "running", header, None)
+            return TaskSummary(task_id, path, status="running", header=header, summary=None)
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     try:
         found = _with_status(grammar.decode(data, str(path), steps=False), alive)
     except CorruptRecord as error:
-        return TaskSummary(task_id, path, "unreadable", grammar.header_of(data, str(path)), None, str(error))
-    summary = None if found.summary is None else replace(found.summary, result=None)
-    return TaskSummary(task_id, path, found.status, found.header, summary)
+        return TaskSummary(
+            task_id,
+            path,
+            status="unreadable",
+            header=grammar.header_of(data, str(path)),
+            summary=None,
+            error=str(error),
+        )
+    if found.summary is None:
+        summary = None
+    else:
+        summary = replace(found.summary, result=None)
+    return TaskSummary(task_id, path, status=found.status, header=found.header, summary=summary)
 
 
 def _with_status(recording: Recording, alive: bool) -> Recording:

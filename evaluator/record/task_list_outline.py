@@ -1,15 +1,17 @@
 """The outline of a task list: its owner, its sections and its steps.
 
-A section is a heading (`#` to `######`) with the lines up to the next one. A role in square brackets at the start of
-the title of a section of level 2 or deeper does that section, with the sections below it; a bracketed word further
-below is a part of it and not a role. The owner is named by a line `Owner: ROLE` before the first section of level 2.
+A section is a heading (`#` to `######`) with the lines up to the next one. A role in square
+brackets at the start of the title of a section of level 2 or deeper does that section, with the
+sections below it; a bracketed word further below is a part of it and not a role. The owner is named
+by a line `Owner: ROLE` before the first section of level 2.
 
-A step is a list item with a checkbox. In a text without checkboxes, numbered headings (`### 2. Compare`, `### Step 2:
-Compare`) are its steps; without those too, the items of its numbered lists. Such a step is done where a mark says so:
-a check mark, `(done)`, struck-out text, or, below a heading, a line `Status: done`.
+A step is a list item with a checkbox. In a text without checkboxes, numbered headings (`### 2.
+Compare`, `### Step 2: Compare`) are its steps; without those too, the items of its numbered lists.
+Such a step is done where a mark says so: a check mark, `(done)`, struck-out text, or, below a
+heading, a line `Status: done`.
 
-Inside a fenced block nothing is a heading or a step; a fence that is not closed reaches to the end. Underlined
-headings are plain text here.
+Inside a fenced block nothing is a heading or a step; a fence that is not closed reaches to the end.
+Underlined headings are plain text here.
 """
 
 from __future__ import annotations
@@ -23,12 +25,20 @@ _HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*))?")
 # Neither a checkbox nor the text of a link.
 _ROLE = re.compile(r"\[(?![xX]?\]|\s+\])([^\[\]]{1,64})\](?![(\[:])[ \t]*(.*)")
 _STEP = re.compile(r"[ \t]*(?:[-*+]|[0-9]{1,9}[.)])[ \t]+\[([ xX])\](?:[ \t]+(.*))?")
-_OWNER = re.compile(r"[ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?owner(?:\*\*|__)?:(?:\*\*|__)?[ \t]+(.*)", re.IGNORECASE)
-_NUMBERED_TITLE = re.compile(r"(?:step[ \t]+[0-9]{1,9}\b[.):–—-]?|[0-9]{1,9}[.):])(?:[ \t]+(.*))?", re.IGNORECASE)
+_OWNER = re.compile(
+    r"[ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?owner(?:\*\*|__)?:(?:\*\*|__)?[ \t]+(.*)", re.IGNORECASE
+)
+_NUMBERED_TITLE = re.compile(
+    r"(?:step[ \t]+[0-9]{1,9}\b[.):–—-]?|[0-9]{1,9}[.):])(?:[ \t]+(.*))?", re.IGNORECASE
+)
 # Two spaces or more make an item a part of the one above.
 _NUMBERED_ITEM = re.compile(r" ?[0-9]{1,9}[.)][ \t]+(.*)")
-_DONE = re.compile(r"[✅☑✔]|\[[xX]\](?![(\[:])|\((?:done|completed|finished)\)|~~[^~]+~~", re.IGNORECASE)
-_DONE_BELOW = re.compile(r"\W*(?:status|result)\W+(?:done|completed?|finished|succe\w+|ok)\b.*", re.IGNORECASE)
+_DONE = re.compile(
+    r"[✅☑✔]|\[[xX]\](?![(\[:])|\((?:done|completed|finished)\)|~~[^~]+~~", re.IGNORECASE
+)
+_DONE_BELOW = re.compile(
+    r"\W*(?:status|result)\W+(?:done|completed?|finished|succe\w+|ok)\b.*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +56,17 @@ class TaskStep:
 
     def __str__(self) -> str:
         place = " ".join(part for part in (self.role and f"[{self.role}]", self.section) if part)
-        return f"line {self.line} {place}: {self.text}" if place else f"line {self.line}: {self.text}"
+        if place:
+            return f"line {self.line} {place}: {self.text}"
+        return f"line {self.line}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """A heading and the lines below it, up to the next heading of any level.
 
-    `line` is the heading's, from 1; `title` is without the role. `parent` is the index of the section around it.
+    `line` is the heading's, from 1; `title` is without the role. `parent` is the index of the
+    section around it.
     """
 
     line: int
@@ -65,15 +78,21 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The sections and steps of a text, in order, and the role that owns it (None where it names none)."""
+    """The sections and steps of a text, in order, and the role that owns it (None where it names
+    none).
+    """
 
     sections: tuple[Section, ...] = ()
     steps: tuple[TaskStep, ...] = ()
     owner: str | None = None
 
     def next_step(self, role: str | None = None) -> TaskStep | None:
-        """The first step that is not done; with `role`, the first that this role or any role does."""
-        return next((step for step in self.steps if not step.done and not _is_others(step.role, role)), None)
+        """The first step that is not done; with `role`, the first that this role or any role
+        does.
+        """
+        return next(
+            (step for step in self.steps if not step.done and not _is_others(step.role, role)), None
+        )
 
     def is_owned_by(self, role: str) -> bool:
         """Whether `role` may change the text: it owns it, or no role does."""
@@ -93,14 +112,19 @@ def read_outline(text: str) -> Outline:
     """The outline of a text whose lines end with a line feed. Any text has one."""
     lines = text.split("\n")
     outside = list(_outside_fences(lines))
-    heads = [(number, len(head[1]), _without_closing(head[2] or "")) for number, line in outside
-             if (head := _HEADING.fullmatch(line)) is not None]  # fmt: skip
+    heads = [
+        (number, len(head[1]), _without_closing(head[2] or ""))
+        for number, line in outside
+        if (head := _HEADING.fullmatch(line)) is not None
+    ]
     sections = _sections(heads)
-    steps = _checkboxes(outside, sections) or _numbered_headings(outside, sections) or _numbered_items(
-        outside, sections
-    )  # fmt: skip
+    steps = (
+        _checkboxes(outside, sections)
+        or _numbered_headings(outside, sections)
+        or _numbered_items(outside, sections)
+    )
     first = next((section.line for section in sections if section.level > 1), len(lines) + 1)
-    return Outline(tuple(sections), tuple(steps), _owner(outside, first))
+    return Outline(tuple(sections), tuple(steps), owner=_owner(outside, first))
 
 
 def with_owner(text: str, owner: str) -> str:
@@ -131,7 +155,9 @@ def _without_closing(title: str) -> str:
     """A heading's words without the `##` that may end it."""
     title = title.strip(" \t")
     bare = title.rstrip("#")
-    return bare.rstrip(" \t") if not bare or bare[-1] in " \t" else title
+    if not bare or bare[-1] in " \t":
+        return bare.rstrip(" \t")
+    return title
 
 
 def _sections(heads: Sequence[tuple[int, int, str]]) -> list[Section]:
@@ -142,10 +168,14 @@ def _sections(heads: Sequence[tuple[int, int, str]]) -> list[Section]:
             above.pop()
         parent = above[-1] if above else None
         role = None if parent is None else sections[parent].role
-        named = _ROLE.match(title) if level > 1 and role is None else None
+        if level > 1 and role is None:
+            named = _ROLE.match(title)
+        else:
+            named = None
         if named is not None:
-            role, title = " ".join(named[1].split()), named[2]
-        sections.append(Section(number, level, title, role, parent))
+            role = " ".join(named[1].split())
+            title = named[2]
+        sections.append(Section(number, level, title=title, role=role, parent=parent))
         above.append(place)
     return sections
 
@@ -160,51 +190,70 @@ def _owner(outside: Sequence[tuple[int, str]], end: int) -> str | None:
     return None
 
 
-# -- steps ------------------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------
 
 
 def _in_sections(
     outside: Sequence[tuple[int, str]], sections: Sequence[Section]
 ) -> Iterator[tuple[int, str, Section | None]]:
     """The lines, each with the section that it is in; a heading is in its own."""
-    current, following = None, iter(sections)
+    current = None
+    following = iter(sections)
     coming = next(following, None)
     for number, line in outside:
         if coming is not None and number == coming.line:
-            current, coming = coming, next(following, None)
+            current = coming
+            coming = next(following, None)
         yield number, line, current
 
 
 def _step(number: int, text: str, done: bool, section: Section | None) -> TaskStep:
     if section is None:
-        return TaskStep(number, text.strip(), done, "", None)
-    return TaskStep(number, text.strip(), done, section.title, section.role)
+        return TaskStep(number, text.strip(), done=done, section="", role=None)
+    return TaskStep(number, text.strip(), done=done, section=section.title, role=section.role)
 
 
 def _checkboxes(outside: Sequence[tuple[int, str]], sections: Sequence[Section]) -> list[TaskStep]:
     return [
-        _step(number, box[2] or "", box[1] != " ", section)
+        _step(number, box[2] or "", done=box[1] != " ", section=section)
         for number, line, section in _in_sections(outside, sections)
         if (box := _STEP.fullmatch(line)) is not None
     ]
 
 
-def _numbered_headings(outside: Sequence[tuple[int, str]], sections: Sequence[Section]) -> list[TaskStep]:
+def _numbered_headings(
+    outside: Sequence[tuple[int, str]], sections: Sequence[Section]
+) -> list[TaskStep]:
     done_below = {
-        section.line for _, line, section in _in_sections(outside, sections) if section and _DONE_BELOW.fullmatch(line)
+        section.line
+        for _, line, section in _in_sections(outside, sections)
+        if section and _DONE_BELOW.fullmatch(line)
     }
     steps: list[TaskStep] = []
     for section in sections:
         if section.level > 1 and _NUMBERED_TITLE.fullmatch(section.title):
-            around = None if section.parent is None or sections[section.parent].level == 1 else sections[section.parent]
+            if section.parent is None or sections[section.parent].level == 1:
+                around = None
+            else:
+                around = sections[section.parent]
             done = _DONE.search(section.title) is not None or section.line in done_below
-            steps.append(TaskStep(section.line, section.title, done, around.title if around else "", section.role))
+            steps.append(
+                TaskStep(
+                    section.line,
+                    section.title,
+                    done=done,
+                    section=around.title if around else "",
+                    role=section.role,
+                )
+            )
     return steps
 
 
-def _numbered_items(outside: Sequence[tuple[int, str]], sections: Sequence[Section]) -> list[TaskStep]:
+def _numbered_items(
+    outside: Sequence[tuple[int, str]], sections: Sequence[Section]
+) -> list[TaskStep]:
     return [
-        _step(number, item[1], _DONE.search(item[1]) is not None, section)
+        _step(number, item[1], done=_DONE.search(item[1]) is not None, section=section)
         for number, line, section in _in_sections(outside, sections)
         if (item := _NUMBERED_ITEM.fullmatch(line)) is not None
     ]

@@ -1,7 +1,8 @@
 """Templates of task lists: Markdown files from which a new list begins.
 
-They are in `task_lists/` below the folders of templates. `{{ title }}`, `{{ name }}`, `{{ date }}` and `{{ role }}` are
-replaced; every other placeholder stays for the person or model that fills in the list.
+They are in `task_lists/` below the folders of templates. `{{ title }}`, `{{ name }}`, `{{ date }}`
+and `{{ role }}` are replaced; every other placeholder stays for the person or model that fills in
+the list.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def template_names(folders: Iterable[Path]) -> list[str]:
     found: set[str] = set()
     for folder in folders:
         with contextlib.suppress(OSError):
-            found.update(path.stem for path in (folder / FOLDER).glob("*.md") if _NAME.fullmatch(path.stem))
+            found.update(
+                path.stem for path in (folder / FOLDER).glob("*.md") if _NAME.fullmatch(path.stem)
+            )
     return sorted(found)
 
 
@@ -50,7 +53,7 @@ def read_template(name: str, folders: Iterable[Path]) -> str:
         except OSError as error:
             raise UsageError(f"{path}: the template cannot be read: {error.strerror}") from error
     known = template_names(folders)
-    hint = did_you_mean(name[:100], known, f"the templates are: {', '.join(known)}")
+    hint = did_you_mean(name[:100], known, otherwise=f"the templates are: {', '.join(known)}")
     raise UsageError(f"there is no template of task lists called {name[:100]!r}; {hint}")
 
 
@@ -64,13 +67,18 @@ def template_text(data: bytes, path: str) -> str:
         raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
-def fill_template(text: str, name: str, *, role: str | None = None, today: date | None = None) -> str:
+def fill_template(
+    text: str, name: str, *, role: str | None = None, today: date | None = None
+) -> str:
     """The text of a new list called `name`, which `role` creates.
 
     Raises: UsageError, for an invalid name.
     """
     full, bare = parse_name(name)
-    day = (today or datetime.now(UTC).date()).isoformat() if full is None else full[:10]
+    if full is None:
+        day = (today or datetime.now(UTC).date()).isoformat()
+    else:
+        day = full[:10]
     words = bare.replace("-", " ")
     values = {
         "title": words[:1].upper() + words[1:],

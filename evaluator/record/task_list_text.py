@@ -11,7 +11,10 @@ MAX_BYTES = 1_000_000
 _DATED = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})-([a-z0-9][a-z0-9-]{0,99})")
 _BEGINS_WITH_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-|$)")
 _BARE = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
-_EXPECTED = "expected YYYY-MM-DD-name, or the name alone: lowercase letters, digits and hyphens, at most 100 of them"
+_EXPECTED = (
+    "expected YYYY-MM-DD-name, or the name alone: lowercase letters, digits and hyphens, "
+    "at most 100 of them"
+)
 
 
 def parse_name(name: object) -> tuple[str | None, str]:
@@ -21,7 +24,8 @@ def parse_name(name: object) -> tuple[str | None, str]:
     """
     if not isinstance(name, str):
         raise UsageError(f"{name!r} is not a name of a task; {_EXPECTED}")
-    text, shown = name.removesuffix(".md"), repr(name[:200])
+    text = name.removesuffix(".md")
+    shown = repr(name[:200])
     if re.fullmatch(r"TASK-[0-9]+", text, re.IGNORECASE):
         raise UsageError(f"{shown} is the file of a run (see: evaluator tasks show); {_EXPECTED}")
     if not _BEGINS_WITH_DATE.match(text):
@@ -61,9 +65,13 @@ def checked_content(content: str) -> bytes:
         data = text.encode("utf-8")
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
-        raise UsageError(f"line {line} of the text has half a surrogate pair, which is not a character") from error
+        raise UsageError(
+            f"line {line} of the text has half a surrogate pair, which is not a character"
+        ) from error
     if len(data) > MAX_BYTES:
-        raise UsageError(f"the text has {len(data):,} bytes, more than {MAX_BYTES:,}; split the task")
+        raise UsageError(
+            f"the text has {len(data):,} bytes, more than {MAX_BYTES:,}; split the task"
+        )
     return data
 
 

@@ -1,7 +1,7 @@
 """A task file's steps as a tree, with the files of its subtasks below the steps that started them.
 
-Each file is shown once, however often it is linked, and at most MAX_DEPTH files deep. A file that is not followed, is
-missing or cannot be read is shown with the reason.
+Each file is shown once, however often it is linked, and at most MAX_DEPTH files deep. A file that
+is not followed, is missing or cannot be read is shown with the reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MAX_DEPTH = 50
 class TaskNode:
     """A task file in the tree. `problem` is why there is no recording.
 
-    `children` are the files of subtasks, by the step's index in the recording; only the topmost file has a `parent`.
+    `children` are the files of subtasks, by the step's index in the recording; only the topmost
+    file has a `parent`.
     """
 
     id: int | None
@@ -33,73 +34,114 @@ class TaskNode:
     parent: TaskNode | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON: `parent` is an id, and `subtask` in each step is such an object again, or null."""
+        """As JSON: `parent` is an id, and `subtask` in each step is such an object again, or
+        null.
+        """
         recording = self.recording
-        header = {} if recording is None or recording.header is None else recording.header.to_dict()
-        summary = {} if recording is None or recording.summary is None else recording.summary.to_dict()
+        if recording is None or recording.header is None:
+            header = {}
+        else:
+            header = recording.header.to_dict()
+        if recording is None or recording.summary is None:
+            summary = {}
+        else:
+            summary = recording.summary.to_dict()
         return {
             "id": self.id,
             "status": None if recording is None else recording.status,
             "problem": self.problem,
             **{name: header.get(name) for name in ("parent", "template", "created")},
             **{name: summary.get(name) for name in ("duration_s", "usage")},
-            "steps": [] if recording is None else [self._step(*entry) for entry in enumerate(recording.steps)],
+            "steps": []
+            if recording is None
+            else [self._step(*entry) for entry in enumerate(recording.steps)],
         }
 
     def _step(self, index: int, step: Step) -> dict[str, Any]:
         child = self.children.get(index)
         whole = step.to_dict()
         names = ("number", "path", "kind", "name", "attempt", "status", "duration_s", "usage")
-        return {**{name: whole[name] for name in names}, "subtask": None if child is None else child.to_dict()}
+        return {
+            **{name: whole[name] for name in names},
+            "subtask": None if child is None else child.to_dict(),
+        }
 
 
 def read_tree(store: TaskStore, recording: Recording) -> TaskNode:
     """The tree of `recording`, with its parent and subtasks from `store`."""
-    own = None if recording.header is None else recording.header.task_id
-    parent = None if recording.header is None else recording.header.parent
+    if recording.header is None:
+        own = None
+    else:
+        own = recording.header.task_id
+    if recording.header is None:
+        parent = None
+    else:
+        parent = recording.header.parent
     seen = {number for number in (own, parent) if number is not None}
     above = None if parent is None else _read(store, parent)
-    return TaskNode(own, recording, None, _children(store, recording, seen, 1), above)
+    return TaskNode(
+        own,
+        recording,
+        problem=None,
+        children=_children(store, recording, seen=seen, depth=1),
+        parent=above,
+    )
 
 
 def _read(store: TaskStore, number: int) -> TaskNode:
     try:
         return TaskNode(number, store.read(number))
     except (RecordError, OSError) as error:
-        return TaskNode(number, None, str(error))
+        return TaskNode(number, None, problem=str(error))
 
 
-def _children(store: TaskStore, recording: Recording, seen: set[int], depth: int) -> dict[int, TaskNode]:
+def _children(
+    store: TaskStore, recording: Recording, seen: set[int], depth: int
+) -> dict[int, TaskNode]:
     links = ((index, linked_task(step)) for index, step in enumerate(recording.steps))
-    return {index: _child(store, number, seen, depth) for index, number in links if number is not None}
+    return {
+        index: _child(store, number, seen=seen, depth=depth)
+        for index, number in links
+        if number is not None
+    }
 
 
 def _child(store: TaskStore, number: int, seen: set[int], depth: int) -> TaskNode:
     if number in seen:
-        return TaskNode(number, None, "shown above")
+        return TaskNode(number, None, problem="shown above")
     seen.add(number)
     if depth >= MAX_DEPTH:
-        return TaskNode(number, None, f"not followed: {MAX_DEPTH} files deep")
+        return TaskNode(number, None, problem=f"not followed: {MAX_DEPTH} files deep")
     found = _read(store, number)
     if found.recording is None:
         return found
-    return TaskNode(number, found.recording, None, _children(store, found.recording, seen, depth + 1))
+    return TaskNode(
+        number,
+        found.recording,
+        problem=None,
+        children=_children(store, found.recording, seen=seen, depth=depth + 1),
+    )
 
 
 def render_tree(tree: TaskNode, colour: bool = False) -> str:
-    """A line for each step, indented by its path; the parent's line first. Escaped as `render_text`."""
+    """A line for each step, indented by its path; the parent's line first. Escaped as
+    `render_text`.
+    """
     painter = Painter(colour)
     lines = [_task_line(tree, painter)]
     if tree.parent is not None:
         lines.insert(0, f"{_task_line(tree.parent, painter)}  {painter.paint('(parent)', 'label')}")
-    lines += _step_lines(tree, painter, "  ")
+    lines += _step_lines(tree, painter, indent="  ")
     return "\n".join(lines) + "\n"
 
 
 def _task_line(node: TaskNode, painter: Painter) -> str:
     recording = node.recording
     if recording is None:
-        return f"{painter.paint(f'TASK-{node.id}', 'heading')}  {visible(node.problem or '', one_line=True)}"
+        return (
+            f"{painter.paint(f'TASK-{node.id}', 'heading')}  "
+            f"{visible(node.problem or '', one_line=True)}"
+        )
     facts = [painter.title(recording)]
     if recording.header is not None and recording.header.template:
         facts.append(visible(recording.header.template, one_line=True))
@@ -109,7 +151,10 @@ def _task_line(node: TaskNode, painter: Painter) -> str:
 
 
 def _step_lines(node: TaskNode, painter: Painter, indent: str) -> Iterator[str]:
-    steps = () if node.recording is None else node.recording.steps
+    if node.recording is None:
+        steps = ()
+    else:
+        steps = node.recording.steps
     for depth, label, index in step_rows(steps):
         margin = indent + "  " * depth
         label = painter.paint(visible(label, one_line=True), "label")
@@ -120,11 +165,12 @@ def _step_lines(node: TaskNode, painter: Painter, indent: str) -> Iterator[str]:
         child = node.children.get(index)
         if child is not None:
             yield f"{margin}  {_task_line(child, painter)}"
-            yield from _step_lines(child, painter, margin + "    ")
+            yield from _step_lines(child, painter, indent=margin + "    ")
 
 
 def _step_text(step: Step, painter: Painter) -> str:
-    start, end = step.start, step.end
+    start = step.start
+    end = step.end
     name = visible(start.name, one_line=True)
     if step.is_retry:
         name = f"{name} (retry {start.attempt}/{start.max_attempts})"
@@ -135,7 +181,8 @@ def _step_text(step: Step, painter: Painter) -> str:
 
 
 def _figures(duration_s: float, usage: Mapping[str, Any] | None) -> list[str]:
-    tokens, cost = tokens_text(usage), cost_text(usage)
+    tokens = tokens_text(usage)
+    cost = cost_text(usage)
     figures = [duration_text(duration_s)]
     if tokens:
         figures.append(f"{tokens} tokens")

@@ -50,7 +50,8 @@ async def streamed_pieces_add_up_to_the_content(case: BackendCase) -> None:
 
 @CHECKS.add(wire=False)
 async def streaming_does_not_change_the_response(case: BackendCase) -> None:
-    whole, streamed = await case.ask(), await case.ask(stream=True)
+    whole = await case.ask()
+    streamed = await case.ask(stream=True)
     assert whole.ok() == streamed.ok()
 
 
@@ -91,7 +92,7 @@ async def a_pickled_copy_answers(case: BackendCase) -> None:
     except UsageError as exc:
         raise AssertionError(f"{exc}; leave out sessions in __getstate__") from exc
     try:
-        (await BackendCase(copy, case.server, case.model).ask()).ok()
+        (await BackendCase(copy, case.server, model=case.model).ask()).ok()
     finally:
         await copy.aclose()
 
@@ -100,7 +101,8 @@ async def a_pickled_copy_answers(case: BackendCase) -> None:
 async def a_schema_is_taken_or_its_refusal_is_recognised(case: BackendCase) -> None:
     error = (await case.ask(schema={"type": "object"})).error
     assert error is None or is_refusal(error), (
-        f"{error!r}: only a bad_request that says 'JSON schema' is repeated without it, see models/structured.py"
+        f"{error!r}: only a bad_request that says 'JSON schema' is repeated without it, see "
+        "models/structured.py"
     )
 
 
@@ -135,10 +137,10 @@ async def hints_are_not_sent(case: BackendCase) -> None:
 
 @CHECKS.add()
 async def tools_and_their_results_are_sent_as_functions(case: BackendCase) -> None:
-    call = ToolCall("call_1", "look_up", '{"word": "x"}')
+    call = ToolCall("call_1", "look_up", arguments='{"word": "x"}')
     messages = (
         Message("user", "Look x up."),
-        Message("assistant", "", (call,)),
+        Message("assistant", "", tool_calls=(call,)),
         Message("tool", "a letter", tool_call_id="call_1"),
     )
     outcome = await case.ask(messages=messages, tools=(TOOL,))
@@ -171,7 +173,7 @@ async def missing_usage_is_unknown_and_not_zero(case: BackendCase) -> None:
 @CHECKS.add()
 async def tool_calls_keep_their_arguments_as_text(case: BackendCase) -> None:
     calls = [("call_a", "look_up", '{"word": "ä"}'), ("call_b", "look_up", '{"word": "b"}')]
-    answer = Answer(None, "tool_calls", calls)
+    answer = Answer(None, "tool_calls", tool_calls=calls)
     for stream in (False, True):
         response = (await case.ask(answer, stream=stream, tools=(TOOL,))).ok()
         assert response.finish_reason == "tool_calls"
@@ -181,17 +183,20 @@ async def tool_calls_keep_their_arguments_as_text(case: BackendCase) -> None:
 
 @CHECKS.add()
 async def broken_arguments_and_unknown_tools_pass_through(case: BackendCase) -> None:
-    answer = Answer(None, "tool_calls", [("call_a", "no_such_tool", '{"word": ')])
+    answer = Answer(None, "tool_calls", tool_calls=[("call_a", "no_such_tool", '{"word": ')])
     response = (await case.ask(answer, tools=(TOOL,))).ok()
-    assert response.tool_calls == (ToolCall("call_a", "no_such_tool", '{"word": '),)
+    assert response.tool_calls == (ToolCall("call_a", "no_such_tool", arguments='{"word": '),)
 
 
 @CHECKS.add()
 async def finish_reasons_are_the_providers(case: BackendCase) -> None:
     for reason, expected in (
-        ("stop", "stop"), ("length", "length"), ("content_filter", "content_filter"),
-        (None, "unknown"), ("tired", "unknown"),
-    ):  # fmt: skip
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        (None, "unknown"),
+        ("tired", "unknown"),
+    ):
         for stream in (False, True):
             response = (await case.ask(Answer("x", reason), stream=stream)).ok()
             assert response.finish_reason == expected, f"{reason} became {response.finish_reason}"
@@ -206,7 +211,9 @@ async def null_content_is_empty_text(case: BackendCase) -> None:
 @CHECKS.add()
 async def a_refusal_is_a_finish_reason(case: BackendCase) -> None:
     for stream in (False, True):
-        response = (await case.ask(Answer(None, "stop", extra={"refusal": "I will not."}), stream=stream)).ok()
+        response = (
+            await case.ask(Answer(None, "stop", extra={"refusal": "I will not."}), stream=stream)
+        ).ok()
         assert (response.content, response.finish_reason) == ("I will not.", "refusal")
 
 
@@ -220,22 +227,40 @@ async def reasoning_is_separate_from_the_content(case: BackendCase) -> None:
 
 @CHECKS.add()
 async def a_response_without_choices_is_malformed(case: BackendCase) -> None:
-    error = (await case.ask(json_reply({"id": "x", "model": "m", "choices": []}))).failed("malformed_response")
+    error = (await case.ask(json_reply({"id": "x", "model": "m", "choices": []}))).failed(
+        "malformed_response"
+    )
     assert error.retryable
     assert error.maybe_billed
 
 
 @CHECKS.add()
 async def an_answer_of_odd_shape_is_read(case: BackendCase) -> None:
-    """Invalid counts are unknown; a content in parts is their text; an answer may come whole instead of streamed."""
+    """Invalid counts are unknown; a content in parts is their text; an answer may come whole
+    instead of streamed.
+    """
     for usage in ({"prompt_tokens": "many"}, {"prompt_tokens": 1e300}, ["many"]):
         for stream in (False, True):
-            response = (await case.ask(Answer("fine", usage=cast("Any", usage)), stream=stream)).ok()
-            assert (response.content, response.usage.input_tokens, response.usage.output_tokens) == ("fine", None, None)
-    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "fi"}, {"type": "text", "text": "ne"}]
+            response = (
+                await case.ask(Answer("fine", usage=cast("Any", usage)), stream=stream)
+            ).ok()
+            assert (
+                response.content,
+                response.usage.input_tokens,
+                response.usage.output_tokens,
+            ) == ("fine", None, None)
+    parts = [
+        {"type": "thinking", "thinking": "hm"},
+        {"type": "text", "text": "fi"},
+        {"type": "text", "text": "ne"},
+    ]
     whole = Answer(parts).reply(stream=False)
     streamed = stream_reply([chunk({"content": parts}), chunk({}, finish_reason="stop")])
-    for reply, stream in ((whole, False), (streamed, True), (Answer("fine").reply(stream=False), True)):
+    for reply, stream in (
+        (whole, False),
+        (streamed, True),
+        (Answer("fine").reply(stream=False), True),
+    ):
         outcome = await case.ask(reply, stream=stream)
         assert outcome.ok().content == "fine"
         assert "".join(outcome.pieces) == ("fine" if stream else "")
@@ -243,12 +268,16 @@ async def an_answer_of_odd_shape_is_read(case: BackendCase) -> None:
 
 @CHECKS.add()
 async def attachments_are_parts_before_the_text(case: BackendCase) -> None:
-    image, paper = Attachment("image/png", b"\x89PNG", "a/b.png"), Attachment("application/pdf", b"%PDF-", "c.pdf")
+    image = Attachment("image/png", b"\x89PNG", source="a/b.png")
+    paper = Attachment("application/pdf", b"%PDF-", source="c.pdf")
     outcome = await case.ask(messages=(Message("user", "Read these.", attachments=(image, paper)),))
     outcome.ok()
     assert outcome.body["messages"][0]["content"] == [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
-        {"type": "file", "file": {"filename": "c.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}},
+        {
+            "type": "file",
+            "file": {"filename": "c.pdf", "file_data": "data:application/pdf;base64,JVBERi0="},
+        },
         {"type": "text", "text": "Read these."},
     ]
 

@@ -1,4 +1,6 @@
-"""One backend and the server that it calls, and the form of a check in the conformance suite of backends."""
+"""One backend and the server that it calls, and the form of a check in the conformance suite of
+backends.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Factory = Callable[[str], Backend]
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The outcome of one call: a response or an error, the streamed pieces, and what the server received."""
+    """The outcome of one call: a response or an error, the streamed pieces, and what the server
+    received.
+    """
 
     response: ModelResponse | None
     error: ProviderError | None
@@ -30,7 +34,9 @@ class CallOutcome:
 
     def failed(self, *kinds: str) -> ProviderError:
         assert self.error is not None, f"expected a ProviderError, got {self.response}"
-        assert self.error.kind in kinds, f"expected {' or '.join(kinds)}, got {self.error.kind}: {self.error}"
+        assert self.error.kind in kinds, (
+            f"expected {' or '.join(kinds)}, got {self.error.kind}: {self.error}"
+        )
         assert self.posts <= 1, f"one call made {self.posts} POSTs"
         assert len(self.error.message) <= 600, "the message is too long to print"
         assert KEY not in str(self.error), "the message shows the API key"
@@ -40,14 +46,19 @@ class CallOutcome:
 KEY = "sk-loopback-0123456789"
 MODEL = "loopback-1"
 UNBOUNDED_S = 60.0
-"""A call that lasts this much longer than its timeout is taken to have no end, on a busy machine too."""
+"""A call that lasts this much longer than its timeout is taken to have no end, on a busy machine
+too.
+"""
 
 
 def a_request(text: str = "Say ok.", **fields: Any) -> ModelRequest:
     """A small request; `fields` are those of ModelRequest."""
     values: dict[str, Any] = {
-        "model": MODEL, "messages": (Message("user", text),), "timeout_s": UNBOUNDED_S, **fields
-    }  # fmt: skip
+        "model": MODEL,
+        "messages": (Message("user", text),),
+        "timeout_s": UNBOUNDED_S,
+        **fields,
+    }
     return ModelRequest(**values)
 
 
@@ -59,8 +70,12 @@ class BackendCase:
         self.server = server
         self.model = model
 
-    async def ask(self, *replies: HttpReply | Answer, stream: bool = False, **fields: Any) -> CallOutcome:
-        """Makes one call, answered by the first of `replies`. Exceptions other than ProviderError pass through."""
+    async def ask(
+        self, *replies: HttpReply | Answer, stream: bool = False, **fields: Any
+    ) -> CallOutcome:
+        """Makes one call, answered by the first of `replies`. Exceptions other than ProviderError
+        pass through.
+        """
         self.server.enqueue(*replies)
         before = self.server.posts
         pieces: list[str] = []
@@ -69,12 +84,14 @@ class BackendCase:
         try:
             request = a_request(**{"model": self.model, **fields})
             async with asyncio.timeout(request.timeout_s + UNBOUNDED_S):
-                response = await self.backend.complete(request, on_text=pieces.append if stream else None)
+                response = await self.backend.complete(
+                    request, on_text=pieces.append if stream else None
+                )
         except ProviderError as exc:
             error = exc
         posts = self.server.posts - before
         body = self.server.bodies[-1] if posts else {}
-        return CallOutcome(response, error, tuple(pieces), posts, body)
+        return CallOutcome(response, error, pieces=tuple(pieces), posts=posts, body=body)
 
 
 Demand = Callable[[BackendCase], Awaitable[None]]
@@ -92,13 +109,15 @@ class Check:
         return self.name
 
     async def run(self, factory: Factory, *, model: str = MODEL) -> None:
-        """Makes a backend with `factory(base_url)`, checks it and closes it. Raises: AssertionError."""
+        """Makes a backend with `factory(base_url)`, checks it and closes it. Raises:
+        AssertionError.
+        """
         if not __debug__:
             raise UsageError("the checks of backends use assert: run Python without -O")
         with LoopbackServer() as server:
             backend = factory(server.base_url)
             try:
-                await self.demand(BackendCase(backend, server, model))
+                await self.demand(BackendCase(backend, server, model=model))
             finally:
                 await backend.aclose()
 
@@ -106,7 +125,7 @@ class Check:
 TOOL = ToolSpec(
     "look_up",
     "Looks a word up.",
-    {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+    parameters={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
 )
 
 
@@ -117,7 +136,7 @@ class Checks(list[Check]):
         """Adds the function as a check, which is named like it."""
 
         def add(demand: Demand) -> Demand:
-            self.append(Check(demand.__name__.replace("_", " "), demand, wire))
+            self.append(Check(demand.__name__.replace("_", " "), demand, wire=wire))
             return demand
 
         return add

@@ -1,4 +1,5 @@
-"""The conformance suite of backends: named checks, each against a loopback server that misbehaves on demand.
+"""The conformance suite of backends: named checks, each against a loopback server that misbehaves
+on demand.
 
     from evaluator.testing import CHECKS
 
@@ -6,8 +7,8 @@
     def test_conformance(check):
         asyncio.run(check.run(lambda base_url: MyBackend(base_url)))
 
-or, all at once, `await check_backend(lambda base_url: MyBackend(base_url))`. The checks use `assert`, so they refuse to
-run under `python -O`.
+or, all at once, `await check_backend(lambda base_url: MyBackend(base_url))`. The checks use
+`assert`, so they refuse to run under `python -O`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ class FakeClock:
         await wake
 
     async def advance(self, seconds: float) -> None:
-        """Moves the time forward, waking each sleeper at its own time, in order, and letting it run."""
+        """Moves the time forward, waking each sleeper at its own time, in order, and letting it
+        run.
+        """
         until = self._now + seconds
         while self._waiting and self._waiting[0][0] <= until:
             self._now, _, wake = heapq.heappop(self._waiting)

@@ -1,4 +1,6 @@
-"""Checks of backends: statuses, broken connections, redirects and answers without an end become errors."""
+"""Checks of backends: statuses, broken connections, redirects and answers without an end become
+errors.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,17 @@ CHECKS = Checks()
 @CHECKS.add()
 async def statuses_become_kinds(case: BackendCase) -> None:
     for status, kind, retryable in (
-        (400, "bad_request", False), (401, "authentication", False), (403, "authentication", False),
-        (404, "not_found", False), (422, "bad_request", False), (429, "rate_limit", True),
-        (500, "server", True), (502, "server", True), (503, "server", True), (529, "server", True),
-    ):  # fmt: skip
+        (400, "bad_request", False),
+        (401, "authentication", False),
+        (403, "authentication", False),
+        (404, "not_found", False),
+        (422, "bad_request", False),
+        (429, "rate_limit", True),
+        (500, "server", True),
+        (502, "server", True),
+        (503, "server", True),
+        (529, "server", True),
+    ):
         error = (await case.ask(error_reply(status, "told you so"))).failed(kind)
         assert error.status == status, f"{status} became {error.status}"
         assert error.retryable is retryable, f"{status}: retryable is {error.retryable}"
@@ -53,13 +62,17 @@ async def retry_after_is_read_in_seconds_and_as_a_date(case: BackendCase) -> Non
 @CHECKS.add()
 async def a_prompt_that_is_too_long_has_a_kind_of_its_own(case: BackendCase) -> None:
     message = "This model's maximum context length is 8192 tokens."
-    error = (await case.ask(error_reply(400, message, code="context_length_exceeded"))).failed("context_length")
+    error = (await case.ask(error_reply(400, message, code="context_length_exceeded"))).failed(
+        "context_length"
+    )
     assert not error.retryable
 
 
 @CHECKS.add()
 async def the_key_and_endless_messages_are_not_repeated(case: BackendCase) -> None:
-    (await case.ask(error_reply(401, f"Incorrect API key: {KEY}. " + "x" * 100_000))).failed("authentication")
+    (await case.ask(error_reply(401, f"Incorrect API key: {KEY}. " + "x" * 100_000))).failed(
+        "authentication"
+    )
     assert KEY not in repr(case.backend)
 
 
@@ -78,13 +91,17 @@ async def a_connection_that_breaks_is_retryable_and_maybe_billed(case: BackendCa
 
 @CHECKS.add()
 async def a_redirect_is_not_followed(case: BackendCase) -> None:
-    """Key and prompt go only to the named server; another name of the same server is another server."""
+    """Key and prompt go only to the named server; another name of the same server is another
+    server.
+    """
     for status in (301, 302, 303, 307, 308):
         for host in ("127.0.0.1", "localhost"):
             for stream in (False, True):
                 with LoopbackServer() as other:
                     target = f"http://{host}:{other.port}/v1/chat/completions"
-                    outcome = await case.ask(json_reply({}, status=status, headers={"Location": target}), stream=stream)
+                    outcome = await case.ask(
+                        json_reply({}, status=status, headers={"Location": target}), stream=stream
+                    )
                     assert not other.paths, f"{status}: the request went on to {target}"
                 assert target in outcome.failed("other").message
                 assert not outcome.failed("other").retryable
@@ -119,11 +136,20 @@ async def two_hundred_megabytes_are_not_read(case: BackendCase) -> None:
     for reply, stream in (
         (HttpReply((b" " * 65536,), length=200_000_000, repeat=True), False),
         (HttpReply((b" " * 65536,), length=-1, repeat=True), False),
-        (HttpReply((event(chunk({"content": "la " * 9999})),), content_type="text/event-stream", repeat=True), True),
+        (
+            HttpReply(
+                (event(chunk({"content": "la " * 9999})),),
+                content_type="text/event-stream",
+                repeat=True,
+            ),
+            True,
+        ),
         (HttpReply((b"x" * 65536,), status=500, length=200_000_000, repeat=True), False),
     ):
         before = case.server.sent_bytes
-        error = (await case.ask(reply, stream=stream, timeout_s=60.0)).failed("malformed_response", "server")
+        error = (await case.ask(reply, stream=stream, timeout_s=60.0)).failed(
+            "malformed_response", "server"
+        )
         assert error.kind == ("server" if reply.status == 500 else "malformed_response"), error.kind
         sent = case.server.sent_bytes - before
         assert sent < 50_000_000, f"{sent:,} bytes were read"

@@ -1,4 +1,6 @@
-"""A chat-completions server on loopback that misbehaves on demand. For tests, through `evaluator.testing`."""
+"""A chat-completions server on loopback that misbehaves on demand. For tests, through
+`evaluator.testing`.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ _USAGE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """One raw HTTP response: `pieces` are written one by one, `pause_s` apart, and then comes `end`.
+    """One raw HTTP response: `pieces` are written one by one, `pause_s` apart, and then comes
+    `end`.
 
-    `complete` ends the response as HTTP requires; `hang` keeps the connection open and sends nothing more; `close`
-    and `reset` (RST) break it off. `length` overrides Content-Length (-1: none, the body ends with the
-    connection). `repeat` writes the pieces repeatedly until the client closes. `silent` sends no head.
+    `complete` ends the response as HTTP requires; `hang` keeps the connection open and sends
+    nothing more; `close` and `reset` (RST) break it off. `length` overrides Content-Length (-1:
+    none, the body ends with the connection). `repeat` writes the pieces repeatedly until the client
+    closes. `silent` sends no head.
     """
 
     pieces: tuple[bytes, ...] = ()
@@ -59,17 +63,22 @@ class Answer:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def reply(self, *, stream: bool) -> HttpReply:
-        return self._streamed() if stream else json_reply(self._completion())
+        if stream:
+            return self._streamed()
+        return json_reply(self._completion())
 
     def _completion(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self.content, **self.extra}
         if self.tool_calls:
             message["tool_calls"] = [
-                {"id": i, "type": "function", "function": {"name": n, "arguments": a}} for i, n, a in self.tool_calls
+                {"id": i, "type": "function", "function": {"name": n, "arguments": a}}
+                for i, n, a in self.tool_calls
             ]
         choices = [{"index": 0, "message": message, "finish_reason": self.finish_reason}]
         data: dict[str, Any] = {**_HEAD, "object": "chat.completion", "choices": choices}
-        return data if self.usage is None else {**data, "usage": self.usage}
+        if self.usage is None:
+            return data
+        return {**data, "usage": self.usage}
 
     def _streamed(self) -> HttpReply:
         deltas: list[dict[str, Any]] = [{"role": "assistant", **self.extra}]
@@ -77,7 +86,9 @@ class Answer:
         deltas += [{"content": text[at : at + 5]} for at in range(0, len(text), 5)]
         for index, (call_id, name, arguments) in enumerate(self.tool_calls):
             opening = {"index": index, "id": call_id, "type": "function"}
-            deltas.append({"tool_calls": [{**opening, "function": {"name": name, "arguments": ""}}]})
+            deltas.append(
+                {"tool_calls": [{**opening, "function": {"name": name, "arguments": ""}}]}
+            )
             for at in range(0, len(arguments), 4):
                 part = {"index": index, "function": {"arguments": arguments[at : at + 4]}}
                 deltas.append({"tool_calls": [part]})
@@ -110,13 +121,19 @@ def stream_reply(
     return HttpReply(pieces, content_type="text/event-stream", end=end)
 
 
-def json_reply(data: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpReply:
+def json_reply(
+    data: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> HttpReply:
     """A response with `data` as its JSON body."""
     return HttpReply((json.dumps(data).encode(),), status=status, headers=headers or {})
 
 
 def error_reply(
-    status: int, message: str = "no", *, code: str | None = None, headers: Mapping[str, str] | None = None
+    status: int,
+    message: str = "no",
+    *,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> HttpReply:
     """An error in the shape of OpenAI's API."""
     error = {"message": message, "type": "error", "param": None, "code": code}
@@ -126,13 +143,16 @@ def error_reply(
 class LoopbackServer:
     """Chat completions on 127.0.0.1, in a thread of its own, inside `with`.
 
-    Each POST gets the next of the replies given to `enqueue`, or, when there is none left, `default`. An Answer is
-    streamed if the field `stream` of the body asks for it, or the path (`…:streamGenerateContent`).
-    `bodies`, `headers` and `paths` hold the requests, in order; `posts` counts them; `asked` is set after the first.
-    `sent_bytes` counts the bytes of all replies that were written to the network.
+    Each POST gets the next of the replies given to `enqueue`, or, when there is none left,
+    `default`. An Answer is streamed if the field `stream` of the body asks for it, or the path
+    (`…:streamGenerateContent`). `bodies`, `headers` and `paths` hold the requests, in order;
+    `posts` counts them; `asked` is set after the first. `sent_bytes` counts the bytes of all
+    replies that were written to the network.
     """
 
-    def __init__(self, *replies: HttpReply | Answer, default: HttpReply | Answer | None = None) -> None:
+    def __init__(
+        self, *replies: HttpReply | Answer, default: HttpReply | Answer | None = None
+    ) -> None:
         self._replies: deque[HttpReply | Answer] = deque(replies)
         self.default: HttpReply | Answer = default or Answer()
         self.bodies: list[dict[str, Any]] = []
@@ -159,7 +179,9 @@ class LoopbackServer:
         """Waits until `count` requests have arrived. Raises: TimeoutError."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: self.posts >= count, timeout_s):
-                raise TimeoutError(f"{self.posts} of {count} requests arrived within {timeout_s:g} s")
+                raise TimeoutError(
+                    f"{self.posts} of {count} requests arrived within {timeout_s:g} s"
+                )
 
     def enqueue(self, *replies: HttpReply | Answer) -> None:
         self._replies.extend(replies)
@@ -173,7 +195,9 @@ class LoopbackServer:
         self.stop()
 
     def stop(self) -> None:
-        """Stops the server and its connections: the port then refuses. A second call does nothing."""
+        """Stops the server and its connections: the port then refuses. A second call does
+        nothing.
+        """
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
@@ -206,7 +230,9 @@ class LoopbackServer:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answers one request. Returns: whether the connection can take another."""
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:])}
+        headers = {
+            k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:])
+        }
         body = await reader.readexactly(int(headers.get("content-length") or 0))
         data = json.loads(body) if body else {}
         self.paths.append(lines[0].split(" ")[1])
@@ -215,14 +241,22 @@ class LoopbackServer:
             self.bodies.append(data)
             self._arrived.notify_all()
         self.asked.set()
-        reply = self._replies.popleft() if self._replies else self.default
+        if self._replies:
+            reply = self._replies.popleft()
+        else:
+            reply = self.default
         if isinstance(reply, Answer):
             reply = reply.reply(stream=bool(data.get("stream")) or "stream" in self.paths[-1])
-        return await self._send(reply, reader, writer)
+        return await self._send(reply, reader, writer=writer)
 
-    async def _send(self, reply: HttpReply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _send(
+        self, reply: HttpReply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         sized = reply.length is None and reply.end == "complete" and not reply.repeat
-        length = sum(map(len, reply.pieces)) if sized else reply.length
+        if sized:
+            length = sum(map(len, reply.pieces))
+        else:
+            length = reply.length
         chunked = reply.content_type == "text/event-stream"
         if not reply.silent:
             writer.write(_head(reply, length, chunked=chunked))

@@ -1,8 +1,8 @@
 """The tools that Anthropic's models are trained on and that run here: the text editor and `bash`.
 
-An Anthropic model receives only the type of each (`NATIVE`), because it knows the arguments; other models receive a
-schema. The editor reads and changes files below the task's roots through `file_access` and `writing`. `bash` is a
-`shell.Shell`, limited and killed like a script.
+An Anthropic model receives only the type of each (`NATIVE`), because it knows the arguments; other
+models receive a schema. The editor reads and changes files below the task's roots through
+`file_access` and `writing`. `bash` is a `shell.Shell`, limited and killed like a script.
 """
 
 from __future__ import annotations
@@ -34,41 +34,58 @@ _PLACES = 5
 
 
 def text_editor_tool() -> Tool:
-    """The tool `str_replace_based_edit_tool`: view, create, str_replace, insert. All but `view` ask by default.
+    """The tool `str_replace_based_edit_tool`: view, create, str_replace, insert. All but `view` ask
+    by default.
 
-    `create` never replaces a file; `str_replace` changes a text that occurs once; `insert` puts whole lines after
-    line `insert_line`, 0 for the top. Encoding and line ends of a file stay.
+    `create` never replaces a file; `str_replace` changes a text that occurs once; `insert` puts
+    whole lines after line `insert_line`, 0 for the top. Encoding and line ends of a file stay.
     """
     return Tool(
-        ToolSpec(TEXT_EDITOR, _DESCRIPTION, _PARAMETERS, NATIVE[TEXT_EDITOR]),
+        ToolSpec(TEXT_EDITOR, _DESCRIPTION, parameters=_PARAMETERS, native=NATIVE[TEXT_EDITOR]),
         _run,
         policy="ask",
-        rules=(PolicyRule("allow", "command", "view"),),
+        rules=(PolicyRule("allow", "command", matches="view"),),
         preview=_preview,
     )
 
 
 _DESCRIPTION = (
-    "View, create and edit text files. view shows a file with line numbers, or a folder with two levels of what is "
-    "below it; create makes a new file; str_replace replaces a text that occurs exactly once; insert puts lines after "
+    "View, create and edit text files. view shows a file with line numbers, or a folder with two "
+    "levels of what is "
+    "below it; create makes a new file; str_replace replaces a text that occurs exactly once; "
+    "insert puts lines after "
     "a line."
 )
 _PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
         "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
-        "path": {"type": "string", "description": "the file, or for view a folder, relative to the task's folder"},
+        "path": {
+            "type": "string",
+            "description": "the file, or for view a folder, relative to the task's folder",
+        },
         "view_range": {
             "type": "array",
             "items": {"type": "integer"},
             "minItems": 2,
             "maxItems": 2,
-            "description": "for view: the first and the last line, counted from 1; -1 for the end of the file",
+            "description": "for view: the first and the last line, counted from 1; -1 for the end "
+            "of the file",
         },
         "file_text": {"type": "string", "description": "for create: the content of the file"},
-        "old_str": {"type": "string", "description": "for str_replace: the exact text, which occurs only there"},
-        "new_str": {"type": "string", "description": "for str_replace: the text to put there; without it, none"},
-        "insert_line": {"type": "integer", "minimum": 0, "description": "for insert: the line to insert after; 0: top"},
+        "old_str": {
+            "type": "string",
+            "description": "for str_replace: the exact text, which occurs only there",
+        },
+        "new_str": {
+            "type": "string",
+            "description": "for str_replace: the text to put there; without it, none",
+        },
+        "insert_line": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "for insert: the line to insert after; 0: top",
+        },
         "insert_text": {"type": "string", "description": "for insert: the lines to put there"},
     },
     "required": ["command", "path"],
@@ -78,7 +95,9 @@ _PARAMETERS: dict[str, Any] = {
 
 async def _run(arguments: dict[str, Any], context: ToolContext) -> str:
     if arguments["command"] == "view":
-        return await in_thread(lambda: _view(context.roots, arguments["path"], arguments.get("view_range")))
+        return await in_thread(
+            lambda: _view(context.roots, arguments["path"], view_range=arguments.get("view_range"))
+        )
     return (await in_thread(lambda: _change(context.roots, arguments, dry_run=False)))[1]
 
 
@@ -89,25 +108,34 @@ async def _preview(arguments: dict[str, Any], context: ToolContext) -> str:
     return change.preview("a new file" if arguments["command"] == "create" else "edits the file")
 
 
-def _change(access: FileAccess, arguments: Mapping[str, Any], *, dry_run: bool) -> tuple[writing.FileChange, str]:
+def _change(
+    access: FileAccess, arguments: Mapping[str, Any], *, dry_run: bool
+) -> tuple[writing.FileChange, str]:
     """Makes the change that the arguments ask for; returns it and the message for the model."""
-    path, command = arguments["path"], arguments["command"]
+    path = arguments["path"]
+    command = arguments["command"]
     if command == "create":
         content = _needed(arguments, "file_text")
         change = writing.write_file(access, path, content, create_only=True, dry_run=dry_run)
         return change, f"created {path} ({len(content.encode()):,} bytes)"
     if command == "str_replace":
-        old, new = _needed(arguments, "old_str"), arguments.get("new_str", "")
+        old = _needed(arguments, "old_str")
+        new = arguments.get("new_str", "")
         text = access.read_text(path).text
-        after, message = _replaced(text, old, new, path), f"edited {path} in 1 place"
+        after = _replaced(text, old, new=new, path=path)
+        message = f"edited {path} in 1 place"
     else:
         line = _needed(arguments, "insert_line")
         # Models that know an older description of this tool call the text `new_str`.
-        added = arguments["insert_text"] if "insert_text" in arguments else arguments.get("new_str")
+        if "insert_text" in arguments:
+            added = arguments["insert_text"]
+        else:
+            added = arguments.get("new_str")
         if not added:
             raise ToolError("insert needs insert_text: the lines to put there")
         text = access.read_text(path).text
-        after, message = _inserted(text, line, added, path), f"inserted into {path} after line {line}"
+        after = _inserted(text, line, added=added, path=path)
+        message = f"inserted into {path} after line {line}"
     if not text:
         return writing.write_file(access, path, after, dry_run=dry_run), message
     # The whole old text, so that a file that was changed in the meantime is an error.
@@ -126,13 +154,17 @@ def _replaced(text: str, old: str, new: str, path: str) -> str:
         return after
     starts = [number for number, _ in zip(_lines_of(text, old), range(_PLACES), strict=False)]
     where = ", ".join(map(str, starts)) + (", …" if found > len(starts) else "")
-    raise ToolError(f"old_str occurs {found} times in {path!r} (lines {where}); give more of the lines around it")
+    raise ToolError(
+        f"old_str occurs {found} times in {path!r} (lines {where}); give more of the lines "
+        "around it"
+    )
 
 
 def _lines_of(text: str, old: str) -> Iterator[int]:
     """The line numbers, counted from 1, at which each `old` begins."""
     wanted = old if old in text else old.replace("\n", "\r\n")
-    at, line = 0, 1
+    at = 0
+    line = 1
     while (found := text.find(wanted, at)) >= 0:
         line += text.count("\n", at, found)
         yield line
@@ -144,7 +176,8 @@ def _inserted(text: str, after: int, added: str, path: str) -> str:
     lines = editing.lines_of(text)
     if after > len(lines):
         raise ToolError(f"{path!r} has {len(lines)} lines; insert_line is {after}")
-    before, behind = "".join(lines[:after]), "".join(lines[after:])
+    before = "".join(lines[:after])
+    behind = "".join(lines[after:])
     if before and not before.endswith("\n"):
         before += "\n"
     if behind and not added.endswith("\n"):
@@ -157,10 +190,15 @@ def _view(access: FileAccess, path: str, view_range: list[int] | None) -> str:
         if view_range is not None:
             raise ToolError(f"{path!r} is a folder; view_range is for files")
         path = path.rstrip("/") or "/"
-        return _cut([f"{path}/", *_tree(access, path)], lambda last, total: f"[{total - last} entries more]")
+        return _cut(
+            [f"{path}/", *_tree(access, path)], lambda last, total: f"[{total - last} entries more]"
+        )
     first, last = view_range or (1, -1)
     if first < 1 or (last != -1 and last < first):
-        raise ToolError(f"view_range is {[first, last]}; its lines count from 1, and the last may be -1 for the end")
+        raise ToolError(
+            f"view_range is {[first, last]}; its lines count from 1, and the last may be -1 for "
+            "the end"
+        )
     lines = editing.lines_of(access.read_text(path).text)
     if first > max(len(lines), 1):
         raise ToolError(f"{path!r} has {len(lines)} lines; view_range begins at {first}")
@@ -192,7 +230,9 @@ def _is_folder(access: FileAccess, path: str) -> bool:
 
 
 def _tree(access: FileAccess, path: str, levels: int = 2) -> Iterator[str]:
-    """The entries of a folder, without names that begin with a dot; links are listed and not followed."""
+    """The entries of a folder, without names that begin with a dot; links are listed and not
+    followed.
+    """
     for entry in access.list(path):
         if entry.name.startswith("."):
             continue
@@ -203,7 +243,7 @@ def _tree(access: FileAccess, path: str, levels: int = 2) -> Iterator[str]:
         yield f"{below}/"
         if levels > 1:
             try:
-                yield from _tree(access, below, levels - 1)
+                yield from _tree(access, below, levels=levels - 1)
             except ToolError as error:  # too many entries, or not readable; the rest is shown
                 yield f"{below}: {error}"
 
@@ -212,29 +252,40 @@ def bash_tool(shell: Shell) -> Tool:
     """The tool `bash` for one shell, which the tool ends when it is closed. Asks by default."""
 
     async def run(arguments: dict[str, Any], context: ToolContext) -> Any:
-        command, restart = arguments.get("command"), arguments.get("restart", False)
+        command = arguments.get("command")
+        restart = arguments.get("restart", False)
         if restart:
             if command:
                 raise ToolError("give either a command or restart, not both; nothing was run")
             await shell.end()
-            return "the shell was ended with everything that it started; the next command starts a new one"
+            return (
+                "the shell was ended with everything that it started; the next command starts "
+                "a new one"
+            )
         if command is None:
             raise ToolError("command is missing; give a command, or restart=true for a new shell")
-        return _shown_result(await shell.run(command, remaining_s=context.remaining_s), shell.timeout_s)
+        return _shown_result(
+            await shell.run(command, remaining_s=context.remaining_s), shell.timeout_s
+        )
 
-    spec = ToolSpec(BASH, _BASH_DESCRIPTION, _BASH_PARAMETERS, NATIVE[BASH])
+    spec = ToolSpec(BASH, _BASH_DESCRIPTION, parameters=_BASH_PARAMETERS, native=NATIVE[BASH])
     return Tool(spec, run, policy="ask", close=shell.end)
 
 
 _BASH_DESCRIPTION = (
-    "Run a command in a persistent bash shell: its folder, variables and background processes are kept for the next "
+    "Run a command in a persistent bash shell: its folder, variables and background processes are "
+    "kept for the next "
     "command. A command has an empty standard input and no terminal."
 )
 _BASH_PARAMETERS = {
     "type": "object",
     "properties": {
         "command": {"type": "string", "description": "what the shell runs, one line or several"},
-        "restart": {"type": "boolean", "default": False, "description": "end the shell; give no command with it"},
+        "restart": {
+            "type": "boolean",
+            "default": False,
+            "description": "end the shell; give no command with it",
+        },
     },
     "additionalProperties": False,
 }
@@ -248,12 +299,21 @@ _ENDINGS: dict[Ending, str] = {
 
 
 def _shown_result(result: ShellResult, timeout_s: float) -> dict[str, Any]:
-    shown: dict[str, Any] = {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr}
+    shown: dict[str, Any] = {
+        "exit_code": result.exit_code,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+    }
     notes: list[str] = []
     if result.new:
-        notes.append("a new shell, in the initial folder and without the variables of an earlier one")
+        notes.append(
+            "a new shell, in the initial folder and without the variables of an earlier one"
+        )
     if result.ended is not None:
-        limit = f" (a command has {timeout_s:g} s)" if result.ended == "timeout" else ""
+        if result.ended == "timeout":
+            limit = f" (a command has {timeout_s:g} s)"
+        else:
+            limit = ""
         notes.append(f"{_ENDINGS[result.ended]}{limit}; the next command starts a new shell")
     if result.signal is not None:
         shown["signal"] = result.signal

@@ -1,4 +1,6 @@
-"""A model's arguments of a call: parsed strictly, and validated against the tool's JSON Schema within bounded work."""
+"""A model's arguments of a call: parsed strictly, and validated against the tool's JSON Schema
+within bounded work.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from evaluator.errors import ToolError
 from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
 from evaluator.tools.tool import Tool, describe_error, shorten
 
-CALL_FORM = 'write JSON like {"name": "the tool", "arguments": {"an argument": "its value"}} between the tags'
+CALL_FORM = (
+    'write JSON like {"name": "the tool", "arguments": {"an argument": "its value"}} '
+    "between the tags"
+)
 _MAX_VIOLATIONS = 5
 
 
@@ -27,7 +32,8 @@ def why_unreadable(text: str) -> str:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """A model's arguments, parsed strictly: one JSON object, no duplicate names, no NaN. Empty text is an empty object.
+    """A model's arguments, parsed strictly: one JSON object, no duplicate names, no NaN. Empty text
+    is an empty object.
 
     Raises: ToolError, with line, column and the text found there.
     """
@@ -38,8 +44,13 @@ def parse_arguments(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         found = text[error.pos : error.pos + 20]
         where = f"at line {error.lineno}, column {error.colno}"
-        what = f"found {found!r}" if found else "the text ends there"
-        raise ToolError(f"not valid JSON: {error.msg} {where} ({what}); send one JSON object") from error
+        if found:
+            what = f"found {found!r}"
+        else:
+            what = "the text ends there"
+        raise ToolError(
+            f"not valid JSON: {error.msg} {where} ({what}); send one JSON object"
+        ) from error
     except RecursionError as error:
         raise ToolError("nested too deeply; send a flat JSON object") from error
     except ValueError as error:
@@ -74,21 +85,29 @@ def _no_constant(name: str) -> Any:
 
 
 def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
-    """Raises ToolError if arguments violate the tool's schema; it names up to five violations with their JSON paths."""
-    validator, watch = _validator(tool), Watch()
+    """Raises ToolError if arguments violate the tool's schema; it names up to five violations with
+    their JSON paths.
+    """
+    validator = _validator(tool)
+    watch = Watch()
     try:
         found = validator.errors(arguments, _MAX_VIOLATIONS, watch)
-        violations = [f"{violation.json_path}: {shorten(violation.message, 300)}" for violation in found]
+        violations = [
+            f"{violation.json_path}: {shorten(violation.message, 300)}" for violation in found
+        ]
     except Exception as error:  # an unresolvable reference, a pattern that no engine accepts
         raise ToolError(f"the tool's own schema cannot be used: {describe_error(error)}") from error
     if violations:
         raise ToolError("; ".join(violations))
     if watch.is_spent:
         raise ToolError(
-            f"the arguments are not checked: that takes more than {MAX_STEPS:,} steps; give shorter arguments"
+            f"the arguments are not checked: that takes more than {MAX_STEPS:,} steps; give "
+            "shorter arguments"
         )
     if watch.late:
-        raise ToolError("a pattern of the tool's schema took too long on these arguments: give shorter texts")
+        raise ToolError(
+            "a pattern of the tool's schema took too long on these arguments: give shorter texts"
+        )
 
 
 _validators: weakref.WeakKeyDictionary[Tool, BoundedValidator] = weakref.WeakKeyDictionary()
@@ -103,19 +122,28 @@ def _validator(tool: Tool) -> BoundedValidator:
         try:
             Draft202012Validator.check_schema(tool.spec.parameters)
         except SchemaError as error:
-            raise ToolError(f"the tool's own schema is not valid: {shorten(error.message, 300)}") from error
+            raise ToolError(
+                f"the tool's own schema is not valid: {shorten(error.message, 300)}"
+            ) from error
         validator = BoundedValidator(tool.spec.parameters, Draft202012Validator)
         _validators[tool] = validator
     return validator
 
 
-def check_action(arguments: Mapping[str, Any], required: Sequence[str], optional: Sequence[str] = ()) -> None:
-    """Raises ToolError for an argument that the action in `arguments["action"]` lacks or does not take."""
-    action, known = arguments["action"], (*required, *optional)
+def check_action(
+    arguments: Mapping[str, Any], required: Sequence[str], optional: Sequence[str] = ()
+) -> None:
+    """Raises ToolError for an argument that the action in `arguments["action"]` lacks or does not
+    take.
+    """
+    action = arguments["action"]
+    known = (*required, *optional)
     missing = [name for name in required if name not in arguments]
     if missing:
         raise ToolError(f"{action} needs {' and '.join(missing)}")
     unknown = [name for name in arguments if name not in ("action", *known)]
     if unknown:
         takes = ", ".join(known) or "no other argument"
-        raise ToolError(f"{action} does not take {' and '.join(unknown)}; it takes {takes}; nothing was done")
+        raise ToolError(
+            f"{action} does not take {' and '.join(unknown)}; it takes {takes}; nothing was done"
+        )

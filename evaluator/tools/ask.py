@@ -21,7 +21,9 @@ _ANSWER_BYTES = 1_000_000
 
 @runtime_checkable
 class Asker(Protocol):
-    """Asks one question; returns the answer without its line end. Raises: ToolError, if there is no answer."""
+    """Asks one question; returns the answer without its line end. Raises: ToolError, if there is no
+    answer.
+    """
 
     async def ask(self, question: str) -> str: ...
 
@@ -29,8 +31,9 @@ class Asker(Protocol):
 class TerminalAsker:
     """Asks on standard error and reads a line from standard input, if that is a terminal.
 
-    Questions of parallel tasks wait for each other. Control characters of the question are shown as `\\x1b`, so that
-    a model's text cannot control the terminal. One instance belongs to one event loop.
+    Questions of parallel tasks wait for each other. Control characters of the question are shown as
+    `\\x1b`, so that a model's text cannot control the terminal. One instance belongs to one event
+    loop.
     """
 
     def __init__(self) -> None:
@@ -55,15 +58,19 @@ class CallbackAsker:
 
     async def ask(self, question: str) -> str:
         given = await in_thread(lambda: self._answer(question))
-        return given if isinstance(given, str) else await given
+        if isinstance(given, str):
+            return given
+        return await given
 
 
 class FileAsker:
-    """Asks through files, for unattended runs: `question-N.txt` in `folder`, answered by `answer-N.txt`.
+    """Asks through files, for unattended runs: `question-N.txt` in `folder`, answered by
+    `answer-N.txt`.
 
-    An answer is read as soon as the file exists: write it under another name and rename it. The question is deleted
-    when it was answered or is no longer asked; the answer stays. Several processes may share a folder. Only the task's
-    time limit ends the wait. `look_every_s`: the time between two looks, in seconds.
+    An answer is read as soon as the file exists: write it under another name and rename it. The
+    question is deleted when it was answered or is no longer asked; the answer stays. Several
+    processes may share a folder. Only the task's time limit ends the wait. `look_every_s`: the time
+    between two looks, in seconds.
     """
 
     def __init__(self, folder: str | Path, *, look_every_s: float = 0.5) -> None:
@@ -75,7 +82,9 @@ class FileAsker:
             # Not in a thread: a cancelled task must not leave a question behind.
             asked = self._put(question)
         except OSError as error:
-            raise ToolError(f"the question cannot be written to {self._folder}: {error.strerror}") from error
+            raise ToolError(
+                f"the question cannot be written to {self._folder}: {error.strerror}"
+            ) from error
         try:
             answer = asked.with_name(asked.name.replace("question", "answer"))
             while True:
@@ -87,15 +96,26 @@ class FileAsker:
             asked.unlink(missing_ok=True)
 
     def _put(self, question: str) -> Path:
-        """Publishes the question under the first number that no question or answer has; returns the path."""
+        """Publishes the question under the first number that no question or answer has; returns the
+        path.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        text = question if question.endswith("\n") else f"{question}\n"
+        if question.endswith("\n"):
+            text = question
+        else:
+            text = f"{question}\n"
         number = 1
         while True:
             path = self._folder / f"question-{number}.txt"
             if not path.with_name(f"answer-{number}.txt").exists():
                 with contextlib.suppress(FileExistsError):
-                    write_atomic(path, text.encode("utf-8", "backslashreplace"), sync=False, replace=False, error=None)
+                    write_atomic(
+                        path,
+                        text.encode("utf-8", "backslashreplace"),
+                        sync=False,
+                        replace=False,
+                        error=None,
+                    )
                     return path
             number += 1
 
@@ -116,7 +136,9 @@ def _answer_in(path: Path) -> str | None:
 
 
 def terminal_present() -> bool:
-    """Whether standard input is a terminal. False for a pipe, a file, a closed input and in a test runner."""
+    """Whether standard input is a terminal. False for a pipe, a file, a closed input and in a test
+    runner.
+    """
     try:
         return sys.stdin is not None and sys.stdin.isatty()
     except ValueError:  # closed

@@ -20,7 +20,11 @@ _LINES = 2_000
 
 @tool(effect=False)
 async def read_file(
-    context: ToolContext, path: str, start_line: int = 1, max_lines: int = _LINES, encoding: str | None = None
+    context: ToolContext,
+    path: str,
+    start_line: int = 1,
+    max_lines: int = _LINES,
+    encoding: str | None = None,
 ) -> str:
     """Read a text file, or a range of its lines.
 
@@ -31,18 +35,25 @@ async def read_file(
         encoding: such as latin-1; without it UTF-8, or what the file's byte order mark says
     """
     found = await in_thread(
-        lambda: context.roots.read_text(path, start_line=start_line, max_lines=max_lines, encoding=encoding)
+        lambda: context.roots.read_text(
+            path, start_line=start_line, max_lines=max_lines, encoding=encoding
+        )
     )
     if start_line > max(found.total_lines, 1):
         raise ToolError(f"{path!r} has {found.total_lines} lines; start_line is {start_line}")
     if not found.truncated:
         return found.text
     last = start_line + max_lines - 1
-    return f"{found.text}[lines {start_line} to {last} of {found.total_lines}; continue with start_line={last + 1}]"
+    return (
+        f"{found.text}[lines {start_line} to {last} of {found.total_lines}; continue with "
+        f"start_line={last + 1}]"
+    )
 
 
 @tool(effect=False)
-async def list_files(context: ToolContext, path: str = ".", pattern: str | None = None) -> list[Any]:
+async def list_files(
+    context: ToolContext, path: str = ".", pattern: str | None = None
+) -> list[Any]:
     """List a folder, or find files by a pattern.
 
     Args:
@@ -61,13 +72,19 @@ async def list_files(context: ToolContext, path: str = ".", pattern: str | None 
 
 @tool(effect=False)
 async def search_files(
-    context: ToolContext, pattern: str, path: str = ".", glob: str | None = None, max_matches: int = 200
+    context: ToolContext,
+    pattern: str,
+    path: str = ".",
+    glob: str | None = None,
+    max_matches: int = 200,
 ) -> str:
-    """Search text files for a regular expression, line by line; returns file:line:text for each match.
+    """Search text files for a regular expression, line by line; returns file:line:text for each
+    match.
 
     Args:
         pattern: a regular expression in Python's syntax; (?i) at its beginning ignores case
-        path: the folder to search with everything below it, or one file, relative to the task's folder
+        path: the folder to search with everything below it, or one file, relative to the task's
+        folder
         glob: only files of this name, such as *.py, or below path, such as src/**/*.py
         max_matches: maximum number of matches
     """
@@ -83,7 +100,9 @@ async def search_files(
 
 
 @tool(policy="ask", retryable=True)
-async def write_file(context: ToolContext, path: str, content: str, create_only: bool = False) -> str:
+async def write_file(
+    context: ToolContext, path: str, content: str, create_only: bool = False
+) -> str:
     """Write a whole text file as UTF-8, new or replacing the old one; missing folders are created.
 
     Args:
@@ -92,7 +111,9 @@ async def write_file(context: ToolContext, path: str, content: str, create_only:
         create_only: fail if the file exists
     """
     try:
-        change = await in_thread(lambda: writing.write_file(context.roots, path, content, create_only=create_only))
+        change = await in_thread(
+            lambda: writing.write_file(context.roots, path, content, create_only=create_only)
+        )
     except ToolError as error:
         # The same call may be made again after an interruption; a refusal of the path stays one.
         error.retryable = False
@@ -139,24 +160,38 @@ async def _preview_write(arguments: dict[str, Any], context: ToolContext) -> str
     if change.size_before is None:
         does = "a new file"
     elif change.encoding_before is None:
-        does = f"replaces a file of {change.size_before:,} bytes that is not shown: binary or too large"
+        does = (
+            f"replaces a file of {change.size_before:,} bytes that is not shown: binary or too "
+            "large"
+        )
     elif change.encoding_before != change.encoding:
-        does = f"replaces the file; it was {change.encoding_before.name} and will be {change.encoding.name}"
+        does = (
+            f"replaces the file; it was {change.encoding_before.name} and will be "
+            f"{change.encoding.name}"
+        )
     else:
-        does = "replaces the file" if change.before != change.after else "replaces the file by the same text"
+        if change.before != change.after:
+            does = "replaces the file"
+        else:
+            does = "replaces the file by the same text"
     return change.preview(does)
 
 
 async def _preview_edit(arguments: dict[str, Any], context: ToolContext) -> str:
-    path, count = arguments["path"], arguments.get("count", 1)
+    path = arguments["path"]
+    count = arguments.get("count", 1)
     change = await in_thread(
-        lambda: writing.edit_file(context.roots, path, arguments["old"], arguments["new"], count=count, dry_run=True)
+        lambda: writing.edit_file(
+            context.roots, path, arguments["old"], arguments["new"], count=count, dry_run=True
+        )
     )
     return change.preview("edits the file")
 
 
 async def _preview_delete(arguments: dict[str, Any], context: ToolContext) -> str:
-    kind = await in_thread(lambda: writing.delete_file(context.roots, arguments["path"], dry_run=True))
+    kind = await in_thread(
+        lambda: writing.delete_file(context.roots, arguments["path"], dry_run=True)
+    )
     return f"{json.dumps(arguments['path'], ensure_ascii=False)}: deletes this {kind}"
 
 
@@ -177,7 +212,11 @@ async def run_script(
         memory_bytes=context.script_memory_bytes,
         sandbox=context.sandbox,
     )
-    shown: dict[str, Any] = {"exit_code": result.exit_code, "stdout": result.stdout, "stderr": result.stderr}
+    shown: dict[str, Any] = {
+        "exit_code": result.exit_code,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+    }
     notes = {
         "signal": result.signal,
         "timed_out": result.timed_out or None,
@@ -196,7 +235,10 @@ async def ask_user(context: ToolContext, question: str) -> str:
         question: one question, complete in itself
     """
     if context.asker is None:
-        raise ToolError("there is nobody to ask in this run; continue without an answer and state your assumption")
+        raise ToolError(
+            "there is nobody to ask in this run; continue without an answer and state your "
+            "assumption"
+        )
     return await context.asker.ask(question)
 
 

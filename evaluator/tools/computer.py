@@ -1,8 +1,10 @@
-"""The tool `computer`, which Anthropic's models are trained on, for an X display: screenshots, mouse and keyboard.
+"""The tool `computer`, which Anthropic's models are trained on, for an X display: screenshots,
+mouse and keyboard.
 
-An Anthropic model receives its type and the display's size; other models receive a schema. Rules on the argument
-`action` decide what is allowed: by default, looking and waiting are allowed and everything else asks. Only `screenshot`
-shows the display; the model takes one when it wants to see the effect of an action.
+An Anthropic model receives its type and the display's size; other models receive a schema. Rules on
+the argument `action` decide what is allowed: by default, looking and waiting are allowed and
+everything else asks. Only `screenshot` shows the display; the model takes one when it wants to see
+the effect of an action.
 """
 
 from __future__ import annotations
@@ -54,13 +56,18 @@ _AT = re.compile(r"x:(\d+) y:(\d+)")
 
 
 def computer_tool(display: XDisplay) -> Tool:
-    """The tool `computer` for one display. A mouse button that is still held at the task's end is released."""
+    """The tool `computer` for one display. A mouse button that is still held at the task's end is
+    released.
+    """
     computer = _Computer(display)
     return Tool(
-        ToolSpec(COMPUTER, _description(display), _PARAMETERS, _native(display)),
+        ToolSpec(COMPUTER, _description(display), parameters=_PARAMETERS, native=_native(display)),
         computer.run,
         policy="ask",
-        rules=tuple(PolicyRule("allow", "action", action) for action in ("screenshot", "cursor_position", "wait")),
+        rules=tuple(
+            PolicyRule("allow", "action", matches=action)
+            for action in ("screenshot", "cursor_position", "wait")
+        ),
         close=computer.close,
     )
 
@@ -68,20 +75,27 @@ def computer_tool(display: XDisplay) -> Tool:
 def _native(display: XDisplay) -> dict[str, Any]:
     """The native description for an Anthropic model, in the form that LiteLLM expects.
 
-    Source: the reference of Anthropic's computer use tool; LiteLLM, `llms/anthropic/chat/transformation.py`.
+    Source: the reference of Anthropic's computer use tool; LiteLLM,
+    `llms/anthropic/chat/transformation.py`.
     """
     size = {
         "display_width_px": display.width,
         "display_height_px": display.height,
         "display_number": display.number,
     }
-    return {"type": "computer_20250124", "name": COMPUTER, "function": {"name": COMPUTER, "parameters": size}}
+    return {
+        "type": "computer_20250124",
+        "name": COMPUTER,
+        "function": {"name": COMPUTER, "parameters": size},
+    }
 
 
 def _description(display: XDisplay) -> str:
     return (
-        f"Look at a screen of {display.width}x{display.height} pixels and use its mouse and keyboard. Take a "
-        "screenshot to see the screen and the effect of an action; positions are [x, y] in pixels from the top left."
+        f"Look at a screen of {display.width}x{display.height} pixels and use its mouse and "
+        "keyboard. Take a "
+        "screenshot to see the screen and the effect of an action; positions are [x, y] in pixels "
+        "from the top left."
     )
 
 
@@ -91,10 +105,14 @@ _PARAMETERS: dict[str, Any] = {
     "properties": {
         "action": {"type": "string", "enum": list(_ACTIONS)},
         "coordinate": {**_PLACE, "description": "[x, y]: where to move, click, scroll, or drag to"},
-        "start_coordinate": {**_PLACE, "description": "[x, y], for left_click_drag: where to begin"},
+        "start_coordinate": {
+            **_PLACE,
+            "description": "[x, y], for left_click_drag: where to begin",
+        },
         "text": {
             "type": "string",
-            "description": "for type: the text; for key and hold_key: keys such as Return or ctrl+s; for clicks, "
+            "description": "for type: the text; for key and hold_key: keys such as Return or "
+            "ctrl+s; for clicks, "
             "drag and scroll: keys to hold meanwhile, such as shift",
         },
         "duration": {
@@ -124,11 +142,15 @@ class _Computer:
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         _check(arguments, self.display)
-        action, left = arguments["action"], context.remaining_s
+        action = arguments["action"]
+        left = context.remaining_s
         if action == "wait":
             await asyncio.sleep(arguments["duration"])
             return f"waited {arguments['duration']:g} s"
-        keys = chords(arguments["text"]) if "text" in arguments and action != "type" else []
+        if "text" in arguments and action != "type":
+            keys = chords(arguments["text"])
+        else:
+            keys = []
         if action == "type":
             _check_text(arguments["text"])
         if len(keys) > 1 and action != "key":
@@ -137,7 +159,9 @@ class _Computer:
             await self.display.check(left)
             self.checked = True
         if action == "screenshot":
-            return ToolAnswer(f"a screenshot, {self.display.size}", (await self.display.screenshot(left),))
+            return ToolAnswer(
+                f"a screenshot, {self.display.size}", (await self.display.screenshot(left),)
+            )
         if action == "cursor_position":
             return _position((await self.display.xdotool(["getmouselocation"], left)).stdout)
         if action == "type":
@@ -148,7 +172,7 @@ class _Computer:
                 await self.display.xdotool(["key", "--", key], left)
             return f"pressed {' '.join(keys)}"
         if action == "hold_key":
-            return await self._hold(keys[0], arguments["duration"], left)
+            return await self._hold(keys[0], arguments["duration"], left=left)
         if action == "left_mouse_down":
             self.holds_button = True
         await self.display.xdotool(_mouse(arguments, keys), left)
@@ -163,8 +187,9 @@ class _Computer:
                 await self.display.xdotool(["mouseup", "1"], PROGRAM_S)
 
     async def _type(self, text: str, left: float) -> str:
-        # Through standard input, so that no part of the text can be an option or a command. Lines end with a carriage
-        # return, the Return key; to xdotool, a line feed is another key, which few programs know.
+        # Through standard input, so that no part of the text can be an option or a command. Lines
+        # end with a carriage return, the Return key; to xdotool, a line feed is another key, which
+        # few programs know.
         await self.display.xdotool(
             ["type", "--delay", str(_KEY_DELAY_MS), "--file", "-"],
             left,
@@ -186,47 +211,75 @@ class _Computer:
 
 
 def _check(arguments: Mapping[str, Any], display: XDisplay) -> None:
-    """Raises: ToolError, for a missing or unknown argument of the action, and a position outside the display."""
+    """Raises: ToolError, for a missing or unknown argument of the action, and a position outside
+    the display.
+    """
     check_action(arguments, *_ACTIONS[arguments["action"]])
     for name in ("start_coordinate", "coordinate"):
         x, y = arguments.get(name, (0, 0))
         if x >= display.width or y >= display.height:
             raise ToolError(
-                f"{name} is [{x}, {y}]; the screen has {display.width}x{display.height} pixels, so the last "
+                f"{name} is [{x}, {y}]; the screen has {display.width}x{display.height} pixels, "
+                "so the last "
                 f"position is [{display.width - 1}, {display.height - 1}]"
             )
 
 
 def _check_text(text: str) -> None:
-    """Raises: ToolError, for a text that is empty or too long, or has characters that no keyboard has."""
+    """Raises: ToolError, for a text that is empty or too long, or has characters that no keyboard
+    has.
+    """
     if not text:
         raise ToolError("text is empty; give the text to type")
     if len(text) > MAX_TEXT_CHARS:
-        raise ToolError(f"text has {len(text):,} characters, at most {MAX_TEXT_CHARS:,} are typed at once")
+        raise ToolError(
+            f"text has {len(text):,} characters, at most {MAX_TEXT_CHARS:,} are typed at once"
+        )
     strange = next((char for char in text if char not in "\n\t" and not char.isprintable()), None)
     if strange is not None:
-        raise ToolError(f"text contains the character {strange!r}, which no keyboard has; for keys, use key")
+        raise ToolError(
+            f"text contains the character {strange!r}, which no keyboard has; for keys, use key"
+        )
 
 
 def _mouse(arguments: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
-    """The arguments of xdotool for a mouse action, with the key combination `keys` held meanwhile."""
-    action, to = arguments["action"], _move(arguments.get("coordinate"))
+    """The arguments of xdotool for a mouse action, with the key combination `keys` held
+    meanwhile.
+    """
+    action = arguments["action"]
+    to = _move(arguments.get("coordinate"))
     if action in _CLICKS:
         words = [*to, *_CLICKS[action]]
     elif action == "scroll":
-        amount, button = str(arguments["scroll_amount"]), _WHEEL[arguments["scroll_direction"]]
+        amount = str(arguments["scroll_amount"])
+        button = _WHEEL[arguments["scroll_direction"]]
         words = [*to, "click", "--repeat", amount, "--delay", "10", button]
     elif action == "left_click_drag":
         # Short pauses, because toolkits ignore a drag that ends immediately.
-        words = [*_move(arguments.get("start_coordinate")), "mousedown", "1", "sleep", "0.05", *to, "sleep", "0.05"]
+        words = [
+            *_move(arguments.get("start_coordinate")),
+            "mousedown",
+            "1",
+            "sleep",
+            "0.05",
+            *to,
+            "sleep",
+            "0.05",
+        ]
         words += ["mouseup", "1"]
     else:
-        words = {"left_mouse_down": ["mousedown", "1"], "left_mouse_up": ["mouseup", "1"]}.get(action, to)
-    return ["keydown", keys[0], *words, "keyup", keys[0]] if keys else words
+        words = {"left_mouse_down": ["mousedown", "1"], "left_mouse_up": ["mouseup", "1"]}.get(
+            action, to
+        )
+    if keys:
+        return ["keydown", keys[0], *words, "keyup", keys[0]]
+    return words
 
 
 def _move(place: Sequence[int] | None) -> list[str]:
-    return [] if place is None else ["mousemove", str(place[0]), str(place[1])]
+    if place is None:
+        return []
+    return ["mousemove", str(place[0]), str(place[1])]
 
 
 def _position(output: str) -> str:

@@ -1,6 +1,8 @@
-"""Which tools run programs or act on the screen. A profile and a template name a tool before it is made.
+"""Which tools run programs or act on the screen. A profile and a template name a tool before it is
+made.
 
-A tool of `@tool` declares it itself (`controls`); those that are made for each task are listed here.
+A tool of `@tool` declares it itself (`controls`); those that are made for each task are listed
+here.
 """
 
 from __future__ import annotations
@@ -19,12 +21,18 @@ OF_TASK_TOOLS: Mapping[str, Control | None] = {
     "start_script": "programs",
     COMPUTER: "screen",
     **dict.fromkeys((TEXT_EDITOR, MANAGE_TASK, "subtask", "evaluation_request")),
-    **dict.fromkeys(("start_subtask", "start_session", "start_watch", "send_message", "kill_background")),
+    **dict.fromkeys(
+        ("start_subtask", "start_session", "start_watch", "send_message", "kill_background")
+    ),
     **dict.fromkeys(("list_background", "read_background", "wait_background")),
 }
 
 
 def controls_of(name: str, tools: ToolRegistry | None = None) -> Control | None:
-    """What the tool `name` controls; `tools` has the tools of `@tool`, by default the built-in ones."""
+    """What the tool `name` controls; `tools` has the tools of `@tool`, by default the built-in
+    ones.
+    """
     found = (builtin_tools() if tools is None else tools).get(name)
-    return OF_TASK_TOOLS.get(name) if found is None else found.controls
+    if found is None:
+        return OF_TASK_TOOLS.get(name)
+    return found.controls

@@ -1,4 +1,6 @@
-"""`@tool`: turns a Python function, sync or async, into a tool; its schema comes from signature and docstring."""
+"""`@tool`: turns a Python function, sync or async, into a tool; its schema comes from signature and
+docstring.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,18 @@ import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeVar, Union, get_args, get_origin, overload
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from evaluator.errors import ToolError, UsageError
 from evaluator.errors.messages import did_you_mean
@@ -68,7 +81,8 @@ def tool(
     effect: bool = True,
     controls: Control | None = None,
 ) -> FunctionTool[..., Any] | Callable[[Callable[..., Any]], FunctionTool[..., Any]]:
-    """Turns a function into a tool, as `@tool` or `@tool(policy="ask", …)`. The tool may be called as the function.
+    """Turns a function into a tool, as `@tool` or `@tool(policy="ask", …)`. The tool may be called
+    as the function.
 
     >>> @tool
     ... def count_words(text: str) -> int:
@@ -79,32 +93,35 @@ def tool(
     >>> count_words.spec.parameters["required"]
     ['text']
 
-    Annotations may be any type that pydantic can describe as JSON Schema: str, int, list[…], dict[str, …], Literal,
-    Enum, dataclasses, unions, pydantic models. `Annotated[T, "text"]` describes a parameter, as does the docstring.
-    Unknown names are refused, in nested objects too. Parameters without a default are required. A parameter annotated
-    with `ToolContext` is filled in by the Handler and hidden from the model. The docstring's text before its `Args:`
-    is the tool's description. A sync function runs in its own thread, which a timeout abandons and cannot stop. The
-    function itself is the tool's `function`. A tool that runs programs declares `controls="programs"`, and runs them in
-    `context.sandbox`.
+    Annotations may be any type that pydantic can describe as JSON Schema: str, int, list[…],
+    dict[str, …], Literal, Enum, dataclasses, unions, pydantic models. `Annotated[T, "text"]`
+    describes a parameter, as does the docstring. Unknown names are refused, in nested objects too.
+    Parameters without a default are required. A parameter annotated with `ToolContext` is filled in
+    by the Handler and hidden from the model. The docstring's text before its `Args:` is the tool's
+    description. A sync function runs in its own thread, which a timeout abandons and cannot stop.
+    The function itself is the tool's `function`. A tool that runs programs declares
+    `controls="programs"`, and runs them in `context.sandbox`.
 
-    Raises: UsageError, for a parameter without an annotation or with one that JSON Schema cannot express, and for an
-    entry below `Args:` that is not a parameter.
+    Raises: UsageError, for a parameter without an annotation or with one that JSON Schema cannot
+    express, and for an entry below `Args:` that is not a parameter.
     """
 
     def make(target: Callable[..., Any]) -> FunctionTool[..., Any]:
         title = name or getattr(target, "__name__", "")
         parameters = inspect.signature(target).parameters
-        text, notes = _read_docstring(inspect.getdoc(target) or "", frozenset(parameters), f"tool {title!r}")
-        annotations, context_name = _annotations(target, parameters, f"tool {title!r}")
-        schema, convert = _read_annotations(annotations, parameters, f"tool {title!r}")
+        text, notes = _read_docstring(
+            inspect.getdoc(target) or "", frozenset(parameters), where=f"tool {title!r}"
+        )
+        annotations, context_name = _annotations(target, parameters, where=f"tool {title!r}")
+        schema, convert = _read_annotations(annotations, parameters, where=f"tool {title!r}")
         for key, schema_of_parameter in schema["properties"].items():
             if key in notes:
                 schema_of_parameter["description"] = notes[key]
             schema_of_parameter |= _default(parameters[key].default)
 
         return FunctionTool(
-            ToolSpec(title, description or text, schema),
-            _runner(target, convert, context_name),
+            ToolSpec(title, description or text, parameters=schema),
+            _runner(target, convert, context_name=context_name),
             policy=policy,
             retryable=retryable,
             effect=effect,
@@ -112,7 +129,9 @@ def tool(
             function=target,
         )
 
-    return make if function is None else make(function)
+    if function is None:
+        return make
+    return make(function)
 
 
 def _runner(
@@ -122,7 +141,9 @@ def _runner(
 
     def bind(arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         values = convert(arguments)
-        return values if context_name is None else {**values, context_name: context}
+        if context_name is None:
+            return values
+        return {**values, context_name: context}
 
     async def run_async(arguments: dict[str, Any], context: ToolContext) -> Any:
         return await target(**bind(arguments, context))
@@ -131,9 +152,13 @@ def _runner(
         values = bind(arguments, context)
         value = await in_thread(lambda: target(**values))
         # A plain function may wrap an async one.
-        return await value if inspect.isawaitable(value) else value
+        if inspect.isawaitable(value):
+            return await value
+        return value
 
-    return run_async if _is_async(target) else run_sync
+    if _is_async(target):
+        return run_async
+    return run_sync
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -145,18 +170,29 @@ def _is_async(function: Callable[..., Any]) -> bool:
 def _annotations(
     function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], where: str
 ) -> tuple[dict[str, Any], str | None]:
-    """The annotation of each parameter that a model gives, and the name of the one that takes the context."""
-    inner = function.func if isinstance(function, functools.partial) else function
+    """The annotation of each parameter that a model gives, and the name of the one that takes the
+    context.
+    """
+    if isinstance(function, functools.partial):
+        inner = function.func
+    else:
+        inner = function
     try:
-        hints = typing.get_type_hints(inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True)
+        hints = typing.get_type_hints(
+            inner if inspect.isroutine(inner) else type(inner).__call__, include_extras=True
+        )
     except (NameError, TypeError, AttributeError, SyntaxError) as error:
-        raise UsageError(f"{where}: its annotations cannot be read ({error}); define types at module level") from error
+        raise UsageError(
+            f"{where}: its annotations cannot be read ({error}); define types at module level"
+        ) from error
     found: dict[str, Any] = {}
     context_name: str | None = None
     for name, parameter in parameters.items():
         here = f"{where}, parameter {name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UsageError(f"{here}: a model passes arguments by name; {parameter} cannot take them")
+            raise UsageError(
+                f"{here}: a model passes arguments by name; {parameter} cannot take them"
+            )
         if name not in hints:
             raise UsageError(f"{here} has no annotation")
         if hints[name] is ToolContext:
@@ -174,29 +210,48 @@ def _read_annotations(
     simple = {name: _simple_schema(annotation) for name, annotation in annotations.items()}
     properties = {name: schema for name, schema in simple.items() if schema is not None}
     if len(properties) < len(simple):
-        return _read_with_pydantic(annotations, required, where)
+        return _read_with_pydantic(annotations, required, where=where)
     # JSON has one kind of number: 3.0 is a valid integer, and 3 a valid number.
     numbers = {name: kind for name, kind in annotations.items() if kind in (int, float)}
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return schema, lambda given: {key: numbers[key](value) if key in numbers else value for key, value in given.items()}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    return schema, lambda given: {
+        key: numbers[key](value) if key in numbers else value for key, value in given.items()
+    }
 
 
 def _simple_schema(annotation: Any) -> dict[str, Any] | None:
     """The schema of a scalar, a union of scalars or list[str]; None for others.
 
-    These are what the built-in tools have: with them, pydantic is not loaded, which takes a tenth of a second.
+    These are what the built-in tools have: with them, pydantic is not loaded, which takes a tenth
+    of a second.
     """
-    if get_origin(annotation) is Annotated and all(isinstance(extra, str) for extra in get_args(annotation)[1:]):
+    if get_origin(annotation) is Annotated and all(
+        isinstance(extra, str) for extra in get_args(annotation)[1:]
+    ):
         schema = _simple_schema(get_args(annotation)[0])
-        return None if schema is None else {**schema, "description": _text_in(annotation)}
+        if schema is None:
+            return None
+        return {**schema, "description": _text_in(annotation)}
     if annotation is Any:
         return {}
     if annotation == list[str]:
         return {"type": "array", "items": {"type": "string"}}
-    if get_origin(annotation) in (Union, types.UnionType) and all(arg in _SCALARS for arg in get_args(annotation)):
+    if get_origin(annotation) in (Union, types.UnionType) and all(
+        arg in _SCALARS for arg in get_args(annotation)
+    ):
         return {"type": [_SCALARS[arg] for arg in get_args(annotation)]}
-    kind = _SCALARS.get(annotation) if isinstance(annotation, type) else None
-    return None if kind is None else {"type": kind}
+    if isinstance(annotation, type):
+        kind = _SCALARS.get(annotation)
+    else:
+        kind = None
+    if kind is None:
+        return None
+    return {"type": kind}
 
 
 def _text_in(annotation: Any) -> str | None:
@@ -222,7 +277,10 @@ def _read_with_pydantic(
             raise UsageError(
                 f"{where}, parameter {name!r}: {annotation} cannot be described to a model: {error}"
             ) from error
-        fields[name] = described if name in required else typing.NotRequired[described]
+        if name in required:
+            fields[name] = described
+        else:
+            fields[name] = typing.NotRequired[described]
     arguments: Any = vars(typing_extensions)["TypedDict"]("arguments", fields)
     arguments.__pydantic_config__ = ConfigDict(extra="forbid")
     adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
@@ -232,7 +290,9 @@ def _read_with_pydantic(
             return adapter.validate_python(given)
         except ValidationError as error:
             first = error.errors()[0]
-            raise ToolError(f"argument {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise ToolError(
+                f"argument {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            ) from error
 
     schema = adapter.json_schema()
     for described in (schema, *schema["properties"].values()):
@@ -250,7 +310,8 @@ def _default(value: Any) -> dict[str, Any]:
 
 
 def _read_docstring(text: str, names: frozenset[str], where: str) -> tuple[str, dict[str, str]]:
-    """The description, and the text of each parameter: below `Args:`, or as plain `name: text` lines.
+    """The description, and the text of each parameter: below `Args:`, or as plain `name: text`
+    lines.
 
     Raises: UsageError, for an entry below `Args:` that is not a parameter.
     """
@@ -269,8 +330,10 @@ def _read_docstring(text: str, names: frozenset[str], where: str) -> tuple[str, 
             section = section if indent > section else None
             first = indent if first is None else first
         if _SECTION.match(stripped) or (stripped == line and _OTHER_SECTION.match(stripped)):
-            ended, current = True, None
-            section, first = indent if _SECTION.match(stripped) else None, None
+            ended = True
+            current = None
+            section = indent if _SECTION.match(stripped) else None
+            first = None
         elif entry and entry[1] in names:
             current = str(entry[1])
             notes[current] = entry[2]

@@ -18,13 +18,14 @@ _BARE_LF = re.compile(r"(?<!\r)\n")
 def replace_text(text: str, old: str, new: str, count: int, path: str) -> tuple[str, int]:
     """`text` with each `old` replaced by `new`, and the number of replacements.
 
-    In a text whose lines all end in CR LF, a line feed in `old` and `new` means that too. Raises ToolError where
-    `old` does not occur, with the nearest lines, or more than `count` times.
+    In a text whose lines all end in CR LF, a line feed in `old` and `new` means that too. Raises
+    ToolError where `old` does not occur, with the nearest lines, or more than `count` times.
     """
     if not old:
         raise ToolError("old is empty; give the text to replace, or write the whole file")
     if "\r\n" in text and not _BARE_LF.search(text):
-        old, new = _BARE_LF.sub("\r\n", old), _BARE_LF.sub("\r\n", new)
+        old = _BARE_LF.sub("\r\n", old)
+        new = _BARE_LF.sub("\r\n", new)
     if old == new:
         raise ToolError("old and new are the same text; nothing would change")
     found = text.count(old)
@@ -32,7 +33,8 @@ def replace_text(text: str, old: str, new: str, count: int, path: str) -> tuple[
         raise ToolError(f"old does not occur in {path!r}{_help(text, old)}")
     if found > count:
         raise ToolError(
-            f"old occurs {found} times in {path!r} and count is {count}; give more of the lines around it, "
+            f"old occurs {found} times in {path!r} and count is {count}; give more of the lines "
+            "around it, "
             f"or count={found} to change them all"
         )
     return text.replace(old, new), found
@@ -59,9 +61,11 @@ def _help(text: str, old: str) -> str:
 def diff(before: str, after: str) -> str:
     """The changed lines, marked with `-` and `+`, with three unchanged lines around them.
 
-    If there are more than 1,000 lines from the first to the last change, all of them are shown as replaced.
+    If there are more than 1,000 lines from the first to the last change, all of them are shown as
+    replaced.
     """
-    old, new = _lines(before), _lines(after)
+    old = _lines(before)
+    new = _lines(after)
     same = 0
     while same < min(len(old), len(new)) and old[same] == new[same]:
         same += 1
@@ -75,13 +79,17 @@ def diff(before: str, after: str) -> str:
         shown = [f"-{line}" for line in left] + [f"+{line}" for line in right]
         return "\n".join([f"@@ from line {start + 1} @@", *shown])
     hunks: list[str] = []
-    for group in difflib.SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(_CONTEXT):
+    for group in difflib.SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(
+        _CONTEXT
+    ):
         hunks.append(f"@@ from line {start + group[0][1] + 1} @@")
         for kind, i1, i2, j1, j2 in group:
             if kind == "equal":
                 hunks += [f" {line}" for line in left[i1:i2]]
             else:
-                hunks += [f"-{line}" for line in left[i1:i2]] + [f"+{line}" for line in right[j1:j2]]
+                hunks += [f"-{line}" for line in left[i1:i2]] + [
+                    f"+{line}" for line in right[j1:j2]
+                ]
     return "\n".join(hunks)
 
 
@@ -92,4 +100,7 @@ def lines_of(text: str) -> list[str]:
 
 def _lines(text: str) -> list[str]:
     """Lines without their line feed; a last line without one is marked."""
-    return [line[:-1] if line[-1] == "\n" else f"{line}  (no line feed at the end)" for line in lines_of(text)]
+    return [
+        line[:-1] if line[-1] == "\n" else f"{line}  (no line feed at the end)"
+        for line in lines_of(text)
+    ]

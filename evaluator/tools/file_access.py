@@ -1,9 +1,11 @@
-"""A task's access to the file system: reads files below its roots, by descriptor, never through a symbolic link.
+"""A task's access to the file system: reads files below its roots, by descriptor, never through a
+symbolic link.
 
-Each refusal states its reason. Refused are paths outside the roots (absolute, by `..`, or by a name that only begins
-like a root), links anywhere in a path, everything that is not a regular file (devices, pipes, sockets), files with
-several hard links, which may be a second name of a file elsewhere, files above the size limit, and denied paths, such
-as the record of the run. `writing` changes files under the same rules.
+Each refusal states its reason. Refused are paths outside the roots (absolute, by `..`, or by a name
+that only begins like a root), links anywhere in a path, everything that is not a regular file
+(devices, pipes, sockets), files with several hard links, which may be a second name of a file
+elsewhere, files above the size limit, and denied paths, such as the record of the run. `writing`
+changes files under the same rules.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class FolderEntry:
 class FileAccess:
     """The files below the root folders, without the `denied` paths and the files below them.
 
-    A relative path is looked up in each root in turn. Keeps no descriptor between calls; tasks and threads may share
-    one object.
+    A relative path is looked up in each root in turn. Keeps no descriptor between calls; tasks and
+    threads may share one object.
     """
 
     def __init__(self, folders: Sequence[str | Path], denied: Iterable[str | Path] = ()) -> None:
@@ -74,7 +76,7 @@ class FileAccess:
     def read_bytes(self, path: str | Path, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """The bytes of a regular file. Raises: ToolError, for a file that this module refuses."""
         with self._opened(str(path)) as (_, descriptor):
-            return read_all(descriptor, str(path), max_bytes)
+            return read_all(descriptor, str(path), max_bytes=max_bytes)
 
     def read_text(
         self,
@@ -85,22 +87,35 @@ class FileAccess:
         max_lines: int | None = None,
         encoding: str | None = None,
     ) -> FileText:
-        """A text file, or `max_lines` lines of it from `start_line` (1-based) on; line ends stay as they are.
+        """A text file, or `max_lines` lines of it from `start_line` (1-based) on; line ends stay as
+        they are.
 
-        Without `encoding`: by the byte order mark, else UTF-8, else Latin-1. A start past the end gives an empty
-        text. Raises: ToolError, also for a binary file (with a NUL byte) and an encoding that is unknown or does not
-        fit.
+        Without `encoding`: by the byte order mark, else UTF-8, else Latin-1. A start past the end
+        gives an empty text. Raises: ToolError, also for a binary file (with a NUL byte) and an
+        encoding that is unknown or does not fit.
         """
         if start_line < 1 or (max_lines is not None and max_lines < 1):
             raise ToolError("start_line and max_lines count from 1")
-        text, found = decode(self.read_bytes(path, max_bytes=max_bytes), str(path), encoding)
+        text, found = decode(
+            self.read_bytes(path, max_bytes=max_bytes), str(path), encoding=encoding
+        )
         lines = lines_of(text)
-        stop = len(lines) if max_lines is None else start_line - 1 + max_lines
+        if max_lines is None:
+            stop = len(lines)
+        else:
+            stop = start_line - 1 + max_lines
         part = "".join(lines[start_line - 1 : stop])
-        return FileText(str(path), part, found.name, stop < len(lines), len(lines))
+        return FileText(
+            str(path),
+            part,
+            encoding=found.name,
+            truncated=stop < len(lines),
+            total_lines=len(lines),
+        )
 
     def name_of(self, path: str) -> str:
-        """The one name of a file, however `path` spells it: relative in the first root, absolute in the others.
+        """The one name of a file, however `path` spells it: relative in the first root, absolute in
+        the others.
 
         `path` itself, where no root has it.
         """
@@ -112,7 +127,9 @@ class FileAccess:
         return self.roots.name(index, parts)
 
     def path_of(self, path: str) -> Path:
-        """The absolute path of a regular file. Raises: ToolError, for a file that this module refuses."""
+        """The absolute path of a regular file. Raises: ToolError, for a file that this module
+        refuses.
+        """
         with self._opened(path) as (found, _):
             return found
 
@@ -127,7 +144,9 @@ class FileAccess:
             with os.scandir(descriptor) as scan:
                 for item in scan:
                     if len(entries) == limit:
-                        raise ToolError(f"{str(path)!r} has more than {limit} entries; use a pattern instead")
+                        raise ToolError(
+                            f"{str(path)!r} has more than {limit} entries; use a pattern instead"
+                        )
                     entries.append(_entry(item))
         except OSError as error:
             raise tool_error(str(path), error) from error
@@ -136,10 +155,12 @@ class FileAccess:
         return tuple(sorted(entries, key=lambda entry: entry.name))
 
     def glob(self, pattern: str, *, limit: int = MAX_ENTRIES) -> tuple[str, ...]:
-        """Paths of the regular files that match, sorted: relative in the first root, absolute in the others.
+        """Paths of the regular files that match, sorted: relative in the first root, absolute in
+        the others.
 
-        `*`, `?` and `[…]` match within a name, `**` matches any number of folders. As in a shell, a wildcard does not
-        match a name that begins with a dot. Links are neither followed nor returned.
+        `*`, `?` and `[…]` match within a name, `**` matches any number of folders. As in a shell, a
+        wildcard does not match a name that begins with a dot. Links are neither followed nor
+        returned.
 
         Raises: ToolError, above `limit` matches and above 200,000 examined names.
         """
@@ -147,16 +168,19 @@ class FileAccess:
         for index, parts in self.roots.candidates(pattern):
             root = self.roots.open_root(index)
             try:
-                for path in find_files(root, parts, self.roots.denied()):
+                for path in find_files(root, parts, denied=self.roots.denied()):
                     if len(found) == limit:
-                        raise ToolError(f"more than {limit} files match {pattern!r}; narrow the pattern")
+                        raise ToolError(
+                            f"more than {limit} files match {pattern!r}; narrow the pattern"
+                        )
                     found.append(self.roots.name(index, [path]))
             finally:
                 os.close(root)
         return tuple(sorted(set(found)))
 
     def find(self, path: str = ".", pattern: str = "**") -> Generator[str, None, None]:
-        """Paths of the regular files below the folder `path`, or `path` itself if it is a file, in the form of `glob`.
+        """Paths of the regular files below the folder `path`, or `path` itself if it is a file, in
+        the form of `glob`.
 
         A pattern without `/` matches at any depth. Nothing is read and no link is followed.
 
@@ -164,17 +188,20 @@ class FileAccess:
         """
         check_path(pattern)
         if pattern.startswith("/"):
-            raise ToolError(f"{pattern[:1000]!r} begins with '/'; a pattern is relative to the folder that is searched")
+            raise ToolError(
+                f"{pattern[:1000]!r} begins with '/'; a pattern is relative to the folder that is "
+                "searched"
+            )
         wanted = parts_of(pattern)
         wanted = wanted if "/" in pattern else ["**", *wanted]
         for index, parts, descriptor in self.roots.open_each(path, FILE):
             try:
                 status = os.fstat(descriptor)
                 if not stat.S_ISDIR(status.st_mode):
-                    refuse_unless_plain(path, status, "read")
+                    refuse_unless_plain(path, status, action="read")
                     yield self.roots.name(index, parts)
                     continue
-                for below in find_files(descriptor, wanted, self.roots.denied()):
+                for below in find_files(descriptor, wanted, denied=self.roots.denied()):
                     yield self.roots.name(index, [*parts, below])
             finally:
                 os.close(descriptor)
@@ -183,7 +210,7 @@ class FileAccess:
         """`read_bytes` without blocking the event loop: in a thread if the file is large."""
         with self._opened(str(path)) as (_, descriptor):
             if os.fstat(descriptor).st_size <= _LARGE_FILE_BYTES:
-                return read_all(descriptor, str(path), max_bytes)
+                return read_all(descriptor, str(path), max_bytes=max_bytes)
         return await in_thread(lambda: self.read_bytes(path, max_bytes=max_bytes))
 
     async def aglob(self, pattern: str) -> tuple[str, ...]:
@@ -192,17 +219,21 @@ class FileAccess:
 
     @contextmanager
     def _opened(self, path: str) -> Generator[tuple[Path, int]]:
-        """The absolute path of a regular file, and its descriptor. Raises: ToolError, for what this module refuses."""
+        """The absolute path of a regular file, and its descriptor. Raises: ToolError, for what this
+        module refuses.
+        """
         index, parts, descriptor = next(self.roots.open_each(path, FILE))
         try:
-            refuse_unless_plain(path, os.fstat(descriptor), "read")
+            refuse_unless_plain(path, os.fstat(descriptor), action="read")
             yield self.roots.folders[index].joinpath(*parts), descriptor
         finally:
             os.close(descriptor)
 
 
 def read_all(descriptor: int, path: str, max_bytes: int) -> bytes:
-    """The rest of an open file. Raises: ToolError, above `max_bytes`, also where `fstat` reports a smaller size."""
+    """The rest of an open file. Raises: ToolError, above `max_bytes`, also where `fstat` reports a
+    smaller size.
+    """
     size = os.fstat(descriptor).st_size
     if size > max_bytes:
         raise ToolError(f"{path!r} is too large: {size:,} bytes, at most {max_bytes:,} are read")
@@ -223,9 +254,11 @@ def _entry(item: os.DirEntry[str]) -> FolderEntry:
     try:
         status = item.stat(follow_symlinks=False)
     except OSError:  # deleted since the folder was read
-        return FolderEntry(item.name, "other", None)
+        return FolderEntry(item.name, "other", size_bytes=None)
     if stat.S_ISREG(status.st_mode):
-        return FolderEntry(item.name, "file", status.st_size)
+        return FolderEntry(item.name, "file", size_bytes=status.st_size)
     if stat.S_ISDIR(status.st_mode):
-        return FolderEntry(item.name, "folder", None)
-    return FolderEntry(item.name, "link" if stat.S_ISLNK(status.st_mode) else "other", None)
+        return FolderEntry(item.name, "folder", size_bytes=None)
+    return FolderEntry(
+        item.name, "link" if stat.S_ISLNK(status.st_mode) else "other", size_bytes=None
+    )

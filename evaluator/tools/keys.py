@@ -1,6 +1,8 @@
-"""The keys that a model may press, by their xdotool names: `ctrl+s`, `Return`, `Page_Down`, `shift+F10`.
+"""The keys that a model may press, by their xdotool names: `ctrl+s`, `Return`, `Page_Down`,
+`shift+F10`.
 
-The set is fixed because xdotool runs a key name that is also one of its commands. `Help` is left out for that reason.
+The set is fixed because xdotool runs a key name that is also one of its commands. `Help` is left
+out for that reason.
 """
 
 from __future__ import annotations
@@ -25,18 +27,45 @@ _NAMED = """
     XF86AudioRaiseVolume XF86AudioLowerVolume
 """
 _ALSO = {
-    "enter": "Return", "esc": "Escape", "del": "Delete", "ins": "Insert", "pageup": "Page_Up", "pgup": "Page_Up",
-    "pagedown": "Page_Down", "pgdn": "Page_Down", "arrowleft": "Left", "arrowright": "Right", "arrowup": "Up",
-    "arrowdown": "Down", "spacebar": "space", "control": "ctrl", "option": "alt", "cmd": "super", "command": "super",
-    "win": "super", "windows": "super",
-    "-": "minus", "=": "equal", ",": "comma", ".": "period", "/": "slash", "\\": "backslash", ";": "semicolon",
-    "'": "apostrophe", "`": "grave", "[": "bracketleft", "]": "bracketright", "*": "asterisk", "?": "question",
-}  # fmt: skip
+    "enter": "Return",
+    "esc": "Escape",
+    "del": "Delete",
+    "ins": "Insert",
+    "pageup": "Page_Up",
+    "pgup": "Page_Up",
+    "pagedown": "Page_Down",
+    "pgdn": "Page_Down",
+    "arrowleft": "Left",
+    "arrowright": "Right",
+    "arrowup": "Up",
+    "arrowdown": "Down",
+    "spacebar": "space",
+    "control": "ctrl",
+    "option": "alt",
+    "cmd": "super",
+    "command": "super",
+    "win": "super",
+    "windows": "super",
+    "-": "minus",
+    "=": "equal",
+    ",": "comma",
+    ".": "period",
+    "/": "slash",
+    "\\": "backslash",
+    ";": "semicolon",
+    "'": "apostrophe",
+    "`": "grave",
+    "[": "bracketleft",
+    "]": "bracketright",
+    "*": "asterisk",
+    "?": "question",
+}
 _KEYS = {name.lower(): name for name in _NAMED.split()} | _ALSO
 
 
 def chords(text: str) -> list[str]:
-    """The key combinations in `text`, separated by blanks, in xdotool's spelling; names are case-insensitive.
+    """The key combinations in `text`, separated by blanks, in xdotool's spelling; names are
+    case-insensitive.
 
     Raises: ToolError, for an unknown key, an empty text, and more than 100 combinations.
     """
@@ -44,17 +73,22 @@ def chords(text: str) -> list[str]:
     if not words:
         raise ToolError("text is empty; name a key, such as Return or ctrl+s")
     if len(words) > MAX_CHORDS:
-        raise ToolError(f"text has {len(words)} key combinations, at most {MAX_CHORDS}; to enter text, use type")
+        raise ToolError(
+            f"text has {len(words)} key combinations, at most {MAX_CHORDS}; to enter text, use type"
+        )
     return ["+".join(map(_key, word.split("+"))) for word in words]
 
 
 def _key(name: str) -> str:
     if _PLAIN.fullmatch(name):
-        return name.upper() if name[0] == "f" and len(name) > 1 else name
+        if name[0] == "f" and len(name) > 1:
+            return name.upper()
+        return name
     known = _KEYS.get(name.lower())
     if known is None:
         raise ToolError(
-            f"{name[:50]!r} is not a key; use names such as Return, Escape, Page_Down, F5, minus, a, joined by + "
+            f"{name[:50]!r} is not a key; use names such as Return, Escape, Page_Down, F5, minus, "
+            "a, joined by + "
             "(ctrl+s); to enter text, use the action type"
         )
     return known

@@ -1,6 +1,8 @@
-"""The tool `manage_task`: a model manages tasks of several steps in its role, and sees interrupted runs.
+"""The tool `manage_task`: a model manages tasks of several steps in its role, and sees interrupted
+runs.
 
-`TaskLists` decides what a model may change. A change is based on the version that the model has seen.
+`TaskLists` decides what a model may change. A change is based on the version that the model has
+seen.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ _MAX_STEP_CHARS = 500
 class RunAccess:
     """What the tool offers of runs. None of a function: the grant does not allow its action.
 
-    `interrupted` returns the interrupted runs as (id, template, time of creation); it is called in a thread. `read`
-    returns what is recorded of one of them; `resume` continues it, and returns its result as text.
+    `interrupted` returns the interrupted runs as (id, template, time of creation); it is called in
+    a thread. `read` returns what is recorded of one of them; `resume` continues it, and returns its
+    result as text.
     """
 
     interrupted: Callable[[], Iterable[tuple[int, str | None, str | None]]]
@@ -57,29 +60,43 @@ closes it; other roles read it. A role in square brackets at the start of a head
 who does that part."""
 
 _ACTIONS = (
-    "list_active: all active tasks; read: one task with its text and version; create: a new task; update: replace the "
+    "list_active: all active tasks; read: one task with its text and version; create: a new task; "
+    "update: replace the "
     "whole text; close: put a task whose steps are all done among the finished ones"
 )
 _PROPERTIES: dict[str, Any] = {
     "name": {
         "type": "string",
-        "description": "all but list_active: YYYY-MM-DD-name, or the name alone (lowercase letters, digits, "
+        "description": "all but list_active: YYYY-MM-DD-name, or the name alone (lowercase "
+        "letters, digits, "
         "hyphens); a new task without a date gets today's",
     },
-    "content": {"type": "string", "description": "create, update: the whole text of the task, in Markdown"},
+    "content": {
+        "type": "string",
+        "description": "create, update: the whole text of the task, in Markdown",
+    },
     "template": {
         "type": "string",
-        "description": "create, in place of content: the name of a template that list_active names; the answer has "
+        "description": "create, in place of content: the name of a template that list_active "
+        "names; the answer has "
         "the text to fill in",
     },
-    "version": {"type": "string", "description": "update: the version to replace; by default the one you saw last"},
-    "force": {"type": "boolean", "description": "close: although steps are open; only if the user says so"},
+    "version": {
+        "type": "string",
+        "description": "update: the version to replace; by default the one you saw last",
+    },
+    "force": {
+        "type": "boolean",
+        "description": "close: although steps are open; only if the user says so",
+    },
 }
 
 
 @dataclass(slots=True)
 class _TaskListSession:
-    """What one conversation does with task lists. `seen` has the version of each list that the model saw last."""
+    """What one conversation does with task lists. `seen` has the version of each list that the
+    model saw last.
+    """
 
     tasks: TaskLists
     role: str | None
@@ -88,7 +105,8 @@ class _TaskListSession:
     seen: dict[str, str] = field(default_factory=dict[str, str])
 
     def act(self, given: dict[str, Any]) -> Any:
-        tasks, role = self.tasks, self.role
+        tasks = self.tasks
+        role = self.role
         match given["action"]:
             case "list_active":
                 return self._list()
@@ -98,12 +116,18 @@ class _TaskListSession:
                 return self._create(given)
             case "update":
                 version = given.get("version") or self._seen(given["name"])
-                return self._shown(tasks.update(given["name"], given["content"], role=role, if_unchanged=version))
+                return self._shown(
+                    tasks.update(given["name"], given["content"], role=role, if_unchanged=version)
+                )
             case _:
-                return self._shown(tasks.close(given["name"], role=role, force=given.get("force", False)))
+                return self._shown(
+                    tasks.close(given["name"], role=role, force=given.get("force", False))
+                )
 
     def _create(self, given: dict[str, Any]) -> Any:
-        name, content, template = given["name"], given.get("content"), given.get("template")
+        name = given["name"]
+        content = given.get("content")
+        template = given.get("template")
         if (content is None) == (template is None):
             raise ToolError("create needs either content or template")
         if content is not None:
@@ -113,14 +137,22 @@ class _TaskListSession:
 
     def _seen(self, name: str) -> str:
         # A list that is named without its date is the one active list of that name.
-        full = name if name in self.seen else self.tasks.read(name).name
+        if name in self.seen:
+            full = name
+        else:
+            full = self.tasks.read(name).name
         if full not in self.seen:
-            raise ToolError(f"update replaces the text that you have seen; call read for {full} first, or give version")
+            raise ToolError(
+                f"update replaces the text that you have seen; call read for {full} first, or "
+                "give version"
+            )
         return self.seen[full]
 
     def _list(self) -> dict[str, Any]:
         active = self.tasks.list_active()
-        result: dict[str, Any] = {"tasks": [_shorten(task.to_dict(self.role)) for task in active[:_MAX_LISTED]]}
+        result: dict[str, Any] = {
+            "tasks": [_shorten(task.to_dict(self.role)) for task in active[:_MAX_LISTED]]
+        }
         if len(active) > _MAX_LISTED:
             result["tasks_left_out"] = len(active) - _MAX_LISTED
         if self.folders:
@@ -151,10 +183,10 @@ def manage_task_tool(
 ) -> Tool:
     """The tool for a model in the role `role`; with None it may change the tasks of all roles.
 
-    `folders` are those whose templates of task lists may be used. A repeated `create` could create a second task on the
-    next day, so the tool is not `retryable`.
+    `folders` are those whose templates of task lists may be used. A repeated `create` could create
+    a second task on the next day, so the tool is not `retryable`.
     """
-    session = _TaskListSession(tasks, role, folders, runs)
+    session = _TaskListSession(tasks, role, folders=folders, runs=runs)
     offered = [name for name in _ARGUMENTS if not name.endswith("_run")]
     about = _ACTIONS
     if runs is not None and runs.read is not None:
@@ -175,16 +207,33 @@ def manage_task_tool(
         except (UsageError, RecordError) as error:
             raise ToolError(str(error)) from error
 
-    properties = {"action": {"type": "string", "enum": offered, "description": about}, **_PROPERTIES}
+    properties = {
+        "action": {"type": "string", "enum": offered, "description": about},
+        **_PROPERTIES,
+    }
     if len(offered) > len(_ARGUMENTS) - 2:
-        properties["id"] = {"type": "integer", "minimum": 1, "description": "read_run, resume_run: the id of the run"}
-    schema = {"type": "object", "properties": properties, "required": ["action"], "additionalProperties": False}
-    described = _DESCRIPTION if role is None else f"{_DESCRIPTION} You are {role}."
-    return Tool(ToolSpec(MANAGE_TASK, described, schema), run)
+        properties["id"] = {
+            "type": "integer",
+            "minimum": 1,
+            "description": "read_run, resume_run: the id of the run",
+        }
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["action"],
+        "additionalProperties": False,
+    }
+    if role is None:
+        described = _DESCRIPTION
+    else:
+        described = f"{_DESCRIPTION} You are {role}."
+    return Tool(ToolSpec(MANAGE_TASK, described, parameters=schema), run)
 
 
 def _checked(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the action without empty ones: models send "" for an argument that they leave out."""
+    """The arguments of the action without empty ones: models send "" for an argument that they
+    leave out.
+    """
     given = {key: value for key, value in arguments.items() if value != "" and value is not False}
     check_action(given, *_ARGUMENTS[given["action"]])
     return given

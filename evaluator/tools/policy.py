@@ -1,7 +1,9 @@
-"""Policies: whether a call is allowed, needs consent or is denied, by the tool and by patterns over its arguments.
+"""Policies: whether a call is allowed, needs consent or is denied, by the tool and by patterns over
+its arguments.
 
-Rules are tried in order; the first that matches decides, otherwise the tool's own policy. If an argument can be read
-in several ways, `ask` and `deny` match if any reading matches, `allow` only if all readings match.
+Rules are tried in order; the first that matches decides, otherwise the tool's own policy. If an
+argument can be read in several ways, `ask` and `deny` match if any reading matches, `allow` only if
+all readings match.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ POLICIES: tuple[Policy, ...] = ("allow", "ask", "deny")
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """Sets `policy` for the calls whose argument `argument` matches the shell pattern `matches` as a whole.
+    """Sets `policy` for the calls whose argument `argument` matches the shell pattern `matches` as
+    a whole.
 
-    `*` and `?` match any characters including `/`, `[…]` one character of a set. A string is matched as it is, a list
-    as its items joined by spaces, any other value as JSON; an argument that is missing or null never matches. An
-    argument named `path` or `…_path` (`paths`: each item of a list) is normalised first: without `.`, `..` and double
-    `/`, relative to its root, or absolute for a pattern that begins with `/`.
+    `*` and `?` match any characters including `/`, `[…]` one character of a set. A string is
+    matched as it is, a list as its items joined by spaces, any other value as JSON; an argument
+    that is missing or null never matches. An argument named `path` or `…_path` (`paths`: each item
+    of a list) is normalised first: without `.`, `..` and double `/`, relative to its root, or
+    absolute for a pattern that begins with `/`.
     """
 
     policy: Policy
@@ -48,11 +52,13 @@ def strictest(policies: Iterable[Policy]) -> Policy:
     return max(policies, key=POLICIES.index)
 
 
-def decide(rules: Sequence[PolicyRule], otherwise: Policy, arguments: Mapping[str, Any], roots: Roots) -> Policy:
+def decide(
+    rules: Sequence[PolicyRule], otherwise: Policy, arguments: Mapping[str, Any], roots: Roots
+) -> Policy:
     """The policy for a call with these arguments."""
     for rule in rules:
         value = arguments.get(rule.argument)
-        if value is not None and _matches(rule, value, roots):
+        if value is not None and _matches(rule, value, roots=roots):
             return rule.policy
     return otherwise
 
@@ -61,11 +67,21 @@ def _matches(rule: PolicyRule, value: Any, roots: Roots) -> bool:
     strict = rule.policy == "allow"
     kind = rule.argument.rpartition("_")[2]
     if kind == "path" and isinstance(value, str):
-        return _path_matches(rule.matches, value, roots, strict)
+        return _path_matches(rule.matches, value, roots=roots, strict=strict)
     if kind == "paths" and isinstance(value, list) and value:
-        found = [_path_matches(rule.matches, str(item), roots, strict) for item in cast("list[Any]", value)]
-        return all(found) if strict else any(found)
-    if strict and isinstance(value, list) and value and re.search(r"\s", _as_text(cast("list[Any]", value)[0])):
+        found = [
+            _path_matches(rule.matches, str(item), roots=roots, strict=strict)
+            for item in cast("list[Any]", value)
+        ]
+        if strict:
+            return all(found)
+        return any(found)
+    if (
+        strict
+        and isinstance(value, list)
+        and value
+        and re.search(r"\s", _as_text(cast("list[Any]", value)[0]))
+    ):
         return False  # a program name with a space could look like another program with arguments
     return fnmatchcase(_as_text(value), rule.matches)
 
@@ -81,11 +97,16 @@ def _as_text(value: Any) -> str:
 def _path_matches(pattern: str, path: str, roots: Roots, strict: bool) -> bool:
     readings = _spellings(path, roots)
     if strict:
-        return all(any(fnmatchcase(spelling, pattern) for spelling in reading) for reading in readings)
-    # The disk may ignore case. `secrets/*` also covers the folder `secrets` itself, which can be listed.
+        return all(
+            any(fnmatchcase(spelling, pattern) for spelling in reading) for reading in readings
+        )
+    # The disk may ignore case. `secrets/*` also covers the folder `secrets` itself, which can be
+    # listed.
     plain = _folded(pattern)
     folded = {_folded(spelling) for reading in readings for spelling in reading}
-    return any(fnmatchcase(spelling, plain) or fnmatchcase(f"{spelling}/", plain) for spelling in folded)
+    return any(
+        fnmatchcase(spelling, plain) or fnmatchcase(f"{spelling}/", plain) for spelling in folded
+    )
 
 
 def _spellings(path: str, roots: Roots) -> list[set[str]]:
@@ -106,7 +127,9 @@ def _spellings(path: str, roots: Roots) -> list[set[str]]:
 
 def _normal(path: str) -> str:
     normal = os.path.normpath(path)
-    return normal[1:] if normal.startswith("//") else normal  # normpath keeps two leading slashes, which mean one
+    if normal.startswith("//"):  # normpath keeps two leading slashes, which mean one
+        return normal[1:]
+    return normal
 
 
 def _folded(text: str) -> str:

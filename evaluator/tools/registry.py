@@ -1,8 +1,8 @@
 """The tools that a model may call: the checks before a call, the call, and failures as outcomes.
 
-A model's arguments are untrusted text. They are parsed strictly, validated against the tool's JSON Schema and checked
-against the tool's policy, in that order; only then the tool runs. Every failure becomes a `ToolOutcome` whose text
-tells the model what to correct.
+A model's arguments are untrusted text. They are parsed strictly, validated against the tool's JSON
+Schema and checked against the tool's policy, in that order; only then the tool runs. Every failure
+becomes a `ToolOutcome` whose text tells the model what to correct.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from evaluator.models.backend import ToolSpec
 from evaluator.models.text_tools import UNREADABLE
 from evaluator.tools.arguments import CALL_FORM, parse_arguments, validate_arguments, why_unreadable
 from evaluator.tools.results import as_text, checked_images, cut
-from evaluator.tools.tool import Tool, ToolAnswer, ToolContext, ToolOutcome, check_tool, describe_error, failed, failure
+from evaluator.tools.tool import (
+    Tool,
+    ToolAnswer,
+    ToolContext,
+    ToolOutcome,
+    check_tool,
+    describe_error,
+    failed,
+    failure,
+)
 
 MAX_RESULT_BYTES = 1_000_000
 _MAX_SHOWN_CHARS = 20_000
@@ -70,7 +79,7 @@ class ToolRegistry:
         return tuple(tool.spec for tool in self)
 
     def _unknown(self, name: str) -> str:
-        hint = did_you_mean(name[:100], self._tools, "")
+        hint = did_you_mean(name[:100], self._tools, otherwise="")
         known = ", ".join(self._tools) or "none"
         return f"there is no tool named {name[:100]!r}{hint and f'; {hint}'} (tools: {known})"
 
@@ -83,57 +92,74 @@ class ToolRegistry:
         max_result_bytes: int = MAX_RESULT_BYTES,
         is_retry: bool = False,
     ) -> ToolOutcome:
-        """Parses and validates the arguments, asks for consent if the policy requires it, and runs the tool.
+        """Parses and validates the arguments, asks for consent if the policy requires it, and runs
+        the tool.
 
-        With `is_retry` the call was made before with the same arguments: the consent that was given then is valid.
-        Ends within `context.remaining_s`; a result above `max_result_bytes` is cut. Raises only LimitReached,
-        MachineError, and asyncio.CancelledError if the call itself is cancelled; every other exception, also one of the
-        tool's own code, becomes an outcome.
+        With `is_retry` the call was made before with the same arguments: the consent that was given
+        then is valid. Ends within `context.remaining_s`; a result above `max_result_bytes` is cut.
+        Raises only LimitReached, MachineError, and asyncio.CancelledError if the call itself is
+        cancelled; every other exception, also one of the tool's own code, becomes an outcome.
         """
         tool = self._tools.get(name)
         if tool is None and name == UNREADABLE:
-            return failure("bad_arguments", f"the block is not a call: {why_unreadable(arguments_json)}; {CALL_FORM}")
+            return failure(
+                "bad_arguments",
+                f"the block is not a call: {why_unreadable(arguments_json)}; {CALL_FORM}",
+            )
         if tool is None:
             return failure("unknown_tool", self._unknown(name))
         try:
             arguments = parse_arguments(arguments_json)
             validate_arguments(tool, arguments)
         except ToolError as error:
-            return failure("bad_arguments", f"arguments of {name}: {error}", error.__cause__)
+            return failure("bad_arguments", f"arguments of {name}: {error}", cause=error.__cause__)
         if context.remaining_s <= 0:
             return failure("not_run", f"{name} was not run: the task has no time left")
         timer = asyncio.timeout(None if isinf(context.remaining_s) else context.remaining_s)
         try:
             async with timer:
-                consent = False if is_retry else await ask_consent(tool, arguments, context)
+                if is_retry:
+                    consent = False
+                else:
+                    consent = await ask_consent(tool, arguments, context=context)
                 if isinstance(consent, ToolOutcome):
                     return consent
                 value = await tool.run(arguments, replace(context, has_consent=consent))
-                answer = value if isinstance(value, ToolAnswer) else ToolAnswer(value)
-                text, images = as_text(answer.content), checked_images(answer.images)
+                if isinstance(value, ToolAnswer):
+                    answer = value
+                else:
+                    answer = ToolAnswer(value)
+                text = as_text(answer.content)
+                images = checked_images(answer.images)
         except LimitReached:
             raise
         except TimeoutError as error:
             if timer.expired():
-                return failure("timeout", f"{name} was stopped: the task has no time left", error)
-            return failed(tool, f"{name} failed: {describe_error(error)}", error)
+                return failure(
+                    "timeout", f"{name} was stopped: the task has no time left", cause=error
+                )
+            return failed(tool, f"{name} failed: {describe_error(error)}", cause=error)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return failed(tool, f"{name} failed: an operation that it waited for was cancelled", error)
+            return failed(
+                tool, f"{name} failed: an operation that it waited for was cancelled", cause=error
+            )
         except ToolError as error:
             _raise_machine_error(error)
-            return failed(tool, str(error) or f"{name} failed", error)
+            return failed(tool, str(error) or f"{name} failed", cause=error)
         except (Exception, SystemExit) as error:
             _raise_machine_error(error)
-            return failed(tool, f"{name} failed: {describe_error(error)}", error)
+            return failed(tool, f"{name} failed: {describe_error(error)}", cause=error)
         content = cut(text, max_result_bytes)
         return ToolOutcome(True, content, truncated=content is not text, images=images)
 
 
 def _raise_machine_error(error: BaseException) -> None:
-    """Raises: MachineError, if this machine's own trouble made the tool fail: that is no answer to the model."""
+    """Raises: MachineError, if this machine's own trouble made the tool fail: that is no answer to
+    the model.
+    """
     trouble = machine_trouble(error)
     # Roots may be mounted read-only on purpose: then this is an answer to the model.
     if trouble is not None and trouble.errno == errno.EROFS and not isinstance(error, MachineError):
@@ -142,28 +168,41 @@ def _raise_machine_error(error: BaseException) -> None:
         raise found from error
 
 
-async def ask_consent(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> bool | ToolOutcome:
-    """Whether a person was asked and allowed the call; a call that is not allowed gives its outcome instead."""
+async def ask_consent(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext
+) -> bool | ToolOutcome:
+    """Whether a person was asked and allowed the call; a call that is not allowed gives its outcome
+    instead.
+    """
     policy = tool.policy_for(arguments, context.roots)
     if policy == "allow":
         return False
     if policy == "deny":
-        these = " with these arguments" if tool.rules or any(rules for rules, _ in tool.bounds) else ""
+        if tool.rules or any(rules for rules, _ in tool.bounds):
+            these = " with these arguments"
+        else:
+            these = ""
         return failure("denied", f"{tool.name} is not allowed here{these} (policy deny)")
     if context.asker is None:
-        return failure("denied", f"{tool.name} needs consent (policy ask) and there is nobody to ask")
-    question = await _question(tool, arguments, context)
+        return failure(
+            "denied", f"{tool.name} needs consent (policy ask) and there is nobody to ask"
+        )
+    question = await _question(tool, arguments, context=context)
     if len(question) > _MAX_SHOWN_CHARS:
         # Consent counts only for what was shown.
-        return failure("denied", f"{tool.name} needs consent, and what it would do is too long to show")
+        return failure(
+            "denied", f"{tool.name} needs consent, and what it would do is too long to show"
+        )
     try:
         answer = await context.asker.ask(question)
     except ToolError as error:
-        return failure("denied", f"{tool.name} needs consent: {error}", error)
+        return failure("denied", f"{tool.name} needs consent: {error}", cause=error)
     if answer.strip().lower() not in ("y", "yes"):
         return failure("denied", f"{tool.name} was refused by the user")
-    if tool.preview is not None and await _question(tool, arguments, context) != question:
-        return failure("denied", f"what {tool.name} would do changed while the user was asked; call it again")
+    if tool.preview is not None and await _question(tool, arguments, context=context) != question:
+        return failure(
+            "denied", f"what {tool.name} would do changed while the user was asked; call it again"
+        )
     return True
 
 

@@ -23,14 +23,18 @@ def as_text(value: Any) -> str:
 
 
 def checked_images(images: Iterable[Attachment]) -> tuple[Attachment, ...]:
-    """Raises: ToolError, for data that is not an image by its first bytes, or too large, alone or in total."""
+    """Raises: ToolError, for data that is not an image by its first bytes, or too large, alone or
+    in total.
+    """
     checked = tuple(images)
     for image in checked:
         problem = image_problem(image)
         if problem is not None:
             raise ToolError(f"{image.source} {problem}")
     if sum(image.size for image in checked) > MAX_BYTES_TOGETHER:
-        raise ToolError(f"the images of one result may have at most {MAX_BYTES_TOGETHER:,} bytes in total")
+        raise ToolError(
+            f"the images of one result may have at most {MAX_BYTES_TOGETHER:,} bytes in total"
+        )
     return checked
 
 
@@ -39,7 +43,9 @@ def image_problem(image: Attachment) -> str | None:
     if not image.is_image or media_type_of(image.data) != image.media_type:
         return f"is not a valid {image.media_type} image"
     problem = size_problem(image.data, image.media_type)
-    return None if problem is None else f"cannot be shown: {problem}"
+    if problem is None:
+        return None
+    return f"cannot be shown: {problem}"
 
 
 def _plain(value: Any) -> Any:

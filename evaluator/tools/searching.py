@@ -1,7 +1,9 @@
-"""Searches the files below a task's roots for a regular expression, within a time limit that holds for every pattern.
+"""Searches the files below a task's roots for a regular expression, within a time limit that holds
+for every pattern.
 
-The pattern comes from a model and may take forever to match. Therefore the library `regex` searches for it, which stops
-at the time limit, bounds its memory and lets other threads run meanwhile. Matches found before are returned.
+The pattern comes from a model and may take forever to match. Therefore the library `regex` searches
+for it, which stops at the time limit, bounds its memory and lets other threads run meanwhile.
+Matches found before are returned.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _LINE_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class FileMatch:
-    """A line that matches. `line` counts from 1; `text` is at most about 300 characters around the match."""
+    """A line that matches. `line` counts from 1; `text` is at most about 300 characters around the
+    match.
+    """
 
     path: str
     line: int
@@ -39,8 +43,9 @@ class FileMatch:
 class SearchResult:
     """Matches in the order of the files, and counts of the files.
 
-    `binary` and `refused` count skipped files: not text; hard-linked, unreadable or too large. `stopped_in` is the
-    file at which the time ran out; `full`: there may be more matches than were asked for.
+    `binary` and `refused` count skipped files: not text; hard-linked, unreadable or too large.
+    `stopped_in` is the file at which the time ran out; `full`: there may be more matches than were
+    asked for.
     """
 
     matches: list[FileMatch] = field(default_factory=list[FileMatch])
@@ -51,16 +56,24 @@ class SearchResult:
     full: bool = False
 
     def __str__(self) -> str:
-        lines = [f"{_one_line(m.path)}:{m.line}:{_one_line(m.text)}" for m in self.matches] or ["no match"]
+        lines = [f"{_one_line(m.path)}:{m.line}:{_one_line(m.text)}" for m in self.matches] or [
+            "no match"
+        ]
         counts = [f"{_files(self.searched)} searched"]
         counts += [f"{_files(self.binary, 'binary ')} skipped"] if self.binary else []
         counts += [f"{_files(self.refused)} skipped that may not be read"] if self.refused else []
         notes = [", ".join(counts)]
         if self.full:
-            found = "1 match" if len(self.matches) == 1 else f"{len(self.matches)} matches"
+            if len(self.matches) == 1:
+                found = "1 match"
+            else:
+                found = f"{len(self.matches)} matches"
             notes.append(f"stopped at {found}; there may be more, narrow the search")
         if self.stopped_in is not None:
-            notes.append(f"the time ran out in {_one_line(self.stopped_in)}; simplify the pattern or narrow the search")
+            notes.append(
+                f"the time ran out in {_one_line(self.stopped_in)}; simplify the pattern or "
+                "narrow the search"
+            )
         return "\n".join([*lines, f"[{'; '.join(notes)}]"])
 
 
@@ -73,10 +86,12 @@ async def search_files(
     max_matches: int = 200,
     timeout_s: float = MAX_SEARCH_S,
 ) -> SearchResult:
-    """The lines that match the regular expression `pattern` (Python syntax), in `path` or in the files below it.
+    """The lines that match the regular expression `pattern` (Python syntax), in `path` or in the
+    files below it.
 
-    `glob` selects files as `FileAccess.find` does; names that begin with a dot are skipped unless it names them. Each
-    line is searched separately. Ends after `max_matches` (1 to 2,000) matches or `timeout_s` seconds (at most 10).
+    `glob` selects files as `FileAccess.find` does; names that begin with a dot are skipped unless
+    it names them. Each line is searched separately. Ends after `max_matches` (1 to 2,000) matches
+    or `timeout_s` seconds (at most 10).
 
     Raises: ToolError, for an invalid pattern and for a path that may not be searched.
     """
@@ -84,17 +99,33 @@ async def search_files(
         raise ToolError(f"max_matches is {max_matches}; it has to be from 1 to {MAX_MATCHES:,}")
     if not timeout_s > 0:
         raise ToolError("there is no time left to search")
-    deadline, cancelled = time.monotonic() + min(timeout_s, MAX_SEARCH_S), threading.Event()
+    deadline = time.monotonic() + min(timeout_s, MAX_SEARCH_S)
+    cancelled = threading.Event()
     try:
-        return await in_thread(lambda: _search(access, pattern, path, glob, max_matches, deadline, cancelled))
+        return await in_thread(
+            lambda: _search(
+                access,
+                pattern,
+                path=path,
+                glob=glob,
+                max_matches=max_matches,
+                deadline=deadline,
+                cancelled=cancelled,
+            )
+        )
     finally:
         cancelled.set()  # the thread ends at its next file, or at the time limit
 
 
 def _search(
-    access: FileAccess, pattern: str, path: str, glob: str | None, max_matches: int, deadline: float,
+    access: FileAccess,
+    pattern: str,
+    path: str,
+    glob: str | None,
+    max_matches: int,
+    deadline: float,
     cancelled: threading.Event,
-) -> SearchResult:  # fmt: skip
+) -> SearchResult:
     result = SearchResult()
     with closing(access.find(path, glob or "**")) as paths:
         first = next(paths, None)  # refuses a path that may not be searched
@@ -106,18 +137,22 @@ def _search(
             if cancelled.is_set() or time.monotonic() >= deadline:
                 result.stopped_in = current
                 break
-            text = _text(access, current, result)
+            text = _text(access, current, result=result)
             if text is None:
                 continue
             result.searched += 1
             try:
-                for line, shown in islice(_matches(expression, text, deadline), max_matches - len(result.matches)):
-                    result.matches.append(FileMatch(current, line, shown))
+                for line, shown in islice(
+                    _matches(expression, text, deadline=deadline), max_matches - len(result.matches)
+                ):
+                    result.matches.append(FileMatch(current, line, text=shown))
             except TimeoutError:
                 result.stopped_in = current
                 break
             except MemoryError as error:
-                raise ToolError(f"the pattern needs too much memory in {current!r}; simplify it") from error
+                raise ToolError(
+                    f"the pattern needs too much memory in {current!r}; simplify it"
+                ) from error
             if len(result.matches) == max_matches:
                 result.full = True
                 break
@@ -125,7 +160,9 @@ def _search(
 
 
 def _matches(expression: Any, text: str, deadline: float) -> Iterator[tuple[int, str]]:
-    """The number and the text of each line that matches. Raises: TimeoutError, at the deadline; MemoryError."""
+    """The number and the text of each line that matches. Raises: TimeoutError, at the deadline;
+    MemoryError.
+    """
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         match = expression.search(line, timeout=max(0.0, deadline - time.monotonic()))

@@ -26,9 +26,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The resources of a call: the task's files, the asker, its step in the record, the remaining time, the memory
-    that a script may use, and its sandbox. `has_consent`: a person was asked about this call, and allowed it.
-    `call_id` is the model's id of the call."""
+    """The resources of a call: the task's files, the asker, its step in the record, the remaining
+    time, the memory that a script may use, and its sandbox. `has_consent`: a person was asked about
+    this call, and allowed it. `call_id` is the model's id of the call.
+    """
 
     roots: FileAccess
     asker: Asker | None = None
@@ -46,15 +47,18 @@ ToolPreview = Callable[[dict[str, Any], ToolContext], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Tool:
-    """A tool. `run` returns text, a JSON value or a `ToolAnswer`, and raises ToolError with a text for the model.
+    """A tool. `run` returns text, a JSON value or a `ToolAnswer`, and raises ToolError with a text
+    for the model.
 
-    `retryable`: repeating a call does no harm; a call that fails is made again, and so is one that was interrupted.
-    `effect`: a call changes something outside; an interrupted call without effect is made again too. `function` is the
-    function that a decorated tool was made from. `rules` are tried before `policy`, see `PolicyRule`. `preview`
-    describes what a call would do, for the person who is asked to allow it; it raises ToolError if the call could not
-    succeed. `close` releases what the tool keeps between calls; it is called when the task ends. `bounds` are the rules
-    and policies of the tasks above: a call needs the consent of each. `controls`: a call runs programs, or acts on the
-    screen; see `controls_of`. A decorated tool may be called as its function.
+    `retryable`: repeating a call does no harm; a call that fails is made again, and so is one that
+    was interrupted.
+    `effect`: a call changes something outside; an interrupted call without effect is made again
+    too. `function` is the function that a decorated tool was made from. `rules` are tried before
+    `policy`, see `PolicyRule`. `preview` describes what a call would do, for the person who is
+    asked to allow it; it raises ToolError if the call could not succeed. `close` releases what the
+    tool keeps between calls; it is called when the task ends. `bounds` are the rules and policies
+    of the tasks above: a call needs the consent of each. `controls`: a call runs programs, or acts
+    on the screen; see `controls_of`. A decorated tool may be called as its function.
     """
 
     spec: ToolSpec
@@ -80,11 +84,16 @@ class Tool:
         Raises: UsageError, for a tool that was not made from a function.
         """
         if self.function is None:
-            raise UsageError(f"the tool {self.name!r} was not made from a function; a model calls it, or its `run`")
+            raise UsageError(
+                f"the tool {self.name!r} was not made from a function; a model calls it, or its "
+                "`run`"
+            )
         return self.function(*args, **kwargs)
 
     def policy_for(self, arguments: Mapping[str, Any], files: FileAccess) -> Policy:
-        """The policy for a call with these arguments. The default of a missing argument counts as its value."""
+        """The policy for a call with these arguments. The default of a missing argument counts as
+        its value.
+        """
         defaults = {
             name: schema["default"]
             for name, schema in declared_arguments(self).items()
@@ -92,7 +101,10 @@ class Tool:
         }
         given = {**defaults, **arguments}
         own: tuple[tuple[PolicyRule, ...], Policy] = (self.rules, self.policy)
-        return strictest(decide(rules, policy, given, files.roots) for rules, policy in (own, *self.bounds))
+        return strictest(
+            decide(rules, policy, arguments=given, roots=files.roots)
+            for rules, policy in (own, *self.bounds)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +117,12 @@ class ToolAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """The outcome of a call. `content` is the text for the model, also of a failure; `error` is None if `ok`.
+    """The outcome of a call. `content` is the text for the model, also of a failure; `error` is
+    None if `ok`.
 
-    `cause` is the exception behind a failure, for the record. `truncated`: the content was cut at its limit. `images`
-    are shown to the model with the content. `retryable`: the call failed, and may be made again.
+    `cause` is the exception behind a failure, for the record. `truncated`: the content was cut at
+    its limit. `images` are shown to the model with the content. `retryable`: the call failed, and
+    may be made again.
     """
 
     ok: bool
@@ -127,15 +141,25 @@ def declared_arguments(tool: Tool) -> Mapping[str, Any]:
 
 
 def check_tool(tool: Tool) -> None:
-    """Raises: ConfigurationError, for a tool whose name, parameters, policy or rules cannot be used."""
+    """Raises: ConfigurationError, for a tool whose name, parameters, policy or rules cannot be
+    used.
+    """
     if not _NAME.fullmatch(tool.name):
-        raise ConfigurationError(f"{tool.name!r} is not a tool name: use 1 to 64 letters, digits, '_' and '-'")
+        raise ConfigurationError(
+            f"{tool.name!r} is not a tool name: use 1 to 64 letters, digits, '_' and '-'"
+        )
     if tool.spec.parameters.get("type") != "object":
-        raise ConfigurationError(f"tool {tool.name!r}: its parameters must be a JSON Schema of type object")
+        raise ConfigurationError(
+            f"tool {tool.name!r}: its parameters must be a JSON Schema of type object"
+        )
     if tool.policy not in POLICIES:
-        raise ConfigurationError(f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny")
+        raise ConfigurationError(
+            f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny"
+        )
     if tool.controls not in (None, "programs", "screen"):
-        raise ConfigurationError(f"tool {tool.name!r}: controls is {tool.controls!r}, expected 'programs' or 'screen'")
+        raise ConfigurationError(
+            f"tool {tool.name!r}: controls is {tool.controls!r}, expected 'programs' or 'screen'"
+        )
     known = declared_arguments(tool)
     for rule in tool.rules:
         if rule.argument not in known and tool.spec.parameters.get("additionalProperties") is False:
@@ -148,20 +172,26 @@ def check_tool(tool: Tool) -> None:
 def failure(code: OutcomeCode, message: str, cause: BaseException | None = None) -> ToolOutcome:
     """The outcome of a call that was not made, or failed for the reason in `code`."""
     short = shorten(message, _MAX_ERROR_CHARS)
-    return ToolOutcome(False, f"Error: {short}", short, code, cause)
+    return ToolOutcome(False, f"Error: {short}", error=short, code=code, cause=cause)
 
 
 def failed(tool: Tool, message: str, cause: BaseException) -> ToolOutcome:
     """The outcome of a call that ran and failed."""
     is_final = isinstance(cause, ToolError) and not cause.retryable
-    return replace(failure("failed", message, cause), retryable=tool.retryable and not is_final)
+    return replace(
+        failure("failed", message, cause=cause), retryable=tool.retryable and not is_final
+    )
 
 
 def describe_error(error: BaseException) -> str:
     """The class and the message of an exception."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if str(error):
+        return f"{type(error).__name__}: {error}"
+    return type(error).__name__
 
 
 def shorten(text: str, limit: int) -> str:
     """The text; of a longer one the first `limit` characters, and how many were left out."""
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} characters more)"
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text) - limit} characters more)"

@@ -1,9 +1,10 @@
 """An X display, used through the programs xdotool and ImageMagick's import (or maim).
 
-Each program is started by its argv, never through a shell, within the limits of a script: its own session, a scrubbed
-environment plus DISPLAY, 10 seconds, limited output; it is dead when the call returns. Input from a model reaches
-xdotool only as numbers, as key names from a fixed set, or as text on its standard input. This matters: xdotool runs any
-argument that is the name of one of its commands, in upper or lower case, and its command `exec` runs programs.
+Each program is started by its argv, never through a shell, within the limits of a script: its own
+session, a scrubbed environment plus DISPLAY, 10 seconds, limited output; it is dead when the call
+returns. Input from a model reaches xdotool only as numbers, as key names from a fixed set, or as
+text on its standard input. This matters: xdotool runs any argument that is the name of one of its
+commands, in upper or lower case, and its command `exec` runs programs.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ MAX_SIDE = 8_000
 """Pixels: the largest side of an image that providers accept."""
 PROGRAM_S = 10.0
 _NAME = re.compile(r":([0-9]{1,5})(?:\.[0-9]{1,2})?")
-_NO_DISPLAY = re.compile(r"(?:can't|cannot|unable to|failed to) open (?:x )?(?:display|server)", re.I)
-# Screenshot programs; the first one that is installed is used. Each writes a PNG to its standard output.
-_CAMERAS: tuple[tuple[str, ...], ...] = (("import", "-silent", "-window", "root", "png:-"), ("maim", "-f", "png"))
+_NO_DISPLAY = re.compile(
+    r"(?:can't|cannot|unable to|failed to) open (?:x )?(?:display|server)", re.I
+)
+# Screenshot programs; the first one that is installed is used. Each writes a PNG to its standard
+# output.
+_CAMERAS: tuple[tuple[str, ...], ...] = (
+    ("import", "-silent", "-window", "root", "png:-"),
+    ("maim", "-f", "png"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +47,14 @@ class XDisplay:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ConfigurationError(f"{self.name!r} is not a display of this machine; write it like :1")
+            raise ConfigurationError(
+                f"{self.name!r} is not a display of this machine; write it like :1"
+            )
         for side in (self.width, self.height):
             if not 1 <= side <= MAX_SIDE:
-                raise ConfigurationError(f"a display of {self.size}: each side must have 1 to {MAX_SIDE:,} pixels")
+                raise ConfigurationError(
+                    f"a display of {self.size}: each side must have 1 to {MAX_SIDE:,} pixels"
+                )
 
     @property
     def size(self) -> str:
@@ -55,15 +66,28 @@ class XDisplay:
         return int(self.name[1:].partition(".")[0])
 
     async def check(self, remaining_s: float) -> None:
-        """Raises: ToolError, unless the display exists and has the configured size, which positions depend on."""
+        """Raises: ToolError, unless the display exists and has the configured size, which positions
+        depend on.
+        """
         result = await self.xdotool(["getdisplaygeometry"], remaining_s)
         found = [int(word) for word in result.stdout.split() if word.isdecimal()]
         if found != [self.width, self.height]:
-            is_now = "×".join(map(str, found)) if len(found) == 2 else "of an unknown size"
-            raise ToolError(f"the display {self.name} is {is_now}, the profile says {self.size}; make the two the same")
+            if len(found) == 2:
+                is_now = "×".join(map(str, found))
+            else:
+                is_now = "of an unknown size"
+            raise ToolError(
+                f"the display {self.name} is {is_now}, the profile says {self.size}; make the two "
+                "the same"
+            )
 
     async def xdotool(
-        self, args: Sequence[str], remaining_s: float, *, stdin: str | None = None, timeout_s: float = PROGRAM_S
+        self,
+        args: Sequence[str],
+        remaining_s: float,
+        *,
+        stdin: str | None = None,
+        timeout_s: float = PROGRAM_S,
     ) -> ScriptResult:
         """Runs xdotool. Raises: ToolError, if it is not installed, fails, or skips a key."""
         result = await self._run(("xdotool", *args), min(timeout_s, remaining_s), stdin=stdin)
@@ -75,32 +99,46 @@ class XDisplay:
     async def screenshot(self, remaining_s: float) -> Attachment:
         """The whole display as a PNG.
 
-        Raises: ToolError, if no screenshot program is installed, it fails, or the image is above 5 MB or does not have
-        the display's size.
+        Raises: ToolError, if no screenshot program is installed, it fails, or the image is above 5
+        MB or does not have the display's size.
         """
         camera = next((words for words in _CAMERAS if shutil.which(words[0])), None)
         if camera is None:
-            raise ToolError("no screenshot program found; install imagemagick (its program import), or maim")
-        result = await self._run(camera, min(PROGRAM_S, remaining_s), max_output_bytes=MAX_IMAGE_BYTES)
+            raise ToolError(
+                "no screenshot program found; install imagemagick (its program import), or maim"
+            )
+        result = await self._run(
+            camera, min(PROGRAM_S, remaining_s), max_output_bytes=MAX_IMAGE_BYTES
+        )
         data = result.stdout_bytes
         if result.stdout_truncated:
-            raise ToolError(f"the screenshot has more than {MAX_IMAGE_BYTES:,} bytes; use a smaller display")
+            raise ToolError(
+                f"the screenshot has more than {MAX_IMAGE_BYTES:,} bytes; use a smaller display"
+            )
         if media_type_of(data) != "image/png":
             raise ToolError(f"{camera[0]} did not return a PNG")
         taken = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
         if taken != (self.width, self.height):
             raise ToolError(
-                f"the screenshot of {self.name} is {taken[0]}×{taken[1]}, the profile says {self.size}; "
+                f"the screenshot of {self.name} is {taken[0]}×{taken[1]}, the profile says "
+                f"{self.size}; "
                 "make the two the same"
             )
-        return Attachment("image/png", data, f"screenshot of {self.name}")
+        return Attachment("image/png", data, source=f"screenshot of {self.name}")
 
     async def _run(
-        self, argv: Sequence[str], timeout_s: float, *, stdin: str | None = None, max_output_bytes: int = 10_000
+        self,
+        argv: Sequence[str],
+        timeout_s: float,
+        *,
+        stdin: str | None = None,
+        max_output_bytes: int = 10_000,
     ) -> ScriptResult:
         program = argv[0]
         if shutil.which(program) is None:
-            raise ToolError(f"{program} is not installed; the computer tool needs xdotool and imagemagick")
+            raise ToolError(
+                f"{program} is not installed; the computer tool needs xdotool and imagemagick"
+            )
         result = await run_script(
             argv,
             stdin=stdin,
@@ -111,15 +149,22 @@ class XDisplay:
         if result.exit_code == 0 and not result.timed_out and result.overrun is None:
             return result
         if result.timed_out:
-            raise ToolError(f"{program} was stopped: it did not end in time on the display {self.name}")
+            raise ToolError(
+                f"{program} was stopped: it did not end in time on the display {self.name}"
+            )
         if _NO_DISPLAY.search(result.stderr):
             raise ToolError(
                 f"there is no display {self.name}; start one, such as: "
-                f"Xvfb {self.name} -screen 0 {self.width}x{self.height}x24 -noreset (from the package xvfb)"
+                f"Xvfb {self.name} -screen 0 {self.width}x{self.height}x24 -noreset (from the "
+                "package xvfb)"
             )
-        raise ToolError(f"{program} failed on the display {self.name}: {_first_line(result.stderr)}")
+        raise ToolError(
+            f"{program} failed on the display {self.name}: {_first_line(result.stderr)}"
+        )
 
 
 def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:300] if lines else "without a message"
+    if lines:
+        return lines[0][:300]
+    return "without a message"

@@ -1,7 +1,7 @@
 """Histograms of durations and tokens by group, in bins that all groups share.
 
-The bins are of equal width up to the 99th percentile. The last one holds everything above, so that a few slow results
-do not compress all others into one bar.
+The bins are of equal width up to the 99th percentile. The last one holds everything above, so that
+a few slow results do not compress all others into one bar.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ class Distributions:
         """Adds a result."""
         group = (batch, result.template, result.variant)
         values = (result.duration_s, result.usage.input_tokens, result.usage.output_tokens)
-        self.add_values(group, result.verdict, values)
+        self.add_values(group, result.verdict, values=values)
 
     def add_values(self, group: Group, verdict: Verdict, values: Sequence[float | None]) -> None:
-        """Adds the values of QUANTITIES of a result. Unknown counts are in no bin, and neither are errors."""
+        """Adds the values of QUANTITIES of a result. Unknown counts are in no bin, and neither are
+        errors.
+        """
         self._of[group] = self._of.get(group, 0) + 1
         if verdict is Verdict.ERROR:
             return
@@ -43,7 +45,9 @@ class Distributions:
                 self._values[name].setdefault(group, array("d")).append(value)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Each quantity with the `edges` of its bins (where each begins) and the counts of each group."""
+        """Each quantity with the `edges` of its bins (where each begins) and the counts of each
+        group.
+        """
         return [
             {"quantity": name, **_binned(groups, self._of)}
             for name, groups in self._values.items()
@@ -60,7 +64,9 @@ def _binned(groups: Mapping[Group, array[float]], of: Mapping[Group, int]) -> di
                 "batch": batch,
                 "template": template,
                 "variant": variant,
-                "counts": _counts(values := groups.get((batch, template, variant), array("d")), edges),
+                "counts": _counts(
+                    values := groups.get((batch, template, variant), array("d")), edges
+                ),
                 "n": len(values),
                 "of": count,
             }
@@ -77,7 +83,9 @@ def _edges(values: array[float]) -> list[float]:
         return [least]
     step = _round((most - least) / BINS)
     start = math.floor(least / step) * step
-    return [round(start + step * place, 10) for place in range(math.ceil((most - start) / step) + 1)]
+    return [
+        round(start + step * place, 10) for place in range(math.ceil((most - start) / step) + 1)
+    ]
 
 
 def _round(step: float) -> float:

@@ -1,7 +1,8 @@
-"""The HTML of the page: one file that loads nothing, with a content security policy that allows only its own scripts.
+"""The HTML of the page: one file that loads nothing, with a content security policy that allows
+only its own scripts.
 
-The policy names the style and the script by their hashes, so that text which got into the page as markup would not
-run. Source: https://www.w3.org/TR/CSP3/, "Hash usage for script elements".
+The policy names the style and the script by their hashes, so that text which got into the page as
+markup would not run. Source: https://www.w3.org/TR/CSP3/, "Hash usage for script elements".
 """
 
 from __future__ import annotations
@@ -12,14 +13,29 @@ import html
 from functools import cache
 from importlib.resources import files
 
-_SCRIPTS = ("dom.js", "plots.js", "summary.js", "comparison.js", "filters.js", "samples.js", "detail.js", "main.js")
+_SCRIPTS = (
+    "dom.js",
+    "plots.js",
+    "summary.js",
+    "comparison.js",
+    "filters.js",
+    "samples.js",
+    "detail.js",
+    "main.js",
+)
 
 
 @cache
 def page_parts() -> tuple[str, str]:
-    """The page before and after the data. The first part has a placeholder for the title; see `with_title`."""
+    """The page before and after the data. The first part has a placeholder for the title; see
+    `with_title`.
+    """
     style = f"\n{_asset('report.css')}"
-    script = '\n(function () {\n"use strict";\n' + "\n".join(map(_asset, _SCRIPTS)) + "\nmain();\n})();\n"
+    script = (
+        '\n(function () {\n"use strict";\n'
+        + "\n".join(map(_asset, _SCRIPTS))
+        + "\nmain();\n})();\n"
+    )
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"

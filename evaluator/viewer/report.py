@@ -1,7 +1,9 @@
-"""Writes a report: one HTML file with the numbers, the plots and the samples of one or several batches.
+"""Writes a report: one HTML file with the numbers, the plots and the samples of one or several
+batches.
 
-It opens offline, from a disk, and loads nothing else. The numbers are those of the summary; the page computes none. If
-not all samples fit, passed ones are left out first, and the page says that it shows n of N.
+It opens offline, from a disk, and loads nothing else. The numbers are those of the summary; the
+page computes none. If not all samples fit, passed ones are left out first, and the page says that
+it shows n of N.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import UsageError
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.page import page_parts, with_title
-from evaluator.viewer.samples import FIELDS, ORDER, ReadTranscripts, SampleSpool, encoded, folder_url
+from evaluator.viewer.samples import (
+    FIELDS,
+    ORDER,
+    ReadTranscripts,
+    SampleSpool,
+    encoded,
+    folder_url,
+)
 from evaluator.viewer.transcripts import transcripts as transcripts_of
 
 Transcripts = Literal["none", "failed", "all"]
@@ -31,10 +40,12 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ReportBatch:
-    """One batch of a report. `results` are read once, and must have one result per sample and epoch.
+    """One batch of a report. `results` are read once, and must have one result per sample and
+    epoch.
 
-    `summary` is the JSON of a `BatchSummary`; None: it is computed from the results. `folder` is the batch's folder,
-    for links to task files; None: no links. `name` is the name on the page; empty: the manifest's.
+    `summary` is the JSON of a `BatchSummary`; None: it is computed from the results. `folder` is
+    the batch's folder, for links to task files; None: no links. `name` is the name on the page;
+    empty: the manifest's.
     """
 
     results: Iterable[SampleResult]
@@ -65,48 +76,78 @@ def write_report(
 ) -> ReportWritten:
     """Writes the report atomically; replaces an existing file.
 
-    `transcripts`: results that have those of their task and judges in the page, from the task files of the batch's
-    folder: `failed` (with errors), `all` or `none`. `max_samples` and `max_bytes` limit the samples in the page,
-    divided evenly among batches. `comparisons` are those of `compare_batches`. Memory
+    `transcripts`: results that have those of their task and judges in the page, from the task files
+    of the batch's
+    folder: `failed` (with errors), `all` or `none`. `max_samples` and `max_bytes` limit the samples
+    in the page, divided evenly among batches. `comparisons` are those of `compare_batches`. Memory
     grows by 32 bytes per result, and by what a summary takes if it is computed.
 
-    Raises: UsageError, without a batch, for a limit below 0, or for unknown `transcripts`; RecordError, if the report
-    cannot be written.
+    Raises: UsageError, without a batch, for a limit below 0, or for unknown `transcripts`;
+    RecordError, if the report cannot be written.
     """
     path = Path(path)
     if not batches:
         raise UsageError("a report needs a batch; name its folder")
     if max_samples < 0 or max_bytes < 0:
-        raise UsageError(f"max_samples and max_bytes are {max_samples} and {max_bytes}, expected 0 or more")
+        raise UsageError(
+            f"max_samples and max_bytes are {max_samples} and {max_bytes}, expected 0 or more"
+        )
     names = _names(batches)
     title = title or " and ".join(names)
     if transcripts not in get_args(Transcripts):
-        raise UsageError(f"transcripts is {transcripts!r}, expected one of {', '.join(get_args(Transcripts))}")
+        raise UsageError(
+            f"transcripts is {transcripts!r}, expected one of {', '.join(get_args(Transcripts))}"
+        )
     with contextlib.ExitStack() as open_spools:
         distributions = Distributions()
         shares = len(batches)
         spools: list[SampleSpool] = []
         heads: list[dict[str, Any]] = []
         for number, (batch, name) in enumerate(zip(batches, names, strict=True)):
-            folder = None if batch.folder is None else folder_url(Path(batch.folder), path)
+            if batch.folder is None:
+                folder = None
+            else:
+                folder = folder_url(Path(batch.folder), path)
             read = _reader(batch.folder, transcripts)
-            spool = open_spools.enter_context(SampleSpool(max_samples // shares, max_bytes // shares, folder, read))
-            summary = _read(batch, number, spool, distributions)
+            spool = open_spools.enter_context(
+                SampleSpool(
+                    max_samples // shares, max_bytes // shares, folder=folder, transcripts=read
+                )
+            )
+            summary = _read(batch, number, spool=spool, distributions=distributions)
             spools.append(spool)
-            heads.append({"name": name, "summary": summary, "manifest": dict(batch.manifest), "total": spool.total})
+            heads.append(
+                {
+                    "name": name,
+                    "summary": summary,
+                    "manifest": dict(batch.manifest),
+                    "total": spool.total,
+                }
+            )
         with output_file(path) as file:
             before, after = page_parts()
             file.write(with_title(before, clean(title)).encode())
-            shown = _write_data(file, title, heads, spools, distributions, comparisons)
+            shown = _write_data(
+                file,
+                title,
+                heads=heads,
+                spools=spools,
+                distributions=distributions,
+                comparisons=comparisons,
+            )
             file.write(after.encode())
             size = file.tell()
-        return ReportWritten(shown, sum(spool.total for spool in spools), size)
+        return ReportWritten(shown, sum(spool.total for spool in spools), size_bytes=size)
 
 
 def _reader(folder: str | Path | None, wanted: Transcripts) -> ReadTranscripts | None:
     if folder is None or wanted == "none":
         return None
-    path, verdicts = Path(folder), set(Verdict) if wanted == "all" else {Verdict.FAILED, Verdict.ERROR}
+    path = Path(folder)
+    if wanted == "all":
+        verdicts = set(Verdict)
+    else:
+        verdicts = {Verdict.FAILED, Verdict.ERROR}
 
     def read(result: SampleResult) -> list[dict[str, Any]] | None:
         if result.verdict not in verdicts:
@@ -122,13 +163,17 @@ def _names(batches: Sequence[ReportBatch]) -> list[str]:
     for batch in batches:
         name = batch.name or About(batch.manifest).name
         again = next(
-            text for n in range(1, len(batches) + 1) if (text := name if n == 1 else f"{name} ({n})") not in names
+            text
+            for n in range(1, len(batches) + 1)
+            if (text := name if n == 1 else f"{name} ({n})") not in names
         )
         names.append(again)
     return names
 
 
-def _read(batch: ReportBatch, number: int, spool: SampleSpool, distributions: Distributions) -> Mapping[str, Any]:
+def _read(
+    batch: ReportBatch, number: int, spool: SampleSpool, distributions: Distributions
+) -> Mapping[str, Any]:
     def watched() -> Iterable[SampleResult]:
         for result in spool.watch(iter(batch.results)):
             distributions.add(number, result)

@@ -1,4 +1,5 @@
-"""The comparison of two batches for a report: the tables of `evaluator compare`, and the flipped samples.
+"""The comparison of two batches for a report: the tables of `evaluator compare`, and the flipped
+samples.
 
 The answers of a flipped sample are side by side, with their differences marked.
 """
@@ -21,9 +22,11 @@ Cell = tuple[str, str]
 
 
 def compare_batches(a: Batch, b: Batch) -> list[dict[str, Any]]:
-    """The comparison of each template × variant that both batches have, as JSON; if each batch has only one, of these.
+    """The comparison of each template × variant that both batches have, as JSON; if each batch has
+    only one, of these.
 
-    Raises: RecordError, if a line of the results was changed; UsageError, if results cannot be compared.
+    Raises: RecordError, if a line of the results was changed; UsageError, if results cannot be
+    compared.
     """
     return [_compared(a, b, *cells) for cells in _cells(a.cells, b.cells)]
 
@@ -37,13 +40,17 @@ def _cells(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
 def _compared(a: Batch, b: Batch, cell_a: Cell, cell_b: Cell) -> dict[str, Any]:
     comparison = compare(a.results(cell_a), b.results(cell_b))
     shown = {*comparison.lost[:MAX_FLIPS], *comparison.gained[:MAX_FLIPS]}
-    first, second = _flipped(a, cell_a, shown), _flipped(b, cell_b, shown)
+    first = _flipped(a, cell_a, ids=shown)
+    second = _flipped(b, cell_b, ids=shown)
     return {
         "names": [a.name, b.name],
         "cells": [" × ".join(part for part in cell if part) for cell in (cell_a, cell_b)],
         "tables": [asdict(table) for table in comparison.tables()],
         **{
-            kind: {"count": len(ids), "flips": [_flip(first, second, each) for each in ids if each in shown]}
+            kind: {
+                "count": len(ids),
+                "flips": [_flip(first, second, sample_id=each) for each in ids if each in shown],
+            }
             for kind, ids in _directions(comparison)
         },
     }
@@ -62,7 +69,9 @@ def _flipped(batch: Batch, cell: Cell, ids: set[str]) -> dict[str, list[SampleRe
     return found
 
 
-def _flip(a: dict[str, list[SampleResult]], b: dict[str, list[SampleResult]], sample_id: str) -> dict[str, Any]:
+def _flip(
+    a: dict[str, list[SampleResult]], b: dict[str, list[SampleResult]], sample_id: str
+) -> dict[str, Any]:
     """A sample at the first epoch where its verdict differs."""
     by_epoch = {result.epoch: result for result in b[sample_id]}
     pairs = [(one, by_epoch[one.epoch]) for one in a[sample_id] if one.epoch in by_epoch]

@@ -1,7 +1,7 @@
 """The samples in the page: one JSON array for each sample, at most as many as a browser can handle.
 
-If there are more, errors come first, then failed, unscored and passed ones, each in their order. They are collected in
-temporary files, not in memory.
+If there are more, errors come first, then failed, unscored and passed ones, each in their order.
+They are collected in temporary files, not in memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,31 @@ from evaluator.batch.export.result_table import clean
 from evaluator.batch.records import SampleResult, Verdict
 
 FIELDS = (
-    "group", "verdict", "id", "title", "place", "epoch", "model", "inputs", "target", "metadata", "content", "parsed",
-    "scores", "failure", "usage", "scoring_cost_usd", "duration_s", "started", "task", "link", "cached_calls",
-    "warnings", "identity", "transcripts",
-)  # fmt: skip
+    "group",
+    "verdict",
+    "id",
+    "title",
+    "place",
+    "epoch",
+    "model",
+    "inputs",
+    "target",
+    "metadata",
+    "content",
+    "parsed",
+    "scores",
+    "failure",
+    "usage",
+    "scoring_cost_usd",
+    "duration_s",
+    "started",
+    "task",
+    "link",
+    "cached_calls",
+    "warnings",
+    "identity",
+    "transcripts",
+)
 ORDER = (Verdict.ERROR, Verdict.FAILED, Verdict.UNSCORED, Verdict.PASSED)
 MAX_TEXT_CHARS = 50_000
 _EXACT = 2**53
@@ -33,27 +54,43 @@ _SPOOL_BYTES = 1_000_000
 
 
 class SampleSpool:
-    """Collects the encoded results of one batch, to be read when all are added. A context manager."""
+    """Collects the encoded results of one batch, to be read when all are added. A context
+    manager.
+    """
 
     def __init__(
-        self, max_samples: int, max_bytes: int, folder: str | None, transcripts: ReadTranscripts | None = None
+        self,
+        max_samples: int,
+        max_bytes: int,
+        folder: str | None,
+        transcripts: ReadTranscripts | None = None,
     ) -> None:
-        """`folder`: the batch's folder, as a relative URL from the report; None: no links to task files. `transcripts`
-        reads those of a result, None where it is to have none."""
+        """`folder`: the batch's folder, as a relative URL from the report; None: no links to task
+        files. `transcripts` reads those of a result, None where it is to have none.
+        """
         self._transcripts = transcripts
         self.groups: dict[tuple[str, str], int] = {}
         self.total = 0
-        self._max_samples, self._max_bytes, self._folder = max_samples, max_bytes, folder
+        self._max_samples = max_samples
+        self._max_bytes = max_bytes
+        self._folder = folder
         self._open = contextlib.ExitStack()
         self._files: dict[Verdict, IO[bytes]] = {}
         self._used: dict[Verdict, tuple[int, int]] = dict.fromkeys(ORDER, (0, 0))
 
     def __enter__(self) -> SampleSpool:
         for verdict in ORDER:
-            self._files[verdict] = self._open.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
+            self._files[verdict] = self._open.enter_context(
+                tempfile.SpooledTemporaryFile(_SPOOL_BYTES)
+            )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._open.close()
 
     def watch(self, results: Iterator[SampleResult]) -> Iterator[SampleResult]:
@@ -63,8 +100,11 @@ class SampleSpool:
             group = self.groups.setdefault((result.template, result.variant), len(self.groups))
             count, size = self._used[result.verdict]
             if count < self._max_samples and size < self._max_bytes:
-                transcripts = None if self._transcripts is None else self._transcripts(result)
-                line = encoded([*_cells(result, group, self._folder), transcripts])
+                if self._transcripts is None:
+                    transcripts = None
+                else:
+                    transcripts = self._transcripts(result)
+                line = encoded([*_cells(result, group, folder=self._folder), transcripts])
                 self._files[result.verdict].write(line + b"\n")
                 self._used[result.verdict] = (count + 1, size + len(line) + 2)
             yield result
@@ -75,7 +115,8 @@ class SampleSpool:
         for verdict in ORDER:
             self._files[verdict].seek(0)
             for line in self._files[verdict]:
-                count, size = count + 1, size + len(line) + 1
+                count = count + 1
+                size = size + len(line) + 1
                 if count > self._max_samples or size > self._max_bytes:
                     return
                 yield line.rstrip(b"\n")
@@ -106,32 +147,48 @@ def folder_url(folder: Path, report: Path) -> str:
 def _cells(result: SampleResult, group: int, folder: str | None) -> list[Any]:
     values = result.to_dict()
     values |= {
-        "group": group, "verdict": ORDER.index(result.verdict), "id": result.sample_id, "title": result.title,
+        "group": group,
+        "verdict": ORDER.index(result.verdict),
+        "id": result.sample_id,
+        "title": result.title,
         "scores": {
             name: {key: value for key, value in score.items() if value is not None}
             for name, score in values["scores"].items()
         },
-        "scoring_cost_usd": result.scoring_usage.cost_usd, "task": result.task_id,
+        "scoring_cost_usd": result.scoring_usage.cost_usd,
+        "task": result.task_id,
         "link": link_to(folder, result.task_file),
-    }  # fmt: skip
+    }
     return [values[name] for name in FIELDS[:-1]]
 
 
 def _plain(value: Any) -> Any:
-    """`value` in a form that a browser reads without loss, except that texts are cut after 50,000 characters."""
+    """`value` in a form that a browser reads without loss, except that texts are cut after 50,000
+    characters.
+    """
     match value:
         case str():
             if len(value) <= MAX_TEXT_CHARS:
                 return value
-            return f"{value[:MAX_TEXT_CHARS]}… (the first {MAX_TEXT_CHARS:,} of {len(value):,} characters)"
+            return (
+                f"{value[:MAX_TEXT_CHARS]}… (the first {MAX_TEXT_CHARS:,} of {len(value):,} "
+                "characters)"
+            )
         case bool() | None:
             return value
         case int():
-            return value if abs(value) <= _EXACT else str(value)
+            if abs(value) <= _EXACT:
+                return value
+            return str(value)
         case float():
-            return value if math.isfinite(value) else repr(value)
+            if math.isfinite(value):
+                return value
+            return repr(value)
         case dict():
-            return {_plain(str(name)): _plain(inner) for name, inner in cast("dict[Any, Any]", value).items()}
+            return {
+                _plain(str(name)): _plain(inner)
+                for name, inner in cast("dict[Any, Any]", value).items()
+            }
         case list() | tuple():
             return [_plain(inner) for inner in cast("list[Any]", value)]
         case _:

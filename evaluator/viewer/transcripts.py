@@ -1,4 +1,6 @@
-"""The transcripts of a result: the conversations of its task and of its judges, from the task files of its batch."""
+"""The transcripts of a result: the conversations of its task and of its judges, from the task files
+of its batch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _MAX_JUDGES = 20
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A task file of a sample: of the task itself or of a judge. `problem` is why it is not shown."""
+    """A task file of a sample: of the task itself or of a judge. `problem` is why it is not
+    shown.
+    """
 
     title: str
     task_id: int
@@ -27,23 +31,40 @@ class Transcript:
 
     def to_dict(self) -> dict[str, Any]:
         talks = [each.to_dict() for each in self.conversations]
-        return {"title": self.title, "task": self.task_id, "problem": self.problem, "conversations": talks}
+        return {
+            "title": self.title,
+            "task": self.task_id,
+            "problem": self.problem,
+            "conversations": talks,
+        }
 
 
 def transcripts(folder: Path, result: SampleResult) -> list[Transcript]:
-    """Those of the task first, then those of each scorer's judges; none for a result without a task file."""
+    """Those of the task first, then those of each scorer's judges; none for a result without a task
+    file.
+    """
     tasks: list[tuple[str, int]] = [] if result.task_id is None else [("Task", result.task_id)]
     for name, score in result.scores.items():
         found = score.metadata.get("task_ids")
-        judges = [task for task in cast("list[Any]", found) if type(task) is int] if isinstance(found, list) else []
+        if isinstance(found, list):
+            judges = [task for task in cast("list[Any]", found) if type(task) is int]
+        else:
+            judges = []
         tasks += [(f"Judge of {name}", task) for task in judges[:_MAX_JUDGES]]
-    return [_transcript(folder, title, task) for title, task in tasks]
+    return [_transcript(folder, title, task=task) for title, task in tasks]
 
 
 def _transcript(folder: Path, title: str, task: int) -> Transcript:
     if (folder / TASKS).is_symlink():
-        return Transcript(title, task, (), f"{folder / TASKS} is a link; links are not followed")
+        return Transcript(
+            title,
+            task,
+            conversations=(),
+            problem=f"{folder / TASKS} is a link; links are not followed",
+        )
     try:
-        return Transcript(title, task, conversations(TaskStore(folder / TASKS).read(task)))
+        return Transcript(
+            title, task, conversations=conversations(TaskStore(folder / TASKS).read(task))
+        )
     except (EvaluatorError, OSError) as error:
-        return Transcript(title, task, (), str(error))
+        return Transcript(title, task, conversations=(), problem=str(error))

@@ -1,1 +1,3 @@
-"""Templates as text: secure reading with exact positions, validation, building nodes, writing them back."""
+"""Templates as text: secure reading with exact positions, validation, building nodes, writing them
+back.
+"""

@@ -1,8 +1,9 @@
 """Builds the syntax trees of a source, with includes in their place.
 
-Checks what the XSD cannot say about structure: an element given twice, one that belongs to another operator,
-a part that an operator needs, names given twice, ranges. Every finding has its place, in the included file
-if it is there. A template with an error is left out; the others of the file are built.
+Checks what the XSD cannot say about structure: an element given twice, one that belongs to another
+operator, a part that an operator needs, names given twice, ranges. Every finding has its place, in
+the included file if it is there. A template with an error is left out; the others of the file are
+built.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """`templates` without errors, in order; `includes` the files (or hrefs) that were read, each once."""
+    """`templates` without errors, in order; `includes` the files (or hrefs) that were read, each
+    once.
+    """
 
     templates: tuple[TopLevel, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -31,9 +34,9 @@ class BuildResult:
 def build(source: Source, *, read_partial: ReadPartial | None = None) -> BuildResult:
     """Build the templates of `source`.
 
-    `read_partial` gets the href and the place of an include; it returns a validated source, or raises
-    TemplateError, whose diagnostics are passed on. Without it an include is an error. A `partial` as the root
-    declares nothing. Never raises for what a source holds.
+    `read_partial` gets the href and the place of an include; it returns a validated source, or
+    raises TemplateError, whose diagnostics are passed on. Without it an include is an error. A
+    `partial` as the root declares nothing. Never raises for what a source holds.
     """
     b = Builder(read_partial)
     templates: list[TopLevel] = []
@@ -47,7 +50,7 @@ def build(source: Source, *, read_partial: ReadPartial | None = None) -> BuildRe
         dict.fromkeys(b.diagnostics),
         key=lambda one: (one.span.file != source.file, one.span.line, one.span.column),
     )
-    return BuildResult(tuple(templates), tuple(diagnostics), tuple(b.includes))
+    return BuildResult(tuple(templates), tuple(diagnostics), includes=tuple(b.includes))
 
 
 def _top_level(b: Builder, root: View) -> list[View]:
@@ -70,7 +73,7 @@ def _function(b: Builder, view: View) -> Function:
         name=name,
         params=_params(b, view.attribute("params")) if view.get("params") is not None else (),
         returns=view.get("returns") or None,
-        body=body(b, view, nodes),
+        body=body(b, view, found=nodes),
         description=b.text(found["description"]).value if found else "",
         span=view.span,
     )
@@ -90,9 +93,15 @@ def _params(b: Builder, text: Text) -> tuple[Param, ...]:
             hint = 'parameters look like params="doc, style=short, n: integer=3"'
             b.error("invalid-params", f"{name[:60]!r} is not a name for a parameter", place, hint)
         elif colon and kind not in VALUE_TYPES:
-            b.error("invalid-params", f"the type of {name} must be one of {', '.join(VALUE_TYPES)}", place)
+            b.error(
+                "invalid-params",
+                f"the type of {name} must be one of {', '.join(VALUE_TYPES)}",
+                place,
+            )
         elif b.is_new(name, seen, place, "the parameter"):
-            out.append(Param(name, _unquoted(default.strip()) if equals else None, kind or "any"))
+            out.append(
+                Param(name, _unquoted(default.strip()) if equals else None, type=kind or "any")
+            )
     return tuple(out)
 
 
@@ -101,7 +110,9 @@ def _split(value: str) -> list[tuple[int, int]]:
     if not value.strip():
         return []
     out: list[tuple[int, int]] = []
-    start, quote, escaped = 0, "", False
+    start = 0
+    quote = ""
+    escaped = False
     closers: list[str] = []
     for position, character in enumerate(value):
         if escaped:
@@ -122,7 +133,9 @@ def _split(value: str) -> list[tuple[int, int]]:
 
 
 def _unquoted(value: str) -> str:
-    """The default as text: without its quotes, and without the backslashes that escape inside them."""
+    """The default as text: without its quotes, and without the backslashes that escape inside
+    them.
+    """
     if len(value) < 2 or value[0] not in "\"'" or value[-1] != value[0]:
         return value
     inner = value[1:-1]

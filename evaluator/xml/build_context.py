@@ -1,4 +1,6 @@
-"""The context that the builder functions share: elements with their source, expanded includes, and findings."""
+"""The context that the builder functions share: elements with their source, expanded includes, and
+findings.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class View:
     def get(self, name: str) -> str | None:
         """The attribute without outer blank space; None if it is absent."""
         value = self.element.get(name)
-        return None if value is None else value.strip()
+        if value is None:
+            return None
+        return value.strip()
 
     def attribute(self, name: str) -> Text:
         return self.source.attribute_text(self.element, name)
@@ -76,16 +80,20 @@ class Builder:
     def error(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.errors += 1
         if self.errors <= MAX_ERRORS:
-            self.diagnostics.append(Diagnostic("error", code, message, span, hint))
+            self.diagnostics.append(
+                Diagnostic("error", code, message=message, span=span, hint=hint)
+            )
         elif self.errors == MAX_ERRORS + 1:
             message = f"more than {MAX_ERRORS} errors in this file; the others are not shown"
-            self.diagnostics.append(Diagnostic("error", "too-many-errors", message, span))
+            self.diagnostics.append(
+                Diagnostic("error", "too-many-errors", message=message, span=span)
+            )
 
     def warn(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self.diagnostics.append(Diagnostic("warning", code, message, span, hint))
+        self.diagnostics.append(Diagnostic("warning", code, message=message, span=span, hint=hint))
 
     def note(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self.diagnostics.append(Diagnostic("note", code, message, span, hint))
+        self.diagnostics.append(Diagnostic("note", code, message=message, span=span, hint=hint))
 
     def children(self, view: View) -> list[View]:
         """The child elements, each include replaced by what its partial holds."""
@@ -93,19 +101,28 @@ class Builder:
             return []
         out: list[View] = []
         for element in view.element.iterchildren("*"):
-            child = View(view.source, element, view.chain)
+            child = View(view.source, element, chain=view.chain)
             if element.tag != "include":
                 out.append(child)
             elif (partial := self._partial(child)) is not None:
                 if view.tag != "input" and (text := partial.source.text_of(partial.element)).value:
-                    self.error("misplaced-text", f"<{view.tag}> holds elements, and this partial has text", text.span)
+                    self.error(
+                        "misplaced-text",
+                        f"<{view.tag}> holds elements, and this partial has text",
+                        span=text.span,
+                    )
                 out += self.children(partial)
         return out
 
     def sorted_children(
-        self, view: View, once: Collection[str], many: Collection[str] = (), where: str | None = None
+        self,
+        view: View,
+        once: Collection[str],
+        many: Collection[str] = (),
+        where: str | None = None,
     ) -> tuple[dict[str, View], list[View]]:
-        """The children that may be given `once`, by tag, and those that may be given `many` times, in order.
+        """The children that may be given `once`, by tag, and those that may be given `many` times,
+        in order.
 
         A finding for each that is given twice or may not stand here.
         """
@@ -115,10 +132,14 @@ class Builder:
             if child.tag in many:
                 others.append(child)
             elif child.tag not in once:
-                self.unexpected(child, where or f"<{view.tag}>", (*once, *many))
+                self.unexpected(child, where or f"<{view.tag}>", allowed=(*once, *many))
             elif child.tag in found:
                 first = found[child.tag].span.line
-                self.error("duplicate-element", f"<{child.tag}> is given twice; first on line {first}", child.span)
+                self.error(
+                    "duplicate-element",
+                    f"<{child.tag}> is given twice; first on line {first}",
+                    span=child.span,
+                )
             else:
                 found[child.tag] = child
         return found, others
@@ -129,13 +150,22 @@ class Builder:
             if name is not None:
                 seen[name] = span
             return True
-        self.error("duplicate-name", f"{what} {name!r} is given twice; first on line {seen[name].line}", span)
+        self.error(
+            "duplicate-name",
+            f"{what} {name!r} is given twice; first on line {seen[name].line}",
+            span=span,
+        )
         return False
 
     def unexpected(self, child: View, where: str, allowed: Collection[str]) -> None:
         near = get_close_matches(child.tag, sorted(allowed), 1)
         hint = f"did you mean <{near[0]}>?" if near else None
-        self.error("misplaced-element", f"<{child.tag}> is not allowed in {where}", child.span, hint)
+        self.error(
+            "misplaced-element",
+            f"<{child.tag}> is not allowed in {where}",
+            span=child.span,
+            hint=hint,
+        )
 
     def text(self, view: View) -> Text:
         """The element's text, with the text of included partials in its place."""
@@ -144,18 +174,24 @@ class Builder:
         return self._text(view, is_text_only=True)
 
     def own_text(self, view: View) -> Text:
-        """The text of an element that may hold elements too; it includes partials and leaves out other elements."""
-        return view.source.text_of(view.element) if len(view.element) == 0 else self._text(view, is_text_only=False)
+        """The text of an element that may hold elements too; it includes partials and leaves out
+        other elements.
+        """
+        if len(view.element) == 0:
+            return view.source.text_of(view.element)
+        return self._text(view, is_text_only=False)
 
     def _text(self, view: View, *, is_text_only: bool) -> Text:
         whole = view.source.text_of(view.element, holes=True)
         parts: list[Text] = []
         begin = 0
         for element in view.element.iterchildren("*"):
-            child = View(view.source, element, view.chain)
+            child = View(view.source, element, chain=view.chain)
             span = child.span
             at = whole.value.find(HOLE, begin)
-            while at >= 0 and whole.locate(at) != span:  # the character itself, in the author's text
+            while (
+                at >= 0 and whole.locate(at) != span
+            ):  # the character itself, in the author's text
                 at = whole.value.find(HOLE, at + 1)
             parts.append(whole.part(begin, at))
             begin = at + 1
@@ -164,12 +200,13 @@ class Builder:
                 if partial is not None:
                     parts.append(self._text(partial, is_text_only=is_text_only))
             elif is_text_only:
-                self.unexpected(child, f"the text of <{view.tag}>", ("include",))
+                self.unexpected(child, f"the text of <{view.tag}>", allowed=("include",))
         parts.append(whole.part(begin, len(whole.value)))
         return join_texts(parts, whole.span)
 
     def _partial(self, include: View) -> View | None:
-        href, span = include.get("href") or "", include.attribute_span("href")
+        href = include.get("href") or ""
+        span = include.attribute_span("href")
         if len(include.chain) >= MAX_INCLUDE_DEPTH or self._expansions >= MAX_INCLUDES:
             message = f"more than {MAX_INCLUDES} includes, or {MAX_INCLUDE_DEPTH} inside each other"
             return self._refuse(message, span)
@@ -180,19 +217,25 @@ class Builder:
         chain = include.chain or (include.source.file or "<string>",)
         if key in chain:
             path = " → ".join((*chain[chain.index(key) :], key))
-            return self._refuse(f"this include leads back to itself: {path}", span, "include-cycle")
+            return self._refuse(
+                f"this include leads back to itself: {path}", span, code="include-cycle"
+            )
         self._expansions += 1
         self._characters += len(source.text)
         if self._characters > MAX_INCLUDED_CHARACTERS:
-            return self._refuse(f"includes bring in more than {MAX_INCLUDED_CHARACTERS:,} characters", span)
+            return self._refuse(
+                f"includes bring in more than {MAX_INCLUDED_CHARACTERS:,} characters", span
+            )
         if key not in self.includes:
             self.includes.append(key)
         if source.root.tag != "partial":
-            return self._refuse(f"{key} has the root <{source.root.tag}>; only a <partial> can be included", span)
-        return View(source, source.root, (*chain, key))
+            return self._refuse(
+                f"{key} has the root <{source.root.tag}>; only a <partial> can be included", span
+            )
+        return View(source, source.root, chain=(*chain, key))
 
     def _refuse(self, message: str, span: Span, code: str = "include") -> None:
-        self.error(code, message, span)
+        self.error(code, message, span=span)
 
     def _read(self, href: str, span: Span) -> Source | None:
         if self._read_partial is None:
@@ -209,7 +252,9 @@ class Builder:
         return self._partials[key]
 
     def setting(self, text: Text, field: Field, label: str) -> float | bool | Text | None:
-        """The number or boolean that `text` holds, or the text itself where it holds a placeholder."""
+        """The number or boolean that `text` holds, or the text itself where it holds a
+        placeholder.
+        """
         value = text.value.strip()
         if _PLACEHOLDER.search(value):
             return text
@@ -221,7 +266,11 @@ class Builder:
         elif _DECIMAL.fullmatch(value):
             found = float(value)
         if found is None or not (field.form == "boolean" or field.admits(found)):
-            self.error("invalid-value", f"{label} must be {field.wanted}, not {value[:60]!r}", text.span)
+            self.error(
+                "invalid-value",
+                f"{label} must be {field.wanted}, not {value[:60]!r}",
+                span=text.span,
+            )
             return None
         return found
 
@@ -232,6 +281,6 @@ class Builder:
             self.error(
                 "invalid-value",
                 f"{name} must be true or false, not {value[:60]!r}",
-                view.attribute_span(name),
+                span=view.attribute_span(name),
             )
         return _BOOLEAN.get(value or "", False)

@@ -39,19 +39,27 @@ def _example(b: Builder, view: View) -> Example:
         inputs[name] = b.text(child).value
     if "output" not in found:
         b.error("missing-element", "this example has no <output>", view.span)
-    return Example(inputs, b.text(found["output"]).value if "output" in found else "", view.span)
+    return Example(
+        inputs, b.text(found["output"]).value if "output" in found else "", span=view.span
+    )
 
 
 def file_paths(b: Builder, view: View) -> FilePaths:
     found = b.children(view)
-    source = view.get("source") or next((_SOURCES[child.tag] for child in found if child.tag in _SOURCES), "literal")
+    source = view.get("source") or next(
+        (_SOURCES[child.tag] for child in found if child.tag in _SOURCES), "literal"
+    )
     if source not in ("literal", "glob", "command", "description"):
         message = f"source must be literal, glob, command or description, not {source[:60]!r}"
         b.error("invalid-value", message, view.attribute_span("source"))
         source = "literal"
-    wanted = source if source in ("command", "description") else "path"
+    if source in ("command", "description"):
+        wanted = source
+    else:
+        wanted = "path"
     items: list[Text] = []
-    given, shell = 0, False
+    given = 0
+    shell = False
     for child in found:
         if child.tag != wanted:
             b.unexpected(child, f'<file_paths source="{source}">', (wanted,))
@@ -77,10 +85,15 @@ def _filled(b: Builder, view: View) -> Text:
 
 
 def output_format(b: Builder, view: View) -> OutputFormat:
-    schema, inline = view.get("schema"), b.text(view)
+    schema = view.get("schema")
+    inline = b.text(view)
     kind = view.get("type") or ("json" if schema or inline.value.strip() else "text")
     if kind not in ("text", "json", "xml"):
-        b.error("invalid-value", f"type must be text, json or xml, not {kind[:60]!r}", view.attribute_span("type"))
+        b.error(
+            "invalid-value",
+            f"type must be text, json or xml, not {kind[:60]!r}",
+            view.attribute_span("type"),
+        )
         kind = "text"
     if inline.value.strip():
         if schema is not None:
@@ -90,32 +103,47 @@ def output_format(b: Builder, view: View) -> OutputFormat:
         _check_json_schema(b, inline)
     elif schema is not None and not schema:
         b.error("missing-value", "schema is empty", view.attribute_span("schema"))
-    return OutputFormat(kind, schema, view.span)
+    return OutputFormat(kind, schema, span=view.span)
 
 
 def _check_json_schema(b: Builder, text: Text) -> None:
-    hint = "the text of <output_format> is a JSON Schema; a schema's name goes into the attribute schema"
+    hint = (
+        "the text of <output_format> is a JSON Schema; a schema's name goes into the attribute "
+        "schema"
+    )
     try:
         value = json.loads(text.value)
     except json.JSONDecodeError as error:
         b.error("invalid-schema", f"not valid JSON: {error.msg}", text.locate(error.pos), hint)
     except (RecursionError, ValueError):
-        b.error("invalid-schema", "this JSON is nested too deeply or holds a number that is too long", text.span)
+        b.error(
+            "invalid-schema",
+            "this JSON is nested too deeply or holds a number that is too long",
+            text.span,
+        )
     else:
         if not isinstance(value, dict):
             b.error("invalid-schema", "an inline JSON Schema is an object", text.span, hint)
 
 
 def command(b: Builder, view: View) -> tuple[Text, ...]:
-    """The argv of a `<command>`: its `<arg>` children, its whole text with `shell`, or its text split."""
+    """The argv of a `<command>`: its `<arg>` children, its whole text with `shell`, or its text
+    split.
+    """
     shell = b.flag(view, "shell")
     children = [child for child in b.children(view) if child.tag == "arg"]
     if children:
         text = b.own_text(view)
         if text.value.strip():
-            b.error("misplaced-text", "<command> has <arg> children and text; one of them is enough", text.span)
+            b.error(
+                "misplaced-text",
+                "<command> has <arg> children and text; one of them is enough",
+                text.span,
+            )
         if shell:
-            b.error("misplaced-element", "a shell command is one text, without <arg>", children[0].span)
+            b.error(
+                "misplaced-element", "a shell command is one text, without <arg>", children[0].span
+            )
         return tuple(b.text(child) for child in children)
     text = _filled(b, view)
     if shell:
@@ -124,11 +152,23 @@ def command(b: Builder, view: View) -> tuple[Text, ...]:
         words = split_command(text)
     except SplitError as error:
         hint = "arguments can also be given one by one: <arg>…</arg>"
-        b.error("invalid-command", f"this command cannot be split: {error}", text.locate(error.offset), hint)
+        b.error(
+            "invalid-command",
+            f"this command cannot be split: {error}",
+            text.locate(error.offset),
+            hint,
+        )
         return ()
     operator = find_shell_operator(text)
     if operator is not None:
         word, offset = operator
-        hint = f'write shell="true" to have a shell run it, or quote {word} to pass it as an argument'
-        b.error("shell-syntax", f"{word} needs a shell, and no shell runs this command", text.locate(offset), hint)
+        hint = (
+            f'write shell="true" to have a shell run it, or quote {word} to pass it as an argument'
+        )
+        b.error(
+            "shell-syntax",
+            f"{word} needs a shell, and no shell runs this command",
+            text.locate(offset),
+            hint,
+        )
     return words

@@ -34,7 +34,9 @@ _SCRIPT_EXECUTION = ("description", "command", "timeout", "inputs")
 
 
 def node(b: Builder, view: View) -> Node:
-    """The node of a `task`, `call` or `cond` element, or of a role element that is a task itself."""
+    """The node of a `task`, `call` or `cond` element, or of a role element that is a task
+    itself.
+    """
     if b.depth >= MAX_NODE_DEPTH:
         b.error("too-deep", f"tasks are nested more than {MAX_NODE_DEPTH} deep", view.span)
         return stand_in(view.span)
@@ -42,7 +44,9 @@ def node(b: Builder, view: View) -> Node:
     try:
         if view.tag == "call":
             return _call(b, view)
-        return _cond(b, view) if view.tag == "cond" else task(b, view)
+        if view.tag == "cond":
+            return _cond(b, view)
+        return task(b, view)
     finally:
         b.depth -= 1
 
@@ -59,16 +63,23 @@ def task(b: Builder, view: View) -> Task:
             'write type="atomic", or the type that is meant',
         )
     if type_name is not None and type_name not in OPERATORS:
-        b.error("invalid-value", f"type must be one of {', '.join(OPERATORS)}", view.attribute_span("type"))
+        b.error(
+            "invalid-value",
+            f"type must be one of {', '.join(OPERATORS)}",
+            view.attribute_span("type"),
+        )
     cls: type[Task] = OPERATORS.get(type_name or "", Atomic)
-    kind = "without a type, which is atomic" if is_untyped else f"of type {cls.type}"
+    if is_untyped:
+        kind = "without a type, which is atomic"
+    else:
+        kind = f"of type {cls.type}"
     children, _ = b.sorted_children(view, elements_of(cls), where=f"<{view.tag}> {kind}")
-    _check_attributes(b, view, None, cls)
+    _check_attributes(b, view, element=None, cls=cls)
     for tag, child in children.items():
-        _check_attributes(b, child, tag, cls)
-    found = _fields(b, view, cls, children, needs_all=view.get("ref") is None)
+        _check_attributes(b, child, element=tag, cls=cls)
+    found = _fields(b, view, cls=cls, children=children, needs_all=view.get("ref") is None)
     made = cls(**found, span=view.span)
-    _check_names(b, made, children)
+    _check_names(b, made, children=children)
     if made.ref is None and not made.description.value.strip() and "description" in children:
         b.error("missing-element", f"the <description> of this <{view.tag}> is empty", view.span)
     return made
@@ -92,19 +103,29 @@ def _check_names(b: Builder, made: Task, children: dict[str, View]) -> None:
         known = {declared.name for declared in made.inputs}
         for name in getattr(made, field.name):
             if name not in known:
-                b.error("unknown-input", f"there is no input {name!r}", view.attribute_span(field.attribute or ""))
+                b.error(
+                    "unknown-input",
+                    f"there is no input {name!r}",
+                    view.attribute_span(field.attribute or ""),
+                )
         if not known and made.ref is None:
             b.error("missing-element", f"a {made.type} task needs at least one <input>", view.span)
 
 
-def _fields(b: Builder, view: View, cls: type, children: dict[str, View], *, needs_all: bool) -> dict[str, Any]:
-    """The values of the declared fields that are given; with `needs_all`, a finding for each required one that is not.
+def _fields(
+    b: Builder, view: View, cls: type, children: dict[str, View], *, needs_all: bool
+) -> dict[str, Any]:
+    """The values of the declared fields that are given; with `needs_all`, a finding for each
+    required one that is not.
 
     A task with a `ref` leaves parts to the template that `ref` names.
     """
     found: dict[str, Any] = {}
     for field in FIELDS[cls]:
-        place = view if field.element is None else children.get(field.element)
+        if field.element is None:
+            place = view
+        else:
+            place = children.get(field.element)
         if place is None:
             if field.required:
                 if needs_all:
@@ -121,9 +142,12 @@ def _fields(b: Builder, view: View, cls: type, children: dict[str, View], *, nee
 
 
 _ABSENT: dict[str, Callable[[Span], Any]] = {
-    "text": lambda span: Text("", span), "condition": lambda span: Expression(Text("", span)), "role": stand_in,
-    "steps": lambda span: (), "command": lambda span: (),
-}  # fmt: skip
+    "text": lambda span: Text("", span),
+    "condition": lambda span: Expression(Text("", span)),
+    "role": stand_in,
+    "steps": lambda span: (),
+    "command": lambda span: (),
+}
 """The value of a required field that is not there."""
 
 
@@ -138,7 +162,9 @@ def _names(b: Builder, view: View, field: Field) -> tuple[str, ...]:
 def _model(b: Builder, view: View, field: Field) -> Text | None:
     """A model's id; None where the element gives a role only."""
     text = b.text(view)
-    return None if view.get("role") is not None and not text.value.strip() else text
+    if view.get("role") is not None and not text.value.strip():
+        return None
+    return text
 
 
 def _literal(b: Builder, view: View, field: Field) -> Any:
@@ -147,7 +173,9 @@ def _literal(b: Builder, view: View, field: Field) -> Any:
     value = view.element.get(name) or ""
     try:
         if "{{" in value:
-            raise ValueError("it is taken as it is written, without variables; in JSON, \\u007b stands for {")
+            raise ValueError(
+                "it is taken as it is written, without variables; in JSON, \\u007b stands for {"
+            )
         return _LITERALS[field.form](value)
     except ValueError as error:
         b.error("invalid-value", f"{name}: {error}", view.attribute_span(name))
@@ -164,14 +192,24 @@ def _setting(b: Builder, view: View, field: Field) -> float | bool | Text | None
 
 
 def _choice(b: Builder, view: View, field: Field) -> Any:
-    text, choices = b.text(view), field.choices or {}
+    text = b.text(view)
+    choices = field.choices or {}
     value = text.value.strip()
     if value not in choices:
-        b.error("invalid-value", f"<{field.element}> must be {field.wanted}, not {value[:60]!r}", text.span)
+        b.error(
+            "invalid-value",
+            f"<{field.element}> must be {field.wanted}, not {value[:60]!r}",
+            text.span,
+        )
         return None
     meaning = choices[value]
     if isinstance(meaning, str) and meaning != value:
-        b.warn("old-spelling", f"{field.element} {value!r} is now {meaning!r}", text.span, f"write {meaning}")
+        b.warn(
+            "old-spelling",
+            f"{field.element} {value!r} is now {meaning!r}",
+            text.span,
+            f"write {meaning}",
+        )
     return meaning
 
 
@@ -190,7 +228,9 @@ def _part(b: Builder, view: View, field: Field) -> Any:
     if field.of is None:
         raise TypeError(f"the field {field.name!r} declares no class")
     children, _ = b.sorted_children(view, elements_of(field.of))
-    return field.of(**_fields(b, view, field.of, children, needs_all=True), span=view.span)
+    return field.of(
+        **_fields(b, view, cls=field.of, children=children, needs_all=True), span=view.span
+    )
 
 
 def _role(b: Builder, view: View, field: Field) -> Node:
@@ -200,8 +240,13 @@ def _role(b: Builder, view: View, field: Field) -> Node:
     for name in map(str, view.element.keys()):
         if not name.startswith("{"):
             message = f"<{view.tag}> holds a task of its own and has no {name!r}"
-            b.error("misplaced-attribute", message, view.attribute_span(name), "it belongs to the task inside")
-    return body(b, view, found)
+            b.error(
+                "misplaced-attribute",
+                message,
+                view.attribute_span(name),
+                "it belongs to the task inside",
+            )
+    return body(b, view, found=found)
 
 
 def _steps(b: Builder, view: View, field: Field) -> tuple[Node, ...]:
@@ -218,7 +263,9 @@ def _script(b: Builder, view: View, field: Field) -> Script:
     children, _ = b.sorted_children(view, _SCRIPT_EXECUTION)
     if "command" not in children:
         b.error("missing-element", f"<{view.tag}> needs a <command>", view.span)
-    return Script(**_fields(b, view, Script, children, needs_all=False), span=view.span)
+    return Script(
+        **_fields(b, view, cls=Script, children=children, needs_all=False), span=view.span
+    )
 
 
 def _turns(b: Builder, view: View, field: Field) -> tuple[Turn, ...]:
@@ -234,15 +281,25 @@ def _turn(b: Builder, view: View) -> Turn:
     if view.get("max") is not None:
         most = b.setting(view.attribute("max"), field_of(Turn, "most"), "max")
         if not found:
-            b.error("misplaced-attribute", "only a turn that a task or call writes has max", view.attribute_span("max"))
+            b.error(
+                "misplaced-attribute",
+                "only a turn that a task or call writes has max",
+                view.attribute_span("max"),
+            )
     if not found:
         text = b.text(view)
         if not text.value.strip():
             b.error("missing-value", "<turn> is empty", view.span)
         return Turn(text=text, span=view.span)
     if (own := b.own_text(view)).value.strip():
-        b.error("misplaced-text", "a <turn> holds a text, or the task or call that writes it", own.span)
-    return Turn(node=_single(b, view, found), most=1 if most is None else cast("int | Text", most), span=view.span)
+        b.error(
+            "misplaced-text", "a <turn> holds a text, or the task or call that writes it", own.span
+        )
+    return Turn(
+        node=_single(b, view, found=found),
+        most=1 if most is None else cast("int | Text", most),
+        span=view.span,
+    )
 
 
 def _inputs(b: Builder, view: View, field: Field) -> tuple[Input, ...]:
@@ -283,25 +340,47 @@ READERS: dict[str, Callable[[Builder, View, Field], Any]] = {
 
 
 def _input(b: Builder, view: View) -> Input:
-    name, type_name = view.get("name") or "", view.get("type") or "any"
+    name = view.get("name") or ""
+    type_name = view.get("type") or "any"
     if not name.isidentifier():
         b.error("invalid-value", f"{name[:60]!r} is not a name for an input", view.span)
     if type_name not in VALUE_TYPES:
-        b.error("invalid-value", f"type must be one of {', '.join(VALUE_TYPES)}", view.attribute_span("type"))
-    default = view.attribute("default") if view.get("default") is not None else None
-    source = parts.expression(b, view.attribute("from"), "from") if view.get("from") is not None else None
-    nested = _single(b, view, b.sorted_children(view, (), NODES)[1])
+        b.error(
+            "invalid-value",
+            f"type must be one of {', '.join(VALUE_TYPES)}",
+            view.attribute_span("type"),
+        )
+    if view.get("default") is not None:
+        default = view.attribute("default")
+    else:
+        default = None
+    if view.get("from") is not None:
+        source = parts.expression(b, view.attribute("from"), "from")
+    else:
+        source = None
+    nested = _single(b, view, found=b.sorted_children(view, (), NODES)[1])
     if nested is not None and source is not None:
         b.error("two-sources", f"the input {name!r} has both `from` and a nested node", view.span)
-    required = b.flag(view, "required") if view.get("required") is not None else default is None
-    return Input(name, type_name, required, default, source, nested, b.own_text(view).value, view.span)
+    if view.get("required") is not None:
+        required = b.flag(view, "required")
+    else:
+        required = default is None
+    return Input(
+        name, type_name, required, default, source, nested, b.own_text(view).value, view.span
+    )
 
 
 def _single(b: Builder, view: View, found: list[View]) -> Node | None:
     """The one node among `found`, children of `view`."""
     for extra in found[1:]:
-        b.error("duplicate-element", f"<{view.tag}> holds one task, call or cond; this is another", extra.span)
-    return node(b, found[0]) if found else None
+        b.error(
+            "duplicate-element",
+            f"<{view.tag}> holds one task, call or cond; this is another",
+            extra.span,
+        )
+    if found:
+        return node(b, found[0])
+    return None
 
 
 def body(b: Builder, view: View, found: Collection[View] | None = None) -> Node:
@@ -310,7 +389,7 @@ def body(b: Builder, view: View, found: Collection[View] | None = None) -> Node:
     for child in children:
         if child.tag not in NODES:
             b.unexpected(child, f"<{view.tag}>", NODES)
-    inner = _single(b, view, [child for child in children if child.tag in NODES])
+    inner = _single(b, view, found=[child for child in children if child.tag in NODES])
     if inner is None:
         b.error("missing-element", f"<{view.tag}> needs a <task>, <call> or <cond>", view.span)
         return stand_in(view.span)
@@ -327,7 +406,9 @@ def _call(b: Builder, view: View) -> Call:
         name = child.get("name")
         b.is_new(name, named, child.span, "the argument")
         if name is None and named:
-            b.error("misplaced-element", "a positional argument follows a named argument", child.span)
+            b.error(
+                "misplaced-element", "a positional argument follows a named argument", child.span
+            )
         arguments.append(Argument(name, b.text(child), child.span))
     return Call(template, tuple(arguments), view.get("name"), view.span)
 
@@ -336,6 +417,12 @@ def _cond(b: Builder, view: View) -> Cond:
     found, cases = b.sorted_children(view, ("default",), ("case",))
     if not cases:
         b.error("missing-element", "<cond> needs at least one <case>", view.span)
-    built = tuple(Case(parts.expression(b, case.attribute("test"), "test"), body(b, case), case.span) for case in cases)
-    default = body(b, found["default"]) if "default" in found else None
+    built = tuple(
+        Case(parts.expression(b, case.attribute("test"), "test"), body(b, case), case.span)
+        for case in cases
+    )
+    if "default" in found:
+        default = body(b, found["default"])
+    else:
+        default = None
     return Cond(built, default, view.get("name"), view.span)

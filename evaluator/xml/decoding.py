@@ -1,6 +1,8 @@
-"""Decodes the bytes of an XML file: byte order marks, declared encodings, the place of an invalid byte.
+"""Decodes the bytes of an XML file: byte order marks, declared encodings, the place of an invalid
+byte.
 
-Line ends become `\\n`, as XML 1.0, section 2.11, requires of every processor; lines and columns stay the same.
+Line ends become `\\n`, as XML 1.0, section 2.11, requires of every processor; lines and columns
+stay the same.
 """
 
 from __future__ import annotations
@@ -31,15 +33,21 @@ def decode(data: bytes, file: str | None) -> str:
         text = body.decode(encoding)
     except UnicodeDecodeError as error:
         before = normalise_newlines(body[: error.start].decode(encoding, "ignore"))
-        message = f"byte 0x{body[error.start]:02x} at offset {skip + error.start} is not valid {encoding}"
+        message = (
+            f"byte 0x{body[error.start]:02x} at offset {skip + error.start} is not valid {encoding}"
+        )
         hint = 'save the file as UTF-8, or name its encoding: <?xml version="1.0" encoding="…"?>'
-        span = Span.at(before, len(before), file)
-        raise TemplateError([Diagnostic("error", "encoding", message, span, hint)]) from error
+        span = Span.at(before, len(before), file=file)
+        raise TemplateError(
+            [Diagnostic("error", "encoding", message=message, span=span, hint=hint)]
+        ) from error
     return normalise_newlines(text)
 
 
 def normalise_newlines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+    if "\r" in text:
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text
 
 
 def _encoding(data: bytes, file: str | None) -> tuple[str, int]:
@@ -64,4 +72,10 @@ def _encoding(data: bytes, file: str | None) -> tuple[str, int]:
 
 
 def _unusable(message: str, file: str | None) -> TemplateError:
-    return TemplateError([Diagnostic("error", "encoding", message, Span(file), "save the file as UTF-8")])
+    return TemplateError(
+        [
+            Diagnostic(
+                "error", "encoding", message=message, span=Span(file), hint="save the file as UTF-8"
+            )
+        ]
+    )

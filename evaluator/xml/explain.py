@@ -1,6 +1,7 @@
 """Explains why a text is not well-formed XML, in an author's words and at the exact place.
 
-expat says which rule is broken and where it noticed. This looks at the text around that place and says what to do.
+expat says which rule is broken and where it noticed. This looks at the text around that place and
+says what to do.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ OpenTag = tuple[str, int]
 
 
 def explain(text: str, code: int, offset: int, open_tags: Sequence[OpenTag]) -> Finding:
-    """What expat's error `code` at `offset` means, with `open_tags` from the outermost to the innermost."""
+    """What expat's error `code` at `offset` means, with `open_tags` from the outermost to the
+    innermost.
+    """
     problem = expat.ErrorString(code)
     match problem:
         case errors.XML_ERROR_INVALID_TOKEN:
-            return _invalid(text, offset, bool(open_tags))
+            return _invalid(text, offset, is_inside=bool(open_tags))
         case errors.XML_ERROR_UNCLOSED_TOKEN:
             return _unclosed(text, offset)
         case errors.XML_ERROR_TAG_MISMATCH:
-            return _mismatch(text, offset, open_tags)
+            return _mismatch(text, offset, open_tags=open_tags)
         case errors.XML_ERROR_NO_ELEMENTS if open_tags:
             name, start = open_tags[-1]
             return _in_braces(text, start) or (start, f"<{name}> is never closed", f"add </{name}>")
@@ -46,15 +49,28 @@ def explain(text: str, code: int, offset: int, open_tags: Sequence[OpenTag]) -> 
         case errors.XML_ERROR_SYNTAX:
             return _text_outside(text, offset)
         case errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT:
-            tag = _NAME.match(text, offset + 1) if text[offset] == "<" else None
+            if text[offset] == "<":
+                tag = _NAME.match(text, offset + 1)
+            else:
+                tag = None
             if tag is None or tag[0].startswith("!"):
                 return offset, "text after the root element", None
             return offset, f"a second root element <{tag[0]}>", "put several into one <library>"
         case errors.XML_ERROR_MISPLACED_XML_PI:
-            return offset, "the XML declaration is not at the beginning of the file", "remove what is before it"
+            return (
+                offset,
+                "the XML declaration is not at the beginning of the file",
+                "remove what is before it",
+            )
         case errors.XML_ERROR_DUPLICATE_ATTRIBUTE:
-            return offset, f"the attribute {_name(text, offset)!r} is given twice", "keep one of them"
-        case errors.XML_ERROR_UNDEFINED_ENTITY if (entity := _UNDEFINED.search(text, offset)) is not None:
+            return (
+                offset,
+                f"the attribute {_name(text, offset)!r} is given twice",
+                "keep one of them",
+            )
+        case errors.XML_ERROR_UNDEFINED_ENTITY if (
+            entity := _UNDEFINED.search(text, offset)
+        ) is not None:
             hint = "only &amp; &lt; &gt; &quot; &apos; and numbers such as &#160; are known"
             return entity.start(), f"the entity {entity[0]} is not defined", hint
         case errors.XML_ERROR_BAD_CHAR_REF:
@@ -82,8 +98,14 @@ def _invalid(text: str, offset: int, is_inside: bool) -> Finding:
     character = text[offset]
     if _ILLEGAL.match(character):
         return offset, f"the character U+{ord(character):04X} is not allowed in XML", "remove it"
-    if text.startswith("--", offset - 2) and (text.rfind("<!--", 0, offset - 2) > text.rfind("-->", 0, offset - 2)):
-        return offset - 2, "`--` inside a comment", "write a single - or a dash; a comment ends with -->"
+    if text.startswith("--", offset - 2) and (
+        text.rfind("<!--", 0, offset - 2) > text.rfind("-->", 0, offset - 2)
+    ):
+        return (
+            offset - 2,
+            "`--` inside a comment",
+            "write a single - or a dash; a comment ends with -->",
+        )
     start = text.rfind("<", 0, offset)
     if not is_inside and (start < 0 or _TAG.match(text, start, offset)):
         return _text_outside(text, offset)
@@ -93,7 +115,7 @@ def _invalid(text: str, offset: int, is_inside: bool) -> Finding:
         return offset - 2, "`]]>` cannot be in text", "write ]]&gt;"
     if (reference := _PART_OF_REFERENCE.search(text, max(0, offset - 100), offset)) is not None:
         return _bare_ampersand(text, reference.start())
-    return _bad_tag(text, start, offset)
+    return _bad_tag(text, start, end=offset)
 
 
 def _text_outside(text: str, offset: int) -> Finding:
@@ -114,7 +136,7 @@ def _unclosed(text: str, start: int) -> Finding:
     for opening, what in (("<!--", "comment"), ("<?", "processing instruction")):
         if text.startswith(opening, start):
             return start, f"this {what} is never closed", None
-    return _bad_tag(text, start, len(text))
+    return _bad_tag(text, start, end=len(text))
 
 
 def _bare_ampersand(text: str, offset: int) -> Finding:
@@ -150,16 +172,27 @@ def _in_braces(text: str, offset: int) -> Finding | None:
     after = text[offset : offset + 2000]
     for opening, closing in (("{%", "%}"), ("{{", "}}")):
         start = before.rfind(opening)
-        if start >= 0 and closing not in before[start:] and ">" not in before[start:] and closing in after:
+        if (
+            start >= 0
+            and closing not in before[start:]
+            and ">" not in before[start:]
+            and closing in after
+        ):
             escape = "&lt;" if character == "<" else "&amp;"
             hint = f"write {escape} for it, or put the whole text in <![CDATA[ … ]]>"
-            return offset, f"`{character}` inside {opening} … {closing} is not well-formed XML", hint
+            return (
+                offset,
+                f"`{character}` inside {opening} … {closing} is not well-formed XML",
+                hint,
+            )
     return None
 
 
 def _name(text: str, offset: int) -> str:
     found = _NAME.match(text, offset)
-    return found[0] if found else ""
+    if found:
+        return found[0]
+    return ""
 
 
 def _line(text: str, offset: int) -> int:

@@ -1,8 +1,10 @@
-"""Reads a task that a model generated: finds it in the answer, repairs it where the meaning is clear, validates it.
+"""Reads a task that a model generated: finds it in the answer, repairs it where the meaning is
+clear, validates it.
 
-A valid task is read unchanged. Of an invalid one the readable parts are kept and the others are in the warnings, each
-with its line in the answer; what is still wrong after the repairs is an error. Nothing is run, resolved or fetched;
-there are no entities, no DTD and no includes; time is bounded for any text.
+A valid task is read unchanged. Of an invalid one the readable parts are kept and the others are in
+the warnings, each with its line in the answer; what is still wrong after the repairs is an error.
+Nothing is run, resolved or fetched; there are no entities, no DTD and no includes; time is bounded
+for any text.
 """
 
 from __future__ import annotations
@@ -25,14 +27,18 @@ from evaluator.xml.vocabulary import Vocabulary, task_vocabulary
 MAX_CHARACTERS = 300_000
 MAX_ELEMENTS = 2_000
 MAX_ATTRIBUTES = 100
-"""Of one element. A parser compares the attributes of an element with each other; more are refused before that."""
+"""Of one element. A parser compares the attributes of an element with each other; more are refused
+before that.
+"""
 MAX_STEPS_TRIED = 100
 """Steps of an invalid task that are validated one by one."""
 
 DOUBTFUL = frozenset({"lost-part", "several-tasks"})
 """Codes of warnings after which the task may lack a part that the model meant."""
 
-_STEPS = re.compile(r"""\bsteps\b(?:\s*\.\s*([A-Za-z_]\w*)|\s*\[\s*(?:"([^"]*)"|'([^']*)')\s*\])?""")
+_STEPS = re.compile(
+    r"""\bsteps\b(?:\s*\.\s*([A-Za-z_]\w*)|\s*\[\s*(?:"([^"]*)"|'([^']*)')\s*\])?"""
+)
 _EXPRESSION = re.compile(r"\{\{|\{%|<<")
 _OPENING_TAG_CUT = re.compile(r"<[A-Za-z_][^<>]*\Z")
 _CLOSING_TAG_CUT = re.compile(r"</[^<>]*\Z")
@@ -40,7 +46,8 @@ _CLOSING_TAG_CUT = re.compile(r"</[^<>]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTask:
-    """What was read from the answer `original`. `node` is None where `errors` say why; lines are those of the answer.
+    """What was read from the answer `original`. `node` is None where `errors` say why; lines are
+    those of the answer.
 
     `xml` is the repaired XML, also where it cannot be used; empty where there is none.
     """
@@ -58,37 +65,57 @@ class GeneratedTask:
 
     def with_warning(self, code: str, message: str, span: Span) -> GeneratedTask:
         """The same with one more warning."""
-        return replace(self, warnings=(*self.warnings, Diagnostic("warning", code, message, span)))
+        return replace(
+            self, warnings=(*self.warnings, Diagnostic("warning", code, message=message, span=span))
+        )
 
     def with_errors(self, errors: list[Diagnostic]) -> GeneratedTask:
         """The same with further errors; without its node, if there are any."""
-        return replace(self, node=None, errors=(*self.errors, *errors)) if errors else self
+        if errors:
+            return replace(self, node=None, errors=(*self.errors, *errors))
+        return self
 
 
 def read_generated_task(text: str, file: str = "<answer>") -> GeneratedTask:
-    """The `<task>` in a model's `text`; `file` is the name to report. No text makes it raise an error.
+    """The `<task>` in a model's `text`; `file` is the name to report. No text makes it raise an
+    error.
 
-    Of several tasks side by side the last whole one is read. Codes besides those of any template: `no-task`,
-    `too-broken`; of warnings `repaired`, `respelt`, `misplaced`, `unwrapped`, `markup-as-text`, `type-told`,
-    `left-out`, `cut-off`, and the DOUBTFUL ones.
+    Of several tasks side by side the last whole one is read. Codes besides those of any template:
+    `no-task`, `too-broken`; of warnings `repaired`, `respelt`, `misplaced`, `unwrapped`,
+    `markup-as-text`, `type-told`, `left-out`, `cut-off`, and the DOUBTFUL ones.
     """
     if len(text) > MAX_CHARACTERS:
-        return _no_task(text, file, "too-large", f"{len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
+        return _no_task(
+            text,
+            file,
+            code="too-large",
+            message=f"{len(text):,} characters; at most {MAX_CHARACTERS:,} are read",
+        )
     vocabulary = task_vocabulary()
     tree = read_tree(text, vocabulary)
     tasks, count, most_attributes = _tasks(tree, vocabulary)
     if not tasks:
-        return _no_task(text, file, "no-task", "the answer contains no <task>")
+        return _no_task(text, file, code="no-task", message="the answer contains no <task>")
     if count > MAX_ELEMENTS:
-        return _no_task(text, file, "too-many-elements", f"{count:,} elements; at most {MAX_ELEMENTS:,} are read")
+        return _no_task(
+            text,
+            file,
+            code="too-many-elements",
+            message=f"{count:,} elements; at most {MAX_ELEMENTS:,} are read",
+        )
     if most_attributes > MAX_ATTRIBUTES:
-        return _no_task(text, file, "too-broken", f"an element has {most_attributes:,} attributes")
+        return _no_task(
+            text, file, code="too-broken", message=f"an element has {most_attributes:,} attributes"
+        )
     chosen = next((task for task in reversed(tasks) if task.end is not None), tasks[-1])
-    cut = _cut_element(tree, text, vocabulary)
-    repairer = Repairer(text, vocabulary, file, cut)
-    around = [Diagnostic("warning", "repaired", message, repairer.span(at)) for message, at in tree.warnings.items()]
-    exact = _exact(text, chosen, repairer, around)
-    generated = exact or _repair(text, chosen, repairer, around)
+    cut = _cut_element(tree, text, vocabulary=vocabulary)
+    repairer = Repairer(text, vocabulary, file=file, cut=cut)
+    around = [
+        Diagnostic("warning", "repaired", message=message, span=repairer.span(at))
+        for message, at in tree.warnings.items()
+    ]
+    exact = _exact(text, chosen, repairer=repairer, around=around)
+    generated = exact or _repair(text, chosen, repairer=repairer, around=around)
     if len(tasks) > 1:
         message = f"the answer contains {len(tasks)} tasks side by side; the last whole one is read"
         generated = generated.with_warning("several-tasks", message, repairer.span(chosen.start))
@@ -99,17 +126,26 @@ def read_generated_task(text: str, file: str = "<answer>") -> GeneratedTask:
 
 
 def _no_task(text: str, file: str, code: str, message: str) -> GeneratedTask:
-    return GeneratedTask(None, (), (Diagnostic("error", code, message, Span(file)),), "", text)
+    return GeneratedTask(
+        None,
+        (),
+        errors=(Diagnostic("error", code, message=message, span=Span(file)),),
+        xml="",
+        original=text,
+    )
 
 
 def _tasks(tree: Tree, vocabulary: Vocabulary) -> tuple[list[Element], int, int]:
-    """The outermost tasks in order, the number of all elements, and the largest number of attributes of one."""
+    """The outermost tasks in order, the number of all elements, and the largest number of
+    attributes of one.
+    """
     found: list[Element] = []
     count = most = 0
     waiting = [(root, False) for root in reversed(tree.roots)]
     while waiting:
         element, is_inside = waiting.pop()
-        count, most = count + 1, max(most, len(element.attributes))
+        count = count + 1
+        most = max(most, len(element.attributes))
         if not is_inside and vocabulary.fold(element.name) == "task":
             found.append(element)
             is_inside = True
@@ -123,10 +159,14 @@ def _cut_element(tree: Tree, text: str, vocabulary: Vocabulary) -> Element | Non
         return None
     last = tree.open[-1]
     kinds = vocabulary.kinds_of(vocabulary.known(last.name) or "")
-    return last if any(kind.has_text for kind in kinds) else None
+    if any(kind.has_text for kind in kinds):
+        return last
+    return None
 
 
-def _exact(text: str, chosen: Element, repairer: Repairer, around: list[Diagnostic]) -> GeneratedTask | None:
+def _exact(
+    text: str, chosen: Element, repairer: Repairer, around: list[Diagnostic]
+) -> GeneratedTask | None:
     """The task as the model wrote it, if it is valid."""
     if chosen.end is None or chosen.name != "task":
         return None
@@ -135,27 +175,34 @@ def _exact(text: str, chosen: Element, repairer: Repairer, around: list[Diagnost
     node, found = _validate("\n" * (place.line - 1) + " " * (place.column - 1) + xml, repairer.file)
     if node is None:
         return None
-    outside = [one for one in around if not _is_within(one.span, place, repairer.span(chosen.end))]
-    return GeneratedTask(node, (*outside, *found), (), xml, text)
+    outside = [
+        one for one in around if not _is_within(one.span, place, end=repairer.span(chosen.end))
+    ]
+    return GeneratedTask(node, (*outside, *found), errors=(), xml=xml, original=text)
 
 
 def _is_within(span: Span, start: Span, end: Span) -> bool:
     return (start.line, start.column) <= (span.line, span.column) < (end.line, end.column)
 
 
-def _repair(text: str, chosen: Element, repairer: Repairer, around: list[Diagnostic]) -> GeneratedTask:
+def _repair(
+    text: str, chosen: Element, repairer: Repairer, around: list[Diagnostic]
+) -> GeneratedTask:
     try:
         root = repairer.task(chosen)
     except TooBroken as error:
         message = f"it cannot be repaired: {error}"
-        return replace(_no_task(text, repairer.file, "too-broken", message), warnings=tuple(around))
+        return replace(
+            _no_task(text, repairer.file, code="too-broken", message=message),
+            warnings=tuple(around),
+        )
     node, found, xml = _read(root, repairer)
     if node is None and _leave_out_steps(root, repairer):
         node, found, xml = _read(root, repairer)
     warnings = [*around, *repairer.warnings, *(one for one in found if one.severity == "warning")]
     errors = tuple(one for one in found if one.severity == "error")
     ordered = sorted(dict.fromkeys(warnings), key=lambda one: (one.span.line, one.span.column))
-    return GeneratedTask(node, tuple(ordered), errors, xml.lstrip("\n"), text)
+    return GeneratedTask(node, tuple(ordered), errors=errors, xml=xml.lstrip("\n"), original=text)
 
 
 def _read(root: Element, repairer: Repairer) -> tuple[Task | None, list[Diagnostic], str]:
@@ -168,7 +215,7 @@ def _read(root: Element, repairer: Repairer) -> tuple[Task | None, list[Diagnost
 def _validate(xml: str, file: str) -> tuple[Task | None, list[Diagnostic]]:
     """The task that `xml` is and its warnings, or None and at least one error."""
     try:
-        source = read_source(xml, file, Limits(max_elements=MAX_ELEMENTS))
+        source = read_source(xml, file, limits=Limits(max_elements=MAX_ELEMENTS))
     except TemplateError as error:
         return None, list(error.diagnostics)
     found = validate(source, "task")
@@ -178,17 +225,22 @@ def _validate(xml: str, file: str) -> tuple[Task | None, list[Diagnostic]]:
     found = list(built.diagnostics)
     if any(one.severity == "error" for one in found):
         return None, found
-    node = built.templates[0] if len(built.templates) == 1 else None
+    if len(built.templates) == 1:
+        node = built.templates[0]
+    else:
+        node = None
     if isinstance(node, Task):
         return node, found
-    return None, [Diagnostic("error", "no-task", "this is not a <task>", Span(file))]
+    return None, [Diagnostic("error", "no-task", message="this is not a <task>", span=Span(file))]
 
 
 # Steps that cannot be repaired
 
 
 def _leave_out_steps(root: Element, repairer: Repairer) -> bool:
-    """Removes the steps that are invalid and to which no later step refers. Returns whether there was one."""
+    """Removes the steps that are invalid and to which no later step refers. Returns whether there
+    was one.
+    """
     places = [element for element in root.walk() if element.name == "steps"]
     if sum(len(steps.children) for steps in places) > MAX_STEPS_TRIED:
         return False
@@ -200,10 +252,17 @@ def _leave_out_steps(root: Element, repairer: Repairer) -> bool:
                 continue
             has_changed = True
             name = step.attributes.get("name")
-            label = f"the step {name!r}" if name else f"a step (<{step.name}>)"
-            repairer.warn("left-out", f"{label} cannot be used and is left out: {error.message}", step.start)
+            if name:
+                label = f"the step {name!r}"
+            else:
+                label = f"a step (<{step.name}>)"
+            repairer.warn(
+                "left-out", f"{label} cannot be used and is left out: {error.message}", step.start
+            )
             if step is steps.children[-1]:
-                repairer.warn("lost-part", "the last step, which gives the result, is missing", step.start)
+                repairer.warn(
+                    "lost-part", "the last step, which gives the result, is missing", step.start
+                )
             steps.content.remove(step)
     return has_changed
 
@@ -212,23 +271,36 @@ def _error_of(step: Element, repairer: Repairer) -> Diagnostic | None:
     """The first error of a step by itself."""
     alone = step
     if step.name != "task":
-        described = Element("description", {}, ["."], step.start, step.start)
-        steps = Element("steps", {}, [step], step.start, step.start)
-        alone = Element("task", {"type": "sequential"}, [described, steps], step.start, step.start)
+        described = Element("description", {}, content=["."], start=step.start, inside=step.start)
+        steps = Element("steps", {}, content=[step], start=step.start, inside=step.start)
+        alone = Element(
+            "task",
+            {"type": "sequential"},
+            content=[described, steps],
+            start=step.start,
+            inside=step.start,
+        )
     node, found, _ = _read(alone, repairer)
-    return None if node is not None else next(one for one in found if one.severity == "error")
+    if node is not None:
+        return None
+    return next(one for one in found if one.severity == "error")
 
 
 def _is_referred_to(step: Element, steps: Element) -> bool:
     """Whether a later step may read this one's result, by name, by number or as the previous one.
 
-    A text that reads `steps` in another way than by the name of another step counts as reading this one.
+    A text that reads `steps` in another way than by the name of another step counts as reading this
+    one.
     """
     siblings = steps.children
     later = siblings[siblings.index(step) + 1 :]
     name = step.attributes.get("name")
     fields = (field for operator in OPERATORS.values() for field in FIELDS[operator])
-    evaluated = {"arg", "condition", *(field.element for field in fields if field.form == "condition")}
+    evaluated = {
+        "arg",
+        "condition",
+        *(field.element for field in fields if field.form == "condition"),
+    }
     for number, other in enumerate(later):
         for text in _texts_with_expressions(other, evaluated):
             if number == 0 and re.search(r"\bprevious\b", text):
@@ -241,7 +313,8 @@ def _is_referred_to(step: Element, steps: Element) -> bool:
 
 
 def _texts_with_expressions(root: Element, evaluated: Collection[str | None]) -> Iterator[str]:
-    """The texts and attributes of an element, and of those inside it, in which something may be evaluated.
+    """The texts and attributes of an element, and of those inside it, in which something may be
+    evaluated.
 
     `evaluated` are the names of the elements whose whole text is an expression.
     """

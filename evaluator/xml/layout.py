@@ -1,7 +1,9 @@
-"""Where every element and every character of a document is, found by one pass of expat within bounds.
+"""Where every element and every character of a document is, found by one pass of expat within
+bounds.
 
-lxml keeps only the line of an element; expat reports the place of everything. The pass runs before lxml builds a tree,
-and refuses what is not well-formed, document type declarations, XInclude, too many elements and too much nesting.
+lxml keeps only the line of an element; expat reports the place of everything. The pass runs before
+lxml builds a tree, and refuses what is not well-formed, document type declarations, XInclude, too
+many elements and too much nesting.
 """
 
 from __future__ import annotations
@@ -22,15 +24,21 @@ _SPACE = "http://www.w3.org/XML/1998/namespace space"
 _XINCLUDE = "http://www.w3.org/2001/XInclude "
 
 Run = tuple[str, int]
-"""Characters, and their offset in the source, which they match one to one (an entity is a run of one)."""
+"""Characters, and their offset in the source, which they match one to one (an entity is a run of
+one).
+"""
 
 HOLE = "\ufdd0"
-"""The character that represents a child element in a text with holes, at the place of the child's `<`."""
+"""The character that represents a child element in a text with holes, at the place of the child's
+`<`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one source: bytes, levels of elements, number of elements, attributes of one element."""
+    """Bounds on one source: bytes, levels of elements, number of elements, attributes of one
+    element.
+    """
 
     max_bytes: int = 10_000_000
     max_depth: int = 100
@@ -52,7 +60,8 @@ class Piece:
 
 @dataclass(slots=True)
 class Place:
-    """One element: the offset of its `<`, its name, and whether `xml:space` preserves the blank space in it.
+    """One element: the offset of its `<`, its name, and whether `xml:space` preserves the blank
+    space in it.
 
     `pieces` is its content.
     """
@@ -64,10 +73,14 @@ class Place:
 
 
 class Layout:
-    """The places in one document: its elements in document order. Every offset is one into `text`."""
+    """The places in one document: its elements in document order. Every offset is one into
+    `text`.
+    """
 
     def __init__(self, text: str, file: str | None, limits: Limits) -> None:
-        """Raises: TemplateError, where the document is refused; UnicodeEncodeError, for a lone surrogate."""
+        """Raises: TemplateError, where the document is refused; UnicodeEncodeError, for a lone
+        surrogate.
+        """
         self.text = text
         self.elements: list[Place] = []
         self._file = file
@@ -83,28 +96,57 @@ class Layout:
             parser.Parse(text, True)
         except expat.ExpatError as error:
             offset = self._lines[error.lineno - 1] + error.offset
-            if text[offset : offset + 9].upper() == "<!DOCTYPE":  # in small letters it is not well-formed either
+            if (
+                text[offset : offset + 9].upper() == "<!DOCTYPE"
+            ):  # in small letters it is not well-formed either
                 self._doctype()
-            found = explain(text, error.code, offset, [(place.name, place.start) for place in self._open])
+            found = explain(
+                text,
+                error.code,
+                offset=offset,
+                open_tags=[(place.name, place.start) for place in self._open],
+            )
             raise self._error("not-well-formed", *found) from error
         del self._parser, parser  # a parser and its handlers refer to each other
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         offset = self._offset()
         if name.startswith(_XINCLUDE):
-            raise self._error("xinclude", offset, "XInclude is not allowed", 'use <include href="…"/>')
+            raise self._error(
+                "xinclude",
+                offset,
+                message="XInclude is not allowed",
+                hint='use <include href="…"/>',
+            )
         if len(self.elements) >= self._limits.max_elements:
             message = f"more than {self._limits.max_elements:,} elements"
-            raise self._error("too-many-elements", offset, message, "divide the templates among several files")
+            raise self._error(
+                "too-many-elements",
+                offset,
+                message=message,
+                hint="divide the templates among several files",
+            )
         if len(self._open) >= self._limits.max_depth:
-            raise self._error("too-deep", offset, f"elements are nested more than {self._limits.max_depth} deep")
+            raise self._error(
+                "too-deep",
+                offset,
+                message=f"elements are nested more than {self._limits.max_depth} deep",
+            )
         if len(attributes) > self._limits.max_attributes:
-            message = f"<{name.rpartition(' ')[2]}> has more than {self._limits.max_attributes} attributes"
-            raise self._error("too-many-attributes", offset, message, "write the attributes that its element has")
+            message = (
+                f"<{name.rpartition(' ')[2]}> has more than {self._limits.max_attributes} "
+                "attributes"
+            )
+            raise self._error(
+                "too-many-attributes",
+                offset,
+                message=message,
+                hint="write the attributes that its element has",
+            )
         preserves = bool(self._open) and self._open[-1].preserves
         if _SPACE in attributes:
             preserves = attributes[_SPACE] == "preserve"
-        place = Place(offset, name.rpartition(" ")[2], preserves)
+        place = Place(offset, name.rpartition(" ")[2], preserves=preserves)
         self.elements.append(place)
         self._open.append(place)
 
@@ -112,12 +154,14 @@ class Layout:
         self._open.pop()
 
     def _characters(self, data: str) -> None:
-        """Expat calls this for each line, line end and reference; lines in sequence become one piece."""
+        """Expat calls this for each line, line end and reference; lines in sequence become one
+        piece.
+        """
         start = self._lines[self._parser.CurrentLineNumber - 1] + self._parser.CurrentColumnNumber
         end = start + len(data)
         pieces = self._open[-1].pieces
         if not self.text.startswith(data, start):
-            pieces.append(Piece(start, end, data))
+            pieces.append(Piece(start, end, read=data))
         elif pieces and (last := pieces[-1]).end == start and last.read is None:
             last.end = end
         else:
@@ -126,25 +170,35 @@ class Layout:
     def _doctype(self, *_: object) -> None:
         offset = self.text.upper().rfind("<!DOCTYPE", 0, self._offset() + 9)
         message = "a document type declaration is not allowed"
-        raise self._error("doctype", offset, message, "remove it: entities and DTDs are never read")
+        raise self._error(
+            "doctype", offset, message=message, hint="remove it: entities and DTDs are never read"
+        )
 
     def _offset(self) -> int:
         return self._lines[self._parser.CurrentLineNumber - 1] + self._parser.CurrentColumnNumber
 
-    def _error(self, code: str, offset: int, message: str, hint: str | None = None) -> TemplateError:
-        return TemplateError([Diagnostic("error", code, message, self.span(offset), hint)])
+    def _error(
+        self, code: str, offset: int, message: str, hint: str | None = None
+    ) -> TemplateError:
+        return TemplateError(
+            [Diagnostic("error", code, message=message, span=self.span(offset), hint=hint)]
+        )
 
     def span(self, offset: int) -> Span:
         """The line and column of the character at `offset`."""
         line = bisect_right(self._lines, offset)
-        return Span(self._file, line, offset - self._lines[line - 1] + 1)
+        return Span(self._file, line, column=offset - self._lines[line - 1] + 1)
 
     def text_of(self, place: Place, begin: int, holes: list[int]) -> Text:
-        """The direct text of an element whose content begins at `begin`, with HOLE at each offset of `holes`.
+        """The direct text of an element whose content begins at `begin`, with HOLE at each offset
+        of `holes`.
 
         It is dedented unless its space is preserved.
         """
-        runs = [(self.text[one.start : one.end] if one.read is None else one.read, one.start) for one in place.pieces]
+        runs = [
+            (self.text[one.start : one.end] if one.read is None else one.read, one.start)
+            for one in place.pieces
+        ]
         if holes:
             runs = sorted([*runs, *((HOLE, offset) for offset in holes)], key=itemgetter(1))
         return self.build(runs if place.preserves else _dedent(runs), begin)
@@ -160,7 +214,7 @@ class Layout:
         if not marks:
             return Text("", self.span(begin))
         value = "".join(run for run, _ in runs)
-        return Text(value, marks[0].span, tuple(marks) if len(marks) > 1 else ())
+        return Text(value, marks[0].span, marks=tuple(marks) if len(marks) > 1 else ())
 
 
 def clean(value: str) -> str:
@@ -174,13 +228,15 @@ def _dedent(runs: list[Run]) -> list[Run]:
         value, source = runs[0]
         return [(value[start:end], source + start) for start, end in _slices_to_keep(value)]
     out: list[Run] = []
-    number, begin = 0, 0
+    number = 0
+    begin = 0
     for start, end in _slices_to_keep("".join(run for run, _ in runs)):
         while start < end:
             run, source = runs[number]
             stop = begin + len(run)
             if start >= stop:
-                number, begin = number + 1, stop
+                number = number + 1
+                begin = stop
                 continue
             upto = min(end, stop)
             out.append((run[start - begin : upto - begin], source + start - begin))
@@ -189,13 +245,21 @@ def _dedent(runs: list[Run]) -> list[Run]:
 
 
 def _slices_to_keep(value: str) -> list[tuple[int, int]]:
-    """The slices of `value` that stay: those that inspect.cleandoc keeps, except that tabs stay tabs."""
+    """The slices of `value` that stay: those that inspect.cleandoc keeps, except that tabs stay
+    tabs.
+    """
     stop = len(value.rstrip(_BLANK))
     if value.find("\n", 0, stop) < 0:
-        return [(len(value) - len(value.lstrip(_BLANK)), stop)] if stop else []
+        if stop:
+            return [(len(value) - len(value.lstrip(_BLANK)), stop)]
+        return []
     lines = value[:stop].split("\n")
     indents = [line[: len(line) - len(line.lstrip(_BLANK))] for line in lines]
-    full = [indent for line, indent in zip(lines[1:], indents[1:], strict=True) if len(indent) < len(line)]
+    full = [
+        indent
+        for line, indent in zip(lines[1:], indents[1:], strict=True)
+        if len(indent) < len(line)
+    ]
     margin = len(os.path.commonprefix(full))  # noqa: RUF071 (character by character is what is meant)
     kept: list[tuple[int, int]] = []
     position = 0

@@ -1,8 +1,10 @@
-"""Reads the elements in a model's text: among prose, in fences, with unclosed tags, bare `&`, or cut off.
+"""Reads the elements in a model's text: among prose, in fences, with unclosed tags, bare `&`, or
+cut off.
 
-It makes one pass, linear in the length of the text. Nesting is bounded, no entity except characters is known, and
-nothing outside the text is touched. Valid XML is read without a warning; every repair has one. With a `Grammar` the
-reader knows which elements end where another begins, and which contain only text.
+It makes one pass, linear in the length of the text. Nesting is bounded, no entity except characters
+is known, and nothing outside the text is touched. Valid XML is read without a warning; every repair
+has one. With a `Grammar` the reader knows which elements end where another begins, and which
+contain only text.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ MAX_DEPTH = 100
 """Elements nested deeper are read as text."""
 
 MAX_MARKUP = 50_000
-"""After this many tags and stray `<` the rest is read as text, and after as many attributes of one element left out."""
+"""After this many tags and stray `<` the rest is read as text, and after as many attributes of one
+element left out.
+"""
 
 _NAME = r"[^\W\d][\w.\-:]*+"
 # In a closing tag blanks are allowed around the slash.
 _OPENS = r"<((?:\s{0,4}/\s{0,4})?)"
 # No alternative passes a `<`, so all attempts together are linear.
-_TAG = re.compile(rf"""{_OPENS}({_NAME})((?:\s[^<>"']*+(?:(?:"[^"<]*+"|'[^'<]*+')[^<>"']*+)*+)?)(/?)>""")
+_TAG = re.compile(
+    rf"""{_OPENS}({_NAME})((?:\s[^<>"']*+(?:(?:"[^"<]*+"|'[^'<]*+')[^<>"']*+)*+)?)(/?)>"""
+)
 _ROUGH_TAG = re.compile(rf"{_OPENS}({_NAME})((?:\s[^<>]*+)?+)>")
 _CUT_TAG = re.compile(rf"</?(?:{_NAME}(?:\s[^<>]*+)?+)?+\Z")
 _ATTRIBUTE = re.compile(
@@ -43,8 +49,9 @@ _PLACEHOLDER = re.compile(r"<<([^<>\n]{1,500})>>")
 class LenientXml:
     """The result of reading `text`. If there is no element, `value` is None and `error` says why.
 
-    `value` is `{root: text | {child: …}}`: repeated siblings are a list, attributes are `@name`, the text of an element
-    with attributes or children is `#text`, an empty element is None. Without a common root it has several keys.
+    `value` is `{root: text | {child: …}}`: repeated siblings are a list, attributes are `@name`,
+    the text of an element with attributes or children is `#text`, an empty element is None. Without
+    a common root it has several keys.
     """
 
     value: Any
@@ -57,8 +64,8 @@ class LenientXml:
 class Element:
     """An element as it was read.
 
-    Offsets are into the text: `start` of its `<`, `inside` after its opening tag, `close` and `end` of its closing tag
-    (None where it has none).
+    Offsets are into the text: `start` of its `<`, `inside` after its opening tag, `close` and `end`
+    of its closing tag (None where it has none).
     """
 
     name: str
@@ -82,14 +89,18 @@ class Element:
 
 
 class Grammar:
-    """A reader's knowledge of a language, with names as written in the text. This base class knows nothing."""
+    """A reader's knowledge of a language, with names as written in the text. This base class knows
+    nothing.
+    """
 
     def fold(self, name: str) -> str:
         """A key that is equal for an opening tag and its closing tag."""
         return name
 
     def holds(self, parent: str, child: str) -> bool:
-        """Whether `child` stays inside a `parent` that is never closed; otherwise `parent` ends before it."""
+        """Whether `child` stays inside a `parent` that is never closed; otherwise `parent` ends
+        before it.
+        """
         return False
 
     def is_markup(self, parent: str, name: str) -> bool:
@@ -101,8 +112,8 @@ class Grammar:
 class Tree:
     """The elements in a text. `warnings` has the offset of the first repair of each kind.
 
-    `open` are the elements, outermost first, that were not closed when the text was cut off; none where a closing
-    fence ended the text.
+    `open` are the elements, outermost first, that were not closed when the text was cut off; none
+    where a closing fence ended the text.
     """
 
     roots: list[Element] = field(default_factory=list[Element])
@@ -115,13 +126,15 @@ def read_elements(text: str) -> LenientXml:
     tree = read_tree(text)
     warnings = list(tree.warnings)
     if not tree.roots:
-        return LenientXml(None, text, tuple(warnings), "the text contains no XML element")
+        return LenientXml(
+            None, text, warnings=tuple(warnings), error="the text contains no XML element"
+        )
     if len(tree.roots) > 1:
         warnings.append("several elements stand side by side without a common root")
     value: dict[str, Any] = {}
     for root in tree.roots:
-        _add(value, root.name, _value(root))
-    return LenientXml(value, text, tuple(warnings))
+        _add(value, root.name, value=_value(root))
+    return LenientXml(value, text, warnings=tuple(warnings))
 
 
 def read_tree(text: str, grammar: Grammar | None = None) -> Tree:
@@ -146,7 +159,10 @@ class _LenientReader:
         self._others: Counter[str] = Counter()
 
     def read(self) -> Tree:
-        text, position, size, markup = self._text, 0, len(self._text), 0
+        text = self._text
+        position = 0
+        size = len(self._text)
+        markup = 0
         while position < size:
             start = text.find("<", position)
             if start < 0:
@@ -175,7 +191,9 @@ class _LenientReader:
         return self._tree
 
     def _warn(self, message: str, kind: str = "") -> None:
-        """Adds a warning. Each `kind` has one: for the first name, with the number of the others."""
+        """Adds a warning. Each `kind` has one: for the first name, with the number of the
+        others.
+        """
         if kind:
             first = self._firsts.setdefault(kind, message)
             if first != message:
@@ -185,21 +203,32 @@ class _LenientReader:
 
     def _warnings(self) -> dict[str, int]:
         found = self._tree.warnings
-        others = {message: f" (and {count:,} more like it)" for message, count in self._others.items()}
+        others = {
+            message: f" (and {count:,} more like it)" for message, count in self._others.items()
+        }
         return {message + others.get(message, ""): at for message, at in found.items()}
 
     def _without_reasoning(self, text: str) -> str:
-        """`text` with blanks in place of reasoning, also where its opening or its closing tag is missing."""
+        """`text` with blanks in place of reasoning, also where its opening or its closing tag is
+        missing.
+        """
         removed: list[tuple[int, int]] = []
         opened: int | None = None
-        position, last_element = 0, max((match.start() for match in _STARTS.finditer(text)), default=-1)
+        position = 0
+        last_element = max((match.start() for match in _STARTS.finditer(text)), default=-1)
         for tag in _THINK.finditer(text):
             if tag[1] and opened is not None:
                 removed.append((opened, tag.end()))
-                opened, position = None, tag.end()
+                opened = None
+                position = tag.end()
             elif tag[1] and last_element > tag.start():
-                removed, position = [(0, tag.end())], tag.end()
-            elif not tag[1] and opened is None and _STARTS.search(text, position, tag.start()) is None:
+                removed = [(0, tag.end())]
+                position = tag.end()
+            elif (
+                not tag[1]
+                and opened is None
+                and _STARTS.search(text, position, tag.start()) is None
+            ):
                 opened = tag.start()  # an opening tag after an element is markup of that element
         if removed or opened is not None:
             self._warn("reasoning left out")
@@ -221,7 +250,9 @@ class _LenientReader:
             self._open[-1].content.append(raw)
 
     def _decode(self, raw: str) -> str:
-        return _REFERENCE.sub(self._character, raw) if "&" in raw else raw
+        if "&" in raw:
+            return _REFERENCE.sub(self._character, raw)
+        return raw
 
     def _character(self, match: re.Match[str]) -> str:
         name = match[1]
@@ -229,7 +260,10 @@ class _LenientReader:
             self._warn("a bare `&` read as it is")
             return "&"
         if name.startswith("#"):
-            code = int(name[2:], 16) if name[1] in "xX" else int(name[1:])
+            if name[1] in "xX":
+                code = int(name[2:], 16)
+            else:
+                code = int(name[1:])
             if code < 0x110000 and not 0xD800 <= code < 0xE000:
                 return chr(code)
             self._warn(f"&{name}; is not a character; kept as it is", "character")
@@ -237,9 +271,14 @@ class _LenientReader:
         if name not in ("amp", "lt", "gt", "quot", "apos"):
             character = html.unescape(match[0])
             known = character != match[0] and not character.endswith(";")
-            outcome = "read as in HTML" if known else "is not known; kept as it is"
+            if known:
+                outcome = "read as in HTML"
+            else:
+                outcome = "is not known; kept as it is"
             self._warn(f"the entity &{name}; {outcome}", outcome)
-            return character if known else match[0]
+            if known:
+                return character
+            return match[0]
         return html.unescape(match[0])
 
     def _markup(self, start: int) -> int:
@@ -277,11 +316,13 @@ class _LenientReader:
         else:
             rest = tag[3]
             closed = rest.endswith("/") or tag[0].endswith("/>")
-            self._start(tag, rest.removesuffix("/") if closed else rest, closed)
+            self._start(tag, rest.removesuffix("/") if closed else rest, closed=closed)
         return tag.end()
 
     def _is_text(self, tag: re.Match[str]) -> bool:
-        """Whether a tag is part of the text of the element around it; one that closes an open element never is."""
+        """Whether a tag is part of the text of the element around it; one that closes an open
+        element never is.
+        """
         if self._grammar.is_markup(self._open[-1].name, tag[2]):
             return False
         return not (tag[1] and self._names[self._grammar.fold(tag[2])])
@@ -298,10 +339,17 @@ class _LenientReader:
             if end < 0:
                 self._warn("a CDATA section is not closed")
             self._literal(text[start + 9 : end if end >= 0 else len(text)])
-            return len(text) if end < 0 else end + 3
-        opening = next((one for one in _DECLARATIONS if text[start : start + 9].upper().startswith(one)), "<!")
+            if end < 0:
+                return len(text)
+            return end + 3
+        opening = next(
+            (one for one in _DECLARATIONS if text[start : start + 9].upper().startswith(one)), "<!"
+        )
         closing = _DECLARATIONS.get(opening)
-        end = -1 if closing is None else self._find(closing, start + len(opening))
+        if closing is None:
+            end = -1
+        else:
+            end = self._find(closing, start + len(opening))
         if closing is None or end < 0:
             self._bare(start)
             return start + 1
@@ -313,8 +361,13 @@ class _LenientReader:
         return end + len(closing)
 
     def _find(self, end: str, start: int) -> int:
-        """The next `end`, -1 if there is none. One that was not found once is not further on either."""
-        found = -1 if end in self._endless else self._text.find(end, start)
+        """The next `end`, -1 if there is none. One that was not found once is not further on
+        either.
+        """
+        if end in self._endless:
+            found = -1
+        else:
+            found = self._text.find(end, start)
         if found < 0:
             self._endless.add(end)
         return found
@@ -327,7 +380,13 @@ class _LenientReader:
             if not closed:
                 self._too_deep[self._grammar.fold(name)] += 1
             return
-        element = Element(name, self._attributes(name, rest) if rest.strip() else {}, [], tag.start(), tag.end())
+        element = Element(
+            name,
+            self._attributes(name, rest) if rest.strip() else {},
+            content=[],
+            start=tag.start(),
+            inside=tag.end(),
+        )
         if self._open:
             self._open[-1].content.append(element)
         else:
@@ -350,7 +409,9 @@ class _LenientReader:
             if match[2] is not None and '"' in match[2]:
                 self._warn(f"an attribute of <{name}> has quotes inside its quotes", "inner")
             if match[1] in found:
-                self._warn(f"<{name}> has the attribute {match[1]!r} twice; the first one is read", "twice")
+                self._warn(
+                    f"<{name}> has the attribute {match[1]!r} twice; the first one is read", "twice"
+                )
             found.setdefault(match[1], self._decode(value or ""))
         return found
 
@@ -366,7 +427,8 @@ class _LenientReader:
             while self._grammar.fold(self._open[-1].name) != name:
                 unclosed.append(self._pop())
             target = self._pop()
-            target.close, target.end = tag.start(), tag.end()
+            target.close = tag.start()
+            target.end = tag.end()
             unclosed.reverse()
             for element in unclosed:
                 self._at = element.start
@@ -376,8 +438,8 @@ class _LenientReader:
     def _spread(self, target: Element, unclosed: list[Element]) -> None:
         """Ends a chain of elements that were left open inside `target`, outermost first.
 
-        Each is put into the nearest one above that holds it, and ends before its first child that it does not
-        hold. What follows is put where that child is put.
+        Each is put into the nearest one above that holds it, and ends before its first child that
+        it does not hold. What follows is put where that child is put.
         """
         if not unclosed:
             return
@@ -430,7 +492,7 @@ def _value(element: Element) -> Any:
     if text:
         out["#text"] = text
     for child in children:
-        _add(out, child.name, _value(child))
+        _add(out, child.name, value=_value(child))
     return out
 
 

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator
 
 _PLACEHOLDER = re.compile(r"<<(?:[^<]*?(>>))?")
-# What is skipped, whether it is closed or not (comments, processing instructions), a CDATA section, or a tag.
+# What is skipped, whether it is closed or not (comments, processing instructions), a CDATA section,
+# or a tag.
 _PIECE = re.compile(
     r"""<!--.*?(?:-->|\Z)|(?P<cdata><!\[CDATA\[.*?(?:\]\]>|\Z))|<\?.*?(?:\?>|\Z)|(?P<placeholder><<)"""
     r"""|(?P<tag><[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+)""",
     re.DOTALL,
 )
-# In CDATA `<<` may be an operator of a program: a shift, a stream, a here-document. A variable stands on one line,
-# begins with a name and has no blank space at its ends.
+# In CDATA `<<` may be an operator of a program: a shift, a stream, a here-document. A variable
+# stands on one line, begins with a name and has no blank space at its ends.
 _IN_CDATA = re.compile(r"<<(?=[^\W\d])[^<>\n]*(?<=\S)>>")
 _QUOTED = re.compile(r""""[^"]*+"|'[^']*+'""")
 
@@ -29,8 +30,8 @@ class UnclosedPlaceholder(Exception):
 def rewrite_placeholders(text: str) -> str:
     """`text` with every `<<expr>>` as `{{expr}}`, outside comments and processing instructions.
 
-    In CDATA only `<<name…>>` on one line, without blank space at its ends, is a placeholder. The length stays the
-    same, so every position does.
+    In CDATA only `<<name…>>` on one line, without blank space at its ends, is a placeholder. The
+    length stays the same, so every position does.
     Raises: UnclosedPlaceholder, for a `<<` without `>>` before the next `<` or the attribute's end.
     """
     if "<<" not in text:
@@ -48,7 +49,7 @@ def _placeholders(text: str) -> Iterator[tuple[int, int]]:
     while (piece := _PIECE.search(text, position)) is not None:
         position = piece.end()
         if piece["placeholder"]:
-            start, position = _span(text, piece.start(), len(text))
+            start, position = _span(text, piece.start(), limit=len(text))
             yield start, position
         elif piece["cdata"] is not None:
             for inner in _IN_CDATA.finditer(text, *piece.span("cdata")):
@@ -56,7 +57,7 @@ def _placeholders(text: str) -> Iterator[tuple[int, int]]:
         elif piece["tag"] and "<<" in piece[0]:
             for value in _QUOTED.finditer(text, *piece.span()):
                 for inner in _PLACEHOLDER.finditer(text, *value.span()):
-                    yield _span(text, inner.start(), value.end())
+                    yield _span(text, inner.start(), limit=value.end())
 
 
 def _span(text: str, start: int, limit: int) -> tuple[int, int]:

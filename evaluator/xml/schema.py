@@ -1,4 +1,6 @@
-"""Validates sources against the shipped XSDs: lxml decides quickly, xmlschema explains what is invalid and where."""
+"""Validates sources against the shipped XSDs: lxml decides quickly, xmlschema explains what is
+invalid and where.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,17 @@ _MISSING_ATTRIBUTE = re.compile(r"missing required attribute '([^']+)'")
 
 
 def validate(source: Source, kind: Kind) -> list[Diagnostic]:
-    """One diagnostic for each violation of the schema, in the source's order; empty for a valid document.
+    """One diagnostic for each violation of the schema, in the source's order; empty for a valid
+    document.
 
     Codes: unknown-element, unknown-attribute, missing-attribute, missing-element, invalid-value,
     misplaced-text, schema.
     """
     if _fast(kind).validate(source.root):
         return []
-    found = dict.fromkeys(islice(_explained(source, kind), MAX_FINDINGS)) or _unexplained(source, kind)
+    found = dict.fromkeys(islice(_explained(source, kind), MAX_FINDINGS)) or _unexplained(
+        source, kind
+    )
     return sorted(found, key=lambda one: (one.span.line, one.span.column))
 
 
@@ -87,10 +92,15 @@ def _declared_types(kind: Kind) -> dict[str, str]:
 
 def _unexplained(source: Source, kind: Kind) -> list[Diagnostic]:
     """The errors in lxml's words, on its lines, for a document that only xmlschema accepts."""
-    schema = _fast.__wrapped__(kind)  # of its own, because the log of the shared one may be another thread's
+    schema = _fast.__wrapped__(
+        kind
+    )  # of its own, because the log of the shared one may be another thread's
     schema.validate(source.root)
     entries = list(schema.error_log)[:MAX_FINDINGS]
-    return [Diagnostic("error", "schema", entry.message, Span(source.file, entry.line)) for entry in entries]
+    return [
+        Diagnostic("error", "schema", message=entry.message, span=Span(source.file, entry.line))
+        for entry in entries
+    ]
 
 
 def _explained(source: Source, kind: Kind) -> Iterable[Diagnostic]:
@@ -99,14 +109,19 @@ def _explained(source: Source, kind: Kind) -> Iterable[Diagnostic]:
         yield _unknown_root(source, sorted(schema.elements))
         return
     for error in schema.iter_errors(source.root, use_location_hints=False):
-        yield _diagnostic(source, kind, error)
+        yield _diagnostic(source, kind, error=error)
 
 
 def _unknown_root(source: Source, roots: list[str]) -> Diagnostic:
     name = _name(source.root.tag)
     message = f"<{name}> cannot be the root; expected {_or([f'<{root}>' for root in roots])}"
-    hint = "remove the xmlns attribute" if name in roots else did_you_mean(name, roots)
-    return Diagnostic("error", "unknown-element", message, source.locate(source.root), hint)
+    if name in roots:
+        hint = "remove the xmlns attribute"
+    else:
+        hint = did_you_mean(name, roots)
+    return Diagnostic(
+        "error", "unknown-element", message=message, span=source.locate(source.root), hint=hint
+    )
 
 
 def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
@@ -115,41 +130,75 @@ def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
     child = getattr(error, "invalid_child", None)
     tag = _name(element.tag)
     if child is not None:
-        return _unexpected_child(source, element, child, error)
+        return _unexpected_child(source, element, child=child, error=error)
     if unknown := _UNKNOWN_ATTRIBUTE.search(reason):
-        return _unexpected_attribute(source, element, _name(unknown[1] or unknown[2]), kind)
+        return _unexpected_attribute(
+            source, element, name=_name(unknown[1] or unknown[2]), kind=kind
+        )
     if missing := _MISSING_ATTRIBUTE.search(reason):
         message = f"<{tag}> needs the attribute {missing[1]!r}"
-        return Diagnostic("error", "missing-attribute", message, source.locate(element))
+        return Diagnostic(
+            "error", "missing-attribute", message=message, span=source.locate(element)
+        )
     if value := _VALUE.match(reason):
         span = source.locate_attribute(element, value[1])
-        return _bad_value(kind, value[1], value[1], element.get(value[1]) or "", error, span)
+        return _bad_value(
+            kind,
+            value[1],
+            shown=value[1],
+            value=element.get(value[1]) or "",
+            error=error,
+            span=span,
+        )
     if "character data" in reason:
         hint = "if it is meant as a comment, write <!-- … -->"
         return Diagnostic(
-            "error", "misplaced-text", f"<{tag}> contains elements, not text", source.text_of(element).span, hint
+            "error",
+            "misplaced-text",
+            message=f"<{tag}> contains elements, not text",
+            span=source.text_of(element).span,
+            hint=hint,
         )
     if getattr(error, "expected", None):
         names = _expected(error)
         message = f"<{tag}> is incomplete; expected {_or([f'<{name}>' for name in names])}"
-        return Diagnostic("error", "missing-element", message, source.locate(element))
+        return Diagnostic("error", "missing-element", message=message, span=source.locate(element))
     text = source.text_of(element)
-    return _bad_value(kind, tag, f"<{tag}>", text.value, error, text.span if text.value else source.locate(element))
+    return _bad_value(
+        kind,
+        tag,
+        shown=f"<{tag}>",
+        value=text.value,
+        error=error,
+        span=text.span if text.value else source.locate(element),
+    )
 
 
 def _unexpected_child(source: Source, element: Element, child: Element, error: Any) -> Diagnostic:
     names = _expected(error) or _allowed(error)
-    name, tag = _name(child.tag), _name(element.tag)
+    name = _name(child.tag)
+    tag = _name(element.tag)
     span = source.locate(child)
     if name in _allowed(error):
-        return Diagnostic("error", "unknown-element", f"<{name}> is allowed in <{tag}> only once", span)
+        return Diagnostic(
+            "error",
+            "unknown-element",
+            message=f"<{name}> is allowed in <{tag}> only once",
+            span=span,
+        )
     if not names:
-        return Diagnostic("error", "unknown-element", f"<{tag}> cannot contain elements", span)
+        return Diagnostic(
+            "error", "unknown-element", message=f"<{tag}> cannot contain elements", span=span
+        )
     is_text = names == ["include"]
-    hint = did_you_mean(name, names, "write markup that is meant as text into <![CDATA[ … ]]>" if is_text else None)
+    hint = did_you_mean(
+        name,
+        names,
+        otherwise="write markup that is meant as text into <![CDATA[ … ]]>" if is_text else None,
+    )
     expected = _or([f"<{one}>" for one in names])
     message = f"<{name}> is not known in <{tag}>; expected {expected}"
-    return Diagnostic("error", "unknown-element", message, span, hint)
+    return Diagnostic("error", "unknown-element", message=message, span=span, hint=hint)
 
 
 def _unexpected_attribute(source: Source, element: Element, name: str, kind: Kind) -> Diagnostic:
@@ -158,7 +207,9 @@ def _unexpected_attribute(source: Source, element: Element, name: str, kind: Kin
     expected = _or(names) if names else "none"
     message = f"the attribute {name!r} is not known on <{tag}>; expected {expected}"
     span = source.locate_attribute_name(element, name)
-    return Diagnostic("error", "unknown-attribute", message, span, did_you_mean(name, names))
+    return Diagnostic(
+        "error", "unknown-attribute", message=message, span=span, hint=did_you_mean(name, names)
+    )
 
 
 def _bad_value(kind: Kind, name: str, shown: str, value: str, error: Any, span: Span) -> Diagnostic:
@@ -167,25 +218,38 @@ def _bad_value(kind: Kind, name: str, shown: str, value: str, error: Any, span: 
     if choices:
         words = [str(choice) for choice in choices]
         message = f"{shown} must be {_or(words)}, not {shortened(value)}"
-        return Diagnostic("error", "invalid-value", message, span, did_you_mean(value, words))
+        return Diagnostic(
+            "error", "invalid-value", message=message, span=span, hint=did_you_mean(value, words)
+        )
     parents = (validator, getattr(validator, "parent", None), getattr(validator, "base_type", None))
     types = [getattr(one, "local_name", None) for one in parents]
     if "placeholder" in types or not any(one in _LOOKS for one in types):
         types.insert(0, _declared_types(kind).get(name))
     looks = next((_LOOKS[one] for one in types if one in _LOOKS), None)
-    rule = f": {str(error.reason).rpartition(': ')[2]}" if looks is None else f" must be {looks}"
-    return Diagnostic("error", "invalid-value", f"{shown}{rule}, not {shortened(value)}", span)
+    if looks is None:
+        rule = f": {str(error.reason).rpartition(': ')[2]}"
+    else:
+        rule = f" must be {looks}"
+    return Diagnostic(
+        "error", "invalid-value", message=f"{shown}{rule}, not {shortened(value)}", span=span
+    )
 
 
 def _expected(error: Any) -> list[str]:
     return sorted(
-        {one.local_name for one in getattr(error, "expected", None) or () if getattr(one, "local_name", None)}
+        {
+            one.local_name
+            for one in getattr(error, "expected", None) or ()
+            if getattr(one, "local_name", None)
+        }
     )
 
 
 def _allowed(error: Any) -> list[str]:
     elements = getattr(error.validator, "iter_elements", None)
-    return sorted({one.local_name for one in elements() if one.local_name}) if elements else []
+    if elements:
+        return sorted({one.local_name for one in elements() if one.local_name})
+    return []
 
 
 def _attributes(element: Element, kind: Kind) -> list[str]:
@@ -196,7 +260,9 @@ def _attributes(element: Element, kind: Kind) -> list[str]:
         tag = path.pop().tag
         content: Any = declared.type.content
         declared = next((one for one in content.iter_elements() if one.local_name == tag), None)
-    return sorted(str(name) for name in declared.attributes if name) if declared is not None else []
+    if declared is not None:
+        return sorted(str(name) for name in declared.attributes if name)
+    return []
 
 
 def _name(tag: Any) -> str:
@@ -204,4 +270,8 @@ def _name(tag: Any) -> str:
 
 
 def _or(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + " or " + words[-1] if words else "nothing"
+    if len(words) == 1:
+        return words[0]
+    if words:
+        return ", ".join(words[:-1]) + " or " + words[-1]
+    return "nothing"

@@ -1,7 +1,8 @@
-"""Reads bytes into a checked tree with exact positions; every template and profile is read through this.
+"""Reads bytes into a checked tree with exact positions; every template and profile is read through
+this.
 
-Nothing outside the text is ever touched: no entity, no DTD, no XInclude, no network, no other file. Bytes are
-bounded before decoding, elements and depth before a tree is built.
+Nothing outside the text is ever touched: no entity, no DTD, no XInclude, no network, no other file.
+Bytes are bounded before decoding, elements and depth before a tree is built.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _DEFAULT_LIMITS = Limits()
 class Source:
     """A well-formed, bounded document and the place of everything in it.
 
-    `text` is the author's text, decoded, line ends as `\\n`; `root` the parsed tree, in which `<<x>>` reads
-    `{{x}}`. Elements given to the methods must come from `root`.
+    `text` is the author's text, decoded, line ends as `\\n`; `root` the parsed tree, in which
+    `<<x>>` reads `{{x}}`. Elements given to the methods must come from `root`.
     """
 
     __slots__ = ("_layout", "_places", "file", "root", "text")
@@ -51,32 +52,46 @@ class Source:
         return self._layout.span(self._places[element].start)
 
     def locate_attribute(self, element: Element, name: str) -> Span:
-        """The place of the attribute value's first character; the element's, if it has no such attribute."""
+        """The place of the attribute value's first character; the element's, if it has no such
+        attribute.
+        """
         found = self._attribute(element, name)
-        return self.locate(element) if found is None else self._layout.span(_value_span(found)[0])
+        if found is None:
+            return self.locate(element)
+        return self._layout.span(_value_span(found)[0])
 
     def locate_attribute_name(self, element: Element, name: str) -> Span:
-        """The place of the first character of the attribute's name; the element's, if it has no such attribute."""
+        """The place of the first character of the attribute's name; the element's, if it has no
+        such attribute.
+        """
         found = self._attribute(element, name)
-        return self.locate(element) if found is None else self._layout.span(found.start())
+        if found is None:
+            return self.locate(element)
+        return self._layout.span(found.start())
 
     def text_of(self, element: Element, *, holes: bool = False) -> Text:
         """The element's whole direct text.
 
-        CDATA is included; comments and child elements are left out (with `holes`, each child is a HOLE). Indentation
-        common to the lines after the first is removed, and blank space around the whole, unless
-        `xml:space="preserve"` applies.
+        CDATA is included; comments and child elements are left out (with `holes`, each child is a
+        HOLE). Indentation common to the lines after the first is removed, and blank space around
+        the whole, unless `xml:space="preserve"` applies.
         """
         place = self._places[element]
-        children = [self._places[child].start for child in element.iterchildren("*")] if holes else []
+        if holes:
+            children = [self._places[child].start for child in element.iterchildren("*")]
+        else:
+            children = []
         return self._layout.text_of(place, self._opening_tag(place).end(), children)
 
     def attribute_text(self, element: Element, name: str) -> Text:
-        """The attribute's value, with line ends and tabs as spaces, as XML has it; empty if it is absent."""
+        """The attribute's value, with line ends and tabs as spaces, as XML has it; empty if it is
+        absent.
+        """
         found = self._attribute(element, name)
         if found is None:
             return Text("", self.locate(element))
-        value, read = element.get(name) or "", 0
+        value = element.get(name) or ""
+        read = 0
         start, end = _value_span(found)
         if value == self._layout.text[start:end]:
             return self._layout.build([(value, start)], start)
@@ -114,42 +129,57 @@ def read_file(path: str | Path, limits: Limits = _DEFAULT_LIMITS) -> Source:
     name = str(path)
     try:
         # Non-blocking, so that a fifo in a template folder is refused below and not waited for.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        descriptor = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+        )
         with open(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise _error("unreadable", "not a regular file", Span(name))
+                raise _error("unreadable", "not a regular file", span=Span(name))
             if status.st_size > limits.max_bytes:
-                raise _too_large(status.st_size, limits, name)
+                raise _too_large(status.st_size, limits, file=name)
             data = stream.read(limits.max_bytes + 1)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise _error("unreadable", f"cannot be read: {reason}", Span(name)) from error
-    return read_source(data, name, limits)
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = error
+        raise _error("unreadable", f"cannot be read: {reason}", span=Span(name)) from error
+    return read_source(data, name, limits=limits)
 
 
-def read_source(data: bytes | str, file: str | None = None, limits: Limits = _DEFAULT_LIMITS) -> Source:
+def read_source(
+    data: bytes | str, file: str | None = None, limits: Limits = _DEFAULT_LIMITS
+) -> Source:
     """Read one document.
 
     Raises: TemplateError with one located diagnostic: too-large, empty, encoding, doctype,
     unclosed-placeholder, not-well-formed, too-deep, too-many-elements or xinclude.
     """
     if len(data) > limits.max_bytes:
-        raise _too_large(len(data), limits, file)
-    text = normalise_newlines(data.removeprefix("\ufeff")) if isinstance(data, str) else decode(data, file)
+        raise _too_large(len(data), limits, file=file)
+    if isinstance(data, str):
+        text = normalise_newlines(data.removeprefix("\ufeff"))
+    else:
+        text = decode(data, file)
     if not text.strip():
-        raise _error("empty", "the file is empty", Span(file), "a template begins with <task …>")
+        raise _error(
+            "empty", "the file is empty", span=Span(file), hint="a template begins with <task …>"
+        )
     try:
         clean = rewrite_placeholders(text)
-        layout = Layout(clean, file, limits)
+        layout = Layout(clean, file, limits=limits)
     except UnclosedPlaceholder as error:
-        hint = "write <<name>> or {{ name }}; a < inside is written &lt;, and the text << is written &lt;&lt;"
-        span = Span.at(text, error.offset, file)
-        raise _error("unclosed-placeholder", "`<<` has no `>>`", span, hint) from None
+        hint = (
+            "write <<name>> or {{ name }}; a < inside is written &lt;, and the text << is "
+            "written &lt;&lt;"
+        )
+        span = Span.at(text, error.offset, file=file)
+        raise _error("unclosed-placeholder", "`<<` has no `>>`", span=span, hint=hint) from None
     except UnicodeEncodeError as error:
         message = f"the lone surrogate U+{ord(text[error.start]):04X} is not a character"
-        raise _error("encoding", message, Span.at(text, error.start, file)) from error
-    return Source(file, text, _parse(clean, file), layout)
+        raise _error("encoding", message, span=Span.at(text, error.start, file=file)) from error
+    return Source(file, text, root=_parse(clean, file), layout=layout)
 
 
 def _parse(text: str, file: str | None) -> Element:
@@ -166,15 +196,24 @@ def _parse(text: str, file: str | None) -> Element:
     )
     try:
         return etree.fromstring(text.encode("utf-8"), parser)
-    except etree.XMLSyntaxError as error:  # what expat allows and libxml2 does not, such as a very long text
+    except (
+        etree.XMLSyntaxError
+    ) as error:  # what expat allows and libxml2 does not, such as a very long text
         message = (error.msg or "not well-formed").partition(", line ")[0]
-        raise _error("not-well-formed", message, Span(file, max(error.lineno or 1, 1))) from error
+        raise _error(
+            "not-well-formed", message, span=Span(file, max(error.lineno or 1, 1))
+        ) from error
 
 
 def _too_large(size: int, limits: Limits, file: str | None) -> TemplateError:
     message = f"{size:,} bytes; at most {limits.max_bytes:,} are read"
-    return _error("too-large", message, Span(file), "put large material into files and name them in <file_paths>")
+    return _error(
+        "too-large",
+        message,
+        span=Span(file),
+        hint="put large material into files and name them in <file_paths>",
+    )
 
 
 def _error(code: str, message: str, span: Span, hint: str | None = None) -> TemplateError:
-    return TemplateError([Diagnostic("error", code, message, span, hint)])
+    return TemplateError([Diagnostic("error", code, message=message, span=span, hint=hint)])

@@ -1,4 +1,6 @@
-"""Joining `Text` without losing the places of its characters, and splitting a command line into arguments."""
+"""Joining `Text` without losing the places of its characters, and splitting a command line into
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,16 @@ def join_texts(parts: Sequence[Text], span: Span) -> Text:
         marks.append(Mark(offset, part.span))
         marks += [Mark(offset + mark.offset, mark.span) for mark in part.marks if mark.offset]
         offset += len(part.value)
-    return Text("".join(part.value for part in filled), filled[0].span, tuple(marks))
+    return Text("".join(part.value for part in filled), filled[0].span, marks=tuple(marks))
 
 
 def expression_of(text: Text) -> Text:
-    """`text` without outer blank space, and without the braces where it is one `{{ … }}` as a whole."""
+    """`text` without outer blank space, and without the braces where it is one `{{ … }}` as a
+    whole.
+    """
     value = text.value
-    start, end = len(value) - len(value.lstrip()), len(value.rstrip())
+    start = len(value) - len(value.lstrip())
+    end = len(value.rstrip())
     if value.startswith("{{", start) and value.find("}}", start, end) == end - 2 >= start + 2:
         inner = value[start + 2 : end - 2]
         if "{{" not in inner:
@@ -61,8 +66,9 @@ class SplitError(ValueError):
 def split_command(text: Text) -> tuple[Text, ...]:
     """`text` as arguments, split at blank space as a POSIX shell splits words.
 
-    Single quotes keep everything, double quotes all but `\\"` and `\\\\`, a backslash the next character.
-    `{{ … }}`, `{% … %}` and `{# … #}` stay whole, wherever they stand. Nothing is expanded.
+    Single quotes keep everything, double quotes all but `\\"` and `\\\\`, a backslash the next
+    character. `{{ … }}`, `{% … %}` and `{# … #}` stay whole, wherever they stand. Nothing is
+    expanded.
     Raises: SplitError, for a quote, a placeholder or a backslash that is not completed,
     and for a command that is too long.
     """
@@ -72,18 +78,22 @@ def split_command(text: Text) -> tuple[Text, ...]:
     while position < len(text.value):
         parts += 1
         if parts > MAX_COMMAND_PARTS:
-            raise SplitError(f"the command has more than {MAX_COMMAND_PARTS:,} words, spaces and quotes", position)
+            raise SplitError(
+                f"the command has more than {MAX_COMMAND_PARTS:,} words, spaces and quotes",
+                position,
+            )
         found = _PART.match(text.value, position)
         if found is None:
             raise _unclosed(text.value, position)
-        start, position = position, found.end()
+        start = position
+        position = found.end()
         if found.lastgroup == "space":
             if word is not None:
                 arguments.append(join_texts(word, text.locate(start)))
             word = None
         else:
             word = [] if word is None else word
-            word += _without_quotes(text, start, position, found.lastgroup or "")
+            word += _without_quotes(text, start, end=position, kind=found.lastgroup or "")
     if word is not None:
         arguments.append(join_texts(word, text.locate(position)))
     return tuple(arguments)
@@ -93,14 +103,19 @@ _SHELL_OPERATOR = re.compile(r"(?:\|\|?|&&?|[^\s'\"\\]*+(?<=;))(?=\s|\Z)|\d?>|&>
 
 
 def find_shell_operator(text: Text) -> tuple[str, int] | None:
-    """The first word of a command that only a shell understands, and its offset: a pipe, a list, a redirection.
+    """The first word of a command that only a shell understands, and its offset: a pipe, a list, a
+    redirection.
 
-    Quoted and escaped words are arguments, and so is a word that has such a character inside. `text` can be split, see
-    `split_command`.
+    Quoted and escaped words are arguments, and so is a word that has such a character inside.
+    `text` can be split, see `split_command`.
     """
     is_start = True
     for part in _PART.finditer(text.value):
-        if is_start and part.lastgroup == "plain" and _SHELL_OPERATOR.match(text.value, part.start()):
+        if (
+            is_start
+            and part.lastgroup == "plain"
+            and _SHELL_OPERATOR.match(text.value, part.start())
+        ):
             return part[0], part.start()
         is_start = part.lastgroup == "space"
     return None

@@ -1,4 +1,5 @@
-"""The vocabulary of the task language, read from its schema: elements and attributes, where they go, their values.
+"""The vocabulary of the task language, read from its schema: elements and attributes, where they
+go, their values.
 
 Includes are left out: the vocabulary is for text from models, and nothing is fetched for such text.
 """
@@ -24,15 +25,17 @@ _XS = "{http://www.w3.org/2001/XMLSchema}"
 _BOOLEANS = frozenset({"true", "false", "1", "0"})
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _OTHER_NAMES = {"step": "task", "subtask": "task"}
-_NEAR, _LONGEST = 0.8, 64
+_NEAR = 0.8
+_LONGEST = 64
 
 
 @dataclass(slots=True)
 class Kind:
     """A type of element in the schema.
 
-    `children` are the names of its child elements and of their kinds, `attributes` its attributes and their values
-    (empty: any value), `values` the values of its text. With `has_text` it may contain characters.
+    `children` are the names of its child elements and of their kinds, `attributes` its attributes
+    and their values (empty: any value), `values` the values of its text. With `has_text` it may
+    contain characters.
     """
 
     children: dict[str, str] = field(default_factory=dict[str, str])
@@ -46,7 +49,9 @@ class Kind:
 
 
 class Vocabulary(Grammar):
-    """The kinds of the task language by the names of their types in the schema: a grammar for the lenient reader."""
+    """The kinds of the task language by the names of their types in the schema: a grammar for the
+    lenient reader.
+    """
 
     def __init__(self, kinds: dict[str, Kind]) -> None:
         self.kinds = kinds
@@ -71,10 +76,14 @@ class Vocabulary(Grammar):
     def holds(self, parent: str, child: str) -> bool:
         """Whether some element called `parent` may contain `child`; true for an unknown `child`."""
         name = self.known(child)
-        return name is None or any(name in kind.children for kind in self._of.get(self.known(parent) or "", ()))
+        return name is None or any(
+            name in kind.children for kind in self._of.get(self.known(parent) or "", ())
+        )
 
     def is_markup(self, parent: str, name: str) -> bool:
-        """Whether a tag `name` in an element `parent` is markup; in an element of text an unknown one is text."""
+        """Whether a tag `name` in an element `parent` is markup; in an element of text an unknown
+        one is text.
+        """
         kinds = self._of.get(self.known(parent) or "", ())
         return not kinds or not all(kind.is_text for kind in kinds) or self.known(name) is not None
 
@@ -100,7 +109,9 @@ class _SchemaReader:
     """Reads the constructs of XML Schema that task.xsd uses."""
 
     def __init__(self, root: Node) -> None:
-        self._named = {(str(child.tag), child.get("name")): child for child in root.iterchildren(f"{_XS}*")}
+        self._named = {
+            (str(child.tag), child.get("name")): child for child in root.iterchildren(f"{_XS}*")
+        }
 
     def kind(self, name: str) -> Kind:
         found = self._named.get((f"{_XS}complexType", name))
@@ -119,7 +130,9 @@ class _SchemaReader:
 
     def _parts(self, node: Node) -> Iterator[Node]:
         """The elements and attributes below `node`, including those of the groups that it names."""
-        for part in node.iter(f"{_XS}element", f"{_XS}attribute", f"{_XS}group", f"{_XS}attributeGroup"):
+        for part in node.iter(
+            f"{_XS}element", f"{_XS}attribute", f"{_XS}group", f"{_XS}attributeGroup"
+        ):
             named = self._named.get((str(part.tag), part.get("ref")))
             if named is not None:
                 yield from self._parts(named)
@@ -137,8 +150,12 @@ class _SchemaReader:
 
 
 def folded(name: str) -> str:
-    """`name` without the differences between spellings: prefix, capitals, humps, dashes; a very long one unchanged."""
-    return _folded(name) if len(name) <= _LONGEST else name
+    """`name` without the differences between spellings: prefix, capitals, humps, dashes; a very
+    long one unchanged.
+    """
+    if len(name) <= _LONGEST:
+        return _folded(name)
+    return name
 
 
 @lru_cache(maxsize=4096)
@@ -154,5 +171,10 @@ def spelling_of(name: str, known: Iterable[str]) -> str | None:
 
 def slip_of(name: str, known: Iterable[str]) -> str | None:
     """The `known` name that `name` is a typing error of; None where none is close, or two are."""
-    near = get_close_matches(folded(name), known, n=2, cutoff=_NEAR) if len(name) <= _LONGEST else []
-    return near[0] if len(near) == 1 else None
+    if len(name) <= _LONGEST:
+        near = get_close_matches(folded(name), known, n=2, cutoff=_NEAR)
+    else:
+        near = []
+    if len(near) == 1:
+        return near[0]
+    return None

@@ -42,7 +42,9 @@ Attributes = Mapping[str, "str | int | float | bool | Text | None"]
 
 
 class _Element(NamedTuple):
-    """An element to write: `content` is its text, or the elements in it, or in mixed content texts and elements."""
+    """An element to write: `content` is its text, or the elements in it, or in mixed content texts
+    and elements.
+    """
 
     name: str
     attributes: Attributes
@@ -50,24 +52,30 @@ class _Element(NamedTuple):
 
 
 def to_xml(node: TopLevel | Node) -> str:
-    """The XML of one node, indented, with a line end; read and built, it is an equal node except for spans.
+    """The XML of one node, indented, with a line end; read and built, it is an equal node except
+    for spans.
 
     Raises: UsageError, for a character that XML cannot hold.
     """
-    return "\n".join(_lines(_function(node) if isinstance(node, Function) else _node(node), "")) + "\n"
+    return (
+        "\n".join(_lines(_function(node) if isinstance(node, Function) else _node(node), "")) + "\n"
+    )
 
 
 def _node(node: Node) -> _Element:
     if isinstance(node, Call):
-        arguments = [_Element("arg", {"name": one.name}, one.value) for one in node.args]
-        return _Element("call", {"template": node.template, "name": node.name}, arguments)
+        arguments = [_Element("arg", {"name": one.name}, content=one.value) for one in node.args]
+        return _Element("call", {"template": node.template, "name": node.name}, content=arguments)
     if isinstance(node, Cond):
-        inner = [_Element("case", {"test": case.test.source}, [_node(case.body)]) for case in node.cases]
+        inner = [
+            _Element("case", {"test": case.test.source}, content=[_node(case.body)])
+            for case in node.cases
+        ]
         if node.default is not None:
-            inner.append(_Element("default", {}, [_node(node.default)]))
-        return _Element("cond", {"name": node.name}, inner)
+            inner.append(_Element("default", {}, content=[_node(node.default)]))
+        return _Element("cond", {"name": node.name}, content=inner)
     attributes, inner = _fields(node)
-    return _Element("task", {"name": node.name, "type": node.type, **attributes}, inner)
+    return _Element("task", {"name": node.name, "type": node.type, **attributes}, content=inner)
 
 
 def _fields(owner: Any) -> tuple[Attributes, list[_Element]]:
@@ -75,16 +83,25 @@ def _fields(owner: Any) -> tuple[Attributes, list[_Element]]:
     own: dict[str, Any] = {}
     inside: dict[str, dict[str, Any]] = {}
     stated = {
-        field: value for field in FIELDS[type(owner)] if not _is_default(field, value := getattr(owner, field.name))
+        field: value
+        for field in FIELDS[type(owner)]
+        if not _is_default(field, value := getattr(owner, field.name))
     }
     for field, value in stated.items():
         if field.attribute is not None:
-            attributes = own if field.element is None else inside.setdefault(field.element, {})
+            if field.element is None:
+                attributes = own
+            else:
+                attributes = inside.setdefault(field.element, {})
             attributes[field.attribute] = _ATTRIBUTE_VALUES.get(field.form, _same)(value)
     found: list[_Element] = []
     for field in FIELDS[type(owner)]:
         element = field.element
-        if field.attribute is None and element is not None and (field in stated or element in inside):
+        if (
+            field.attribute is None
+            and element is not None
+            and (field in stated or element in inside)
+        ):
             found.append(WRITERS[field.form](element, stated.get(field), inside.get(element, {})))
     return own, found
 
@@ -110,73 +127,118 @@ _ATTRIBUTE_VALUES: dict[str, Callable[[Any], Any]] = {
 def _is_default(field: Field, value: Any) -> bool:
     if value is None or value == () or value == field.default or is_stand_in(value):
         return True
-    text = value.source if isinstance(value, Expression) else value
+    if isinstance(value, Expression):
+        text = value.source
+    else:
+        text = value
     if isinstance(text, Text):
         return field.required and not text.value
-    return field.form == "fields" and field.default is not None and value == replace(field.default, span=value.span)
+    return (
+        field.form == "fields"
+        and field.default is not None
+        and value == replace(field.default, span=value.span)
+    )
 
 
 def _value(name: str, value: Any, attributes: Attributes) -> _Element:
     """A text, an expression, a setting or a choice; empty where only attributes are given."""
-    value = value.source if isinstance(value, Expression) else "" if value is None else value
-    return _Element(name, attributes, _as_text(value))
+    if isinstance(value, Expression):
+        value = value.source
+    elif value is None:
+        value = ""
+    else:
+        value = value
+    return _Element(name, attributes, content=_as_text(value))
 
 
 def _each(write: Callable[[Any], _Element]) -> Callable[[str, Any, Attributes], _Element]:
     """Writes an element that has one element for each item of a value."""
-    return lambda name, value, attributes: _Element(name, attributes, [write(one) for one in value or ()])
+    return lambda name, value, attributes: _Element(
+        name, attributes, content=[write(one) for one in value or ()]
+    )
 
 
 def _turn(turn: Turn) -> _Element:
     if turn.node is None:
-        return _Element("turn", {"role": "user"}, turn.text or ())
-    return _Element("turn", {"role": "user", "max": None if turn.most == 1 else turn.most}, [_node(turn.node)])
+        return _Element("turn", {"role": "user"}, content=turn.text or ())
+    return _Element(
+        "turn",
+        {"role": "user", "max": None if turn.most == 1 else turn.most},
+        content=[_node(turn.node)],
+    )
 
 
 def _example(example: Example) -> _Element:
-    inputs = [_Element("input", {"name": key}, _as_text(text)) for key, text in example.inputs.items()]
-    return _Element("example", {}, [*inputs, _Element("output", {}, _as_text(example.output))])
+    inputs = [
+        _Element("input", {"name": key}, content=_as_text(text))
+        for key, text in example.inputs.items()
+    ]
+    return _Element(
+        "example", {}, content=[*inputs, _Element("output", {}, content=_as_text(example.output))]
+    )
 
 
 def _file_paths(name: str, value: FilePaths, attributes: Attributes) -> _Element:
     if value.source == "command":
-        inner = [_command("command", value.items, {"shell": True} if value.shell else {})]
+        inner = [
+            _command("command", value.items, attributes={"shell": True} if value.shell else {})
+        ]
     else:
-        inner = [_Element("description" if value.source == "description" else "path", {}, item) for item in value.items]
-    return _Element(name, {"source": value.source}, inner)
+        inner = [
+            _Element("description" if value.source == "description" else "path", {}, content=item)
+            for item in value.items
+        ]
+    return _Element(name, {"source": value.source}, content=inner)
 
 
 def _output_format(name: str, value: OutputFormat, attributes: Attributes) -> _Element:
     # The name of a schema has no braces; an inline schema is a JSON object.
     if value.schema is not None and value.schema.lstrip().startswith("{"):
-        return _Element(name, {"type": value.type}, _as_text(value.schema))
+        return _Element(name, {"type": value.type}, content=_as_text(value.schema))
     return _Element(name, {"type": value.type, "schema": value.schema})
 
 
 def _command(name: str, value: tuple[Text, ...] | None, attributes: Attributes) -> _Element:
     value = value or ()
-    return _Element(name, attributes, value[0] if attributes and value else [_Element("arg", {}, one) for one in value])
+    return _Element(
+        name,
+        attributes,
+        content=value[0]
+        if attributes and value
+        else [_Element("arg", {}, content=one) for one in value],
+    )
 
 
 def _input(one: Input) -> _Element:
     source: Expression | None = one.source
     attributes: Attributes = {
-        "name": one.name, "type": one.type, "required": one.required, "default": one.default,
+        "name": one.name,
+        "type": one.type,
+        "required": one.required,
+        "default": one.default,
         "from": None if source is None else source.source,
-    }  # fmt: skip
+    }
     if one.task is None:
-        return _Element("input", attributes, _as_text(one.description))
+        return _Element("input", attributes, content=_as_text(one.description))
     nested = _node(one.task)
     if not one.description:
-        return _Element("input", attributes, [nested])
+        return _Element("input", attributes, content=[nested])
     nested = nested._replace(attributes={**nested.attributes, "xml:space": "default"})
-    return _Element("input", {**attributes, "xml:space": "preserve"}, [_as_text(one.description), nested])
+    return _Element(
+        "input",
+        {**attributes, "xml:space": "preserve"},
+        content=[_as_text(one.description), nested],
+    )
 
 
 WRITERS: dict[str, Callable[[str, Any, Attributes], _Element]] = {
-    **dict.fromkeys(("text", "model", "integer", "decimal", "boolean", "choice", "condition"), _value),
-    **dict.fromkeys(("fields", "script"), lambda name, value, attributes: _Element(name, *_fields(value))),
-    "role": lambda name, value, attributes: _Element(name, attributes, [_node(value)]),
+    **dict.fromkeys(
+        ("text", "model", "integer", "decimal", "boolean", "choice", "condition"), _value
+    ),
+    **dict.fromkeys(
+        ("fields", "script"), lambda name, value, attributes: _Element(name, *_fields(value))
+    ),
+    "role": lambda name, value, attributes: _Element(name, attributes, content=[_node(value)]),
     "steps": _each(_node),
     "command": _command,
     "inputs": _each(_input),
@@ -186,7 +248,9 @@ WRITERS: dict[str, Callable[[str, Any, Attributes], _Element]] = {
     "file_paths": _file_paths,
     "output_format": _output_format,
 }
-"""Writes the element of a field of each form that is not an attribute, from its name, value and attributes."""
+"""Writes the element of a field of each form that is not an attribute, from its name, value and
+attributes.
+"""
 
 
 def _function(function: Function) -> _Element:
@@ -195,12 +259,18 @@ def _function(function: Function) -> _Element:
         "params": ", ".join(_param(one) for one in function.params) or None,
         "returns": function.returns,
     }
-    described = [_Element("description", {}, _as_text(function.description))] if function.description else []
-    return _Element("template", attributes, [*described, _node(function.body)])
+    if function.description:
+        described = [_Element("description", {}, content=_as_text(function.description))]
+    else:
+        described = []
+    return _Element("template", attributes, content=[*described, _node(function.body)])
 
 
 def _param(param: Param) -> str:
-    head = param.name if param.type == "any" else f"{param.name}: {param.type}"
+    if param.type == "any":
+        head = param.name
+    else:
+        head = f"{param.name}: {param.type}"
     if param.default is None:
         return head
     default = param.default
@@ -212,17 +282,26 @@ def _param(param: Param) -> str:
 def _lines(element: _Element, pad: str) -> list[str]:
     name, attributes, content = element
     if isinstance(content, Text):
-        return [pad + _with_text(name, content, pad, attributes)]
+        return [pad + _with_text(name, content, pad=pad, attributes=attributes)]
     opening = _opening(name, attributes)
     if any(isinstance(part, Text) for part in content):
-        parts = [_escape(one.value) if isinstance(one, Text) else "\n".join(_lines(one, "")) for one in content]
+        parts = [
+            _escape(one.value) if isinstance(one, Text) else "\n".join(_lines(one, ""))
+            for one in content
+        ]
         return [f"{pad}<{opening}>{''.join(parts)}</{name}>"]
-    inner = [line for one in content if not isinstance(one, Text) for line in _lines(one, pad + "  ")]
-    return [f"{pad}<{opening}>", *inner, f"{pad}</{name}>"] if inner else [f"{pad}<{opening}/>"]
+    inner = [
+        line for one in content if not isinstance(one, Text) for line in _lines(one, pad + "  ")
+    ]
+    if inner:
+        return [f"{pad}<{opening}>", *inner, f"{pad}</{name}>"]
+    return [f"{pad}<{opening}/>"]
 
 
 def _with_text(name: str, text: Text, pad: str, attributes: Attributes) -> str:
-    """A text element: in one line, or as an indented block, or preserved where reading would trim it."""
+    """A text element: in one line, or as an indented block, or preserved where reading would trim
+    it.
+    """
     value = text.value
     if not value:
         return f"<{_opening(name, attributes)}/>"
@@ -260,5 +339,8 @@ def _as_text(value: str | int | float | bool | Text) -> Text:
     if isinstance(value, bool):
         shown = "true" if value else "false"
     else:
-        shown = value if isinstance(value, str) else format(Decimal(str(value)), "f")
+        if isinstance(value, str):
+            shown = value
+        else:
+            shown = format(Decimal(str(value)), "f")
     return Text(shown, Span())

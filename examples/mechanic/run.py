@@ -1,7 +1,9 @@
-"""A feature from the first question to the closed task list, offline: python examples/mechanic/run.py [FOLDER]
+"""A feature from the first question to the closed task list, offline: python
+examples/mechanic/run.py [FOLDER]
 
-The model is simulated. It decides as a model would, from what it has seen in its conversation, so that a run that was
-killed continues from the task list: start the program again with the same folder.
+The model is simulated. It decides as a model would, from what it has seen in its conversation, so
+that a run that was killed continues from the task list: start the program again with the same
+folder.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evaluator import Evaluator, ModelRequest, SimulatedBackend, TaskResult, TemplateLibrary, load_profiles
+from evaluator import (
+    Evaluator,
+    ModelRequest,
+    SimulatedBackend,
+    TaskResult,
+    TemplateLibrary,
+    load_profiles,
+)
 from evaluator.tools import CallbackAsker
 
 HERE = Path(__file__).parent
@@ -31,9 +40,13 @@ def task(action: str, /, **arguments: Any) -> Call:
 
 
 def tick(text: str, *sections: str) -> str:
-    """The text of a task list with all steps of these sections, and of their parts, marked as done."""
+    """The text of a task list with all steps of these sections, and of their parts, marked as
+    done.
+    """
     parts = re.split(r"(?m)^(?=## )", text)
-    return "".join(part.replace("- [ ]", "- [x]") if part[3:].startswith(sections) else part for part in parts)
+    return "".join(
+        part.replace("- [ ]", "- [x]") if part[3:].startswith(sections) else part for part in parts
+    )
 
 
 def fill_in(text: str, wish: str) -> str:
@@ -91,7 +104,11 @@ def _seen_text(calls: Any, answers: list[str]) -> str:
     text = ""
     for call, answer in zip(calls, answers, strict=False):
         if call.name == "manage_task":
-            text = json.loads(call.arguments).get("content") or json.loads(answer).get("content") or text
+            text = (
+                json.loads(call.arguments).get("content")
+                or json.loads(answer).get("content")
+                or text
+            )
     return text
 
 
@@ -103,12 +120,18 @@ def _next_action(shown: Call, text: str, answers: list[str]) -> Call:
     if step["section"] == "Preparation":
         wish = next((answer for answer in answers if not answer.startswith("{")), None)
         # The run that clarified the requirements may have been killed before it wrote them down.
-        return _clarify() if wish is None else task("update", name=NAME, content=fill_in(text, wish))
+        return (
+            _clarify() if wish is None else task("update", name=NAME, content=fill_in(text, wish))
+        )
     if step["role"] == "WORKER":
         return tool(
-            "subtask", type="atomic", description="Implement the section [WORKER]", inputs={},
-            hints={"template": "implement_feature"}, file_paths=[shown["path"]],
-        )  # fmt: skip
+            "subtask",
+            type="atomic",
+            description="Implement the section [WORKER]",
+            inputs={},
+            hints={"template": "implement_feature"},
+            file_paths=[shown["path"]],
+        )
     return tool("ask_user", question="The greeting is written. Do you confirm the result?")
 
 
@@ -129,8 +152,12 @@ def answer(question: str) -> str:
     return "yes" if "confirm" in question else "Good morning"
 
 
-def make_evaluator(folder: Path, before_call: Callable[[ModelRequest], None] = lambda _: None) -> Evaluator:
-    """The Evaluator of this example in `folder`. `before_call` is called before each answer of the model."""
+def make_evaluator(
+    folder: Path, before_call: Callable[[ModelRequest], None] = lambda _: None
+) -> Evaluator:
+    """The Evaluator of this example in `folder`. `before_call` is called before each answer of the
+    model.
+    """
 
     def script(request: ModelRequest) -> Call | str:
         before_call(request)

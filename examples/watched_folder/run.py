@@ -1,8 +1,9 @@
 """A folder watched for documents, offline: python examples/watched_folder/run.py [FOLDER] [-w]
 
-Each document of FOLDER/inbox becomes an entry of a queue. Workers summarise it, a grader verifies the summary, and the
-document, its summary and the entry are archived. The program may be killed at any moment: each step can be repeated,
-because the key of an entry is the name and content of its document.
+Each document of FOLDER/inbox becomes an entry of a queue. Workers summarise it, a grader verifies
+the summary, and the document, its summary and the entry are archived. The program may be killed at
+any moment: each step can be repeated, because the key of an entry is the name and content of its
+document.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from evaluator.queue import GraderVerifier, QueueEntry, TaskQueue
 
 HERE = Path(__file__).parent
 SAMPLES = {
-    "baikal.md": "Lake Baikal is the deepest lake on Earth. It holds a fifth of all fresh water that is not frozen.",
-    "canal.md": "The Suez Canal, which was opened in 1869 after ten years of work, joins the Mediterranean Sea to the "
+    "baikal.md": "Lake Baikal is the deepest lake on Earth. It holds a fifth of all fresh water "
+    "that is not frozen.",
+    "canal.md": "The Suez Canal, which was opened in 1869 after ten years of work, joins the "
+    "Mediterranean Sea to the "
     "Red Sea without a single lock. It is 193 km long.",
-    "helium.md": "Helium was seen in the light of the Sun before it was found on Earth. It boils at 4.2 K.",
+    "helium.md": "Helium was seen in the light of the Sun before it was found on Earth. It boils "
+    "at 4.2 K.",
 }
 INBOX, SUMMARIES, DOCUMENTS = "inbox", "summaries", "documents"
 MAX_WORDS = 20
@@ -36,7 +40,11 @@ def simulated_model(request: ModelRequest) -> str:
     given = request.hints.inputs
     if "answer" in given:
         words = len(str(given["answer"]).split())
-        feedback = f"The summary has {words} words, at most {MAX_WORDS} were asked for." if words > MAX_WORDS else ""
+        feedback = (
+            f"The summary has {words} words, at most {MAX_WORDS} were asked for."
+            if words > MAX_WORDS
+            else ""
+        )
         return json.dumps({"success": not feedback, "feedback": feedback})
     first = re.split(r"(?<=[.!?])\s", str(given["document"]).strip())[0]
     is_short = "in at most 12 words" in request.messages[-1].content
@@ -44,7 +52,9 @@ def simulated_model(request: ModelRequest) -> str:
 
 
 def make_evaluator(folder: Path) -> Evaluator:
-    """The Evaluator of this example: its templates and the shipped ones, of which it uses the grader."""
+    """The Evaluator of this example: its templates and the shipped ones, of which it uses the
+    grader.
+    """
     return Evaluator(
         TemplateLibrary.load(HERE / "templates"),
         backend=SimulatedBackend(script=simulated_model),
@@ -54,7 +64,9 @@ def make_evaluator(folder: Path) -> Evaluator:
 
 
 def queue_document(queue: TaskQueue, path: Path) -> QueueEntry:
-    """The entry of a document, which is added unless it was added before, even if it is in the archive by now."""
+    """The entry of a document, which is added unless it was added before, even if it is in the
+    archive by now.
+    """
     data = path.read_bytes()
     return queue.add(
         f"Summarise the document {path.name} of the inbox in at most {MAX_WORDS} words",

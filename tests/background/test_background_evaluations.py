@@ -35,29 +35,46 @@ def work_for(evaluator, name, inputs=None):
 
 
 def lines(task):
-    return [json.loads(line) for line in Path(task.output_file).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for line in Path(task.output_file).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 @pytest.mark.parametrize(("name", "kind", "messages"), [("one", "a", 2), ("two", "w", 4)])
-def test_a_template_leaves_a_transcript_and_its_outcome(make_evaluator, tmp_path, name, kind, messages):
+def test_a_template_leaves_a_transcript_and_its_outcome(
+    make_evaluator, tmp_path, name, kind, messages
+):
     evaluator = make_evaluator(ONE + TWO, script=lambda request: "hello")
 
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
-            started = tasks.start(work_for(evaluator, name, {"word": "hello"} if name == "one" else {}), name)
+            started = tasks.start(
+                work_for(evaluator, name, {"word": "hello"} if name == "one" else {}), name
+            )
             return await tasks.wait(started.id)
 
     task = asyncio.run(work())
     found = lines(task)
-    assert (task.type, task.status, task.summary, task.task_file) == (kind, "completed", "hello", "TASK-1")
+    assert (task.type, task.status, task.summary, task.task_file) == (
+        kind,
+        "completed",
+        "hello",
+        "TASK-1",
+    )
     assert [each["type"] for each in found] == ["message"] * messages + ["outcome"]
-    assert [each["role"] for each in found[:2]] == ["user", "assistant"] and found[1]["content"] == "hello"
+    assert [each["role"] for each in found[:2]] == ["user", "assistant"] and found[1][
+        "content"
+    ] == "hello"
     answers = [each for each in found if each.get("role") == "assistant"]
     assert task.output_tokens == sum(each["usage"]["output_tokens"] for each in answers)
-    assert task.input_tokens == sum(each["usage"]["input_tokens"] for each in answers)  # one request in each session
+    assert task.input_tokens == sum(
+        each["usage"]["input_tokens"] for each in answers
+    )  # one request in each session
 
 
-def test_input_tokens_are_those_of_the_last_request_of_a_session_and_output_tokens_are_summed(tmp_path):
+def test_input_tokens_are_those_of_the_last_request_of_a_session_and_output_tokens_are_summed(
+    tmp_path,
+):
     async def evaluate(on_message, on_begin):
         for path, used, made in (("a", 10, 1), ("a", 30, 2), ("b", 5, 4)):
             usage = {"input_tokens": used, "output_tokens": made}

@@ -52,14 +52,16 @@ def command(tmp_path, *words):
         (("sh", "-c", "exit 3"), "failed", 3, ""),
         (("/nowhere/at/all",), "failed", None, "program not found"),
     ],
-)  # fmt: skip
+)
 def test_a_command_on_a_node_ends_as_a_script_does(tmp_path, words, status, code, says):
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
             task = tasks.start(NodeWork(command(tmp_path, *words), stand_in()), "there")
             assert task.id[0] == "r"
             ended = await tasks.wait(task.id, 200)
-            assert (ended.status, ended.exit_code) == (status, code) and says in (ended.reason or "")
+            assert (ended.status, ended.exit_code) == (status, code) and says in (
+                ended.reason or ""
+            )
             assert len(tasks.store.notices(task.id)) == 1
             return read_output(Path(task.output_file), 0, 1000)
 
@@ -69,7 +71,9 @@ def test_a_command_on_a_node_ends_as_a_script_does(tmp_path, words, status, code
 def test_a_kill_ends_the_whole_tree_on_the_node(tmp_path):
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
-            task = tasks.start(NodeWork(command(tmp_path, sys.executable, "-c", DETACHED), stand_in()), "there")
+            task = tasks.start(
+                NodeWork(command(tmp_path, sys.executable, "-c", DETACHED), stand_in()), "there"
+            )
             await until((tmp_path / "pid").exists)
             pid = int((tmp_path / "pid").read_text())
             assert is_running(pid)
@@ -83,7 +87,9 @@ def test_a_kill_ends_the_whole_tree_on_the_node(tmp_path):
 def test_output_arrives_while_the_command_runs_and_too_much_of_it_kills(tmp_path):
     async def work():
         async with BackgroundTasks(tmp_path / "bg", max_output_bytes=10_000) as tasks:
-            slow = tasks.start(NodeWork(command(tmp_path, "sh", "-c", "echo first; sleep 600"), stand_in()), "slow")
+            slow = tasks.start(
+                NodeWork(command(tmp_path, "sh", "-c", "echo first; sleep 600"), stand_in()), "slow"
+            )
             await until(lambda: read_output(Path(slow.output_file), 0, 100) == b"first\n")
             endless = tasks.start(NodeWork(command(tmp_path, "yes"), stand_in()), "endless")
             ended = await tasks.wait(endless.id, 60)
@@ -109,7 +115,9 @@ def test_a_node_ends_a_command_whose_output_nobody_fetches(tmp_path):
 def test_a_node_that_is_lost_is_a_failure_and_what_it_wrote_before_is_kept(tmp_path):
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
-            work = NodeWork(command(tmp_path, "sh", "-c", "echo here; sleep 600"), stand_in(LostNode))
+            work = NodeWork(
+                command(tmp_path, "sh", "-c", "echo here; sleep 600"), stand_in(LostNode)
+            )
             ended = await tasks.wait(tasks.start(work, "there").id, 60)
             assert (ended.status, ended.reason) == ("failed", r"Lost: after b'here\n'")
 
@@ -159,7 +167,10 @@ def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
 
     async def work(nodes):
         async with BackgroundTasks(tmp_path / "bg") as tasks:
-            said = tasks.start(NodeWork(command(tmp_path, "sh", "-c", "echo $PPID; echo err >&2"), ray_node()), "said")
+            said = tasks.start(
+                NodeWork(command(tmp_path, "sh", "-c", "echo $PPID; echo err >&2"), ray_node()),
+                "said",
+            )
             detached = Command((sys.executable, "-c", DETACHED), cwd=tmp_path)
             killed = tasks.start(NodeWork(detached, ray_node()), "killed")
             ended = await tasks.wait(said.id, 120)
@@ -172,7 +183,9 @@ def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
 
             nobody = tasks.start(NodeWork(detached, ray_node("nobody")), "no such node")
             ended = await tasks.wait(nobody.id, 60)
-            assert ended.status == "failed" and "no node 'nobody' with a CPU" in (ended.reason or "")
+            assert ended.status == "failed" and "no node 'nobody' with a CPU" in (
+                ended.reason or ""
+            )
 
             (tmp_path / "pid").unlink()
             lost = tasks.start(NodeWork(detached, ray_node()), "lost")
@@ -195,7 +208,9 @@ def test_a_cluster_that_is_started_for_a_command_lives_until_its_end(tmp_path):
 
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
-            there = tasks.start(NodeWork(command(tmp_path, "echo", "there"), ray_node(address="local")), "there")
+            there = tasks.start(
+                NodeWork(command(tmp_path, "echo", "there"), ray_node(address="local")), "there"
+            )
             ended = await tasks.wait(there.id, 120)
             assert (ended.status, ended.reason) == ("completed", None)
             assert read_output(Path(there.output_file), 0, 100) == b"there\n"

@@ -49,9 +49,13 @@ def run(work):
 
 @pytest.mark.parametrize(
     ("script", "status", "code", "number"),
-    [("echo out; echo err >&2", "completed", 0, None), ("exit 3", "failed", 3, None),
-     ("kill -TERM $$", "failed", None, 15), ("/nowhere/at/all", "failed", 127, None)],
-)  # fmt: skip
+    [
+        ("echo out; echo err >&2", "completed", 0, None),
+        ("exit 3", "failed", 3, None),
+        ("kill -TERM $$", "failed", None, 15),
+        ("/nowhere/at/all", "failed", 127, None),
+    ],
+)
 def test_a_script_ends_with_its_exit_code(tmp_path, script, status, code, number):
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
@@ -81,7 +85,11 @@ def test_output_can_be_read_while_the_script_runs_and_its_input_is_closed(tmp_pa
             task = tasks.start(ScriptWork("cat; echo first; sleep 600"), "slow")
             await until(lambda: read_output(Path(task.output_file), 0, 100) == b"first\n")
             killed = await tasks.kill(task.id, "not needed any more")
-            assert (killed.status, killed.signal, killed.reason) == ("killed", 9, "not needed any more")
+            assert (killed.status, killed.signal, killed.reason) == (
+                "killed",
+                9,
+                "not needed any more",
+            )
             again = await tasks.kill(task.id, "once more")
             assert again == killed and len(tasks.store.notices(task.id)) == 1
 
@@ -116,7 +124,9 @@ def test_too_much_output_kills_and_the_file_is_cut(tmp_path):
 def test_the_end_of_a_session_ends_what_it_started_detached_processes_too(tmp_path):
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
-            mine = tasks.start(ScriptWork([sys.executable, "-c", DETACHED], cwd=tmp_path), "mine", session="one")
+            mine = tasks.start(
+                ScriptWork([sys.executable, "-c", DETACHED], cwd=tmp_path), "mine", session="one"
+            )
             other = tasks.start(ScriptWork("sleep 600"), "other", session="two")
             await until((tmp_path / "pid").exists)
             pid = int((tmp_path / "pid").read_text())
@@ -180,7 +190,9 @@ def test_a_command_gets_the_notification(tmp_path):
     async def work():
         async with BackgroundTasks(tmp_path) as tasks:
             command = ["/bin/sh", "-c", f"cat > {tmp_path}/told"]
-            ended = await tasks.wait(tasks.start(ScriptWork("exit 4"), "a & b", notify_command=command).id)
+            ended = await tasks.wait(
+                tasks.start(ScriptWork("exit 4"), "a & b", notify_command=command).id
+            )
             assert ended.status == "failed"
             assert tasks.store.claim(task_id=ended.id) == []
 
@@ -191,14 +203,21 @@ def test_a_command_gets_the_notification(tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "says"),
-    [(["sh", "-c", "echo nobody home >&2; exit 1"], "failed: nobody home"), (["sh", "-c", "exit 3"], "failed: exit code 3"),
-     (["/nowhere"], "cannot be run")],
-)  # fmt: skip
-def test_a_notification_command_that_fails_is_named_in_the_state_of_its_task(tmp_path, command, says):
+    [
+        (["sh", "-c", "echo nobody home >&2; exit 1"], "failed: nobody home"),
+        (["sh", "-c", "exit 3"], "failed: exit code 3"),
+        (["/nowhere"], "cannot be run"),
+    ],
+)
+def test_a_notification_command_that_fails_is_named_in_the_state_of_its_task(
+    tmp_path, command, says
+):
     async def work():
         noticed = []
         async with BackgroundTasks(tmp_path, notice=noticed.append) as tasks:
-            ended = await tasks.wait(tasks.start(ScriptWork("exit 0"), "x", notify_command=command).id)
+            ended = await tasks.wait(
+                tasks.start(ScriptWork("exit 0"), "x", notify_command=command).id
+            )
             assert ended.status == "completed" and says in (ended.notify_error or "")
             assert noticed == [f"{ended.id}: {ended.notify_error}"]
 
@@ -209,16 +228,26 @@ def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
     async def work():
         clock = FakeClock()
         async with BackgroundTasks(tmp_path, clock=clock) as tasks:
-            script = ScriptWork("printf 'Overwrite? [y/N] '; read answer; echo $answer", has_input=True)
+            script = ScriptWork(
+                "printf 'Overwrite? [y/N] '; read answer; echo $answer", has_input=True
+            )
             asks = tasks.start(script, "asks")
             quiet = tasks.start(ScriptWork("echo working; sleep 600"), "quiet")
-            await until(lambda: all(Path(each.output_file).stat().st_size for each in (asks, quiet)))
+            await until(
+                lambda: all(Path(each.output_file).stat().st_size for each in (asks, quiet))
+            )
             await clock.advance(44)
             assert tasks.store.notices(asks.id) == []
             await clock.advance(11)
             (notice,) = tasks.store.notices(asks.id)
-            assert notice.kind == "stall" and "<status>" not in notice.xml and "yes or no" in notice.xml
-            assert tasks.store.get(asks.id).is_waiting and tasks.store.get(asks.id).status == "running"
+            assert (
+                notice.kind == "stall"
+                and "<status>" not in notice.xml
+                and "yes or no" in notice.xml
+            )
+            assert (
+                tasks.store.get(asks.id).is_waiting and tasks.store.get(asks.id).status == "running"
+            )
             assert tasks.store.notices(quiet.id) == []
             await clock.advance(300)
             assert len(tasks.store.notices(asks.id)) == 1
@@ -257,13 +286,17 @@ def test_a_disk_that_takes_no_more_does_not_keep_a_task_alive(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("how", ["removed", "a link to a file of the user"])
-def test_an_output_whose_name_was_taken_is_neither_read_nor_written_and_nothing_else_changes(tmp_path, how):
+def test_an_output_whose_name_was_taken_is_neither_read_nor_written_and_nothing_else_changes(
+    tmp_path, how
+):
     (tmp_path / "mine").write_bytes(b"mine")
 
     async def work():
         clock = FakeClock()
         async with BackgroundTasks(tmp_path / "bg", clock=clock) as tasks:
-            asks = tasks.start(ScriptWork("printf 'Password: '; read a; echo more", has_input=True), "asks")
+            asks = tasks.start(
+                ScriptWork("printf 'Password: '; read a; echo more", has_input=True), "asks"
+            )
             path = Path(asks.output_file)
             await until(lambda: path.stat().st_size)
             os.unlink(path)
@@ -272,7 +305,9 @@ def test_an_output_whose_name_was_taken_is_neither_read_nor_written_and_nothing_
             await clock.advance(55)
             (notice,) = tasks.store.notices(asks.id)
             assert notice.kind == "stall" and "password" in notice.xml
-            says = "No such file" if how == "removed" else "replaced by a link, which is not followed"
+            says = (
+                "No such file" if how == "removed" else "replaced by a link, which is not followed"
+            )
             with pytest.raises(OSError, match=f"{says}.*{path.name}"):
                 read_output(path, 0, 100)
             other = BackgroundStore(tmp_path / "bg")  # as another process has it
@@ -306,20 +341,37 @@ def test_a_watcher_that_fails_once_goes_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("tail", "hint"),
     [
-        ("[sudo] password for me: ", "password"), ("Enter passphrase for key '/x': ", "password"),
-        ("Passwort: ", "password"), ("Mot de passe : ", "password"), ("Contraseña: ", "password"),
-        ("密码：", "password"), ("パスワード: ", "password"), ("Введите пароль: ", "password"),
-        ("Continue? [y/N] ", "yes or no"), ("Do you want to continue? (yes/no) ", "yes or no"),
-        ("Fortfahren? [J/n] ", "yes or no"), ("Voulez-vous continuer ? [O/n] ", "yes or no"),
-        ("¿Desea continuar? [S/n] ", "yes or no"), ("Продолжить? [Д/н] ", "yes or no"), ("继续吗？", "yes or no"),
-        ("(yes/no/[fingerprint])? ", "yes or no"), ("Press any key to continue . . .", "key"),
-        ("Press ENTER to continue:", "key"), ("--More--", "key"), ("Drücken Sie eine beliebige Taste...", "key"),
-        ("Appuyez sur une touche pour continuer...", "key"), ("\x1b[1mUsername: \x1b[0m", "entry"),
+        ("[sudo] password for me: ", "password"),
+        ("Enter passphrase for key '/x': ", "password"),
+        ("Passwort: ", "password"),
+        ("Mot de passe : ", "password"),
+        ("Contraseña: ", "password"),
+        ("密码：", "password"),
+        ("パスワード: ", "password"),
+        ("Введите пароль: ", "password"),
+        ("Continue? [y/N] ", "yes or no"),
+        ("Do you want to continue? (yes/no) ", "yes or no"),
+        ("Fortfahren? [J/n] ", "yes or no"),
+        ("Voulez-vous continuer ? [O/n] ", "yes or no"),
+        ("¿Desea continuar? [S/n] ", "yes or no"),
+        ("Продолжить? [Д/н] ", "yes or no"),
+        ("继续吗？", "yes or no"),
+        ("(yes/no/[fingerprint])? ", "yes or no"),
+        ("Press any key to continue . . .", "key"),
+        ("Press ENTER to continue:", "key"),
+        ("--More--", "key"),
+        ("Drücken Sie eine beliebige Taste...", "key"),
+        ("Appuyez sur une touche pour continuer...", "key"),
+        ("\x1b[1mUsername: \x1b[0m", "entry"),
         ("Please enter a number (1-3): ", "entry"),
-        ("password changed\n", None), ("compiling 3/7", None), ("", None), ("done.\n$ ", None),
-        ("Downloading model...", None), ("epoch 3, loss: ", None),
+        ("password changed\n", None),
+        ("compiling 3/7", None),
+        ("", None),
+        ("done.\n$ ", None),
+        ("Downloading model...", None),
+        ("epoch 3, loss: ", None),
     ],
-)  # fmt: skip
+)
 def test_prompts_are_recognised(tail, hint):
     found = prompt_hint(tail.encode())
     assert (found is None) if hint is None else (found is not None and hint in found)

@@ -31,7 +31,9 @@ def count_words(request):
 
 
 def lines(task):
-    return [json.loads(line) for line in Path(task.output_file).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for line in Path(task.output_file).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 @pytest.mark.parametrize("sender", ["here", "another process"])
@@ -63,7 +65,12 @@ def test_a_session_is_idle_until_it_is_asked_and_remembers(make_evaluator, tmp_p
             return ended
 
     ended = asyncio.run(work())
-    assert (ended.status, ended.summary, ended.activity, ended.task_file) == ("completed", "message 2", None, "TASK-1")
+    assert (ended.status, ended.summary, ended.activity, ended.task_file) == (
+        "completed",
+        "message 2",
+        None,
+        "TASK-1",
+    )
     said = [(each["role"], each["content"]) for each in lines(ended) if each["type"] == "message"]
     assert said == [
         ("user", "question 1"),
@@ -75,7 +82,9 @@ def test_a_session_is_idle_until_it_is_asked_and_remembers(make_evaluator, tmp_p
 
 
 def test_messages_that_are_sent_at_once_are_answered_in_their_order(make_evaluator, tmp_path):
-    evaluator = make_evaluator(WORK, script=lambda request: f"you said {request.messages[-1].content}")
+    evaluator = make_evaluator(
+        WORK, script=lambda request: f"you said {request.messages[-1].content}"
+    )
 
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
@@ -85,7 +94,9 @@ def test_messages_that_are_sent_at_once_are_answered_in_their_order(make_evaluat
             await tasks.send(task.id, None)
             return await tasks.wait(task.id, 200)
 
-    said = [each["content"] for each in lines(asyncio.run(work())) if each.get("role") == "assistant"]
+    said = [
+        each["content"] for each in lines(asyncio.run(work())) if each.get("role") == "assistant"
+    ]
     assert said == [f"you said {number}" for number in range(5)]
 
 
@@ -113,14 +124,20 @@ def test_a_kill_aborts_the_session_and_closes_its_record(make_evaluator, tmp_pat
             return killed
 
     killed = asyncio.run(work())
-    assert (killed.status, killed.reason) == ("killed", "enough") and lines(killed)[-1]["type"] == "aborted"
+    assert (killed.status, killed.reason) == ("killed", "enough") and lines(killed)[-1][
+        "type"
+    ] == "aborted"
     (record,) = TaskStore(tmp_path / "tasks").list()
     assert record.status == "aborted"
 
 
 def test_only_a_running_session_takes_messages_and_not_any_number(tmp_path):
     store = BackgroundStore(tmp_path)
-    script, session, gone = a_task(tmp_path), a_task(tmp_path, "t"), a_task(tmp_path, "t", owner=a_dead_owner())
+    script, session, gone = (
+        a_task(tmp_path),
+        a_task(tmp_path, "t"),
+        a_task(tmp_path, "t", owner=a_dead_owner()),
+    )
     for task in (script, session, gone):
         store.add(task)
         store.begin(task.id)
@@ -165,12 +182,19 @@ def test_a_model_talks_with_a_session_within_its_authority(make_evaluator, tmp_p
         if len(told) == len(calls):
             return "done"
         name, arguments = calls[len(told)]
-        return {"tool": name, "arguments": arguments | ({"task_id": json.loads(told[0])["task_id"]} if told else {})}
+        return {
+            "tool": name,
+            "arguments": arguments | ({"task_id": json.loads(told[0])["task_id"]} if told else {}),
+        }
 
     grants = tuple(ToolGrant(name, "allow") for name in BACKGROUND_TOOLS)
     profile = HandlerConfig(name="p", backend="simulated", tools=grants, max_turns=50)
     evaluator = make_evaluator(
-        WORK, script=script, handler=profile, profiles={"p": profile}, background=BackgroundTools(tmp_path / "bg")
+        WORK,
+        script=script,
+        handler=profile,
+        profiles={"p": profile},
+        background=BackgroundTools(tmp_path / "bg"),
     )
     assert asyncio.run(evaluator.evaluate("work")).ok
     assert json.loads(told[1])["activity"] == "idle" and json.loads(told[2])["activity"] == "active"

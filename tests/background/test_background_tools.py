@@ -47,9 +47,12 @@ def run(make_evaluator, tmp_path):
             return {"tool": name, "arguments": arguments}
 
         evaluator = make_evaluator(
-            xml, script=script, handler=profile, profiles={"p": profile},
+            xml,
+            script=script,
+            handler=profile,
+            profiles={"p": profile},
             background=BackgroundTools(tmp_path / "tasks" / "background"),
-        )  # fmt: skip
+        )
         outcome = asyncio.run(evaluator.evaluate("work"))
         return outcome, told
 
@@ -70,7 +73,10 @@ def states(tmp_path):
 
 def test_a_model_starts_a_script_waits_for_it_and_reads_its_output(run, tmp_path):
     outcome, told = run(
-        ("start_script", {"command": ["sh", "-c", "printf 'één\\ntwee'; exit 3"], "description": "count"}),
+        (
+            "start_script",
+            {"command": ["sh", "-c", "printf 'één\\ntwee'; exit 3"], "description": "count"},
+        ),
         lambda told: ("wait_background", {"task_id": first_id(told)}),
         lambda told: ("read_background", {"task_id": first_id(told)}),
         lambda told: ("read_background", {"task_id": first_id(told), "offset": 5, "max_bytes": 2}),
@@ -93,7 +99,10 @@ def test_a_read_never_cuts_a_character_in_two(run):
         lambda told: ("read_background", {"task_id": first_id(told), "offset": 1}),
     )
     assert outcome.ok
-    assert [(json.loads(each)["text"], json.loads(each)["next_offset"]) for each in told[2:]] == [("a", 1), ("é", 3)]
+    assert [(json.loads(each)["text"], json.loads(each)["next_offset"]) for each in told[2:]] == [
+        ("a", 1),
+        ("é", 3),
+    ]
 
 
 def test_what_a_model_started_ends_with_its_task_detached_processes_too(run, tmp_path):
@@ -119,12 +128,20 @@ def test_a_model_kills_what_it_started(run, tmp_path):
 
 def test_a_model_starts_a_subtask_and_reads_its_transcript(run, tmp_path):
     outcome, told = run(
-        ("start_subtask", {"type": "atomic", "description": "Say it", "inputs": {"word": "tree"},
-                           "hints": {"template": "say"}}),
+        (
+            "start_subtask",
+            {
+                "type": "atomic",
+                "description": "Say it",
+                "inputs": {"word": "tree"},
+                "hints": {"template": "say"},
+            },
+        ),
         lambda told: ("wait_background", {"task_id": first_id(told)}),
         lambda told: ("read_background", {"task_id": first_id(told)}),
-        xml=WORK + SAY, say=lambda request: "a tree",
-    )  # fmt: skip
+        xml=WORK + SAY,
+        say=lambda request: "a tree",
+    )
     assert outcome.ok
     ended, read = json.loads(told[1]), json.loads(told[2])
     assert (ended["status"], ended["summary"], ended["task_id"][0]) == ("completed", "a tree", "a")
@@ -135,12 +152,17 @@ def test_a_model_starts_a_subtask_and_reads_its_transcript(run, tmp_path):
     assert task.task_file == "TASK-2" and task.tool_use_id
 
 
-def test_a_subtask_in_the_background_has_no_more_authority_than_one_in_the_foreground(run, tmp_path):
+def test_a_subtask_in_the_background_has_no_more_authority_than_one_in_the_foreground(
+    run, tmp_path
+):
     outcome, told = run(
-        ("start_subtask", {"type": "atomic", "description": "Run", "inputs": {}, "hints": {"template": "run"}}),
+        (
+            "start_subtask",
+            {"type": "atomic", "description": "Run", "inputs": {}, "hints": {"template": "run"}},
+        ),
         lambda told: ("wait_background", {"task_id": first_id(told)}),
         xml=WORK + RUN,
-    )  # fmt: skip
+    )
     assert outcome.ok
     ended = json.loads(told[1])
     assert ended["status"] == "failed" and "cannot be chosen here" in ended["reason"]
@@ -151,15 +173,30 @@ def test_what_a_subtask_in_the_background_started_ends_with_the_task_above(run, 
     def say(request):
         told = [message.content for message in request.messages if message.role == "tool"]
         if not told:
-            return {"tool": "start_script", "arguments": {"command": [sys.executable, "-c", DETACHED]}}
-        return {"tool": "wait_background", "arguments": {"task_id": json.loads(told[0])["task_id"], "timeout_s": 600}}
+            return {
+                "tool": "start_script",
+                "arguments": {"command": [sys.executable, "-c", DETACHED]},
+            }
+        return {
+            "tool": "wait_background",
+            "arguments": {"task_id": json.loads(told[0])["task_id"], "timeout_s": 600},
+        }
 
     outcome, _ = run(
-        ("start_subtask", {"type": "atomic", "description": "Keep on", "inputs": {}, "hints": {"template": "keep"}}),
+        (
+            "start_subtask",
+            {
+                "type": "atomic",
+                "description": "Keep on",
+                "inputs": {},
+                "hints": {"template": "keep"},
+            },
+        ),
         ("start_script", {"command": ["sh", "-c", "until [ -e pid ]; do sleep 0.02; done"]}),
         lambda told: ("wait_background", {"task_id": json.loads(told[1])["task_id"]}),
-        xml=WORK + KEEP, say=say,
-    )  # fmt: skip
+        xml=WORK + KEEP,
+        say=say,
+    )
     assert outcome.ok
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
     found = {task.description: task for task in states(tmp_path)}
@@ -167,20 +204,38 @@ def test_what_a_subtask_in_the_background_started_ends_with_the_task_above(run, 
     assert found["Keep on"].task_file == "TASK-2"
 
 
-def test_a_subtask_in_the_background_spends_the_money_of_the_task_that_started_it(make_evaluator, tmp_path):
+def test_a_subtask_in_the_background_spends_the_money_of_the_task_that_started_it(
+    make_evaluator, tmp_path
+):
     usage = {"prompt_tokens": 10_000, "completion_tokens": 1, "total_tokens": 10_001}
-    request = {"type": "atomic", "description": "Say it", "inputs": {"word": "tree"}, "hints": {"template": "say"}}
-    start = Answer("", "tool_calls", tool_calls=(("c1", "start_subtask", json.dumps(request)),), usage=usage)
+    request = {
+        "type": "atomic",
+        "description": "Say it",
+        "inputs": {"word": "tree"},
+        "hints": {"template": "say"},
+    }
+    start = Answer(
+        "", "tool_calls", tool_calls=(("c1", "start_subtask", json.dumps(request)),), usage=usage
+    )
     look = Answer("", "tool_calls", tool_calls=(("c2", "list_background", "{}"),), usage=usage)
     with LoopbackServer(start, default=look) as server:
         profile = HandlerConfig(
-            name="p", backend="openai_compatible", model="gpt-4o-mini", base_url=server.base_url, max_turns=50,
-            max_cost_usd=0.005, max_output_tokens=100, tools=tuple(ToolGrant(name, "allow") for name in BACKGROUND_TOOLS),
-        )  # fmt: skip
+            name="p",
+            backend="openai_compatible",
+            model="gpt-4o-mini",
+            base_url=server.base_url,
+            max_turns=50,
+            max_cost_usd=0.005,
+            max_output_tokens=100,
+            tools=tuple(ToolGrant(name, "allow") for name in BACKGROUND_TOOLS),
+        )
         evaluator = make_evaluator(
-            WORK + SAY, backend=None, handler=profile, profiles={"p": profile},
+            WORK + SAY,
+            backend=None,
+            handler=profile,
+            profiles={"p": profile},
             background=BackgroundTools(tmp_path / "tasks" / "background"),
-        )  # fmt: skip
+        )
 
         async def work():
             try:
@@ -189,7 +244,11 @@ def test_a_subtask_in_the_background_spends_the_money_of_the_task_that_started_i
                 await evaluator.aclose()
 
         outcome = asyncio.run(work())
-    assert isinstance(outcome, TaskError) and outcome.resource is not None and outcome.resource.name == "cost"
+    assert (
+        isinstance(outcome, TaskError)
+        and outcome.resource is not None
+        and outcome.resource.name == "cost"
+    )
     # 0.0015 dollars a request: there is room for three, whoever makes them.
     assert 1 < server.posts <= 3
     (task,) = states(tmp_path)
@@ -199,8 +258,12 @@ def test_a_subtask_in_the_background_spends_the_money_of_the_task_that_started_i
 def test_rules_of_the_profile_decide_about_scripts_in_the_background(run, tmp_path):
     grants = (ToolGrant("start_script", None, (PolicyRule("deny", "command", "*"),)),)
     outcome, told = run(("start_script", {"command": ["touch", "ran"]}), grants=grants)
-    assert outcome.ok and "not allowed" in told[0] and not (tmp_path / "tasks" / "background").exists()
-    outcome, told = run(("start_script", {"command": ["touch", "ran"]}), grants=(ToolGrant("start_script"),))
+    assert (
+        outcome.ok and "not allowed" in told[0] and not (tmp_path / "tasks" / "background").exists()
+    )
+    outcome, told = run(
+        ("start_script", {"command": ["touch", "ran"]}), grants=(ToolGrant("start_script"),)
+    )
     assert outcome.ok and "nobody to ask" in told[0] and not (tmp_path / "ran").exists()
 
 
@@ -222,7 +285,9 @@ def test_a_model_sees_no_tasks_of_others(run, tmp_path):
 
 
 def test_a_later_notification_comes_with_the_next_message_of_the_user(make_evaluator, tmp_path):
-    profile = HandlerConfig(name="p", backend="simulated", tools=(ToolGrant("start_script", "allow"),))
+    profile = HandlerConfig(
+        name="p", backend="simulated", tools=(ToolGrant("start_script", "allow"),)
+    )
     seen: list[str] = []
 
     def script(request):
@@ -233,7 +298,9 @@ def test_a_later_notification_comes_with_the_next_message_of_the_user(make_evalu
         return "fine"
 
     background = BackgroundTools(tmp_path / "bg")
-    evaluator = make_evaluator(WORK, script=script, handler=profile, profiles={"p": profile}, background=background)
+    evaluator = make_evaluator(
+        WORK, script=script, handler=profile, profiles={"p": profile}, background=background
+    )
     lines = iter(["go", "what now"])
 
     async def ask():
@@ -246,11 +313,17 @@ def test_a_later_notification_comes_with_the_next_message_of_the_user(make_evalu
 
     asyncio.run(evaluator.chat(ask, lambda reply: None)).unwrap()
     assert seen[0] == "go"
-    assert seen[-1].startswith("<task_notification>") and seen[-1].endswith("</task_notification>\n\nwhat now")
+    assert seen[-1].startswith("<task_notification>") and seen[-1].endswith(
+        "</task_notification>\n\nwhat now"
+    )
     assert "<status>failed</status>" in seen[-1] and "<tool_use_id>" in seen[-1]
 
 
 def test_without_a_place_for_background_tasks_the_tools_are_an_error(make_evaluator):
-    profile = HandlerConfig(name="p", backend="simulated", tools=(ToolGrant("start_script", "allow"),))
-    outcome = asyncio.run(make_evaluator(WORK, handler=profile, profiles={"p": profile}).evaluate("work"))
+    profile = HandlerConfig(
+        name="p", backend="simulated", tools=(ToolGrant("start_script", "allow"),)
+    )
+    outcome = asyncio.run(
+        make_evaluator(WORK, handler=profile, profiles={"p": profile}).evaluate("work")
+    )
     assert isinstance(outcome, TaskError) and "BackgroundTools" in outcome.message

@@ -88,17 +88,23 @@ for line in sys.stdin:
 
 def server_in(folder: Path, mode: str = "legacy") -> McpServer:
     (folder / "server.py").write_text(SERVER, encoding="utf-8")
-    return McpServer(name="raw", command=sys.executable, args=(str(folder / "server.py"), mode, str(folder)))
+    return McpServer(
+        name="raw", command=sys.executable, args=(str(folder / "server.py"), mode, str(folder))
+    )
 
 
 async def tell(folder: Path, *lines: str) -> None:
     """Has the server announce this, once it has a subscription."""
     await until((folder / "commands").exists)
-    await asyncio.to_thread((folder / "commands").write_text, "".join(f"{line}\n" for line in lines))
+    await asyncio.to_thread(
+        (folder / "commands").write_text, "".join(f"{line}\n" for line in lines)
+    )
 
 
 def lines(task):
-    return [json.loads(line) for line in Path(task.output_file).read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for line in Path(task.output_file).read_text(encoding="utf-8").splitlines()
+    ]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "modern"])
@@ -106,11 +112,17 @@ def test_events_are_in_the_output_and_told_while_the_watch_goes_on(tmp_path, mod
     async def work():
         told = []
         async with BackgroundTasks(tmp_path / "bg", callback=told.append) as tasks:
-            task = tasks.start(WatchWork(server_in(tmp_path, mode), ("memo://two",), max_events=2), "watch")
+            task = tasks.start(
+                WatchWork(server_in(tmp_path, mode), ("memo://two",), max_events=2), "watch"
+            )
             assert (task.id[0], task.priority) == ("m", "next")
             await tell(tmp_path, "updated memo://two")
             await until(lambda: told)
-            assert told[0].kind == "event" and "<status>" not in told[0].xml and "memo://two" in told[0].xml
+            assert (
+                told[0].kind == "event"
+                and "<status>" not in told[0].xml
+                and "memo://two" in told[0].xml
+            )
             assert tasks.store.get(task.id).status == "running"
             await until(lambda: len(lines(task)) == 2)
             await tell(tmp_path, "tools")
@@ -121,19 +133,30 @@ def test_events_are_in_the_output_and_told_while_the_watch_goes_on(tmp_path, mod
 
     found = lines(asyncio.run(work()))
     assert [(each["event"], each.get("text")) for each in found] == [
-        ("resource_updated", None), ("resource", "text of memo://two"), ("tools_changed", None),
-    ]  # fmt: skip
+        ("resource_updated", None),
+        ("resource", "text of memo://two"),
+        ("tools_changed", None),
+    ]
 
 
 def test_log_messages_are_events_and_the_latest_unclaimed_notice_replaces_the_former(tmp_path):
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
-            task = tasks.start(WatchWork(server_in(tmp_path), ("memo://two",)), "watch", session="s")
+            task = tasks.start(
+                WatchWork(server_in(tmp_path), ("memo://two",)), "watch", session="s"
+            )
             for number in range(3):
                 await tell(tmp_path, f"log number {number}")
-                await until(lambda n=number: any(f"number {n}" in each.xml for each in tasks.store.notices(task.id)))
+                await until(
+                    lambda n=number: any(
+                        f"number {n}" in each.xml for each in tasks.store.notices(task.id)
+                    )
+                )
             (notice,) = tasks.store.claim(session="s")
-            assert (notice.kind, notice.priority) == ("event", "next") and "event 3: log number 2" in notice.xml
+            assert (notice.kind, notice.priority) == (
+                "event",
+                "next",
+            ) and "event 3: log number 2" in notice.xml
 
     asyncio.run(work())
 
@@ -157,7 +180,7 @@ def test_a_kill_ends_the_server_and_all_that_it_started(tmp_path, uri):
 @pytest.mark.parametrize(
     ("mode", "says"),
     [("legacy", "it ended with exit code 3"), ("deaf", "does not announce changes of memo://two")],
-)  # fmt: skip
+)
 def test_a_server_that_is_lost_or_cannot_be_watched_is_a_failure(tmp_path, mode, says):
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:
@@ -166,7 +189,9 @@ def test_a_server_that_is_lost_or_cannot_be_watched_is_a_failure(tmp_path, mode,
                 await tell(tmp_path, "die")
             ended = await tasks.wait(task.id, 200)
             assert ended.status == "failed" and says in (ended.reason or "")
-            assert not any(is_running(int(word)) for word in (tmp_path / "pids").read_text().split())
+            assert not any(
+                is_running(int(word)) for word in (tmp_path / "pids").read_text().split()
+            )
 
     asyncio.run(work())
 
@@ -199,12 +224,18 @@ def test_a_model_watches_a_server_of_its_profile_and_no_other(make_evaluator, tm
         return {"tool": name, "arguments": arguments | found}
 
     profile = HandlerConfig(
-        name="p", backend="simulated", mcp=(server_in(tmp_path),), tools=tuple(ToolGrant(n, "allow") for n in BACKGROUND_TOOLS)
-    )  # fmt: skip
+        name="p",
+        backend="simulated",
+        mcp=(server_in(tmp_path),),
+        tools=tuple(ToolGrant(n, "allow") for n in BACKGROUND_TOOLS),
+    )
     evaluator = make_evaluator(
         '<task name="work" type="atomic"><description>Work</description><instructions>Work</instructions></task>',
-        script=script, handler=profile, profiles={"p": profile}, background=BackgroundTools(tmp_path / "bg"),
-    )  # fmt: skip
+        script=script,
+        handler=profile,
+        profiles={"p": profile},
+        background=BackgroundTools(tmp_path / "bg"),
+    )
 
     async def work():
         evaluation = asyncio.ensure_future(evaluator.evaluate("work"))
@@ -213,4 +244,7 @@ def test_a_model_watches_a_server_of_its_profile_and_no_other(make_evaluator, tm
 
     assert asyncio.run(work()).ok
     assert "has no MCP server 'other'; its servers are: raw" in told[0]
-    assert json.loads(told[2])["status"] == "completed" and "text of memo://two" in json.loads(told[3])["text"]
+    assert (
+        json.loads(told[2])["status"] == "completed"
+        and "text of memo://two" in json.loads(told[3])["text"]
+    )

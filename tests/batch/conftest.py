@@ -27,7 +27,9 @@ class Calls(list[str]):
     def __init__(self) -> None:
         super().__init__()
         self.answers: dict[str, Any] = {}
-        self.otherwise: Callable[[str], Any] = lambda prompt: str(2 * int(prompt.split()[-1].rstrip("?")))
+        self.otherwise: Callable[[str], Any] = lambda prompt: str(
+            2 * int(prompt.split()[-1].rstrip("?"))
+        )
 
     def __call__(self, request: Any) -> Any:
         prompt = request.messages[-1].content
@@ -60,7 +62,9 @@ Run = Callable[..., BatchResult]
 def run(quiz: Evaluator, tmp_path: Path) -> Run:
     """`run(rows=…, **options)`: a batch of the quiz in `tmp_path/batch`, with the scorer `includes`."""
 
-    def run(rows: Any = ROWS, *, evaluator: Evaluator = quiz, templates: Any = "quiz", **options: Any) -> BatchResult:
+    def run(
+        rows: Any = ROWS, *, evaluator: Evaluator = quiz, templates: Any = "quiz", **options: Any
+    ) -> BatchResult:
         options.setdefault("output", tmp_path / "batch")
         options.setdefault("scorers", ["exact"])
         return asyncio.run(run_batch(templates, rows, evaluator=evaluator, **options))

@@ -44,7 +44,9 @@ class KillingServer(ThreadingHTTPServer):
         self.after = False
         self.victim: int | None = None
         self.lock = threading.Lock()
-        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
 
     @property
     def posts(self) -> int:
@@ -75,13 +77,24 @@ class _Request(BaseHTTPRequestHandler):
                 server.kill()
         message: dict[str, Any] = {"role": "assistant", "content": str(len(prompt))}
         if tools := body.get("tools"):
-            function = {"name": tools[0]["function"]["name"], "arguments": json.dumps({"n": len(prompt)})}
-            message = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+            function = {
+                "name": tools[0]["function"]["name"],
+                "arguments": json.dumps({"n": len(prompt)}),
+            }
+            message = {
+                "role": "assistant",
+                "tool_calls": [{"id": "c", "type": "function", "function": function}],
+            }
         answer = {
-            "id": "x", "object": "chat.completion", "created": 1, "model": "m",
-            "choices": [{"index": 0, "finish_reason": "tool_calls" if tools else "stop", "message": message}],
+            "id": "x",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m",
+            "choices": [
+                {"index": 0, "finish_reason": "tool_calls" if tools else "stop", "message": message}
+            ],
             "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6},
-        }  # fmt: skip
+        }
         data = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

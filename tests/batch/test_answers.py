@@ -31,7 +31,9 @@ def test_existing_answers_are_scored_and_no_model_is_asked(run: Run, calls: Call
     assert manifest["call_bound"] == {"min": 0, "max": 0} and manifest["arguments"] is not None
 
 
-def test_no_key_is_needed_and_models_name_the_variant(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_key_is_needed_and_models_name_the_variant(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     result = run(ROWS, answers="output", models=["openai/gpt-4o"])
     assert {each.variant for each in result.results()} == {"openai/gpt-4o"}
@@ -47,14 +49,17 @@ def test_a_changed_answer_is_a_changed_result(run: Run) -> None:
 
 def test_the_output_format_reads_existing_answers(run: Run, make_evaluator, calls: Calls) -> None:
     strict = make_evaluator(
-        QUIZ.replace("</task>", '<output_format type="json" schema="object"/></task>'), backend=Scripted(script=calls)
+        QUIZ.replace("</task>", '<output_format type="json" schema="object"/></task>'),
+        backend=Scripted(script=calls),
     )
     rows = [
         {"id": "a", "output": {"n": 2}, "target": "2"},
         {"id": "b", "output": 'It is {"n": 3}.', "target": "3"},
         {"id": "c", "output": "none", "target": "3"},
     ]
-    result = run(rows, evaluator=strict, answers="output", scorers=[{"type": "numeric", "of": "parsed.n"}])
+    result = run(
+        rows, evaluator=strict, answers="output", scorers=[{"type": "numeric", "of": "parsed.n"}]
+    )
     assert verdicts(result) == {"a": "passed", "b": "passed", "c": "failed"} and calls == []
 
 
@@ -65,7 +70,11 @@ def test_a_row_without_the_field_is_refused(run: Run) -> None:
 
 def test_two_sets_of_answers_are_compared(run: Run, tmp_path) -> None:
     first = run(ROWS, answers="output", output=tmp_path / "one")
-    second = run([{**row, "output": row["target"]} for row in ROWS], answers="output", output=tmp_path / "two")
+    second = run(
+        [{**row, "output": row["target"]} for row in ROWS],
+        answers="output",
+        output=tmp_path / "two",
+    )
     sides = [open_batch(each.folder).results() for each in (first, second)]
     found = compare(*sides)
     assert found.difference.mean == pytest.approx(2 / 3)

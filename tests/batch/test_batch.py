@@ -21,7 +21,9 @@ def verdicts(result) -> dict[str, str]:
     return {each.sample_id: each.verdict.value for each in result.results()}
 
 
-def test_each_row_is_asked_once_scored_and_written_down(run: Run, calls: Calls, tmp_path: Path) -> None:
+def test_each_row_is_asked_once_scored_and_written_down(
+    run: Run, calls: Calls, tmp_path: Path
+) -> None:
     result = run()
     assert result.ok and result.is_complete
     assert len(calls) == len(set(calls)) == 10
@@ -44,7 +46,13 @@ def test_four_outcomes_are_four_things(run: Run, calls: Calls) -> None:
     result = run(rows)
     assert verdicts(result) == {"r0": "passed", "r1": "failed", "r2": "error", "open": "unscored"}
     counts = result.summary.counts
-    assert (counts.passed, counts.failed, counts.error, counts.unscored, counts.pending) == (1, 1, 1, 1, 0)
+    assert (counts.passed, counts.failed, counts.error, counts.unscored, counts.pending) == (
+        1,
+        1,
+        1,
+        1,
+        0,
+    )
 
 
 def test_a_complete_batch_is_not_run_again(run: Run, calls: Calls) -> None:
@@ -89,10 +97,14 @@ def test_a_changed_row_is_named_left_alone_run_or_kept_as_is_said(run: Run, call
     assert len(calls) == 1 and ran.is_complete and verdicts(ran)["r0"] == "failed"
 
 
-def test_a_changed_template_is_named_for_each_sample(run: Run, make_evaluator, calls: Calls, tmp_path: Path) -> None:
+def test_a_changed_template_is_named_for_each_sample(
+    run: Run, make_evaluator, calls: Calls, tmp_path: Path
+) -> None:
     run()
     calls.clear()
-    other = make_evaluator(QUIZ.replace("in a word", "in two words"), backend=Scripted(script=calls))
+    other = make_evaluator(
+        QUIZ.replace("in a word", "in two words"), backend=Scripted(script=calls)
+    )
     left = run(evaluator=other, resume=True)
     assert calls == [] and left.ended.counts.changed == 10
     assert "changed template 'quiz'" in str(left.ended.counts.explained[0])
@@ -113,7 +125,9 @@ def test_a_scorer_of_ones_own_sees_the_whole_result_and_its_record(run: Run) -> 
     seen = []
 
     def shape(output, target, inputs, metadata, result, recording) -> Score:
-        seen.append((output, target, inputs["question"][:4], result.usage.turns, len(recording.steps) > 0))
+        seen.append(
+            (output, target, inputs["question"][:4], result.usage.turns, len(recording.steps) > 0)
+        )
         return Score(0.5, True, explanation="fine")
 
     result = run([{**ROWS[1], "subject": "sums"}], scorers=["exact", shape])
@@ -134,7 +148,10 @@ def test_a_scorer_that_crashes_is_an_error_and_is_judged_again_without_asking_th
 
     first = run(ROWS[:4], scorers=[picky])
     assert verdicts(first) == {"r0": "passed", "r1": "passed", "r2": "error", "r3": "passed"}
-    assert "RuntimeError: no idea" in next(e for e in first.results() if e.sample_id == "r2").scores["picky"].error
+    assert (
+        "RuntimeError: no idea"
+        in next(e for e in first.results() if e.sample_id == "r2").scores["picky"].error
+    )
     calls.clear()
     broken = False
     second = run(ROWS[:4], scorers=[picky], resume=True, retry_errors=True)
@@ -148,14 +165,20 @@ JUDGE = (
 )
 
 
-def test_another_judge_judges_anew_and_asks_no_question_again(run: Run, make_evaluator, calls: Calls) -> None:
+def test_another_judge_judges_anew_and_asks_no_question_again(
+    run: Run, make_evaluator, calls: Calls
+) -> None:
     calls.otherwise = lambda prompt: '{"score": 1}' if prompt.startswith("Judge") else "an answer"
     graded = {"type": "graded", "template": "judge", "inputs": {"answer": "output"}}
 
     def judged_by(model: str):
-        return make_evaluator(QUIZ + JUDGE, backend=Scripted(script=calls), model_roles={"grader": model})
+        return make_evaluator(
+            QUIZ + JUDGE, backend=Scripted(script=calls), model_roles={"grader": model}
+        )
 
-    assert set(verdicts(run(ROWS[:3], evaluator=judged_by("a"), scorers=[graded])).values()) == {"passed"}
+    assert set(verdicts(run(ROWS[:3], evaluator=judged_by("a"), scorers=[graded])).values()) == {
+        "passed"
+    }
     assert len(calls) == 6
     calls.clear()
     calls.otherwise = lambda prompt: '{"score": 0}'
@@ -188,18 +211,26 @@ def test_the_same_error_again_and_again_ends_the_session(run: Run, calls: Calls)
     assert "bad key #" in ended.reason
 
 
-def test_errors_of_a_kind_that_is_counted_as_failed_are_failed(run: Run, make_evaluator, calls: Calls) -> None:
+def test_errors_of_a_kind_that_is_counted_as_failed_are_failed(
+    run: Run, make_evaluator, calls: Calls
+) -> None:
     strict = make_evaluator(
-        QUIZ.replace("</task>", '<output_format type="json" schema="number"/></task>'), backend=Scripted(script=calls)
+        QUIZ.replace("</task>", '<output_format type="json" schema="number"/></task>'),
+        backend=Scripted(script=calls),
     )
     calls.otherwise = lambda prompt: "no number"
     counted = run(ROWS[:2], evaluator=strict, count_as_failed=["output_format_failure"])
     assert set(verdicts(counted).values()) == {"failed"}
     (one, _) = counted.results()
-    assert one.failure is not None and one.scores["exact"].explanation == "counted as failed: output_format_failure"
+    assert (
+        one.failure is not None
+        and one.scores["exact"].explanation == "counted as failed: output_format_failure"
+    )
 
 
-def test_asked_to_stop_it_finishes_what_is_in_flight_and_goes_on_later(run: Run, calls: Calls) -> None:
+def test_asked_to_stop_it_finishes_what_is_in_flight_and_goes_on_later(
+    run: Run, calls: Calls
+) -> None:
     stop = Stop()
 
     def answer(prompt: str) -> str:
@@ -215,7 +246,9 @@ def test_asked_to_stop_it_finishes_what_is_in_flight_and_goes_on_later(run: Run,
     assert second.is_complete and second.ended.ran == 7 and len(calls) == 10
 
 
-def test_asked_to_stop_it_does_not_wait_for_calls_that_are_not_due_yet(run: Run, calls: Calls) -> None:
+def test_asked_to_stop_it_does_not_wait_for_calls_that_are_not_due_yet(
+    run: Run, calls: Calls
+) -> None:
     stop = Stop()
     calls.otherwise = lambda prompt: stop.ask() or "x"
     first = run(stop=stop, limits={"concurrency": 5, "requests_per_minute": 1})
@@ -239,7 +272,10 @@ def test_waiting_for_a_calls_turn_is_not_in_a_samples_duration(run: Run, tmp_pat
         for sample in result.results():
             summary = store.read(sample.task_id).summary
             assert summary is not None
-            waited[sample.sample_id] = summary.result["notes"].get("waited_s", 0.0), sample.duration_s
+            waited[sample.sample_id] = (
+                summary.result["notes"].get("waited_s", 0.0),
+                sample.duration_s,
+            )
         return *max(waited.values()), elapsed_s
 
     longest_s, duration_s, elapsed_s = with_enough_time(attempt, lambda times: times[0] > 0, 0.1)
@@ -252,27 +288,42 @@ def test_cancelled_it_keeps_what_was_done_and_makes_no_call_twice_but_those_in_f
 ) -> None:
     async def main() -> None:
         task = asyncio.ensure_future(
-            run_batch("quiz", ROWS, evaluator=quiz, scorers=["exact"], output=tmp_path / "b", limits={"concurrency": 2})
+            run_batch(
+                "quiz",
+                ROWS,
+                evaluator=quiz,
+                scorers=["exact"],
+                output=tmp_path / "b",
+                limits={"concurrency": 2},
+            )
         )
         calls.otherwise = lambda prompt: task.cancel() and "x" if len(calls) == 5 else "x"
         with pytest.raises(asyncio.CancelledError):
             await task
         calls.otherwise = lambda prompt: "x"
-        result = await run_batch("quiz", ROWS, evaluator=quiz, scorers=["exact"], output=tmp_path / "b", resume=True)
+        result = await run_batch(
+            "quiz", ROWS, evaluator=quiz, scorers=["exact"], output=tmp_path / "b", resume=True
+        )
         assert result.is_complete and len(calls) <= 12
 
     asyncio.run(main())
 
 
-def test_a_budget_ends_the_session_and_the_rest_is_pending(run: Run, make_evaluator, calls: Calls) -> None:
-    short = make_evaluator(QUIZ, backend=Scripted(script=calls), handler=HandlerConfig(max_output_tokens=100))
+def test_a_budget_ends_the_session_and_the_rest_is_pending(
+    run: Run, make_evaluator, calls: Calls
+) -> None:
+    short = make_evaluator(
+        QUIZ, backend=Scripted(script=calls), handler=HandlerConfig(max_output_tokens=100)
+    )
     run = partial(run, evaluator=short)
     first = run(limits=BatchLimits(concurrency=1, max_tokens=200))
     assert first.ended.state == "budget" and 0 < first.ended.ran < 10 and first.ended.total == 10
     assert "tokens" in first.ended.reason
     made = len(calls)
     second = run(resume=True)
-    assert second.is_complete and second.ended.ran == 10 - first.ended.ran and len(calls) == 10 >= made
+    assert (
+        second.is_complete and second.ended.ran == 10 - first.ended.ran and len(calls) == 10 >= made
+    )
 
 
 def test_a_gate_brings_the_reducer_that_it_needs(run: Run) -> None:
@@ -288,9 +339,13 @@ def test_gates_hold_or_not_and_an_incomplete_batch_passes_none(run: Run) -> None
     assert not run(resume=True, thresholds=["accuracy >= 0.9"], stop=stop).ok
 
 
-def test_a_bad_row_in_the_middle_ends_the_session_after_what_was_begun(run: Run, tmp_path: Path) -> None:
+def test_a_bad_row_in_the_middle_ends_the_session_after_what_was_begun(
+    run: Run, tmp_path: Path
+) -> None:
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("\n".join([*(json.dumps(row) for row in ROWS[:3]), "{broken", json.dumps(ROWS[4])]))
+    rows.write_text(
+        "\n".join([*(json.dumps(row) for row in ROWS[:3]), "{broken", json.dumps(ROWS[4])])
+    )
     with pytest.raises(UsageError, match=r"rows\.jsonl:4"):
         run(rows)
     unfinished = open_batch(tmp_path / "batch").summarise()
@@ -328,7 +383,9 @@ def test_rows_from_an_async_iterator_are_taken_as_they_come(run: Run) -> None:
         ({"on_changed": "ask"}, "on_changed"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_anything_is(run: Run, calls: Calls, tmp_path, options, said: str) -> None:
+def test_what_cannot_be_run_is_said_before_anything_is(
+    run: Run, calls: Calls, tmp_path, options, said: str
+) -> None:
     with pytest.raises(Exception, match=said):
         run(**options)
     assert calls == [] and not (tmp_path / "batch").exists()
@@ -340,14 +397,17 @@ def test_a_folder_with_a_batch_in_it_is_not_written_over(run: Run) -> None:
         run(ROWS[:1])
 
 
-def test_several_templates_take_each_the_inputs_that_they_declare(run: Run, make_evaluator, calls: Calls) -> None:
+def test_several_templates_take_each_the_inputs_that_they_declare(
+    run: Run, make_evaluator, calls: Calls
+) -> None:
     other = QUIZ.replace('name="quiz"', 'name="other"').replace("question", "hint")
     both = make_evaluator(QUIZ + other, backend=Scripted(script=calls))
     rows = [{"id": "a", "question": "What is 1 + 1?", "hint": "What is 2 + 2?", "target": "2"}]
     result = run(rows, evaluator=both, templates=["quiz", "other"])
     assert {each.template: each.verdict for each in result.results()} == {
-        "quiz": Verdict.PASSED, "other": Verdict.FAILED,
-    }  # fmt: skip
+        "quiz": Verdict.PASSED,
+        "other": Verdict.FAILED,
+    }
 
 
 def test_the_display_is_told_of_everything(run: Run) -> None:
@@ -382,7 +442,9 @@ def test_a_retryable_error_is_tried_again_in_its_own_run_and_keeps_what_was_answ
       <task name="think" type="atomic"><description>Think</description><instructions>Think: {{ question }}</instructions></task>
       <task name="say" type="atomic"><description>Say</description><instructions>Say: {{ question }}</instructions></task>
       </steps></task>"""
-    calls.answers = {"Say: What is 0 + 0?": ProviderError("down", kind="connection", retryable=True)}
+    calls.answers = {
+        "Say: What is 0 + 0?": ProviderError("down", kind="connection", retryable=True)
+    }
     profile = HandlerConfig(name="offline", backend="simulated", backoff_s=())
     evaluator = make_evaluator(steps, handler=profile, backend=Scripted(script=calls))
     assert verdicts(run(ROWS[:1], evaluator=evaluator)) == {"r0": "error"}
@@ -394,7 +456,9 @@ def test_a_retryable_error_is_tried_again_in_its_own_run_and_keeps_what_was_answ
     assert verdicts(again) == {"r0": "passed"}
 
 
-def test_a_cache_keeps_the_judgements_of_epochs_and_of_repeats_apart(make_evaluator, run: Run, tmp_path: Path) -> None:
+def test_a_cache_keeps_the_judgements_of_epochs_and_of_repeats_apart(
+    make_evaluator, run: Run, tmp_path: Path
+) -> None:
     judged: list[str] = []
 
     class Model(SimulatedBackend):
@@ -419,6 +483,13 @@ def test_a_cache_keeps_the_judgements_of_epochs_and_of_repeats_apart(make_evalua
     result = run(ROWS[:1], evaluator=evaluator, scorers=scorers, epochs=3, cache=cache)
     assert result.is_complete
     assert len(judged) == 6, "each epoch and each repeat is a judgement of its own"
-    again = run(ROWS[:1], evaluator=evaluator, scorers=scorers, epochs=3, cache=cache, output=tmp_path / "second")
+    again = run(
+        ROWS[:1],
+        evaluator=evaluator,
+        scorers=scorers,
+        epochs=3,
+        cache=cache,
+        output=tmp_path / "second",
+    )
     assert again.is_complete
     assert len(judged) == 6, "the same judgements come from the cache"

@@ -44,7 +44,10 @@ def test_the_prompt_of_the_author_and_its_images_are_all_that_is_sent(
         run_batch_sync("ask", rows, evaluator=evaluator, scorers=["exact"], output=tmp_path / "b")
         (body,) = server.bodies
     text = "Q: 2 + 2?\nA:"
-    image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(PNG).decode()}}
+    image: Any = {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64," + base64.b64encode(PNG).decode()},
+    }
     content = [image, image, {"type": "text", "text": text}] if files else text
     assert json.dumps(body["messages"]) == json.dumps([{"role": "user", "content": content}])
     assert body.keys() - {"max_tokens", "temperature", "seed"} == {"model", "messages"}

@@ -30,11 +30,17 @@ AT_ONCE = 4
 RATE = {"concurrency": 8, "requests_per_minute": 60 * AT_ONCE}
 
 
-def run(evaluator: Evaluator, rows: Any, tmp_path: Path, *, name: str = "quiz", **options: Any) -> BatchResult:
-    return asyncio.run(run_batch(name, rows, evaluator=evaluator, output=tmp_path / "batch", **options))
+def run(
+    evaluator: Evaluator, rows: Any, tmp_path: Path, *, name: str = "quiz", **options: Any
+) -> BatchResult:
+    return asyncio.run(
+        run_batch(name, rows, evaluator=evaluator, output=tmp_path / "batch", **options)
+    )
 
 
-def test_a_parent_is_not_told_that_its_child_was_not_let_in(make_evaluator: Any, tmp_path: Path) -> None:
+def test_a_parent_is_not_told_that_its_child_was_not_let_in(
+    make_evaluator: Any, tmp_path: Path
+) -> None:
     stop, calls = Stop(), Counter[str]()
 
     def answer(request: Any) -> Any:
@@ -56,7 +62,9 @@ def test_a_parent_is_not_told_that_its_child_was_not_let_in(make_evaluator: Any,
     assert calls == {"parent": len(rows), "child": len(rows), "told": len(rows)}
 
 
-def test_a_sample_is_not_judged_by_those_judges_alone_whose_turn_had_come(make_evaluator: Any, tmp_path: Path) -> None:
+def test_a_sample_is_not_judged_by_those_judges_alone_whose_turn_had_come(
+    make_evaluator: Any, tmp_path: Path
+) -> None:
     stop, calls = Stop(), 0
 
     def answer(request: Any) -> Any:
@@ -83,7 +91,9 @@ def test_the_wait_before_a_retry_ends_with_the_session(make_evaluator: Any, tmp_
         calls += 1
         if calls == 1:
             threading.Timer(0.05, stop.ask).start()
-            raise ProviderError("later", kind="rate_limit", status=429, retryable=True, retry_after_s=20.0)
+            raise ProviderError(
+                "later", kind="rate_limit", status=429, retryable=True, retry_after_s=20.0
+            )
         return "0"
 
     evaluator = make_evaluator(QUIZ, backend=Scripted(script=answer))
@@ -93,25 +103,38 @@ def test_the_wait_before_a_retry_ends_with_the_session(make_evaluator: Any, tmp_
     assert second.is_complete and calls == 2
 
 
-def test_a_retry_that_could_not_begin_in_the_batchs_time_is_not_waited_for(make_evaluator: Any, tmp_path: Path) -> None:
+def test_a_retry_that_could_not_begin_in_the_batchs_time_is_not_waited_for(
+    make_evaluator: Any, tmp_path: Path
+) -> None:
     def answer(request: Any) -> Any:
-        raise ProviderError("later", kind="rate_limit", status=429, retryable=True, retry_after_s=20.0)
+        raise ProviderError(
+            "later", kind="rate_limit", status=429, retryable=True, retry_after_s=20.0
+        )
 
     evaluator = make_evaluator(QUIZ, backend=Scripted(script=answer))
     first = run(evaluator, ROWS[:1], tmp_path, scorers=["exact"], limits={"max_time": 10})
     assert (first.ended.state, first.ended.ran) == ("budget", 0)
 
 
-def test_a_retry_after_of_years_ends_the_session_with_its_reason(make_evaluator: Any, tmp_path: Path) -> None:
+def test_a_retry_after_of_years_ends_the_session_with_its_reason(
+    make_evaluator: Any, tmp_path: Path
+) -> None:
     def answer(request: Any) -> Any:
-        raise ProviderError("later", kind="rate_limit", status=429, retryable=True, retry_after_s=1e8)
+        raise ProviderError(
+            "later", kind="rate_limit", status=429, retryable=True, retry_after_s=1e8
+        )
 
     evaluator = make_evaluator(QUIZ, backend=Scripted(script=answer))
     first = run(evaluator, ROWS[:3], tmp_path, scorers=["exact"])
     assert (first.ended.state, first.ended.ran) == ("budget", 0)
     assert first.ended.reason is not None and "answered with a Retry-After" in first.ended.reason
     assert "a session waits at most 3,600 s; resume the batch later" in first.ended.reason
-    second = run(make_evaluator(QUIZ, backend=Scripted(script=lambda request: "0")), ROWS[:3], tmp_path, resume=True)
+    second = run(
+        make_evaluator(QUIZ, backend=Scripted(script=lambda request: "0")),
+        ROWS[:3],
+        tmp_path,
+        resume=True,
+    )
     assert second.is_complete
 
 
@@ -122,11 +145,17 @@ def test_the_progress_says_which_host_holds_its_calls() -> None:
         EndpointStatus("c", 1, 1),
     )
     line = line_of(Tally().snapshot(1, endpoints))
-    assert "a 0 of 1, 4 waiting" in line and line.count("held 27 s by host:1") == 1 and line.count("held") == 1
+    assert (
+        "a 0 of 1, 4 waiting" in line
+        and line.count("held 27 s by host:1") == 1
+        and line.count("held") == 1
+    )
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
-def test_what_nothing_can_have_cost_is_not_believed(make_evaluator: Any, tmp_path: Path, wrong: float) -> None:
+def test_what_nothing_can_have_cost_is_not_believed(
+    make_evaluator: Any, tmp_path: Path, wrong: float
+) -> None:
     class Odd(Scripted):
         async def complete(self, request: Any, *, on_text: Any = None) -> ModelResponse:
             return ModelResponse("0", "stop", usage=Usage(1, 1, 0, 0, wrong, 1))
@@ -138,7 +167,9 @@ def test_what_nothing_can_have_cost_is_not_believed(make_evaluator: Any, tmp_pat
 
 
 @pytest.mark.parametrize("given", [None, "text", ModelResponse("0", "stop", usage=None)])  # type: ignore[arg-type]
-def test_what_is_no_answer_may_have_been_billed(make_evaluator: Any, tmp_path: Path, given: Any) -> None:
+def test_what_is_no_answer_may_have_been_billed(
+    make_evaluator: Any, tmp_path: Path, given: Any
+) -> None:
     class Odd(Scripted):
         async def complete(self, request: Any, *, on_text: Any = None) -> Any:
             return given

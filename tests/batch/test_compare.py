@@ -28,16 +28,28 @@ VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": V
 
 def a_result(sample: str, letter: str = "p", epoch: int = 1, **fields: Any) -> SampleResult:
     failure = Failure("T", "timeout", "late") if letter == "e" else None
-    plain: dict[str, Any] = {"template": "quiz", "variant": "small", "inputs": {"q": sample}, "failure": failure}
-    return SampleResult(f"hash of {sample}", sample, 0, epoch, verdict=VERDICTS[letter], **{**plain, **fields})
+    plain: dict[str, Any] = {
+        "template": "quiz",
+        "variant": "small",
+        "inputs": {"q": sample},
+        "failure": failure,
+    }
+    return SampleResult(
+        f"hash of {sample}", sample, 0, epoch, verdict=VERDICTS[letter], **{**plain, **fields}
+    )
 
 
 def side(word: str, **fields: Any) -> list[SampleResult]:
-    return [a_result(f"s{i:02d}", letter, **fields) for i, letter in enumerate(word) if letter != "-"]
+    return [
+        a_result(f"s{i:02d}", letter, **fields) for i, letter in enumerate(word) if letter != "-"
+    ]
 
 
 def scored(values: list[float], **fields: Any) -> list[SampleResult]:
-    return [a_result(f"s{i:04d}", scores={"f1": Score(value, value > 0.5)}, **fields) for i, value in enumerate(values)]
+    return [
+        a_result(f"s{i:04d}", scores={"f1": Score(value, value > 0.5)}, **fields)
+        for i, value in enumerate(values)
+    ]
 
 
 def test_every_sample_is_a_pair_or_counted_by_reason() -> None:
@@ -54,7 +66,12 @@ def test_every_sample_is_a_pair_or_counted_by_reason() -> None:
 def test_the_sides_are_mirror_images(pairs: list[tuple[str, str]]) -> None:
     first, second = side("".join(a for a, _ in pairs)), side("".join(b for _, b in pairs))
     one, other = compare(first, second), compare(second, first)
-    assert (one.n, one.of, one.a.only, one.a.errors) == (other.n, other.of, other.b.only, other.b.errors)
+    assert (one.n, one.of, one.a.only, one.a.errors) == (
+        other.n,
+        other.of,
+        other.b.only,
+        other.b.errors,
+    )
     assert (one.gained, one.lost) == (other.lost, other.gained)
     assert one.difference.p == other.difference.p
     if one.n:
@@ -114,7 +131,9 @@ def test_a_cluster_field_that_no_pair_has_is_refused() -> None:
         compare(blank, blank, cluster="text")
     half = [*a[:6], *blank[6:]]
     found = compare(half, half, cluster="text")
-    assert found.difference.clusters == 8 and found.warnings[0].startswith("6 of 12 pairs have no 'text'")
+    assert found.difference.clusters == 8 and found.warnings[0].startswith(
+        "6 of 12 pairs have no 'text'"
+    )
     with pytest.raises(UsageError, match="the fields are `text`"):
         compare(a, a, cluster="nope")
     assert compare([], [], cluster="nope").n == 0
@@ -123,17 +142,25 @@ def test_a_cluster_field_that_no_pair_has_is_refused() -> None:
 def passages(passing: int, cluster: str | None = "passage") -> Results:
     """100 questions on ten passages, of which the first `passing` are understood, in a batch clustered by `cluster`."""
     letters = ("p" if i // 10 < passing else "f" for i in range(100))
-    results = (a_result(f"s{i:02d}", letter, metadata={"passage": i // 10}) for i, letter in enumerate(letters))
+    results = (
+        a_result(f"s{i:02d}", letter, metadata={"passage": i // 10})
+        for i, letter in enumerate(letters)
+    )
     return Results(results, Declared(100, cluster=cluster))
 
 
 def test_batches_that_are_clustered_by_the_same_field_are_compared_by_it() -> None:
     found = compare(passages(3), passages(5))
-    assert found.difference == compare(list(passages(3)), list(passages(5)), cluster="passage").difference
-    assert found.cluster == found.to_dict()["cluster"] == "passage" and found.difference.clusters == 10
-    assert found.difference.p == pytest.approx(0.168, abs=5e-4) and found.difference.se == pytest.approx(
-        0.1333, abs=5e-5
+    assert (
+        found.difference
+        == compare(list(passages(3)), list(passages(5)), cluster="passage").difference
     )
+    assert (
+        found.cluster == found.to_dict()["cluster"] == "passage" and found.difference.clusters == 10
+    )
+    assert found.difference.p == pytest.approx(
+        0.168, abs=5e-4
+    ) and found.difference.se == pytest.approx(0.1333, abs=5e-5)
     assert "paired t, clustered by passage" in " ".join(found.to_text().split())
     independent = compare(passages(3), passages(5), cluster="")
     assert independent.difference == compare(list(passages(3)), list(passages(5))).difference
@@ -143,29 +170,48 @@ def test_batches_that_are_clustered_by_the_same_field_are_compared_by_it() -> No
 
 @pytest.mark.parametrize(
     ("a", "b", "said"),
-    [("passage", None, "by 'passage' and side b by nothing"), (None, "text", "by nothing and side b by 'text'"),
-     ("passage", "text", "by 'passage' and side b by 'text'")],
-)  # fmt: skip
-def test_batches_with_different_clusters_are_compared_with_a_warning(a: str, b: str, said: str) -> None:
+    [
+        ("passage", None, "by 'passage' and side b by nothing"),
+        (None, "text", "by nothing and side b by 'text'"),
+        ("passage", "text", "by 'passage' and side b by 'text'"),
+    ],
+)
+def test_batches_with_different_clusters_are_compared_with_a_warning(
+    a: str, b: str, said: str
+) -> None:
     found = compare(passages(3, a), passages(5, b))
     assert found.cluster is None and found.difference.clusters is None
-    assert [warning for warning in found.warnings if said in warning and "pairs are independent unless" in warning]
+    assert [
+        warning
+        for warning in found.warnings
+        if said in warning and "pairs are independent unless" in warning
+    ]
     named = compare(passages(3, a), passages(5, b), cluster="passage")
-    assert named.difference.clusters == 10 and not any(said in warning for warning in named.warnings)
+    assert named.difference.clusters == 10 and not any(
+        said in warning for warning in named.warnings
+    )
 
 
-def test_batches_with_different_clusters_meet_and_miss_no_threshold_until_a_field_is_named() -> None:
+def test_batches_with_different_clusters_meet_and_miss_no_threshold_until_a_field_is_named() -> (
+    None
+):
     found = compare(passages(3), passages(5, None))
     assert found.is_at_odds and found.to_dict()["is_at_odds"] is True
     status, why = found.at_least(-0.9)
-    assert status is ThresholdStatus.INCOMPLETE and "clustered by different fields, or only one is" in why
+    assert (
+        status is ThresholdStatus.INCOMPLETE
+        and "clustered by different fields, or only one is" in why
+    )
     for cluster in ("passage", ""):
         named = compare(passages(3), passages(5, None), cluster=cluster)
         assert not named.is_at_odds and named.at_least(-0.9) == (ThresholdStatus.MET, "")
 
 
 def test_a_run_and_a_folder_give_results_of_one_type() -> None:
-    returned = [inspect.signature(each.results, eval_str=True).return_annotation for each in (Batch, BatchResult)]
+    returned = [
+        inspect.signature(each.results, eval_str=True).return_annotation
+        for each in (Batch, BatchResult)
+    ]
     assert returned == [Results, Results]
 
 
@@ -178,7 +224,8 @@ def test_a_list_declares_no_clusters() -> None:
 
 def test_a_declared_cluster_field_that_no_pair_has_is_refused() -> None:
     with pytest.raises(
-        UsageError, match=r"no pair has 'passge' .* both batches are clustered; did you mean `passage`\?"
+        UsageError,
+        match=r"no pair has 'passge' .* both batches are clustered; did you mean `passage`\?",
     ):
         compare(passages(3, "passge"), passages(5, "passge"))
 
@@ -206,7 +253,10 @@ def test_an_interval_without_0_with_a_p_above_005_is_explained() -> None:
     assert found.difference.low is not None and found.difference.low > 0
     assert found.difference.p is not None and found.difference.p > 0.05
     (warning,) = found.warnings
-    assert warning.startswith("the interval excludes 0, and p is above 0.05") and "rely on p" in warning
+    assert (
+        warning.startswith("the interval excludes 0, and p is above 0.05")
+        and "rely on p" in warning
+    )
     assert "rely on p" in " ".join(found.to_text().split())
 
 
@@ -227,7 +277,9 @@ def test_of_two_results_for_one_sample_the_last_one_counts() -> None:
 
 LINES = st.lists(
     st.tuples(
-        st.sampled_from(["b", "a", "é", "\U0001f600", "\uffff", "\ud83d"]), st.integers(1, 3), st.sampled_from("pfeu")
+        st.sampled_from(["b", "a", "é", "\U0001f600", "\uffff", "\ud83d"]),
+        st.integers(1, 3),
+        st.sampled_from("pfeu"),
     ),
     max_size=30,
 )
@@ -250,7 +302,10 @@ def test_results_in_any_order_equal_those_by_hand(
     first: list[tuple[str, int, str]], second: list[tuple[str, int, str]]
 ) -> None:
     found = compare(
-        *([a_result(sample, letter, epoch) for sample, epoch, letter in lines] for lines in (first, second))
+        *(
+            [a_result(sample, letter, epoch) for sample, epoch, letter in lines]
+            for lines in (first, second)
+        )
     )
     a, b = by_hand(first), by_hand(second)
     shared = sorted(a.keys() & b.keys())
@@ -261,8 +316,12 @@ def test_results_in_any_order_equal_those_by_hand(
     for side, samples, which in ((found.a, a, 0), (found.b, b, 1)):
         valueless = [name for name in shared if means[name][which] is None]
         assert side.errors == sum("e" in samples[name].values() for name in valueless)
-        assert side.errors + side.unscored == len(valueless) and side.only == len(samples) - len(shared)
-    flips = [name for name, (x, y) in means.items() if x is not None and y is not None and x < 0.5 < y]
+        assert side.errors + side.unscored == len(valueless) and side.only == len(samples) - len(
+            shared
+        )
+    flips = [
+        name for name, (x, y) in means.items() if x is not None and y is not None and x < 0.5 < y
+    ]
     assert found.gained == tuple(flips)
 
 
@@ -270,7 +329,9 @@ def test_pairs_take_a_few_hundred_bytes_whatever_their_inputs() -> None:
     def results(of: int) -> Iterator[SampleResult]:
         for i in range(3_000):
             inputs = {"q": f"{i} {'x' * 500}"}
-            yield a_result(f"sample-{i:08d}", "pf"[i * of % 7 % 2], inputs=inputs, metadata={"text": i // 4})
+            yield a_result(
+                f"sample-{i:08d}", "pf"[i * of % 7 % 2], inputs=inputs, metadata={"text": i // 4}
+            )
 
     tracemalloc.start()
     try:
@@ -286,7 +347,10 @@ def test_pairs_by_inputs_are_in_the_order_of_their_ids() -> None:
     draw = random.Random(2)
     a, b = ([draw.random() for _ in range(30)] for _ in range(2))
     backwards = [replace(each, inputs={"q": f"{99 - i}"}) for i, each in enumerate(scored(a))]
-    others = [replace(each, inputs={"q": f"{99 - i}"}, sample_id=f"{i}") for i, each in enumerate(scored(b))]
+    others = [
+        replace(each, inputs={"q": f"{99 - i}"}, sample_id=f"{i}")
+        for i, each in enumerate(scored(b))
+    ]
     found = compare(backwards, others, by="inputs", scorer="f1")
     assert found.difference == compare(scored(a), scored(b), scorer="f1").difference
     assert found.gained == tuple(sorted(found.gained)) and len(found.gained) > 1
@@ -320,14 +384,24 @@ def test_results_that_cannot_be_paired_are_refused() -> None:
 
 def test_other_differences_of_the_batches_are_warnings() -> None:
     a = [a_result("x", target="1", scores={"s": Score(1.0, True)}), a_result("y", target="2")]
-    b = [a_result("x", target="9", template="quiz2", inputs={"q": "new"}, scores={"t": Score(1.0, True)}), a_result("y", target="2", template="quiz2")]  # fmt: skip
+    b = [
+        a_result(
+            "x", target="9", template="quiz2", inputs={"q": "new"}, scores={"t": Score(1.0, True)}
+        ),
+        a_result("y", target="2", template="quiz2"),
+    ]
     assert compare(a, b).warnings == (
         "the templates differ: quiz and quiz2",
         "the scorers differ: only one side has s, t",
         "the inputs of 1 of 2 samples on both sides differ",
         "the target of 1 of 2 samples on both sides differ",
     )
-    assert compare(a, [a_result("x", target="1", variant="large"), a_result("y", target="2")][:0]).warnings == ()
+    assert (
+        compare(
+            a, [a_result("x", target="1", variant="large"), a_result("y", target="2")][:0]
+        ).warnings
+        == ()
+    )
 
 
 def test_errors_and_missing_scores_of_a_scorer_are_distinguished() -> None:
@@ -360,7 +434,10 @@ def test_the_text_shows_pairs_flips_and_pairs_needed() -> None:
 
 def test_flipped_rows_without_an_id_are_named_by_number_and_words() -> None:
     computed = [f"{n:016x}" for n in range(30)]
-    a, b = ([replace(each, sample_id=computed[n], place=n) for n, each in enumerate(side(v * 30))] for v in "fp")
+    a, b = (
+        [replace(each, sample_id=computed[n], place=n) for n, each in enumerate(side(v * 30))]
+        for v in "fp"
+    )
     found = compare(a, b)
     assert found.gained == tuple(computed)
     label = f"row 2: {next(iter(a[1].inputs.values()))} [{computed[1]}]"
@@ -390,7 +467,9 @@ def declared(results: list[SampleResult], total: int | None = None, **said: Any)
 
 
 def test_an_incomplete_side_is_reported_with_n_of_N() -> None:
-    found = compare(declared(side("p" * 50)), declared(side("p" * 39), 50, unfinished="it was stopped"))
+    found = compare(
+        declared(side("p" * 50)), declared(side("p" * 39), 50, unfinished="it was stopped")
+    )
     assert (found.a.results, found.a.of, found.a.pending, found.a.unfinished) == (50, 50, 0, "")
     said = "it was stopped; 11 of 50 results are pending"
     assert (found.b.results, found.b.of, found.b.pending, found.b.unfinished) == (39, 50, 11, said)
@@ -406,7 +485,9 @@ def test_results_are_counted_by_epochs_and_once_each() -> None:
     a = [a_result("x", "e"), *(a_result("x", "p", epoch) for epoch in (1, 2)), a_result("y", "p")]
     found = compare(declared(a, 4), declared(a, 3))
     assert (found.a.samples, found.a.results, found.a.pending) == (2, 3, 1)
-    assert found.b.unfinished == "" and found.at_least(-1)[1].startswith("side a is not complete: 1 of 4 results")
+    assert found.b.unfinished == "" and found.at_least(-1)[1].startswith(
+        "side a is not complete: 1 of 4 results"
+    )
 
 
 def test_a_batch_of_unknown_size_is_not_complete_and_a_list_declares_nothing() -> None:
@@ -421,16 +502,40 @@ def test_a_batch_of_unknown_size_is_not_complete_and_a_list_declares_nothing() -
     ("a", "b", "least", "status", "why"),
     [
         ("p" * 200, "p" * 200, -0.05, ThresholdStatus.MET, ""),
-        ("p" * 200, "p" * 100 + "f" * 100, -0.05, ThresholdStatus.MISSED, "expected at least -0.05"),
-        ("p" * 200, "p" * 60 + "e" * 140, -0.5, ThresholdStatus.INCOMPLETE, "140 of 200 samples with an error"),
-        ("p" * 60 + "e" * 140, "p" * 200, 0.1, ThresholdStatus.INCOMPLETE, "140 of 200 samples with an error"),
+        (
+            "p" * 200,
+            "p" * 100 + "f" * 100,
+            -0.05,
+            ThresholdStatus.MISSED,
+            "expected at least -0.05",
+        ),
+        (
+            "p" * 200,
+            "p" * 60 + "e" * 140,
+            -0.5,
+            ThresholdStatus.INCOMPLETE,
+            "140 of 200 samples with an error",
+        ),
+        (
+            "p" * 60 + "e" * 140,
+            "p" * 200,
+            0.1,
+            ThresholdStatus.INCOMPLETE,
+            "140 of 200 samples with an error",
+        ),
         ("p" * 60 + "e" * 140, "p" * 200, -0.1, ThresholdStatus.MET, ""),
         ("p" * 200, "p" * 199 + "e", -0.05, ThresholdStatus.MET, ""),
         ("p" * 200, "p" * 199 + "u", -0.05, ThresholdStatus.MET, ""),
         ("p" * 200, "p" * 199 + "e", -0.02, ThresholdStatus.INCOMPLETE, "expected at least -0.02"),
         ("p" * 200, "f" * 199 + "e", -0.5, ThresholdStatus.MISSED, "the interval begins at -1"),
         ("p" * 200, "e" * 200, -0.5, ThresholdStatus.INCOMPLETE, "there is no interval"),
-        ("p" * 200, "-" * 200 + "p" * 200, -0.5, ThresholdStatus.INCOMPLETE, "there is no interval"),
+        (
+            "p" * 200,
+            "-" * 200 + "p" * 200,
+            -0.5,
+            ThresholdStatus.INCOMPLETE,
+            "there is no interval",
+        ),
         ("u" * 50 + "p" * 150, "u" * 50 + "p" * 150, -0.05, ThresholdStatus.MET, ""),
     ],
 )
@@ -444,9 +549,11 @@ def test_a_threshold_is_met_only_where_no_error_could_change_that(
 def decided(letters: list[tuple[str, str]], a_as: str, b_as: str) -> Comparison:
     """The pairs with errors and unscored ones of each side made something else; without those nobody could score."""
     known = [
-        (a_as if a in "eu" else a, b_as if b in "eu" else b) if {a, b} <= set("pfeu") and (a, b) != ("u", "u") else ("-", "-")
+        (a_as if a in "eu" else a, b_as if b in "eu" else b)
+        if {a, b} <= set("pfeu") and (a, b) != ("u", "u")
+        else ("-", "-")
         for a, b in letters
-    ]  # fmt: skip
+    ]
     return compare(side("".join(a for a, _ in known)), side("".join(b for _, b in known)))
 
 
@@ -455,9 +562,13 @@ def test_the_effect_of_errors_is_bounded(letters: list[tuple[str, str]]) -> None
     found = compare(side("".join(a for a, _ in letters)), side("".join(b for _, b in letters)))
     assert found.if_worst == decided(letters, "p", "f").difference
     assert found.if_best == decided(letters, "f", "p").difference
-    counted = [pair for pair in letters if "-" not in pair and pair != ("u", "u") and set("eu") & set(pair)]
+    counted = [
+        pair for pair in letters if "-" not in pair and pair != ("u", "u") and set("eu") & set(pair)
+    ]
     assert found.undecided == len(counted)
-    assert ("with the worst and the best values for b" in " ".join(found.to_text().split())) == bool(counted)
+    assert (
+        "with the worst and the best values for b" in " ".join(found.to_text().split())
+    ) == bool(counted)
 
 
 def test_an_epoch_that_is_an_error_is_bounded_in_its_pair() -> None:
@@ -479,10 +590,19 @@ def test_bounds_are_clustered_as_the_difference_is() -> None:
 
 @pytest.mark.parametrize(
     ("scorers", "worst"),
-    [({"f1": {"type": "f1"}}, -0.25), ({"f1": {"type": "function"}}, None),
-     ({"f1": {"type": "mine"}}, None), ({"f1": {"type": ["f1"]}}, None), ({"f1": {}}, None), ({}, None), (None, None)],
-)  # fmt: skip
-def test_values_of_functions_and_custom_scorers_have_no_bounds(scorers: Any, worst: float | None) -> None:
+    [
+        ({"f1": {"type": "f1"}}, -0.25),
+        ({"f1": {"type": "function"}}, None),
+        ({"f1": {"type": "mine"}}, None),
+        ({"f1": {"type": ["f1"]}}, None),
+        ({"f1": {}}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_values_of_functions_and_custom_scorers_have_no_bounds(
+    scorers: Any, worst: float | None
+) -> None:
     a, b = scored([1.0, 0.5, 0.5, 0.5]), [a_result("s0000", "e"), *scored([0.0, 0.5, 0.5, 0.5])[1:]]
     found = compare(declared(a, scorers=scorers), declared(b, scorers=scorers), scorer="f1")
     assert (None if found.if_worst is None else found.if_worst.mean) == worst
@@ -503,29 +623,52 @@ def test_a_threshold_is_a_finite_number(least: float) -> None:
 
 
 def test_the_pairs_needed_are_those_in_clusters_like_these() -> None:
-    clustered, plain = compare(passages(3), passages(5)), compare(passages(3), passages(5), cluster="")
+    clustered, plain = (
+        compare(passages(3), passages(5)),
+        compare(passages(3), passages(5), cluster=""),
+    )
     effect, se = clustered.design_effect, clustered.difference.se
-    assert effect is not None and se is not None and plain.spread is not None and plain.difference.se is not None
-    assert clustered.spread == plain.spread and effect == pytest.approx((se / plain.difference.se) ** 2, rel=0.02)
+    assert (
+        effect is not None
+        and se is not None
+        and plain.spread is not None
+        and plain.difference.se is not None
+    )
+    assert clustered.spread == plain.spread and effect == pytest.approx(
+        (se / plain.difference.se) ** 2, rel=0.02
+    )
     assert clustered.smallest() == pytest.approx(2.8016 * se, rel=1e-4)
-    assert clustered.needed(0.05) == pytest.approx((plain.needed(0.05) or 0) * effect, abs=effect + 1)
-    assert clustered.to_dict()["design_effect"] == effect and plain.to_dict()["design_effect"] is None
+    assert clustered.needed(0.05) == pytest.approx(
+        (plain.needed(0.05) or 0) * effect, abs=effect + 1
+    )
+    assert (
+        clustered.to_dict()["design_effect"] == effect and plain.to_dict()["design_effect"] is None
+    )
     text = " ".join(clustered.to_text().split())
-    assert f"in clusters like these (design effect {effect:.4g}); these 100 pairs show a difference of 0.3735" in text
+    assert (
+        f"in clusters like these (design effect {effect:.4g}); these 100 pairs show a difference of 0.3735"
+        in text
+    )
 
 
 def test_pairs_in_single_clusters_need_as_many_as_independent_ones() -> None:
     a, b = (declared([*passages(passing)]) for passing in (3, 5))
     own = [replace(each, metadata={"own": each.sample_id}) for each in a]
     found, plain = compare(own, [*b], cluster="own"), compare(own, passages(5), cluster="")
-    assert found.design_effect == pytest.approx(1) and found.smallest() == pytest.approx(plain.smallest())
+    assert found.design_effect == pytest.approx(1) and found.smallest() == pytest.approx(
+        plain.smallest()
+    )
 
 
 def test_clusters_with_cancelling_differences_give_no_pairs_needed() -> None:
     a = [a_result(f"s{i}", "pf"[i % 2], metadata={"text": i // 2}) for i in range(8)]
     b = [a_result(f"s{i}", "fp"[i % 2]) for i in range(8)]
     found = compare(a, b, cluster="text")
-    assert found.spread is not None and (found.design_effect, found.needed(0.1), found.smallest()) == (None, None, None)
+    assert found.spread is not None and (
+        found.design_effect,
+        found.needed(0.1),
+        found.smallest(),
+    ) == (None, None, None)
     assert "Samples needed" not in found.to_text()
 
 
@@ -537,16 +680,33 @@ JUDGE = {"type": "reference", "templates": {"grade": "1"}, "judges": ["a"]}
     ("a", "b", "warnings"),
     [
         ({"s": INCLUDES}, {"s": dict(INCLUDES)}, ()),
-        ({"s": INCLUDES}, {"s": {**INCLUDES, "ignore_case": True}}, ("the scorer s differs: ignore_case (false and true)",)),
-        ({"s": JUDGE}, {"s": {**JUDGE, "judges": ["b"]}}, ("the scorer s differs: its judge's model or settings",)),
-        ({"s": JUDGE}, {"s": {**JUDGE, "templates": {"grade": "2"}}}, ("the scorer s differs: its templates",)),
+        (
+            {"s": INCLUDES},
+            {"s": {**INCLUDES, "ignore_case": True}},
+            ("the scorer s differs: ignore_case (false and true)",),
+        ),
+        (
+            {"s": JUDGE},
+            {"s": {**JUDGE, "judges": ["b"]}},
+            ("the scorer s differs: its judge's model or settings",),
+        ),
+        (
+            {"s": JUDGE},
+            {"s": {**JUDGE, "templates": {"grade": "2"}}},
+            ("the scorer s differs: its templates",),
+        ),
         ({"s": {"labels": "x" * 50}}, {"s": {"labels": "y"}}, ("the scorer s differs: labels",)),
         ({"s": INCLUDES}, {"t": INCLUDES}, ("the scorers differ: only one side has s, t",)),
         ({"s": INCLUDES}, None, ("the scorers differ: only one side has s",)),
     ],
-)  # fmt: skip
-def test_scorers_are_compared_by_what_the_batches_declare(a: Any, b: Any, warnings: tuple[str, ...]) -> None:
-    assert compare(declared(side("pp"), scorers=a), declared(side("pp"), scorers=b)).warnings == warnings
+)
+def test_scorers_are_compared_by_what_the_batches_declare(
+    a: Any, b: Any, warnings: tuple[str, ...]
+) -> None:
+    assert (
+        compare(declared(side("pp"), scorers=a), declared(side("pp"), scorers=b)).warnings
+        == warnings
+    )
 
 
 def test_errors_that_count_as_failed_on_one_side_only_are_a_warning() -> None:

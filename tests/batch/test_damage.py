@@ -28,7 +28,9 @@ def flip(path: Path, at: int, bit: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["results.jsonl", "manifest.json"])
-def test_of_240_flipped_bits_none_changes_the_numbers_silently(run: Run, tmp_path: Path, name: str) -> None:
+def test_of_240_flipped_bits_none_changes_the_numbers_silently(
+    run: Run, tmp_path: Path, name: str
+) -> None:
     numbers = run().summary.to_dict()
     path = tmp_path / "batch" / name
     whole = path.read_bytes()
@@ -71,7 +73,10 @@ def test_every_command_refuses_a_damaged_folder_and_says_how_to_continue(
         (folder / "results.jsonl").unlink()
     else:
         lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
-        texts = [json.dumps({key: value for key, value in line.items() if key != "crc32"}) for line in lines]
+        texts = [
+            json.dumps({key: value for key, value in line.items() if key != "crc32"})
+            for line in lines
+        ]
         (folder / "results.jsonl").write_text("\n".join(texts) + "\n")
     argv = {
         "summary": [str(folder)],
@@ -139,7 +144,9 @@ def test_results_that_are_lost_while_the_batch_runs_end_it_with_an_error(
 
 
 def content_of(result: BatchResult) -> dict[str, Any]:
-    return {one.sample_id: (one.verdict, one.content, one.scores, one.usage) for one in result.results()}
+    return {
+        one.sample_id: (one.verdict, one.content, one.scores, one.usage) for one in result.results()
+    }
 
 
 @pytest.mark.parametrize("lines", [[0], [3, 4], list(range(10))], ids=str)
@@ -176,7 +183,9 @@ def test_lines_that_were_deleted_from_a_complete_batch_are_taken_from_the_task_f
     assert run(resume=True).is_complete and len(calls) == 10
 
 
-def test_the_command_line_ends_and_repairs_a_batch_whose_results_are_removed(tmp_path: Path) -> None:
+def test_the_command_line_ends_and_repairs_a_batch_whose_results_are_removed(
+    tmp_path: Path,
+) -> None:
     rows = [json.dumps({"id": str(n), "n": str(n), "target": "x"}) for n in range(6)]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     (tmp_path / "templates").mkdir()
@@ -192,9 +201,25 @@ def test_the_command_line_ends_and_repairs_a_batch_whose_results_are_removed(tmp
         "    return 1.0\n"
     )
     environment = os.environ | {"EVALUATOR_TRUST": str(tmp_path)}
-    common: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "env": environment}
+    common: dict[str, Any] = {
+        "cwd": tmp_path,
+        "capture_output": True,
+        "text": True,
+        "env": environment,
+    }
     program = [sys.executable, "-m", "evaluator", "batch"]
-    options = ["--template", "q", "--rows", "rows.jsonl", "--handler", "offline", "--output", "b", "--concurrency", "1"]
+    options = [
+        "--template",
+        "q",
+        "--rows",
+        "rows.jsonl",
+        "--handler",
+        "offline",
+        "--output",
+        "b",
+        "--concurrency",
+        "1",
+    ]
     ended = subprocess.run([*program, *options, "--scorer", "scorer.py:score"], **common)
     assert ended.returncode == 3 and "results.jsonl: was removed" in ended.stderr, ended
     assert "resume with: evaluator batch --resume b --repair" in ended.stderr
@@ -209,11 +234,16 @@ def test_repair_accepts_a_changed_manifest(run: Run, calls: Calls, tmp_path: Pat
     with pytest.raises(RecordError, match="manifest"):
         run(resume=True)
     assert run(resume=True, repair=True).is_complete and len(calls) == 10
-    assert json.loads(path.read_text())["total"] == 10 and open_batch(path.parent).manifest["total"] == 10
+    assert (
+        json.loads(path.read_text())["total"] == 10
+        and open_batch(path.parent).manifest["total"] == 10
+    )
 
 
 def test_a_line_is_sealed_until_a_byte_of_it_changes() -> None:
     line = seal_line('{"key":"é","a":1}')
     assert is_sealed(line) and json.loads(line)["a"] == 1
-    assert not any(is_sealed(line[:n] + bytes([line[n] ^ 32]) + line[n + 1 :]) for n in range(len(line) - 1))
+    assert not any(
+        is_sealed(line[:n] + bytes([line[n] ^ 32]) + line[n + 1 :]) for n in range(len(line) - 1)
+    )
     assert not is_sealed(b'{"key":"x"}\n') and not is_sealed(b"\n") and not is_sealed(b"")

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.timeout(600)
 class Live:
     """Rows as a queue gives them: those that there are, and then nobody knows. `waits` is set when it waits."""
 
-    def __init__(self, rows: list[dict[str, Any]], *, then: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, rows: list[dict[str, Any]], *, then: Callable[[], None] = lambda: None
+    ) -> None:
         self.rows, self.then = rows, then
         self.waits = asyncio.Event()
         self.is_closed = False
@@ -90,19 +92,25 @@ def test_a_stop_between_rows_does_not_read_live_rows_to_their_end(
 ) -> None:
     stop = Stop()
     calls.otherwise = lambda prompt: stop.ask() or "x"
-    result = within(quiz, Again(Live(ROWS[:2])), stop=stop, limits={"concurrency": 1}, output=tmp_path / "b")
+    result = within(
+        quiz, Again(Live(ROWS[:2])), stop=stop, limits={"concurrency": 1}, output=tmp_path / "b"
+    )
     assert (result.ended.state, result.ended.ran, result.ended.total) == ("stopped", 1, None)
 
 
 @pytest.mark.parametrize("rows", [ROWS[:2], []], ids=["after some", "before the first"])
-def test_time_is_up_also_while_rows_are_waited_for(quiz: Evaluator, tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+def test_time_is_up_also_while_rows_are_waited_for(
+    quiz: Evaluator, tmp_path: Path, rows: list[dict[str, Any]]
+) -> None:
     live = Live(rows)
     result = within(quiz, live(), limits={"max_time": 0.3}, output=tmp_path / "b")
     assert (result.ended.state, result.ended.ran) == ("budget", len(rows))
     assert result.ended.reason == "the batch has used its 0.3 s" and live.is_closed
 
 
-def test_a_row_that_is_given_in_spite_of_the_stop_is_not_begun(quiz: Evaluator, calls: Calls, tmp_path: Path) -> None:
+def test_a_row_that_is_given_in_spite_of_the_stop_is_not_begun(
+    quiz: Evaluator, calls: Calls, tmp_path: Path
+) -> None:
     stop = Stop()
 
     async def rows() -> Any:
@@ -117,7 +125,9 @@ def test_a_row_that_is_given_in_spite_of_the_stop_is_not_begun(quiz: Evaluator, 
     assert (result.ended.state, result.ended.ran) == ("stopped", 1) and len(calls) == 1
 
 
-def test_an_iterator_that_fails_because_its_wait_ended_is_no_error_of_the_rows(quiz: Evaluator, tmp_path: Path) -> None:
+def test_an_iterator_that_fails_because_its_wait_ended_is_no_error_of_the_rows(
+    quiz: Evaluator, tmp_path: Path
+) -> None:
     stop = Stop()
 
     async def rows() -> Any:
@@ -158,7 +168,9 @@ def test_rows_are_closed_when_enough_of_them_are_taken(quiz: Evaluator, tmp_path
     live = Live(ROWS)
 
     async def main() -> bool:
-        result = await run_batch("quiz", live(), evaluator=quiz, select={"limit": 2}, output=tmp_path / "b")
+        result = await run_batch(
+            "quiz", live(), evaluator=quiz, select={"limit": 2}, output=tmp_path / "b"
+        )
         assert result.ended.ran == 2
         return live.is_closed
 
@@ -192,7 +204,9 @@ def last_session(folder: Path) -> dict[str, Any]:
     return last
 
 
-def test_a_cancelled_session_has_ended_in_its_folder(quiz: Evaluator, calls: Calls, tmp_path: Path) -> None:
+def test_a_cancelled_session_has_ended_in_its_folder(
+    quiz: Evaluator, calls: Calls, tmp_path: Path
+) -> None:
     told: list[str] = []
 
     class Told(NoDisplay):
@@ -217,7 +231,10 @@ def test_a_cancelled_session_has_ended_in_its_folder(quiz: Evaluator, calls: Cal
 
     asyncio.run(main())
     last = last_session(tmp_path / "b")
-    assert (last["state"], last["reason"]) == ("stopped", "interrupted: calls in flight were cancelled")
+    assert (last["state"], last["reason"]) == (
+        "stopped",
+        "interrupted: calls in flight were cancelled",
+    )
     assert last["ran"] == len(list(open_batch(tmp_path / "b").results())) < 10
     assert told == ["stopped"]
     summary = open_batch(tmp_path / "b").summarise()
@@ -241,12 +258,16 @@ def test_wait_for_ends_a_batch_as_it_ends_anything(quiz: Evaluator, tmp_path: Pa
     assert last_session(tmp_path / "b")["state"] == "stopped"
 
 
-def test_ctrl_c_in_the_sync_form_ends_the_session_in_its_folder(quiz: Evaluator, tmp_path: Path) -> None:
+def test_ctrl_c_in_the_sync_form_ends_the_session_in_its_folder(
+    quiz: Evaluator, tmp_path: Path
+) -> None:
     live = Live(ROWS[:2], then=lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         run_batch_sync("quiz", live(), evaluator=quiz, output=tmp_path / "b")
     last = last_session(tmp_path / "b")
-    assert last["state"] == "stopped" and last["ran"] == len(list(open_batch(tmp_path / "b").results()))
+    assert last["state"] == "stopped" and last["ran"] == len(
+        list(open_batch(tmp_path / "b").results())
+    )
 
 
 def test_a_session_that_breaks_has_ended_in_its_folder_too(quiz: Evaluator, tmp_path: Path) -> None:
@@ -262,7 +283,11 @@ def test_a_session_that_breaks_has_ended_in_its_folder_too(quiz: Evaluator, tmp_
     with pytest.raises(OSError, match="no such node"):
         within(quiz, ROWS, engine=Broken(), output=tmp_path / "b")
     last = last_session(tmp_path / "b")
-    assert (last["state"], last["reason"], last["ran"]) == ("incomplete", "OSError: no such node", 0)
+    assert (last["state"], last["reason"], last["ran"]) == (
+        "incomplete",
+        "OSError: no such node",
+        0,
+    )
 
 
 def test_a_session_whose_engine_loses_all_processes_has_a_summary_and_can_be_resumed(
@@ -274,7 +299,10 @@ def test_a_session_whose_engine_loses_all_processes_has_a_summary_and_can_be_res
             raise ClusterLost("no process is left; resume the batch")
 
     lost = within(quiz, ROWS, engine=Losing(1), output=tmp_path / "b")
-    assert (lost.ended.state, lost.ended.reason) == ("incomplete", "no process is left; resume the batch")
+    assert (lost.ended.state, lost.ended.reason) == (
+        "incomplete",
+        "no process is left; resume the batch",
+    )
     assert (lost.summary.counts.passed, lost.summary.counts.pending) == (1, 9)
     assert (tmp_path / "b" / "summary.json").exists()
     assert last_session(tmp_path / "b")["ran"] == 1
@@ -315,7 +343,14 @@ def test_a_display_that_fails_is_told_of_once_and_the_batch_goes_on(
     with caplog.at_level(logging.WARNING, "evaluator"):
         limits = {"max_time": 1} if method == "progress" else {}
         rows = Live(ROWS[:4])() if method == "progress" else ROWS[:4]
-        result = within(quiz, rows, display=display, resume=method == "notice", output=tmp_path / "b", limits=limits)
+        result = within(
+            quiz,
+            rows,
+            display=display,
+            resume=method == "notice",
+            output=tmp_path / "b",
+            limits=limits,
+        )
     assert result.is_complete or method == "progress"
     assert called == [method]
     (line,) = [record.getMessage() for record in caplog.records if "display" in record.getMessage()]
@@ -338,8 +373,12 @@ def test_a_display_may_still_interrupt() -> None:
 # -- backends that end more than their call --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(2)], ids=lambda error: type(error).__name__)
-def test_a_backend_that_cancels_or_exits_fails_its_call_only(run: Run, calls: Calls, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), SystemExit(2)], ids=lambda error: type(error).__name__
+)
+def test_a_backend_that_cancels_or_exits_fails_its_call_only(
+    run: Run, calls: Calls, error: BaseException
+) -> None:
     def answer(prompt: str) -> str:
         if prompt.endswith("2 + 2?"):
             raise error
@@ -350,7 +389,9 @@ def test_a_backend_that_cancels_or_exits_fails_its_call_only(run: Run, calls: Ca
     assert result.is_complete and result.ended.ran == 4
     (failed,) = [each for each in result.results() if each.failure is not None]
     assert failed.sample_id == "r2" and failed.failure is not None
-    assert failed.failure.kind == "provider_failure" and type(error).__name__ in failed.failure.message
+    assert (
+        failed.failure.kind == "provider_failure" and type(error).__name__ in failed.failure.message
+    )
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -367,8 +408,14 @@ def test_another_process_can_read_the_progress_while_the_session_runs_and_not_af
                 stop.ask("stopped", "enough")
 
     run_batch_sync(
-        "quiz", ROWS, evaluator=quiz, output=folder, display=Reading(), stop=stop, limits={"max_time": 600, "concurrency": 1}
-    )  # fmt: skip
+        "quiz",
+        ROWS,
+        evaluator=quiz,
+        output=folder,
+        display=Reading(),
+        stop=stop,
+        limits={"max_time": 600, "concurrency": 1},
+    )
     assert seen[0]["total"] == len(ROWS)
     assert seen[0]["limits"]["max_time"] == 600
     assert (seen[0]["stop"], seen[0]["endpoints"]) == ("", [])

@@ -24,8 +24,14 @@ SPARSE = [*ROWS[:6], *PASSAGES[6:]]
     [
         ("passge", r"no row has 'passge' in its metadata; did you mean `passage`\?"),
         ("topic", "the fields are `passage`"),
-        ("question", "it is an input; to make it metadata too, list it in `metadata` .--metadata question."),
-        ("target", "it is the target; to make it metadata too, list it in `metadata` .--metadata target."),
+        (
+            "question",
+            "it is an input; to make it metadata too, list it in `metadata` .--metadata question.",
+        ),
+        (
+            "target",
+            "it is the target; to make it metadata too, list it in `metadata` .--metadata target.",
+        ),
         (" ", "expected a string"),
         (3, "is 3, expected a string"),
     ],
@@ -38,10 +44,14 @@ def test_a_field_that_no_row_has_is_refused_before_a_call(
     assert calls == [] and not (tmp_path / "batch").exists()
 
 
-def test_a_field_that_only_rows_outside_the_selection_have_is_one_that_no_row_has(run: Run, tmp_path: Path) -> None:
+def test_a_field_that_only_rows_outside_the_selection_have_is_one_that_no_row_has(
+    run: Run, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="the rows have no metadata"):
         run(SPARSE, cluster="passage", select=Selection(limit=3))
-    drawn = run(SPARSE, cluster="passage", select=Selection(sample=5, seed=1), output=tmp_path / "drawn").summary
+    drawn = run(
+        SPARSE, cluster="passage", select=Selection(sample=5, seed=1), output=tmp_path / "drawn"
+    ).summary
     assert drawn.with_cluster is not None and drawn.counts.results == 5
 
 
@@ -66,7 +76,9 @@ def test_of_a_file_each_row_is_looked_at_until_one_has_the_field(run: Run, tmp_p
         run(rows, cluster="passages", output=tmp_path / "other")
 
 
-def test_a_row_that_cannot_be_used_is_told_when_the_batch_comes_to_it(run: Run, calls: Calls) -> None:
+def test_a_row_that_cannot_be_used_is_told_when_the_batch_comes_to_it(
+    run: Run, calls: Calls
+) -> None:
     with pytest.raises(UsageError, match="is not unique"):
         run([*ROWS[:3], ROWS[0]], cluster="passage")
     assert len(calls) == 3
@@ -86,12 +98,20 @@ def test_rows_that_can_be_read_only_once_are_told_of_at_the_end(run: Run, rows: 
 
 @pytest.mark.parametrize("purpose", ["cluster", "group_by"])
 @pytest.mark.parametrize("blank", [None, "", " \t"])
-def test_a_field_that_is_empty_in_every_row_is_said_to_be_so(run: Run, purpose: str, blank: Any) -> None:
+def test_a_field_that_is_empty_in_every_row_is_said_to_be_so(
+    run: Run, purpose: str, blank: Any
+) -> None:
     rows = [{**row, "passage": blank} for row in ROWS]
-    with pytest.raises(UsageError, match=f"{purpose}: no row has 'passage' in its metadata; it is empty in every row"):
+    with pytest.raises(
+        UsageError,
+        match=f"{purpose}: no row has 'passage' in its metadata; it is empty in every row",
+    ):
         run(rows, **{purpose: "passage"})
     result = run(iter(rows), **{purpose: "passage"})
-    assert "no result has 'passage' in its metadata; it is empty in every row that has it" in result.summary.notes
+    assert (
+        "no result has 'passage' in its metadata; it is empty in every row that has it"
+        in result.summary.notes
+    )
 
 
 def test_an_input_that_is_there_too_and_empty_is_not_told_to_be_named(run: Run) -> None:
@@ -102,27 +122,43 @@ def test_an_input_that_is_there_too_and_empty_is_not_told_to_be_named(run: Run) 
 
 def test_an_empty_cell_is_no_value_of_a_field(run: Run, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
-    lines = (f"{row['id']},{row['question']},{row['target']},{'ab'[n % 2] * (n < 4)}\n" for n, row in enumerate(ROWS))
+    lines = (
+        f"{row['id']},{row['question']},{row['target']},{'ab'[n % 2] * (n < 4)}\n"
+        for n, row in enumerate(ROWS)
+    )
     rows.write_text("id,question,target,topic\n" + "".join(lines))
     summary = run(rows, cluster="topic", group_by="topic").summary
     assert (summary.with_cluster, summary.with_group_by) == (4, 4)
     by = summary.groups[0].by
-    assert {value: part.counts.results for value, part in by.items()} == {"(none)": 6, "a": 2, "b": 2}
+    assert {value: part.counts.results for value, part in by.items()} == {
+        "(none)": 6,
+        "a": 2,
+        "b": 2,
+    }
 
 
 LEVELS = [{**row, "level": n} for n, row in enumerate(ROWS)]
 
 
 def test_results_are_grouped_and_clustered_by_expressions(run: Run) -> None:
-    summary = run(LEVELS, group_by="{{ 'hard' if level > 7 else 'easy' }}", cluster="{{ level // 2 }}").summary
-    assert {name: part.counts.results for name, part in summary.groups[0].by.items()} == {"easy": 8, "hard": 2}
+    summary = run(
+        LEVELS, group_by="{{ 'hard' if level > 7 else 'easy' }}", cluster="{{ level // 2 }}"
+    ).summary
+    assert {name: part.counts.results for name, part in summary.groups[0].by.items()} == {
+        "easy": 8,
+        "hard": 2,
+    }
     assert (summary.with_cluster, summary.with_group_by) == (10, 10)
     assert summary.groups[0].accuracy.estimate.clusters == 5
 
 
-def test_an_expression_sees_inputs_and_target_and_changing_it_scores_nothing_again(run: Run, calls: Calls) -> None:
+def test_an_expression_sees_inputs_and_target_and_changing_it_scores_nothing_again(
+    run: Run, calls: Calls
+) -> None:
     run(LEVELS, group_by="level")
-    again = run(LEVELS, group_by="{{ target | length }} digits, {{ question | length }}", resume=True)
+    again = run(
+        LEVELS, group_by="{{ target | length }} digits, {{ question | length }}", resume=True
+    )
     assert again.summary.groups[0].by.keys() == {"1 digits, 14", "2 digits, 14"}
     assert again.ended.counts.judged_anew == 0 and len(calls) == 10
 
@@ -152,15 +188,21 @@ def test_an_expression_without_a_value_for_some_results_is_counted(run: Run) -> 
 
 
 @pytest.mark.parametrize(
-    "metadata", [["level", "is_hard={{ level > 7 }}"], {"level": "level", "is_hard": "{{ level > 7 }}"}]
+    "metadata",
+    [["level", "is_hard={{ level > 7 }}"], {"level": "level", "is_hard": "{{ level > 7 }}"}],
 )
 def test_metadata_may_be_expressions(run: Run, metadata: Any) -> None:
     result = run(LEVELS, metadata=metadata, group_by="is_hard")
-    assert {name: part.counts.results for name, part in result.summary.groups[0].by.items()} == {"false": 8, "true": 2}
+    assert {name: part.counts.results for name, part in result.summary.groups[0].by.items()} == {
+        "false": 8,
+        "true": 2,
+    }
     assert next(result.results()).metadata.keys() == {"level", "is_hard"}
 
 
-def test_metadata_expressions_need_a_name_and_are_checked_before_a_call(run: Run, calls: Calls) -> None:
+def test_metadata_expressions_need_a_name_and_are_checked_before_a_call(
+    run: Run, calls: Calls
+) -> None:
     with pytest.raises(UsageError, match=r"an expression needs a name, as in level={{ … }}"):
         run(LEVELS, metadata=["{{ level }}"])
     with pytest.raises(UsageError, match=r"list:row 0 .*metadata\.hard.*levle"):

@@ -20,11 +20,25 @@ from evaluator.errors.results import Usage
 from evaluator.record.redact import Redactor
 
 RESULT = SampleResult(
-    identity="0" * 32, sample_id="a", place=0, epoch=1, template="t", variant="m", verdict=Verdict.PASSED,
-    inputs={"question": "Why?"}, target="Because", content="Because", scores={"exact": Score(1.0, True, "Because")},
-    usage=Usage(10, 2, 0, 0, None, 1), duration_s=0.25, started="2026-01-02T03:04:05.678Z", task_id=7,
-    task_file="tasks/done/TASK-7.md", parts={"inputs": "1"}, scored_by="ab",
-)  # fmt: skip
+    identity="0" * 32,
+    sample_id="a",
+    place=0,
+    epoch=1,
+    template="t",
+    variant="m",
+    verdict=Verdict.PASSED,
+    inputs={"question": "Why?"},
+    target="Because",
+    content="Because",
+    scores={"exact": Score(1.0, True, "Because")},
+    usage=Usage(10, 2, 0, 0, None, 1),
+    duration_s=0.25,
+    started="2026-01-02T03:04:05.678Z",
+    task_id=7,
+    task_file="tasks/done/TASK-7.md",
+    parts={"inputs": "1"},
+    scored_by="ab",
+)
 
 
 @pytest.fixture
@@ -41,12 +55,26 @@ def made(path: Path) -> BatchFolder:
 TEXTS = st.text(st.characters(codec=None), max_size=20)
 RESULTS = st.builds(
     lambda sample_id, content, verdict, score, failure: replace(
-        RESULT, sample_id=sample_id, content=content, verdict=verdict, scores={content: score}, failure=failure
+        RESULT,
+        sample_id=sample_id,
+        content=content,
+        verdict=verdict,
+        scores={content: score},
+        failure=failure,
     ),
-    TEXTS, TEXTS, st.sampled_from(Verdict),
-    st.builds(Score, st.none() | st.floats(0, 1), st.none() | st.booleans(), st.none() | TEXTS, TEXTS, st.none() | TEXTS),
+    TEXTS,
+    TEXTS,
+    st.sampled_from(Verdict),
+    st.builds(
+        Score,
+        st.none() | st.floats(0, 1),
+        st.none() | st.booleans(),
+        st.none() | TEXTS,
+        TEXTS,
+        st.none() | TEXTS,
+    ),
     st.none() | st.builds(Failure, TEXTS, TEXTS, TEXTS, st.booleans()),
-)  # fmt: skip
+)
 
 
 @settings(deadline=None, max_examples=60)
@@ -59,17 +87,24 @@ def test_a_result_is_read_as_it_was_written(result: SampleResult) -> None:
     assert SampleResult.from_dict(json.loads(json.dumps(result.to_dict()))) == expected
 
 
-def test_of_several_results_with_one_key_the_last_counts_and_the_index_points_at_it(path: Path) -> None:
+def test_of_several_results_with_one_key_the_last_counts_and_the_index_points_at_it(
+    path: Path,
+) -> None:
     with made(path) as folder:
-        folder.append(replace(RESULT, verdict=Verdict.ERROR, failure=Failure("TASK_FAILURE", "k", "m", True)))
+        folder.append(
+            replace(RESULT, verdict=Verdict.ERROR, failure=Failure("TASK_FAILURE", "k", "m", True))
+        )
         folder.append(replace(RESULT, sample_id="b"))
         folder.append(RESULT)
         index = folder.index()
         assert [result.sample_id for result in folder.results()] == ["b", "a"]
         entry = index[RESULT.key]
         assert (entry.verdict, entry.retryable, entry.identity, entry.scored_by) == (
-            Verdict.PASSED, False, b"0" * 32, b"ab",
-        )  # fmt: skip
+            Verdict.PASSED,
+            False,
+            b"0" * 32,
+            b"ab",
+        )
         assert folder.read_at(entry.offset) == RESULT
 
 
@@ -89,7 +124,8 @@ def test_cut_anywhere_in_its_last_line_a_file_reads_as_what_was_whole(path: Path
 
 
 @pytest.mark.parametrize(
-    "change", [lambda line: line.replace(b'"key":"', b'"key":"x'), lambda line: b"{}\n", lambda line: b"\n"]
+    "change",
+    [lambda line: line.replace(b'"key":"', b'"key":"x'), lambda line: b"{}\n", lambda line: b"\n"],
 )
 def test_a_line_that_somebody_changed_is_named_with_its_number(path: Path, change) -> None:
     with made(path) as folder:
@@ -97,7 +133,10 @@ def test_a_line_that_somebody_changed_is_named_with_its_number(path: Path, chang
         folder.append(RESULT)
     lines = (path / "results.jsonl").read_bytes().splitlines(keepends=True)
     (path / "results.jsonl").write_bytes(change(lines[0]) + lines[1])
-    with BatchFolder.open(path) as folder, pytest.raises(RecordError, match=r"results\.jsonl:1: .*was changed"):
+    with (
+        BatchFolder.open(path) as folder,
+        pytest.raises(RecordError, match=r"results\.jsonl:1: .*was changed"),
+    ):
         folder.index()
 
 
@@ -109,14 +148,19 @@ def test_numbers_that_json_has_no_word_for_are_kept_as_texts(path: Path) -> None
 
 def test_a_secret_is_not_written(path: Path) -> None:
     with made(path) as folder:
-        folder.append(replace(RESULT, content="it is hunter2-hunter2"), Redactor({"DB_PASSWORD": "hunter2-hunter2"}))
+        folder.append(
+            replace(RESULT, content="it is hunter2-hunter2"),
+            Redactor({"DB_PASSWORD": "hunter2-hunter2"}),
+        )
         assert next(folder.results()).content == "it is [redacted:DB_PASSWORD]"
 
 
 def test_a_second_process_is_told_that_the_batch_is_taken(path: Path) -> None:
     code = f"import evaluator.batch.folder as f, sys; f.BatchFolder.open({str(path)!r})"
     with made(path):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
         assert "TaskBusy" in done.stderr and "another process works on this batch" in done.stderr
         with pytest.raises(TaskBusy):
             BatchFolder.open(path)
@@ -152,7 +196,9 @@ print([result.sample_id for result in folder.results()])
         (lambda path: path.write_text("x"), "Not a directory"),
     ],
 )
-def test_a_folder_that_is_no_place_for_a_new_batch_is_refused(path: Path, prepare, said: str) -> None:
+def test_a_folder_that_is_no_place_for_a_new_batch_is_refused(
+    path: Path, prepare, said: str
+) -> None:
     prepare(path)
     with pytest.raises(RecordError, match=said):
         BatchFolder.create(path)
@@ -177,8 +223,10 @@ def test_files_are_for_their_owner_alone(path: Path) -> None:
     with made(path) as folder:
         folder.write_summary({})
     assert {name: os.stat(path / name).st_mode & 0o777 for name in os.listdir(path)} == {
-        "manifest.json": 0o600, "results.jsonl": 0o600, "summary.json": 0o600,
-    }  # fmt: skip
+        "manifest.json": 0o600,
+        "results.jsonl": 0o600,
+        "summary.json": 0o600,
+    }
 
 
 def test_json_files_are_utf8_where_a_text_holds_a_lone_surrogate(path: Path) -> None:

@@ -50,8 +50,16 @@ def test_target_metadata_and_place_are_no_part_of_it() -> None:
     assert identity(Sample("a", {"question": "Why?"}, "y", {"n": 1}, 7)).value == identity().value
 
 
-@pytest.mark.parametrize("key", [key_of("a", 2, "t", "m"), key_of("b", 1, "t", "m"), key_of("a", 1, "u", "m"),
-                                 key_of("a", 1, "t", "n"), key_of("\ud800", 1, "t", "m")])  # fmt: skip
+@pytest.mark.parametrize(
+    "key",
+    [
+        key_of("a", 2, "t", "m"),
+        key_of("b", 1, "t", "m"),
+        key_of("a", 1, "u", "m"),
+        key_of("a", 1, "t", "n"),
+        key_of("\ud800", 1, "t", "m"),
+    ],
+)
 def test_another_sample_epoch_template_or_variant_is_another_cell(key: str) -> None:
     assert key != key_of("a", 1, "t", "m")
 
@@ -65,14 +73,20 @@ def test_settings_that_change_no_answer_change_no_identity() -> None:
     plain = HandlerConfig()
     same = HandlerConfig(name="other", timeout_s=5, backoff_s=(1.0,), max_cost_usd=1, prices=(1, 2))
     assert handler_settings(plain, "m", {}, ()) == handler_settings(same, "m", {}, ())
-    for other in (HandlerConfig(temperature=0.5), HandlerConfig(system="Be brief."), HandlerConfig(max_turns=3)):
+    for other in (
+        HandlerConfig(temperature=0.5),
+        HandlerConfig(system="Be brief."),
+        HandlerConfig(max_turns=3),
+    ):
         assert handler_settings(plain, "m", {}, ()) != handler_settings(other, "m", {}, ())
 
 
 def test_the_model_of_a_role_counts_where_a_template_names_the_role() -> None:
     plain, roles = HandlerConfig(), {"grader": "n"}
     assert handler_settings(plain, "m", {}, ()) == handler_settings(plain, "m", roles, ())
-    assert handler_settings(plain, "m", {}, ["grader"]) != handler_settings(plain, "m", roles, ["grader"])
+    assert handler_settings(plain, "m", {}, ["grader"]) != handler_settings(
+        plain, "m", roles, ["grader"]
+    )
 
 
 def test_a_template_that_another_calls_is_part_of_it(make_evaluator, tmp_path) -> None:

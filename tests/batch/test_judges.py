@@ -45,13 +45,17 @@ PROFILES = {
     "left": profile("left"),
     "right": profile("right"),
     "roles": profile("roles", roles={"grader": "roles/judge", "strict": "roles/strict"}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def make(make_evaluator: Any, calls: Calls) -> Callable[..., Any]:
     calls.otherwise = lambda _: said(reason="r", correct=True, score=1)
-    options: dict[str, Any] = {"handler": None, "backend": Scripted(script=calls), "profiles": PROFILES}
+    options: dict[str, Any] = {
+        "handler": None,
+        "backend": Scripted(script=calls),
+        "profiles": PROFILES,
+    }
 
     def made(**more: Any) -> Any:
         return make_evaluator(QUIZ + TEMPLATES + _OTHERS, **{**options, **more})
@@ -67,26 +71,67 @@ def graded(template: str, **more: Any) -> dict[str, Any]:
     ("of_evaluator", "of_batch", "scorers", "models", "unmapped"),
     [
         ({}, {}, ["exact"], {}, ""),
-        ({}, {}, ["reference"], {"reference": {"": {"grader": ["default/m"]}}}, "the model 'default/m';"),
-        ({}, {"models": ["a/1", "a/2"]}, ["reference"], {"reference": {"": {"grader": ["default/m"]}}}, "'default/m';"),
-        ({"model": "all/x"}, {}, ["reference"], {"reference": {"": {"grader": ["all/x"]}}}, "the model 'all/x';"),
-        ({"model_roles": {"grader": "b/j"}}, {}, ["reference"], {"reference": {"": {"grader": ["b/j"]}}}, ""),
+        (
+            {},
+            {},
+            ["reference"],
+            {"reference": {"": {"grader": ["default/m"]}}},
+            "the model 'default/m';",
+        ),
+        (
+            {},
+            {"models": ["a/1", "a/2"]},
+            ["reference"],
+            {"reference": {"": {"grader": ["default/m"]}}},
+            "'default/m';",
+        ),
+        (
+            {"model": "all/x"},
+            {},
+            ["reference"],
+            {"reference": {"": {"grader": ["all/x"]}}},
+            "the model 'all/x';",
+        ),
+        (
+            {"model_roles": {"grader": "b/j"}},
+            {},
+            ["reference"],
+            {"reference": {"": {"grader": ["b/j"]}}},
+            "",
+        ),
         ({}, {}, ["reference:model=s/j"], {"reference": {"": {"grader": ["s/j"]}}}, ""),
         (
-            {"model_roles": {"strict": "b/strict"}}, {}, ["reference:model=strict"],
-            {"reference": {"": {"grader": ["b/strict"]}}}, "",
+            {"model_roles": {"strict": "b/strict"}},
+            {},
+            ["reference:model=strict"],
+            {"reference": {"": {"grader": ["b/strict"]}}},
+            "",
         ),
-        ({"handler": "roles"}, {}, ["reference"], {"reference": {"": {"grader": ["roles/judge"]}}}, ""),
         (
-            {"handler": "roles"}, {}, ["reference:model=strict"], {"reference": {"": {"grader": ["roles/strict"]}}}, "",
+            {"handler": "roles"},
+            {},
+            ["reference"],
+            {"reference": {"": {"grader": ["roles/judge"]}}},
+            "",
         ),
         (
-            {}, {"handlers": ["left", "right"]}, ["reference"],
+            {"handler": "roles"},
+            {},
+            ["reference:model=strict"],
+            {"reference": {"": {"grader": ["roles/strict"]}}},
+            "",
+        ),
+        (
+            {},
+            {"handlers": ["left", "right"]},
+            ["reference"],
             {"reference": {"left": {"grader": ["left/m"]}, "right": {"grader": ["right/m"]}}},
             "the model 'left/m' (handler left), 'right/m' (handler right);",
         ),
         (
-            {}, {"handlers": ["left", "roles"]}, ["reference"],
+            {},
+            {"handlers": ["left", "roles"]},
+            ["reference"],
             {"reference": {"left": {"grader": ["left/m"]}, "roles": {"grader": ["roles/judge"]}}},
             "the model 'left/m' (handler left);",
         ),
@@ -95,27 +140,42 @@ def graded(template: str, **more: Any) -> dict[str, Any]:
         ({}, {}, [graded("no_role")], {}, ""),
         ({}, {}, [graded("in_a_profile")], {}, ""),
         (
-            {}, {}, [{"type": "majority", "models": ["p/1", "p/2"], "repeats": 2}],
-            {"majority": {"": {"grader": ["p/1", "p/2"]}}}, "",
+            {},
+            {},
+            [{"type": "majority", "models": ["p/1", "p/2"], "repeats": 2}],
+            {"majority": {"": {"grader": ["p/1", "p/2"]}}},
+            "",
         ),
         (
-            {}, {}, [{"type": "majority", "graders": ["reference:model=p/1", "reference", "exact"]}],
-            {"majority": {"": {"grader": ["p/1", "default/m"]}}}, "the model 'default/m';",
+            {},
+            {},
+            [{"type": "majority", "graders": ["reference:model=p/1", "reference", "exact"]}],
+            {"majority": {"": {"grader": ["p/1", "default/m"]}}},
+            "the model 'default/m';",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_plan_has_its_judges_and_a_notice_for_a_default_one(
-    make: Any, of_evaluator: dict[str, Any], of_batch: dict[str, Any], scorers: list[Any], models: Any, unmapped: str
+    make: Any,
+    of_evaluator: dict[str, Any],
+    of_batch: dict[str, Any],
+    scorers: list[Any],
+    models: Any,
+    unmapped: str,
 ) -> None:
     plan = make_plan(make(**of_evaluator), "quiz", ROWS, BatchOptions(scorers=scorers, **of_batch))
     assert plan.judges.models == models
     assert len(plan.judges.notices) == bool(unmapped)
     for line in plan.judges.notices:
-        assert unmapped in line and "the role 'grader'" in line and "--model-role grader=MODEL" in line
+        assert (
+            unmapped in line and "the role 'grader'" in line and "--model-role grader=MODEL" in line
+        )
 
 
 def test_each_role_is_one_notice_for_all_its_scorers(make: Any) -> None:
-    plan = make_plan(make(), "quiz", ROWS, BatchOptions(scorers=["reference", "pairwise", graded("two_roles")]))
+    plan = make_plan(
+        make(), "quiz", ROWS, BatchOptions(scorers=["reference", "pairwise", graded("two_roles")])
+    )
     assert plan.judges.models["graded"] == {"": {"reader": ["default/m"], "grader": ["default/m"]}}
     assert [line.partition(", so")[0] for line in plan.judges.notices] == [
         "scorers reference, pairwise, graded: no model is named for the role 'grader'",
@@ -134,8 +194,13 @@ def test_a_custom_scorer_may_declare_its_model(make: Any) -> None:
         async def score(self, scored: ScorerInput) -> Any:
             raise AssertionError("nothing is judged")
 
-    assert make_plan(make(), "quiz", ROWS, BatchOptions(scorers=[Own(model="mine/1")])).judges.notices == ()
-    (line,) = make_plan(make(), "quiz", ROWS, BatchOptions(scorers=[Own(model=None)])).judges.notices
+    assert (
+        make_plan(make(), "quiz", ROWS, BatchOptions(scorers=[Own(model="mine/1")])).judges.notices
+        == ()
+    )
+    (line,) = make_plan(
+        make(), "quiz", ROWS, BatchOptions(scorers=[Own(model=None)])
+    ).judges.notices
     assert line.startswith("scorer own: ")
 
 
@@ -155,9 +220,15 @@ class Noticed:
     def end(self, snapshot: Any, state: str) -> None: ...
 
 
-def test_the_manifest_and_each_score_name_the_model_that_judged(run: Run, make: Any, tmp_path: Path) -> None:
+def test_the_manifest_and_each_score_name_the_model_that_judged(
+    run: Run, make: Any, tmp_path: Path
+) -> None:
     told = Noticed()
-    scorers = ["reference", "reference:model=s/j,name=chosen", {"type": "majority", "models": ["p/1", "p/2"]}]
+    scorers = [
+        "reference",
+        "reference:model=s/j,name=chosen",
+        {"type": "majority", "models": ["p/1", "p/2"]},
+    ]
     result = run(ROWS[:2], evaluator=make(), scorers=scorers, models=["a/1"], display=told)
     assert len(told.lines) == 1 and "'default/m'" in told.lines[0]
     for line in result.results():
@@ -176,14 +247,20 @@ def test_the_manifest_and_each_score_name_the_model_that_judged(run: Run, make: 
 @pytest.mark.parametrize("winner", ["A", "nobody"])
 def test_a_failed_pair_names_its_judge(run: Run, make: Any, calls: Calls, winner: str) -> None:
     calls.otherwise = lambda _: said(reason="r", winner=winner, margin="none")
-    (line,) = run(ROWS[:1], evaluator=make(model_roles={"grader": "b/j"}), scorers=["pairwise"]).results()
-    assert line.scores["pairwise"].metadata["model"] == "b/j" and bool(line.scores["pairwise"].error) is (winner != "A")
+    (line,) = run(
+        ROWS[:1], evaluator=make(model_roles={"grader": "b/j"}), scorers=["pairwise"]
+    ).results()
+    assert line.scores["pairwise"].metadata["model"] == "b/j" and bool(
+        line.scores["pairwise"].error
+    ) is (winner != "A")
 
 
 def test_who_judges_is_told_and_does_not_by_itself_judge_anew(make: Any) -> None:
     plan = make_plan(make(), "quiz", ROWS, BatchOptions(scorers=["reference"]))
     assert set(plan.scorer_parts["reference"]["judges"]) == {""}
-    assert "default/m" not in json.dumps(plan.scorer_parts), "what judgements are hashed over has changed"
+    assert "default/m" not in json.dumps(plan.scorer_parts), (
+        "what judgements are hashed over has changed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,11 +268,16 @@ def test_who_judges_is_told_and_does_not_by_itself_judge_anew(make: Any) -> None
     [
         ({"models": ["p/1", "p/2"]}, {"models": ["p/1", "p/3"]}),
         ({"graders": ["reference", "exact"]}, {"graders": ["reference", "includes"]}),
-        ({"graders": ["reference", "f1:pass_at=0.2"]}, {"graders": ["reference", "f1:pass_at=0.9"]}),
+        (
+            {"graders": ["reference", "f1:pass_at=0.2"]},
+            {"graders": ["reference", "f1:pass_at=0.9"]},
+        ),
     ],
     ids=["models", "graders", "arguments"],
 )
-def test_another_panel_rescores(run: Run, make: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_another_panel_rescores(
+    run: Run, make: Any, before: dict[str, Any], after: dict[str, Any]
+) -> None:
     run(ROWS[:2], evaluator=make(), scorers=[{"type": "majority", **before}])
     same = run(ROWS[:2], evaluator=make(), scorers=[{"type": "majority", **before}], resume=True)
     assert same.ended.ran == 0

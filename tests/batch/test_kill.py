@@ -24,16 +24,39 @@ def server() -> Iterator[KillingServer]:
     server.server_close()
 
 
-def run(folder: Path, server: KillingServer, template: str, output: str, kill_at: int | None, after: bool) -> int:
+def run(
+    folder: Path,
+    server: KillingServer,
+    template: str,
+    output: str,
+    kill_at: int | None,
+    after: bool,
+) -> int:
     """The exit code of one session, which the server may kill."""
     command = [
-        PROGRAM, "batch", "--library", "quiz.xml", "--template", template, "--rows",
-        "rows.jsonl", "--scorer", "exact", "--handler", "wire", "--concurrency", str(CONCURRENCY), "--progress", "none",
-    ]  # fmt: skip
+        PROGRAM,
+        "batch",
+        "--library",
+        "quiz.xml",
+        "--template",
+        template,
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "exact",
+        "--handler",
+        "wire",
+        "--concurrency",
+        str(CONCURRENCY),
+        "--progress",
+        "none",
+    ]
     command += ["--resume" if (folder / output / "manifest.json").exists() else "--output", output]
     with server.lock:
         server.kill_at, server.after = None if kill_at is None else server.posts + kill_at, after
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         server.victim = process.pid
     out, err = process.communicate(timeout=300)
     assert process.returncode in (-9, 0), (out, err)
@@ -41,13 +64,22 @@ def run(folder: Path, server: KillingServer, template: str, output: str, kill_at
 
 
 def contents(folder: Path) -> dict[str, tuple[str, str]]:
-    return {each.sample_id: (each.verdict.value, each.content) for each in open_batch(folder).results()}
+    return {
+        each.sample_id: (each.verdict.value, each.content) for each in open_batch(folder).results()
+    }
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("template", "calls_a_row", "after"), [("quiz", 1, False), ("twice", 2, True)])
+@pytest.mark.parametrize(
+    ("template", "calls_a_row", "after"), [("quiz", 1, False), ("twice", 2, True)]
+)
 def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
-    server: KillingServer, tmp_path: Path, template: str, calls_a_row: int, after: bool, monkeypatch: pytest.MonkeyPatch
+    server: KillingServer,
+    tmp_path: Path,
+    template: str,
+    calls_a_row: int,
+    after: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
     (tmp_path / "quiz.xml").write_text(QUIZ)

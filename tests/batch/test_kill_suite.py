@@ -57,7 +57,13 @@ def write(folder: Path, port: int) -> None:
     (folder / "handlers" / "wire.xml").write_text(PROFILE.format(port=port))
     files = {"templates.xml": TEMPLATES, "checks.py": CHECKS, "evaluator.toml": DEFINITION}
     rows = [
-        {"question": "x" * n, "target": str(n), "of": "ab"[n % 2], "points": n, "functions": [{"name": f"f{n}"}]}
+        {
+            "question": "x" * n,
+            "target": str(n),
+            "of": "ab"[n % 2],
+            "points": n,
+            "functions": [{"name": f"f{n}"}],
+        }
         for n in range(1, ROWS + 1)
     ]
     dev = [{"question": f"{n} {SECRET}", "target": f"{n}: {SECRET}"} for n in range(2)]
@@ -73,7 +79,9 @@ def session(folder: Path, server: KillingServer, output: str, kill_at: int | Non
     command += ["--resume" if (folder / output / "manifest.json").exists() else "--output", output]
     with server.lock:
         server.kill_at = None if kill_at is None else server.posts + kill_at
-        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         server.victim = process.pid
     out, err = process.communicate(timeout=200)
     assert process.returncode in (-9, 0), (out, err)
@@ -111,4 +119,6 @@ def test_a_killed_session_pays_nothing_twice_and_ends_with_the_same_numbers(
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
     values = numbers(tmp_path / "killed")["groups"][0]["metrics"]
     assert values.keys() == {"macro", "weighted", "own.letters", "own.calls"}
-    assert not any(SECRET in path.read_text() for path in tmp_path.glob("killed/**/*") if path.is_file())
+    assert not any(
+        SECRET in path.read_text() for path in tmp_path.glob("killed/**/*") if path.is_file()
+    )

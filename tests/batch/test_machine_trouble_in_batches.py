@@ -37,7 +37,9 @@ class Failing:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EIO])
-def test_a_scorer_that_meets_trouble_leaves_its_sample_pending(run: Run, calls: Calls, code: int) -> None:
+def test_a_scorer_that_meets_trouble_leaves_its_sample_pending(
+    run: Run, calls: Calls, code: int
+) -> None:
     scorer = Failing(code)
     result = run(scorers=[scorer], limits={"concurrency": 2})
     assert result.ended.state == "incomplete" and not result.is_complete
@@ -70,7 +72,9 @@ def test_task_files_that_cannot_be_created_end_the_session(
     monkeypatch.setattr(store_module.os, "open", few)
     result = run(limits={"concurrency": 2})
     assert result.ended.state == "incomplete" and "ulimit -n" in result.ended.reason
-    assert len(calls) == 4 and result.summary.counts.passed == 4 and result.summary.counts.error == 0
+    assert (
+        len(calls) == 4 and result.summary.counts.passed == 4 and result.summary.counts.error == 0
+    )
     monkeypatch.undo()
     resumed = run(resume=True)
     assert resumed.is_complete and len(calls) == 10
@@ -94,7 +98,11 @@ def test_a_batch_with_few_descriptors_completes_with_a_lower_concurrency(tmp_pat
     print(result.ended.state, result.summary.counts.error)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(source)], cwd=tmp_path, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", textwrap.dedent(source)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert "complete 0" in done.stdout, done
     assert "samples at once instead of 150" in done.stdout and "ulimit -Hn" in done.stdout

@@ -20,7 +20,10 @@ from tests.batch.conftest import ROWS
 
 SHARDS = 3
 # Two rows with the same content get ids by their order in the whole source.
-TWINS = [{name: value for name, value in row.items() if name != "id"} for row in [*ROWS, ROWS[2], ROWS[2]]]
+TWINS = [
+    {name: value for name, value in row.items() if name != "id"}
+    for row in [*ROWS, ROWS[2], ROWS[2]]
+]
 WRONG = [{**row, "target": "wrong"} if row["id"] in ("r2", "r7") else row for row in ROWS]
 
 
@@ -45,7 +48,11 @@ def numbers(folder: Path) -> dict[str, Any]:
 
     def without_times(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: without_times(inner) for name, inner in value.items() if not name.startswith("duration")}
+            return {
+                name: without_times(inner)
+                for name, inner in value.items()
+                if not name.startswith("duration")
+            }
         return [without_times(inner) for inner in value] if isinstance(value, list) else value
 
     return without_times(open_batch(folder).summarise().to_dict())
@@ -55,19 +62,34 @@ def numbers(folder: Path) -> dict[str, Any]:
 def test_merged_shards_have_the_numbers_of_a_batch_that_was_run_at_once(
     run: Any, shards: Any, tmp_path: Path, rows: Any
 ) -> None:
-    options: dict[str, Any] = {"epochs": 2, "select": {"sample": 8, "seed": 3}, "thresholds": ["accuracy >= 0.5"]}
+    options: dict[str, Any] = {
+        "epochs": 2,
+        "select": {"sample": 8, "seed": 3},
+        "thresholds": ["accuracy >= 0.5"],
+    }
     whole = run(rows, scorers=["exact"], output=tmp_path / "whole", **options)
     merged = merge_shards(shards(rows, **options), tmp_path / "merged")
-    found, expected = ({result.key: result for result in each.results()} for each in (merged, open_batch(whole.folder)))
+    found, expected = (
+        {result.key: result for result in each.results()}
+        for each in (merged, open_batch(whole.folder))
+    )
     assert found.keys() == expected.keys() and len(found) == 16
     for key, result in found.items():
         same = expected[key]
-        assert (result.identity, result.content, result.verdict) == (same.identity, same.content, same.verdict)
+        assert (result.identity, result.content, result.verdict) == (
+            same.identity,
+            same.content,
+            same.verdict,
+        )
     assert numbers(merged.folder) == numbers(whole.folder)
-    assert merged.manifest["state"] == "complete" and merged.totals == open_batch(whole.folder).totals
+    assert (
+        merged.manifest["state"] == "complete" and merged.totals == open_batch(whole.folder).totals
+    )
 
 
-def test_each_result_has_its_task_file_and_the_merged_batch_is_complete(run: Any, shards: Any, tmp_path: Path) -> None:
+def test_each_result_has_its_task_file_and_the_merged_batch_is_complete(
+    run: Any, shards: Any, tmp_path: Path
+) -> None:
     folders = shards()
     merged = merge_shards(folders, tmp_path / "merged")
     store = TaskStore(merged.folder / "tasks")
@@ -81,7 +103,9 @@ def test_each_result_has_its_task_file_and_the_merged_batch_is_complete(run: Any
     assert again.is_complete and again.ended.ran == 0
 
 
-def test_an_incomplete_merge_says_so_and_the_rest_can_be_run(run: Any, shards: Any, tmp_path: Path) -> None:
+def test_an_incomplete_merge_says_so_and_the_rest_can_be_run(
+    run: Any, shards: Any, tmp_path: Path
+) -> None:
     merged = merge_shards(shards(numbers=(1, 3)), tmp_path / "merged")
     assert merged.manifest["state"] == "incomplete"
     assert merged.summarise().unfinished == "the last session ended with: missing shards: 2/3"
@@ -90,11 +114,15 @@ def test_an_incomplete_merge_says_so_and_the_rest_can_be_run(run: Any, shards: A
 
 
 def test_a_shard_that_no_row_falls_to_is_complete(run: Any, tmp_path: Path) -> None:
-    ran = run(ROWS[:1], select={"shard": "2/2"}, output=tmp_path / "b", thresholds=["accuracy >= 1"])
+    ran = run(
+        ROWS[:1], select={"shard": "2/2"}, output=tmp_path / "b", thresholds=["accuracy >= 1"]
+    )
     assert ran.ok and ran.summary.counts.total == 0
 
 
-def test_what_is_not_a_shard_of_the_same_batch_is_refused(run: Any, shards: Any, tmp_path: Path) -> None:
+def test_what_is_not_a_shard_of_the_same_batch_is_refused(
+    run: Any, shards: Any, tmp_path: Path
+) -> None:
     one, two, three = shards()
     run(ROWS, scorers=["exact"], output=tmp_path / "whole")
     run(ROWS, scorers=["exact"], select={"shard": "1/2"}, output=tmp_path / "half")
@@ -105,10 +133,14 @@ def test_what_is_not_a_shard_of_the_same_batch_is_refused(run: Any, shards: Any,
         ([one, tmp_path / "whole"], UsageError, "whole: not a shard; .* --shard K/N"),
         ([one, tmp_path / "half"], UsageError, "is shard 1/3 and .* is shard 1/2"),
         ([one, two, tmp_path / "copy"], UsageError, "are both shard 2/3; name one"),
-        ([one, tmp_path / "other"], UsageError, "shards of different batches: they differ in `scorers`;"),
+        (
+            [one, tmp_path / "other"],
+            UsageError,
+            "shards of different batches: they differ in `scorers`;",
+        ),
         ([one, tmp_path / "none"], RecordError, "no such folder"),
         ([one, two, tmp_path / "." / one.name], UsageError, f"{one.name} is named twice"),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(error, match=message):
             merge_shards(folders, tmp_path / "merged")
     with pytest.raises(RecordError, match="exists already"):
@@ -157,7 +189,9 @@ def dealt(shard: str | None, **select: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "select", [{}, {"sample": 5}, {"start": 2, "limit": 7}, {"where": "target != '4'"}], ids=json.dumps
+    "select",
+    [{}, {"sample": 5}, {"start": 2, "limit": 7}, {"where": "target != '4'"}],
+    ids=json.dumps,
 )
 def test_shards_divide_the_selected_rows(select: dict[str, Any]) -> None:
     whole = dealt(None, **select)

@@ -17,7 +17,10 @@ from evaluator.batch.notebook import NotebookDisplay, make_display
 from evaluator.batch.progress import LiveDisplay, NoDisplay, PlainDisplay
 from evaluator.errors.results import Status
 
-ROWS = [{"question": "What is the symbol of iron?", "target": "Fe"}, {"question": "<b>2+2?</b>", "target": "<i>4</i>"}]
+ROWS = [
+    {"question": "What is the symbol of iron?", "target": "Fe"},
+    {"question": "<b>2+2?</b>", "target": "<i>4</i>"},
+]
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
 
@@ -46,7 +49,12 @@ def offline() -> Evaluator:
 
 def test_a_notebook_gets_one_table_that_is_updated(notebook, offline, tmp_path: Path) -> None:
     run_batch_sync(
-        "answer_question", ROWS, evaluator=offline, scorers=["exact"], output=tmp_path / "b", name="<b>quiz</b>"
+        "answer_question",
+        ROWS,
+        evaluator=offline,
+        scorers=["exact"],
+        output=tmp_path / "b",
+        name="<b>quiz</b>",
     )
     assert [kind for kind, _ in notebook].count("new") == 1
     last = notebook[-1][1]
@@ -54,7 +62,9 @@ def test_a_notebook_gets_one_table_that_is_updated(notebook, offline, tmp_path: 
     assert "&lt;b&gt;quiz&lt;/b&gt;" in last and "<b>" not in last
 
 
-def test_a_terminal_is_live_and_anything_else_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_live_and_anything_else_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Terminal(StringIO):
         def isatty(self) -> bool:
             return True
@@ -95,9 +105,14 @@ def test_what_a_notebook_shows_is_escaped(offline, tmp_path: Path) -> None:
         assert "&lt;script&gt;" in shown and "<script" not in shown and "\x1b" not in shown
     rows = [{**row, "kind": HOSTILE} for row in ROWS]
     result = run_batch_sync(
-        "answer_question", rows, evaluator=offline, scorers=["exact"], metadata=["kind"], group_by="kind",
+        "answer_question",
+        rows,
+        evaluator=offline,
+        scorers=["exact"],
+        metadata=["kind"],
+        group_by="kind",
         output=tmp_path / "b",
-    )  # fmt: skip
+    )
     for value in (result, result.summary, compare(result.results(), result.results())):
         shown = value._repr_html_()
         assert "<table>" in shown and "<script" not in shown and "\x1b" not in shown

@@ -32,54 +32,96 @@ def test_the_python_call_has_every_option_with_its_default() -> None:
         del parameters[name]
     assert parameters.keys() == OPTIONS.keys()
     assert {each.kind for each in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
-    assert BatchOptions(**{name: each.default for name, each in parameters.items()}) == BatchOptions()
+    assert (
+        BatchOptions(**{name: each.default for name, each in parameters.items()}) == BatchOptions()
+    )
 
 
 def test_the_command_line_has_every_option() -> None:
-    declared = {flag.name for options in (BatchDefinition, BatchOptions) for _, flag in flags_of(options)}
+    declared = {
+        flag.name for options in (BatchDefinition, BatchOptions) for _, flag in flags_of(options)
+    }
     assert declared <= {name for parameter in command.params for name in parameter.opts}
     flags = {name.partition(".")[0] for name, _ in flags_of(BatchOptions)}
     assert OPTIONS.keys() - flags == WITHOUT_FLAG - {"select", "limits"}
     assert FEWSHOT_FLAGS.keys() == {each.name for each in fields(FewShot)}
     assert dict(flags_of(BatchOptions))["engine"].choices == ENGINES
     assert SELECT_FLAGS.keys() == {each.name for each in fields(Selection)}
-    assert {name for name, _ in flags_of(BatchLimits)} == {each.name for each in fields(BatchLimits)}
+    assert {name for name, _ in flags_of(BatchLimits)} == {
+        each.name for each in fields(BatchLimits)
+    }
 
 
 def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> None:
     given = {
-        "templates": ["a", "b"], "rows": "rows.jsonl", "name": "n", "inputs": {"a": "b"}, "id": "i", "target": "t",
-        "answers": "output", "shuffle_choices": 7, "fewshot": {"rows": "dev.jsonl", "k": 5, "match": "subject"},
-        "scorers": ["exact", {"type": "f1"}], "epochs": 2, "reducers": ["mean"], "models": ["m"], "handlers": ["h"],
-        "select": {"limit": 3}, "metadata": ["x"], "cluster": "x", "group_by": "x", "thresholds": ["errors <= 0"],
-        "count_as_failed": ["tool_failure", "TASK_FAILURE"], "limited": "error", "limits": {"max_cost": 1.5},
-        "output": "o", "cache": "c",
+        "templates": ["a", "b"],
+        "rows": "rows.jsonl",
+        "name": "n",
+        "inputs": {"a": "b"},
+        "id": "i",
+        "target": "t",
+        "answers": "output",
+        "shuffle_choices": 7,
+        "fewshot": {"rows": "dev.jsonl", "k": 5, "match": "subject"},
+        "scorers": ["exact", {"type": "f1"}],
+        "epochs": 2,
+        "reducers": ["mean"],
+        "models": ["m"],
+        "handlers": ["h"],
+        "select": {"limit": 3},
+        "metadata": ["x"],
+        "cluster": "x",
+        "group_by": "x",
+        "thresholds": ["errors <= 0"],
+        "count_as_failed": ["tool_failure", "TASK_FAILURE"],
+        "limited": "error",
+        "limits": {"max_cost": 1.5},
+        "output": "o",
+        "cache": "c",
         "metrics": ["macro:by=x", {"type": "weighted", "weight": "x"}],
-        "engine": "processes", "workers": 3, "library": ["l"], "roots": ["r"], "model_roles": {"grader": "g"},
-    }  # fmt: skip
+        "engine": "processes",
+        "workers": 3,
+        "library": ["l"],
+        "roots": ["r"],
+        "model_roles": {"grader": "g"},
+    }
     in_file = {name for name, each in OPTIONS.items() if each.metadata["in_file"]}
     assert given.keys() == in_file | {each.name for each in fields(BatchDefinition)} - {"options"}
     definition = definition_from(given)
     assert definition.to_dict() == given
     assert definition_from(json.loads(json.dumps(definition.to_dict()))) == definition
     assert definition_from(given, Path("/p")).to_dict() == given | {
-        "rows": "/p/rows.jsonl", "fewshot": {"rows": "/p/dev.jsonl", "k": 5, "match": "subject"}, "output": "/p/o", "cache": "/p/c", "library": ["/p/l"], "roots": ["/p/r"],
-    }  # fmt: skip
+        "rows": "/p/rows.jsonl",
+        "fewshot": {"rows": "/p/dev.jsonl", "k": 5, "match": "subject"},
+        "output": "/p/o",
+        "cache": "/p/c",
+        "library": ["/p/l"],
+        "roots": ["/p/r"],
+    }
 
 
 def test_no_error_that_counts_as_failed_is_stored_too() -> None:
     options = BatchOptions(count_as_failed=["none"])
-    assert options.count_as_failed == () and BatchOptions().count_as_failed == ("output_format_failure",)
+    assert options.count_as_failed == () and BatchOptions().count_as_failed == (
+        "output_format_failure",
+    )
     assert BatchOptions(**options_to_dict(options)) == options
 
 
 @pytest.mark.parametrize(
-    ("page", "names"), [("batches-in-python.md", OPTIONS), ("run-a-batch.md", OPTIONS.keys() - WITHOUT_FLAG)]
+    ("page", "names"),
+    [("batches-in-python.md", OPTIONS), ("run-a-batch.md", OPTIONS.keys() - WITHOUT_FLAG)],
 )
 def test_the_docs_name_every_option(page: str, names: Any) -> None:
-    text = "".join((DOCS / name).read_text(encoding="utf-8") for name in (page, "use-several-machines.md"))
+    text = "".join(
+        (DOCS / name).read_text(encoding="utf-8") for name in (page, "use-several-machines.md")
+    )
     flags = {name: flag.name for name, flag in flags_of(BatchOptions)}
-    assert [name for name in names if not re.search(rf"\b{name}\b", text) and flags.get(name, "?") not in text] == []
+    assert [
+        name
+        for name in names
+        if not re.search(rf"\b{name}\b", text) and flags.get(name, "?") not in text
+    ] == []
 
 
 def test_the_example_in_the_module_is_a_definition() -> None:
@@ -109,13 +151,17 @@ def test_the_example_in_the_module_is_a_definition() -> None:
         ({"workers": 0}, "workers is 0, expected an integer, at least 1"),
     ],
 )
-def test_an_invalid_value_is_refused_wherever_it_comes_from(given: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_is_refused_wherever_it_comes_from(
+    given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         BatchOptions(**given)
 
 
 def test_values_are_stored_in_one_form() -> None:
-    options = BatchOptions(models="m", select={"limit": 2}, limits={"max_tokens": 5}, metadata=["a"], scorers=[len])  # pyright: ignore
+    options = BatchOptions(
+        models="m", select={"limit": 2}, limits={"max_tokens": 5}, metadata=["a"], scorers=[len]
+    )  # pyright: ignore
     assert options.models == ("m",) and options.metadata == ("a",) and options.scorers == (len,)
     assert options.select == Selection(limit=2) and options.limits == BatchLimits(max_tokens=5)
     assert BatchOptions(select=None, limits=None) == BatchOptions()  # pyright: ignore[reportArgumentType]

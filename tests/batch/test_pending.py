@@ -10,7 +10,13 @@ import pytest
 
 from evaluator import HandlerConfig
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.identity import Cell, changed_settings, digest, handler_settings, storable_settings
+from evaluator.batch.identity import (
+    Cell,
+    changed_settings,
+    digest,
+    handler_settings,
+    storable_settings,
+)
 from evaluator.batch.pending import PendingWork
 from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.work import Variant
@@ -27,13 +33,19 @@ def told(**settings: Any) -> dict[str, Any]:
     [
         ({}, {}, []),
         ({}, {"temperature": 0.7}, ["temperature (was not set, is 0.7)"]),
-        ({"temperature": 0.7, "seed": 1}, {"seed": 2}, ["temperature (was 0.7, is not set)", "seed (was 1, is 2)"]),
+        (
+            {"temperature": 0.7, "seed": 1},
+            {"seed": 2},
+            ["temperature (was 0.7, is not set)", "seed (was 1, is 2)"],
+        ),
         ({"tool_calling": "text"}, {}, ["tool_calling (was text, is native)"]),
         ({"system": "Be brief."}, {"system": "Be exact."}, ["system"]),
         ({}, {"base_url": "http://user:secret@there/v1"}, ["base_url"]),
     ],
 )
-def test_settings_that_differ_are_named(before: dict[str, Any], now: dict[str, Any], said: list[str]) -> None:
+def test_settings_that_differ_are_named(
+    before: dict[str, Any], now: dict[str, Any], said: list[str]
+) -> None:
     assert changed_settings(told(**before), told(**now)) == said
 
 
@@ -47,20 +59,36 @@ def test_a_result_of_another_handler_is_explained_as_far_as_its_settings_are_kno
     tmp_path: Path, is_known: bool
 ) -> None:
     before, now = told(), told(temperature=0.7)
-    cells = {digest(settings): Cell("quiz", "v", "t", digest(settings), False) for settings in (before, now)}
+    cells = {
+        digest(settings): Cell("quiz", "v", "t", digest(settings), False)
+        for settings in (before, now)
+    }
     old, new = cells.values()
     identity = old.identity(SAMPLE, 1, digest(SAMPLE.inputs))
     with BatchFolder.create(tmp_path / "b") as folder:
-        folder.append(SampleResult(
-            identity=identity.value, sample_id="a", place=0, epoch=1, template="quiz", variant="v",
-            verdict=Verdict.PASSED, inputs=SAMPLE.inputs, parts=identity.parts,
-        ))  # fmt: skip
+        folder.append(
+            SampleResult(
+                identity=identity.value,
+                sample_id="a",
+                place=0,
+                epoch=1,
+                template="quiz",
+                variant="v",
+                verdict=Verdict.PASSED,
+                inputs=SAMPLE.inputs,
+                parts=identity.parts,
+            )
+        )
         settings = {digest(before): before, digest(now): now} if is_known else {digest(now): now}
         variants = [(new, Variant("v", None, None))]
-        pending = PendingWork(variants, 1, folder.index(), folder.read_at, lambda _: None, "", settings=settings)
+        pending = PendingWork(
+            variants, 1, folder.index(), folder.read_at, lambda _: None, "", settings=settings
+        )
         assert asyncio.run(_work_left(pending)) == []
     (changed,) = pending.counts.explained
-    assert changed.what == (("temperature (was not set, is 0.7)",) if is_known else ("model or handler",))
+    assert changed.what == (
+        ("temperature (was not set, is 0.7)",) if is_known else ("model or handler",)
+    )
 
 
 async def _work_left(pending: PendingWork) -> list[Any]:

@@ -11,7 +11,9 @@ from evaluator import Evaluator, run_batch_sync
 from evaluator.batch import NoDisplay
 from evaluator.batch.summary.group_tables import MOST_PARTS
 
-ROWS = [{"question": f"What is {n} + {n}?", "target": str(2 * n), "n": f"g{n:03}"} for n in range(30)]
+ROWS = [
+    {"question": f"What is {n} + {n}?", "target": str(2 * n), "n": f"g{n:03}"} for n in range(30)
+]
 
 
 @pytest.fixture
@@ -26,7 +28,10 @@ def run(offline: Evaluator, folder: Path, rows: Any = ROWS, **options: Any) -> A
 
 def test_a_single_scorer_that_repeats_the_verdicts_is_shown_once(offline, tmp_path) -> None:
     assert "Scorers: " not in run(offline, tmp_path / "one").summary.to_text()
-    assert "Scorers: " in run(offline, tmp_path / "two", scorers=["exact", "includes"]).summary.to_text()
+    assert (
+        "Scorers: "
+        in run(offline, tmp_path / "two", scorers=["exact", "includes"]).summary.to_text()
+    )
     # It says more if it could not decide on a row.
     partly = [*ROWS, {"question": "What is the capital of France?"}]
     assert "Scorers: " in run(offline, tmp_path / "partly", partly).summary.to_text()
@@ -38,15 +43,23 @@ def test_many_groups_are_folded_in_text_and_whole_in_json(offline, tmp_path) -> 
     assert sum(line.strip().startswith("g0") for line in text.splitlines()) == MOST_PARTS
     assert f"of {len(ROWS)}; --json has all" in text
     assert len(result.summary.to_dict()["groups"][0]["by"]) == len(ROWS)
-    few = run(offline, tmp_path / "few", ROWS[:MOST_PARTS], metadata=["n"], group_by="n").summary.to_text()
+    few = run(
+        offline, tmp_path / "few", ROWS[:MOST_PARTS], metadata=["n"], group_by="n"
+    ).summary.to_text()
     assert "has all" not in few
 
 
 def test_one_result_has_no_standard_error(offline, tmp_path) -> None:
     def errors(folder: str, rows: Any) -> list[str]:
-        text = run(offline, tmp_path / folder, rows, scorers=["exact", "includes"]).summary.to_text()
+        text = run(
+            offline, tmp_path / folder, rows, scorers=["exact", "includes"]
+        ).summary.to_text()
         lines = [line.split() for line in text.splitlines()]
-        return [words[5] for words in lines if words[:1] in (["exact"], ["includes"]) and words[1].isdigit()]
+        return [
+            words[5]
+            for words in lines
+            if words[:1] in (["exact"], ["includes"]) and words[1].isdigit()
+        ]
 
     assert errors("one", ROWS[:1]) == ["–", "–"]
     assert errors("two", ROWS[:2]) == ["0", "0"]
@@ -76,7 +89,8 @@ def test_the_progress_of_a_resumed_batch_starts_at_what_is_done(offline, tmp_pat
 def test_a_row_without_an_id_is_named_by_its_number_and_words(offline, tmp_path) -> None:
     results = list(run(offline, tmp_path / "b", ROWS[:2]).results())
     assert sorted(r.label for r in results) == [
-        f"row {n + 1}: What is {n} + {n}? [{r.sample_id}]" for n, r in enumerate(sorted(results, key=lambda r: r.place))
+        f"row {n + 1}: What is {n} + {n}? [{r.sample_id}]"
+        for n, r in enumerate(sorted(results, key=lambda r: r.place))
     ]
     (named,) = run(offline, tmp_path / "c", [{"id": "au", **ROWS[0]}]).results()
     assert named.label == "au"

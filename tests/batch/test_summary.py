@@ -39,12 +39,21 @@ from evaluator.errors.results import Usage
 TIMEOUT = Failure("RESOURCE_EXHAUSTION", "execution_timeout", "30 s were not enough")
 
 
-def a_result(sample: str, verdict: Verdict | str = "passed", epoch: int = 1, **fields: Any) -> SampleResult:
+def a_result(
+    sample: str, verdict: Verdict | str = "passed", epoch: int = 1, **fields: Any
+) -> SampleResult:
     verdict = Verdict(verdict)
     if verdict is Verdict.ERROR:
         fields.setdefault("failure", TIMEOUT)
-    plain: dict[str, Any] = {"template": "quiz", "variant": "small", "inputs": {}, "started": "2026-01-01T00:00:00Z"}
-    return SampleResult(f"hash of {sample}", sample, 0, epoch, verdict=verdict, **{**plain, **fields})
+    plain: dict[str, Any] = {
+        "template": "quiz",
+        "variant": "small",
+        "inputs": {},
+        "started": "2026-01-01T00:00:00Z",
+    }
+    return SampleResult(
+        f"hash of {sample}", sample, 0, epoch, verdict=verdict, **{**plain, **fields}
+    )
 
 
 def results_of(word: str, **fields: Any) -> list[SampleResult]:
@@ -65,7 +74,13 @@ def test_errors_and_unscored_are_neither_failed_nor_left_out() -> None:
     assert accuracy.estimate == proportion_of(3, 4)
     assert (accuracy.if_failed, accuracy.if_passed) == (pytest.approx(3 / 7), pytest.approx(6 / 7))
     counts = summary.counts
-    assert (counts.passed, counts.failed, counts.error, counts.unscored, counts.pending) == (3, 1, 2, 1, 3)
+    assert (counts.passed, counts.failed, counts.error, counts.unscored, counts.pending) == (
+        3,
+        1,
+        2,
+        1,
+        3,
+    )
     assert not summary.complete and "3 of 10 results are pending" in summary.notes[0]
 
 
@@ -103,7 +118,10 @@ def test_the_last_result_of_a_sample_counts_and_the_cost_of_earlier_runs_is_sepa
     assert (summary.counts.passed, summary.counts.error, summary.counts.results) == (1, 0, 2)
     assert summary.spending.cost_usd.total == 0.25 and summary.errors == ()
     assert summary.replaced == 1 and summary.replaced_spending is not None
-    assert summary.replaced_spending.cost_usd.total == 0.5 and summary.replaced_spending.cached_calls == 1
+    assert (
+        summary.replaced_spending.cost_usd.total == 0.5
+        and summary.replaced_spending.cached_calls == 1
+    )
     assert summary.replaced_spending.input_tokens.total == 10
     assert "earlier runs, in addition: cost: $0.5000" in summary.to_text()
 
@@ -115,29 +133,49 @@ def test_a_result_that_is_scored_again_is_paid_for_once() -> None:
     assert summary.spending.cost_usd.total == 0.5 and summary.replaced_spending is None
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 2), st.sampled_from("pfeu")), max_size=30))
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 2), st.sampled_from("pfeu")), max_size=30)
+)
 def test_duplicates_count_as_if_only_the_last_were_there(lines: list[tuple[int, int, str]]) -> None:
     verdicts = {"p": "passed", "f": "failed", "e": "error", "u": "unscored"}
     results = [
-        a_result(f"s{sample}", verdicts[letter], epoch, scores={letter: Score(1.0, True)}, duration_s=place)
+        a_result(
+            f"s{sample}",
+            verdicts[letter],
+            epoch,
+            scores={letter: Score(1.0, True)},
+            duration_s=place,
+        )
         for place, (sample, epoch, letter) in enumerate(lines)
     ]
     last = {(result.sample_id, result.epoch): result for result in results}
     once, twice = summarise(last.values()), summarise(results)
-    assert once.counts == twice.counts and once.durations == twice.durations and once.errors == twice.errors
+    assert (
+        once.counts == twice.counts
+        and once.durations == twice.durations
+        and once.errors == twice.errors
+    )
     for name, scorer in (only(once).part.scorers if results else {}).items():
         assert only(twice).part.scorers[name] == scorer
 
 
 def test_samples_with_the_same_identity_are_two() -> None:
-    results = [replace(a_result("a"), identity="same"), replace(a_result("b", "failed"), identity="same")]
+    results = [
+        replace(a_result("a"), identity="same"),
+        replace(a_result("b", "failed"), identity="same"),
+    ]
     assert summarise(results).counts.results == 2
 
 
 def test_templates_and_variants_are_counted_separately() -> None:
-    results = [*results_of("pp"), *results_of("pf", variant="large"), *results_of("e", template="other")]
+    results = [
+        *results_of("pp"),
+        *results_of("pf", variant="large"),
+        *results_of("e", template="other"),
+    ]
     summary = summarise(
-        results, total={("quiz", "small"): 2, ("quiz", "large"): 3, ("other", "small"): 1, ("x", "y"): 4}
+        results,
+        total={("quiz", "small"): 2, ("quiz", "large"): 3, ("other", "small"): 1, ("x", "y"): 4},
     )
     found = {(group.template, group.variant): group.part.counts for group in summary.groups}
     assert found["quiz", "large"].pending == 1 and found["quiz", "small"].pending == 0
@@ -156,10 +194,15 @@ def test_the_counts_of_a_scorer_add_up() -> None:
     judge = Usage(cost_usd=0.01)
     results = [
         a_result("a", scores={"f1": Score(0.9, True, usage=judge), "exact": Score(1.0, True)}),
-        a_result("b", "failed", scores={"f1": Score(0.2, False, usage=judge), "exact": Score(0.0, False)}),
+        a_result(
+            "b", "failed", scores={"f1": Score(0.2, False, usage=judge), "exact": Score(0.0, False)}
+        ),
         a_result("c", "unscored", scores={"f1": Score(None, None), "exact": Score(1.0, True)}),
         a_result(
-            "d", "error", failure=None, scores={"f1": Score(None, None, error="no judge"), "exact": Score(1.0, True)}
+            "d",
+            "error",
+            failure=None,
+            scores={"f1": Score(None, None, error="no judge"), "exact": Score(1.0, True)},
         ),
         a_result("e", "error"),
     ]
@@ -178,7 +221,10 @@ def test_the_counts_of_a_scorer_add_up() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_score_that_is_not_finite_is_an_error_of_its_scorer(bad: float) -> None:
-    results = [a_result("a", scores={"s": Score(bad, True)}), a_result("b", scores={"s": Score(0.5, True)})]
+    results = [
+        a_result("a", scores={"s": Score(bad, True)}),
+        a_result("b", scores={"s": Score(0.5, True)}),
+    ]
     summary = summarise(results)
     scorer = only(summary).part.scorers["s"]
     assert (scorer.n, scorer.errors, scorer.value.mean, scorer.passed) == (1, 1, 0.5, 1)
@@ -202,12 +248,21 @@ def test_an_unknown_cost_is_never_0() -> None:
 def test_durations_and_tokens_have_percentiles() -> None:
     results = [a_result(f"s{i}", duration_s=float(i), usage=Usage(0, i)) for i in range(101)]
     group = only(summarise(results))
-    assert (group.durations.p50, group.durations.p90, group.durations.p99, group.durations.n) == (50, 90, 99, 101)
+    assert (group.durations.p50, group.durations.p90, group.durations.p99, group.durations.n) == (
+        50,
+        90,
+        99,
+        101,
+    )
     assert group.output_tokens == group.durations
 
 
 def test_epochs_of_a_sample_are_not_independent() -> None:
-    results = [a_result(f"s{i}", "passed" if i % 3 else "failed", epoch) for i in range(9) for epoch in (1, 2, 3, 4)]
+    results = [
+        a_result(f"s{i}", "passed" if i % 3 else "failed", epoch)
+        for i in range(9)
+        for epoch in (1, 2, 3, 4)
+    ]
     group = only(summarise(results))
     assert (group.samples, group.epochs) == (9, 4)
     estimate = group.part.accuracy.estimate
@@ -223,7 +278,10 @@ def test_reducers_count_only_samples_with_enough_judged_epochs() -> None:
     verdicts = {"p": "passed", "f": "failed", "e": "error"}
     results = [
         a_result(
-            name, verdicts[letter], epoch, scores={} if letter == "e" else {"s": Score(0.25 * epoch, letter == "p")}
+            name,
+            verdicts[letter],
+            epoch,
+            scores={} if letter == "e" else {"s": Score(0.25 * epoch, letter == "p")},
         )
         for name, word in words.items()
         for epoch, letter in enumerate(word, 1)
@@ -240,14 +298,20 @@ def test_reducers_count_only_samples_with_enough_judged_epochs() -> None:
 def test_clusters_come_from_the_metadata_else_from_the_sample() -> None:
     topics = ["x", "x", "y", "y", None, None]
     results = [
-        a_result(f"s{i}", "passed" if i in (0, 1, 4) else "failed", metadata={"topic": topic} if topic else {})
+        a_result(
+            f"s{i}",
+            "passed" if i in (0, 1, 4) else "failed",
+            metadata={"topic": topic} if topic else {},
+        )
         for i, topic in enumerate(topics)
     ]
     summary = summarise(results, cluster="topic", reducers=["mean"])
     values = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
     estimate = only(summary).part.accuracy.estimate
     assert estimate == proportion_interval(values, ["x", "x", "y", "y", "4", "5"])
-    assert only(summary).reduced[0].estimate == proportion_interval(values, ["x", "x", "y", "y", "4", "5"])
+    assert only(summary).reduced[0].estimate == proportion_interval(
+        values, ["x", "x", "y", "y", "4", "5"]
+    )
     assert summary.notes == (
         "2 of 6 results have no 'topic': each is clustered with its sample",
         "clusters by 'topic': 4; with fewer than 30 intervals are approximate",
@@ -257,7 +321,12 @@ def test_clusters_come_from_the_metadata_else_from_the_sample() -> None:
 def test_results_are_grouped_by_a_field_of_their_metadata() -> None:
     levels = ["easy", "hard", 3, None, "easy"]
     results = [
-        a_result(f"s{i}", "passed" if i else "error", metadata={"level": level}, scores={"s": Score(0.5, True)})
+        a_result(
+            f"s{i}",
+            "passed" if i else "error",
+            metadata={"level": level},
+            scores={"s": Score(0.5, True)},
+        )
         for i, level in enumerate(levels)
     ]
     summary = summarise(results, group_by="level")
@@ -273,35 +342,56 @@ def test_results_are_grouped_by_a_field_of_their_metadata() -> None:
 def test_a_field_value_that_reads_none_is_not_a_missing_value() -> None:
     values = ["(none)", None, '"(none)"', "(none)", None, None]
     group = only(
-        summarise([a_result(f"s{i}", metadata={"level": value}) for i, value in enumerate(values)], group_by="level")
+        summarise(
+            [a_result(f"s{i}", metadata={"level": value}) for i, value in enumerate(values)],
+            group_by="level",
+        )
     )
     assert {name: part.counts.results for name, part in group.by.items()} == {
-        "(none)": 3, '"(none)"': 2, '"\\"(none)\\""': 1,
-    }  # fmt: skip
+        "(none)": 3,
+        '"(none)"': 2,
+        '"\\"(none)\\""': 1,
+    }
 
 
 def test_a_cluster_field_that_no_result_has_leaves_no_interval() -> None:
     scores = {"s": Score(0.5, True)}
     results = [
-        a_result(f"s{i}", "passed" if i % 3 else "failed", metadata={"passage": i // 4}, scores=scores)
+        a_result(
+            f"s{i}", "passed" if i % 3 else "failed", metadata={"passage": i // 4}, scores=scores
+        )
         for i in range(40)
     ]
     summary = summarise(results, total=40, cluster="passge", reducers=["mean"])
     assert (summary.with_cluster, summary.to_dict()["with_cluster"]) == (0, 0)
     assert summary.notes == ("no result has 'passge' in its metadata; did you mean `passage`?",)
     part = only(summary).part
-    for estimate in (part.accuracy.estimate, part.scorers["s"].value, only(summary).reduced[0].estimate):
-        assert estimate.mean is not None and (estimate.se, estimate.low, estimate.high) == (None, None, None)
+    for estimate in (
+        part.accuracy.estimate,
+        part.scorers["s"].value,
+        only(summary).reduced[0].estimate,
+    ):
+        assert estimate.mean is not None and (estimate.se, estimate.low, estimate.high) == (
+            None,
+            None,
+            None,
+        )
     text = summary.to_text()
     assert (
-        "no result has the cluster field 'passge': shares and means have no intervals" in text and "at 95 %" not in text
+        "no result has the cluster field 'passge': shares and means have no intervals" in text
+        and "at 95 %" not in text
     )
     for threshold in ("accuracy_low >= 0", "mean_low(s) >= 0", "pass_rate_low(s) >= 0"):
         (found,) = check_thresholds(summary, [parse_threshold(threshold)])
-        assert found.status is ThresholdStatus.INCOMPLETE and "no result has the field" in found.reason
+        assert (
+            found.status is ThresholdStatus.INCOMPLETE and "no result has the field" in found.reason
+        )
     lone = only(summarise([*results[:1]], cluster="passge", group_by="passage"))
     assert lone.part.accuracy.estimate.low is None and lone.by["0"].accuracy.estimate.low is None
-    assert "intervals are at 95 %, with clusters by passage" in summarise(results, cluster="passage").to_text()
+    assert (
+        "intervals are at 95 %, with clusters by passage"
+        in summarise(results, cluster="passage").to_text()
+    )
 
 
 def test_a_group_field_that_no_result_has_is_reported() -> None:
@@ -319,7 +409,9 @@ def test_a_summary_has_a_short_repr_and_prints_as_tables() -> None:
         "<BatchSummary of 'quiz × small': 5 of 9 results (2 passed, 1 failed, 1 error, 1 unscored), not complete>"
     )
     two = [a_result("a", template="x"), a_result("b", template="y")]
-    assert repr(summarise(two)).startswith("<BatchSummary of 2 templates × variants: 2 results (2 passed,")
+    assert repr(summarise(two)).startswith(
+        "<BatchSummary of 2 templates × variants: 2 results (2 passed,"
+    )
     assert str(summary) == summary.to_text() and summary._repr_markdown_() == summary.to_markdown()
     assert summary == summarise(results_of("ppfeu"), total=9)
 
@@ -331,7 +423,14 @@ def test_a_field_with_too_many_values_is_refused() -> None:
 
 
 def test_labels_have_a_confusion_matrix() -> None:
-    rows = [("cat", "cat"), ("cat", "dog"), ("dog", "dog"), ("dog", None), ("cat", "cow"), ("dog", " dog ")]
+    rows = [
+        ("cat", "cat"),
+        ("cat", "dog"),
+        ("dog", "dog"),
+        ("dog", None),
+        ("cat", "cow"),
+        ("dog", " dog "),
+    ]
     results = [
         a_result(f"s{i}", target=target, scores={"choice": Score(0.0, False, answer)})
         for i, (target, answer) in enumerate(rows)
@@ -358,22 +457,41 @@ def test_labels_have_a_confusion_matrix() -> None:
 )
 def test_values_that_are_not_labels_have_no_matrix(targets: list[Any]) -> None:
     results = [
-        a_result(f"s{i}", target=target, scores={"s": Score(1.0, True, "a")}) for i, target in enumerate(targets)
+        a_result(f"s{i}", target=target, scores={"s": Score(1.0, True, "a")})
+        for i, target in enumerate(targets)
     ]
     assert only(summarise(results)).confusion == {}
 
 
 def test_true_and_1_are_labels_as_they_are_written() -> None:
-    results = [a_result(f"s{i}", target=i % 2 == 0, scores={"s": Score(1.0, True, "true")}) for i in range(4)]
+    results = [
+        a_result(f"s{i}", target=i % 2 == 0, scores={"s": Score(1.0, True, "true")})
+        for i in range(4)
+    ]
     confusion = only(summarise(results)).confusion["s"]
-    assert (confusion.targets, confusion.answers, confusion.counts) == (("false", "true"), ("true",), ((2,), (2,)))
+    assert (confusion.targets, confusion.answers, confusion.counts) == (
+        ("false", "true"),
+        ("true",),
+        ((2,), (2,)),
+    )
 
 
 def test_the_json_has_a_version_and_no_nan() -> None:
-    data = summarise(results_of("pfeu", scores={"s": Score(0.5, True)}), total=5, group_by="x").to_dict()
+    data = summarise(
+        results_of("pfeu", scores={"s": Score(0.5, True)}), total=5, group_by="x"
+    ).to_dict()
     text = json.dumps(data, allow_nan=False)
     assert json.loads(text)["version"] == 1
-    assert {"version", "complete", "counts", "groups", "spending", "duration_s", "errors", "notes"} <= data.keys()
+    assert {
+        "version",
+        "complete",
+        "counts",
+        "groups",
+        "spending",
+        "duration_s",
+        "errors",
+        "notes",
+    } <= data.keys()
     assert data["groups"][0]["accuracy"]["estimate"]["method"] == "wilson"
     assert data["groups"][0]["counts"]["total"] == 5
 
@@ -383,7 +501,13 @@ ATTACK = "a|b`<script>\x1b[31m\u202e\n# [x](http://y) \\ *z* $1$ @me"
 
 def test_shown_texts_cannot_act_on_a_terminal_or_as_markdown() -> None:
     results = [
-        a_result("a", "error", failure=Failure("T", ATTACK, ATTACK), template=ATTACK, metadata={"k": ATTACK}),
+        a_result(
+            "a",
+            "error",
+            failure=Failure("T", ATTACK, ATTACK),
+            template=ATTACK,
+            metadata={"k": ATTACK},
+        ),
         a_result("b", template=ATTACK, metadata={"k": ATTACK}, scores={ATTACK: Score(1.0, True)}),
     ]
     summary = summarise(results, group_by="k")
@@ -393,20 +517,28 @@ def test_shown_texts_cannot_act_on_a_terminal_or_as_markdown() -> None:
     markdown = summary.to_markdown()
     assert "\x1b" not in markdown and "\u202e" not in markdown
     assert not re.search(r"(?<!\\)[<`*$]|[^\\]\]\(|https?:", markdown)
-    rows = [len(re.findall(r"(?<!\\)\|", line)) for line in markdown.splitlines() if line.startswith("| ")]
+    rows = [
+        len(re.findall(r"(?<!\\)\|", line))
+        for line in markdown.splitlines()
+        if line.startswith("| ")
+    ]
     assert len(rows) > 5 and set(rows) == {4, 8, 9}
 
 
 @given(st.integers(20, 200))
 def test_only_long_words_make_a_line_wider_than_requested(width: int) -> None:
     summary = summarise(results_of("ppfeu", scores={"s": Score(0.5, True)}), total=9, group_by="x")
-    assert all(len(line) <= width or len(line.split()) == 1 for line in summary.to_text(width).splitlines())
+    assert all(
+        len(line) <= width or len(line.split()) == 1 for line in summary.to_text(width).splitlines()
+    )
 
 
 def test_a_wide_terminal_gets_a_table_a_narrower_one_its_parts_and_a_narrow_one_a_list() -> None:
     summary = summarise(results_of("pppf"))
     assert re.search(r"3 of 4  75.0 % .*  0 .*  –\n", summary.to_text(160))
-    assert re.search(r"3 of 4  75.0 %  30.1 to 95.4 %\n\n.* N  error .*\n  quiz × small +4 ", summary.to_text(60))
+    assert re.search(
+        r"3 of 4  75.0 %  30.1 to 95.4 %\n\n.* N  error .*\n  quiz × small +4 ", summary.to_text(60)
+    )
     assert "passed 3 of 4, share 75.0 %" in " ".join(summary.to_text(30).split())
     assert "| quiz × small | 3 of 4 | 75.0 % | 30.1 to 95.4 % |" in summary.to_markdown()
 
@@ -414,10 +546,17 @@ def test_a_wide_terminal_gets_a_table_a_narrower_one_its_parts_and_a_narrow_one_
 def many(count: int) -> Iterator[SampleResult]:
     for i in range(count):
         yield a_result(
-            f"sample-{i:08d}", "passed" if i % 3 else "failed", usage=Usage(100, i, cost_usd=0.001),
-            scores={"exact": Score(float(i % 3 > 0), i % 3 > 0, "yes"), "f1": Score(i % 100 / 100, i % 3 > 0)},
-            metadata={"level": f"level {i % 7}"}, target="yes", started=f"{i}",
-        )  # fmt: skip
+            f"sample-{i:08d}",
+            "passed" if i % 3 else "failed",
+            usage=Usage(100, i, cost_usd=0.001),
+            scores={
+                "exact": Score(float(i % 3 > 0), i % 3 > 0, "yes"),
+                "f1": Score(i % 100 / 100, i % 3 > 0),
+            },
+            metadata={"level": f"level {i % 7}"},
+            target="yes",
+            started=f"{i}",
+        )
 
 
 def test_memory_is_a_few_hundred_bytes_for_each_result() -> None:
@@ -453,7 +592,9 @@ def test_the_sample_count_is_marked_unless_all_have_results() -> None:
 
 
 @given(st.permutations([("quiz", "b"), ("quiz", "a"), ("exam", "b")]), st.permutations(range(3)))
-def test_groups_come_in_the_order_asked_for_else_by_name(cells: list[tuple[str, str]], order: list[int]) -> None:
+def test_groups_come_in_the_order_asked_for_else_by_name(
+    cells: list[tuple[str, str]], order: list[int]
+) -> None:
     results = [a_result("x", template=cells[i][0], variant=cells[i][1]) for i in order]
     asked = summarise(results, total={**dict.fromkeys(cells, 1), ("more", ""): 2})
     assert [(group.template, group.variant) for group in asked.groups] == [*cells, ("more", "")]
@@ -463,9 +604,13 @@ def test_groups_come_in_the_order_asked_for_else_by_name(cells: list[tuple[str, 
 
 
 def test_a_task_is_charged_once_and_its_judges_each_time() -> None:
-    def judged(letter: str, task_id: int, started: str, judging: float, **fields: Any) -> SampleResult:
+    def judged(
+        letter: str, task_id: int, started: str, judging: float, **fields: Any
+    ) -> SampleResult:
         score = Score(1.0, True, usage=Usage(cost_usd=judging))
-        return a_result(letter, scores={"s": score}, usage=Usage(cost_usd=0.5), task_id=task_id, started=started)
+        return a_result(
+            letter, scores={"s": score}, usage=Usage(cost_usd=0.5), task_id=task_id, started=started
+        )
 
     lines = [
         judged("x", 1, "a", 0.125),
@@ -476,7 +621,9 @@ def test_a_task_is_charged_once_and_its_judges_each_time() -> None:
         judged("z", 4, "b", 0.125),  # Run again.
     ]
     summary = summarise(lines, total=3)
-    assert summary.spending.cost_usd.total == 1.5 and summary.spending.scoring_cost_usd.total == 0.375
+    assert (
+        summary.spending.cost_usd.total == 1.5 and summary.spending.scoring_cost_usd.total == 0.375
+    )
     again = summary.replaced_spending
     assert again is not None and summary.replaced == 3
     assert (again.cost_usd.total, again.cost_usd.of, again.scoring_cost_usd.total) == (0.5, 1, 0.25)
@@ -486,13 +633,23 @@ def test_a_task_is_charged_once_and_its_judges_each_time() -> None:
 def test_left_out_results_count_only_in_the_replaced_spending() -> None:
     old = [
         a_result("old", "failed", usage=Usage(cost_usd=0.5), started="a"),
-        a_result("old", "failed", usage=Usage(cost_usd=0.5), started="a", scores={"s": Score(0.0, False)}),
+        a_result(
+            "old", "failed", usage=Usage(cost_usd=0.5), started="a", scores={"s": Score(0.0, False)}
+        ),
         a_result("old", "error", template="other", usage=Usage(cost_usd=None), started="b"),
     ]
     new = a_result("new", usage=Usage(cost_usd=0.25))
     summary = summarise([*old, new], total=1, left_out=lambda result: result.sample_id == "old")
-    assert summary.complete and summary.samples == 1 and summary.errors == () and len(summary.groups) == 1
-    assert summary.spending.cost_usd.total == 0.25 and summary.left_out == summary.to_dict()["left_out"] == 2
+    assert (
+        summary.complete
+        and summary.samples == 1
+        and summary.errors == ()
+        and len(summary.groups) == 1
+    )
+    assert (
+        summary.spending.cost_usd.total == 0.25
+        and summary.left_out == summary.to_dict()["left_out"] == 2
+    )
     again = summary.replaced_spending
     assert again is not None
     assert (again.cost_usd.total, again.cost_usd.known, again.cost_usd.of) == (None, 0.5, 2)
@@ -511,31 +668,48 @@ def test_binary_reduced_epochs_have_the_interval_of_a_proportion() -> None:
     st.integers(1, 4),
     st.sampled_from([None, "topic"]),
 )
-def test_no_interval_of_shares_leaves_0_and_1_or_is_empty(words: list[str], topics: int, cluster: str | None) -> None:
+def test_no_interval_of_shares_leaves_0_and_1_or_is_empty(
+    words: list[str], topics: int, cluster: str | None
+) -> None:
     results = [
         a_result(
-            f"s{i}", "passed" if letter == "p" else "failed", epoch, metadata={"topic": i % topics},
+            f"s{i}",
+            "passed" if letter == "p" else "failed",
+            epoch,
+            metadata={"topic": i % topics},
             scores={"s": Score(0.75 if letter == "p" else 0.25, letter == "p")},
         )
         for i, word in enumerate(words)
         for epoch, letter in enumerate(word, 1)
-    ]  # fmt: skip
-    group = only(summarise(results, cluster=cluster, reducers=["mean", "median", "pass@2", "pass^2"]))
+    ]
+    group = only(
+        summarise(results, cluster=cluster, reducers=["mean", "median", "pass@2", "pass^2"])
+    )
     for estimate in [*(one.estimate for one in group.reduced), group.part.scorers["s"].value]:
         if estimate.low is not None and estimate.high is not None and estimate.mean is not None:
-            assert 0 <= estimate.low <= estimate.mean <= estimate.high <= 1 and estimate.low < estimate.high
+            assert (
+                0 <= estimate.low <= estimate.mean <= estimate.high <= 1
+                and estimate.low < estimate.high
+            )
 
 
 def voted(sample: str, *votes: bool | None, scorer: str = "jury", **fields: Any) -> SampleResult:
     given = [vote for vote in votes if vote is not None]
     score = Score(
-        1.0 if sum(given) > len(given) / 2 else 0.0, sum(given) > len(given) / 2,
+        1.0 if sum(given) > len(given) / 2 else 0.0,
+        sum(given) > len(given) / 2,
         metadata={"votes": dict(zip("abc", votes, strict=False))},
-    )  # fmt: skip
+    )
     return a_result(sample, scores={scorer: score}, **fields)
 
 
-BALLOTS = [(True, True, True), (True, False, None), (False, False, False), (True, True, False), (None, None, True)]
+BALLOTS = [
+    (True, True, True),
+    (True, False, None),
+    (False, False, False),
+    (True, True, False),
+    (None, None, True),
+]
 
 
 def test_judges_who_vote_have_their_agreement_counted() -> None:
@@ -544,16 +718,26 @@ def test_judges_who_vote_have_their_agreement_counted() -> None:
     group = only(summarise([*retried, a_result("e", "error")]))
     columns = list(zip(*BALLOTS * 3, strict=True))
     everyone, *pairs = group.agreement
-    assert (everyone.judges, everyone.votes_of, everyone.measure) == (("a", "b", "c"), "jury", "krippendorff_alpha")
+    assert (everyone.judges, everyone.votes_of, everyone.measure) == (
+        ("a", "b", "c"),
+        "jury",
+        "krippendorff_alpha",
+    )
     expected = krippendorff_alpha(columns)
-    assert everyone.agreement.value == pytest.approx(expected.value) and everyone.agreement.n == expected.n == 12
+    assert (
+        everyone.agreement.value == pytest.approx(expected.value)
+        and everyone.agreement.n == expected.n == 12
+    )
     assert everyone.same == 0.5
     for found, (i, j) in zip(pairs, [(0, 1), (0, 2), (1, 2)], strict=True):
         kappa = cohen_kappa(columns[i], columns[j])
         assert found.agreement.value == pytest.approx(kappa.value)
         assert (found.agreement.n, found.measure) == (kappa.n, "cohen_kappa")
     summary = summarise(results)
-    assert "Agreement: quiz × small" in summary.to_text() and "Krippendorff's α" in summary.to_markdown()
+    assert (
+        "Agreement: quiz × small" in summary.to_text()
+        and "Krippendorff's α" in summary.to_markdown()
+    )
     assert "jury: a and b" in summary.to_text() and "jury: all 3" in summary.to_text()
     assert summary.to_dict()["groups"][0]["agreement"][0]["judges"] == ["a", "b", "c"]
 
@@ -581,7 +765,8 @@ def test_only_binary_scorers_have_their_agreement_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    "votes", [None, "yes", [True], {"a": True}, {"a": 1, "b": "x"}, {str(i): True for i in range(99)}]
+    "votes",
+    [None, "yes", [True], {"a": True}, {"a": 1, "b": "x"}, {str(i): True for i in range(99)}],
 )
 def test_metadata_that_are_not_votes_are_ignored(votes: Any) -> None:
     score = Score(1.0, True, metadata={"votes": votes})
@@ -591,17 +776,25 @@ def test_metadata_that_are_not_votes_are_ignored(votes: Any) -> None:
 def test_votes_take_a_few_bytes_for_each_result() -> None:
     tracemalloc.start()
     try:
-        summarise(voted(f"sample-{i:08d}", i % 2 == 0, i % 3 == 0, i % 5 == 0) for i in range(8_000))
+        summarise(
+            voted(f"sample-{i:08d}", i % 2 == 0, i % 3 == 0, i % 5 == 0) for i in range(8_000)
+        )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak / 8_000 < 300
 
 
-def counted(name: str, passed: int, judged: int, errors: int, unscored: int, absent: int) -> dict[str, ScorerSummary]:
+def counted(
+    name: str, passed: int, judged: int, errors: int, unscored: int, absent: int
+) -> dict[str, ScorerSummary]:
     of = judged + errors + unscored + absent
     share = proportion_of(passed, judged)
-    return {name: ScorerSummary(judged, of, errors, unscored, absent, share, passed, judged - passed, share)}
+    return {
+        name: ScorerSummary(
+            judged, of, errors, unscored, absent, share, passed, judged - passed, share
+        )
+    }
 
 
 def with_scorers(scorers: dict[str, ScorerSummary]) -> BatchSummary:
@@ -622,7 +815,10 @@ def test_scorers_of_100000_results_are_a_table_on_100_columns_and_two_on_80() ->
     summary = with_scorers(counted(LONG, 75_320, 100_000, 0, 0, 0))
     head, row = scorers_in(summary.to_text(100))
     assert head.endswith("n of N    mean    ± se          interval  passed  failed")
-    assert row.split() == f"{LONG} 100,000 of 100,000 0.7532 0.0014 0.7505 to 0.7559 75,320 24,680".split()
+    assert (
+        row.split()
+        == f"{LONG} 100,000 of 100,000 0.7532 0.0014 0.7505 to 0.7559 75,320 24,680".split()
+    )
     first, above, between, second, below = scorers_in(summary.to_text(80))
     assert (first.split()[-2:], above.split()[-2:]) == (["±", "se"], ["0.7532", "0.0014"])
     assert (between, second.split()) == ("", ["scorer", "interval", "passed", "failed"])
@@ -630,10 +826,16 @@ def test_scorers_of_100000_results_are_a_table_on_100_columns_and_two_on_80() ->
 
 
 def test_results_without_a_value_are_counted_by_reason() -> None:
-    summary = with_scorers({**counted("exact", 3, 5, 1_200, 0, 4), **counted("f1", 3, 1_209, 0, 0, 0)})
+    summary = with_scorers(
+        {**counted("exact", 3, 5, 1_200, 0, 4), **counted("f1", 3, 1_209, 0, 0, 0)}
+    )
     lines = scorers_in(summary.to_text(100))
     assert lines[0] == "  exact: 1,200 errors, 4 without an answer to score, of 1,209"
-    assert lines[1].split()[0] == "scorer" and "5 of 1,209" in lines[2] and "1,209 of 1,209" in lines[3]
+    assert (
+        lines[1].split()[0] == "scorer"
+        and "5 of 1,209" in lines[2]
+        and "1,209 of 1,209" in lines[3]
+    )
     unscored = scorers_in(with_scorers(counted("s", 1, 1, 0, 2, 0)).to_text(100))[0]
     assert unscored == "  s: 2 unscored, of 3"
 
@@ -650,17 +852,26 @@ def test_a_table_shows_every_cell_at_any_width(widths: list[int], width: int) ->
 
 def test_a_table_of_more_than_three_parts_is_a_list() -> None:
     def shown(columns: int) -> str:
-        return as_text([Table("T", ["", *"abcdefgh"[:columns]], [["row", *["x" * 12] * columns]])], 38)
+        return as_text(
+            [Table("T", ["", *"abcdefgh"[:columns]], [["row", *["x" * 12] * columns]])], 38
+        )
 
     assert shown(6).count("row") == 3
     assert shown(7).count("row") == 1 and f"a {'x' * 12}, b" in shown(7)
 
 
 def test_the_outcomes_are_a_table_on_a_terminal_of_100_columns() -> None:
-    results = [*results_of("pppfeeu", template="answer_question", variant="large"), *results_of("pf")]
+    results = [
+        *results_of("pppfeeu", template="answer_question", variant="large"),
+        *results_of("pf"),
+    ]
     totals = {("answer_question", "large"): 10, ("quiz", "small"): 2}
     text = summarise(results, total=totals).to_text(100)
-    (head,) = [line for line in text.splitlines() if line.split()[:4] == ["template", "×", "variant", "passed"]]
+    (head,) = [
+        line
+        for line in text.splitlines()
+        if line.split()[:4] == ["template", "×", "variant", "passed"]
+    ]
     assert head.split()[3:] == ["passed", "share", "interval", "N", "error", "unscored", "pending"]
     assert any(line.split()[-4:] == ["10", "2", "1", "3"] for line in text.splitlines())
     bounds = "answer_question × large: 42.9 % to 85.7 % if all 3 error or unscored results had failed or passed"
@@ -669,9 +880,12 @@ def test_the_outcomes_are_a_table_on_a_terminal_of_100_columns() -> None:
 
 def test_a_group_has_an_attribute_for_each_key_of_its_json(tmp_path):
     result = run_batch_sync(
-        "answer_question", [{"question": "What is the symbol of iron?", "target": "Fe"}], scorers=["includes"],
-        evaluator=Evaluator(handler="offline", tasks_dir=None), output=tmp_path / "b",
-    )  # fmt: skip
+        "answer_question",
+        [{"question": "What is the symbol of iron?", "target": "Fe"}],
+        scorers=["includes"],
+        evaluator=Evaluator(handler="offline", tasks_dir=None),
+        output=tmp_path / "b",
+    )
     (group,) = result.summary.groups
     data = group.to_dict()
     assert [key for key in data if not hasattr(group, key)] == []

@@ -8,7 +8,9 @@ from evaluator.errors import UsageError
 from tests.batch.conftest import ROWS, Calls, Run
 
 
-def test_a_target_that_is_not_a_plain_number_stops_a_batch_before_the_first_call(run: Run, calls: Calls) -> None:
+def test_a_target_that_is_not_a_plain_number_stops_a_batch_before_the_first_call(
+    run: Run, calls: Calls
+) -> None:
     rows = [*ROWS[:3], {"id": "pi", "question": "What is 3 + 3?", "target": "6\\pi"}]
     with pytest.raises(UsageError, match=r"scorer 'numeric', row 'pi': .* use the scorer math"):
         run(rows, scorers=["numeric"])

@@ -28,10 +28,14 @@ from tests.batch.conftest import ROWS, Run
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR, "u": Verdict.UNSCORED}
 
 
-def results_of(word: str, variant: str = "small", cost: float | None = 0.1, **fields: Any) -> list[SampleResult]:
+def results_of(
+    word: str, variant: str = "small", cost: float | None = 0.1, **fields: Any
+) -> list[SampleResult]:
     found: list[SampleResult] = []
     for i, letter in enumerate(word):
-        scores = {"f1": Score({"p": 0.9, "f": 0.1}[letter], letter == "p")} if letter in "pf" else {}
+        scores = (
+            {"f1": Score({"p": 0.9, "f": 0.1}[letter], letter == "p")} if letter in "pf" else {}
+        )
         found.append(
             SampleResult(
                 f"hash {i}",
@@ -69,7 +73,10 @@ def one(summary: BatchSummary, text: str, **options: Any) -> ThresholdResult:
         ("mean(my scorer) > 1e-3", Threshold("mean", ">", 0.001, "my scorer")),
         ("errors <= 0", Threshold("errors", "<=", 0)),
         ("cost[variant=openai/gpt-4o] < 2", Threshold("cost", "<", 2, variant="openai/gpt-4o")),
-        ("pass@3(f1)[template=quiz, variant=a b] == 1", Threshold("pass@3", "==", 1, "f1", "quiz", "a b")),
+        (
+            "pass@3(f1)[template=quiz, variant=a b] == 1",
+            Threshold("pass@3", "==", 1, "f1", "quiz", "a b"),
+        ),
         ("pass^2 != -1", Threshold("pass^2", "!=", -1)),
         ("p90_duration <= 5", Threshold("p90_duration", "<=", 5)),
     ],
@@ -82,12 +89,28 @@ def test_a_threshold_is_read_from_its_text(text: str, threshold: Threshold) -> N
 @pytest.mark.parametrize(
     "text",
     [
-        "", "accuracy", "accuracy 0.8", "accuracy => 0.8", "accuracy = 1", "accuracy >= x", "accuracy >= nan", ">= 1",
-        "accuracy >= 0.8 and cost <= 1", "accuracy[small] >= 1", "accuracy[] >= 1", "accuracy[variant=] >= 1",
-        "accuracy[model=x] >= 1", "accuracy[variant=a, variant=b] >= 1", "mean >= 1", "mean() >= 1",
-        "accuracy(f1) >= 1", "errors(f1) <= 1", "accuracy >= 1e999", "cost <= $2",
+        "",
+        "accuracy",
+        "accuracy 0.8",
+        "accuracy => 0.8",
+        "accuracy = 1",
+        "accuracy >= x",
+        "accuracy >= nan",
+        ">= 1",
+        "accuracy >= 0.8 and cost <= 1",
+        "accuracy[small] >= 1",
+        "accuracy[] >= 1",
+        "accuracy[variant=] >= 1",
+        "accuracy[model=x] >= 1",
+        "accuracy[variant=a, variant=b] >= 1",
+        "mean >= 1",
+        "mean() >= 1",
+        "accuracy(f1) >= 1",
+        "errors(f1) <= 1",
+        "accuracy >= 1e999",
+        "cost <= $2",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_threshold_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_threshold(text)
@@ -139,11 +162,16 @@ def test_any_text_is_a_threshold_or_refused(text: str) -> None:
 def test_a_threshold_compares_a_number_of_the_batch(text: str, met: bool, value: float) -> None:
     result = one(summarise(results_of("pppf"), total=4), text)
     assert result.value == pytest.approx(value, abs=5e-5)
-    assert result.status is (ThresholdStatus.MET if met else ThresholdStatus.MISSED) and result.met == met
+    assert (
+        result.status is (ThresholdStatus.MET if met else ThresholdStatus.MISSED)
+        and result.met == met
+    )
     assert (result.n, result.of) == (4, 4) and bool(result.reason) != met
 
 
-@pytest.mark.parametrize("text", ["accuracy >= 0", "mean(f1) >= 0", "cost >= 0", "errors <= 9", "p50_duration >= 0"])
+@pytest.mark.parametrize(
+    "text", ["accuracy >= 0", "mean(f1) >= 0", "cost >= 0", "errors <= 9", "p50_duration >= 0"]
+)
 def test_no_threshold_is_met_while_results_are_pending(text: str) -> None:
     result = one(summarise(results_of("ppp"), total=5), text)
     assert result.status is ThresholdStatus.INCOMPLETE and "2 results are pending" in result.reason
@@ -153,23 +181,35 @@ def test_no_threshold_is_met_while_results_are_pending(text: str) -> None:
 
 def test_what_is_pending_may_itself_be_a_threshold() -> None:
     summary = summarise(results_of("ppp"), total=5)
-    assert one(summary, "pending <= 2").met and one(summary, "pending <= 1").status is ThresholdStatus.MISSED
+    assert (
+        one(summary, "pending <= 2").met
+        and one(summary, "pending <= 1").status is ThresholdStatus.MISSED
+    )
 
 
 def test_errors_make_a_threshold_incomplete_unless_they_are_allowed() -> None:
     summary = whole(results_of("ppeu"))
     result = one(summary, "accuracy >= 0.9")
-    assert result.status is ThresholdStatus.INCOMPLETE and "1 of 4 results are errors" in result.reason
+    assert (
+        result.status is ThresholdStatus.INCOMPLETE and "1 of 4 results are errors" in result.reason
+    )
     assert (result.n, result.of) == (2, 4)
     assert one(summary, "accuracy >= 0.9", allow_errors=True).met
-    both = check_thresholds(summary, [parse_threshold("accuracy >= 0.9"), parse_threshold("errors <= 1")])
+    both = check_thresholds(
+        summary, [parse_threshold("accuracy >= 0.9"), parse_threshold("errors <= 1")]
+    )
     assert [result.met for result in both] == [True, True]
-    assert not one(summary, "errors <= 0").met and one(summary, "errors <= 0").status is ThresholdStatus.MISSED
+    assert (
+        not one(summary, "errors <= 0").met
+        and one(summary, "errors <= 0").status is ThresholdStatus.MISSED
+    )
 
 
 def test_errors_that_one_variant_is_allowed_are_not_allowed_to_another() -> None:
     summary = whole([*results_of("ppe"), *results_of("ppe", "large")])
-    thresholds = [parse_threshold(f"accuracy[variant={name}] >= 0.5") for name in ("small", "large")]
+    thresholds = [
+        parse_threshold(f"accuracy[variant={name}] >= 0.5") for name in ("small", "large")
+    ]
     found = check_thresholds(summary, [*thresholds, parse_threshold("errors[variant=small] <= 1")])
     assert [result.status.value for result in found] == ["met", "incomplete", "met"]
 
@@ -192,19 +232,34 @@ def test_a_cost_that_is_unknown_is_not_met() -> None:
     assert not one(summary, "total_cost <= 100").met
 
 
-@pytest.mark.parametrize("text", ["accuracy >= 0", "errors <= 0", "cost <= 1", "mean(f1) >= 0", "p50_duration < 9"])
+@pytest.mark.parametrize(
+    "text", ["accuracy >= 0", "errors <= 0", "cost <= 1", "mean(f1) >= 0", "p50_duration < 9"]
+)
 def test_an_empty_batch_meets_nothing(text: str) -> None:
     result = one(summarise([], total=0), text)
     assert result.status is ThresholdStatus.INCOMPLETE and result.reason == "there is no result"
 
 
 def test_a_batch_of_errors_that_are_allowed_still_has_no_accuracy() -> None:
-    assert one(whole(results_of("ee")), "accuracy >= 0", allow_errors=True).status is ThresholdStatus.INCOMPLETE
+    assert (
+        one(whole(results_of("ee")), "accuracy >= 0", allow_errors=True).status
+        is ThresholdStatus.INCOMPLETE
+    )
 
 
 def test_a_scorer_that_failed_makes_its_own_threshold_incomplete() -> None:
     (result,) = results_of("p")
-    broken = SampleResult("h", "t", 1, 1, "quiz", "small", Verdict.PASSED, {}, scores={"f1": Score(float("nan"), True)})
+    broken = SampleResult(
+        "h",
+        "t",
+        1,
+        1,
+        "quiz",
+        "small",
+        Verdict.PASSED,
+        {},
+        scores={"f1": Score(float("nan"), True)},
+    )
     summary = whole([result, broken])
     assert one(summary, "mean(f1) >= 0.5").status is ThresholdStatus.INCOMPLETE
     assert one(summary, "accuracy >= 0.5").met
@@ -218,7 +273,9 @@ def test_reduced_epochs_may_be_a_threshold() -> None:
         one(summary, "pass@3 >= 1")
 
 
-@pytest.mark.parametrize("text", ["mean(rouge) >= 1", "accuracy[variant=tiny] >= 1", "cost[template=other] <= 1"])
+@pytest.mark.parametrize(
+    "text", ["mean(rouge) >= 1", "accuracy[variant=tiny] >= 1", "cost[template=other] <= 1"]
+)
 def test_a_threshold_on_an_unknown_name_lists_the_known_ones(text: str) -> None:
     with pytest.raises(UsageError, match=r"f1|variant=small"):
         one(whole(results_of("p")), text)
@@ -226,26 +283,42 @@ def test_a_threshold_on_an_unknown_name_lists_the_known_ones(text: str) -> None:
 
 def test_a_result_is_json() -> None:
     assert one(whole(results_of("pf")), "accuracy >= 0.9").to_dict() == {
-        "threshold": "accuracy >= 0.9", "status": "missed", "value": 0.5, "n": 2, "of": 2, "where": "quiz × small",
+        "threshold": "accuracy >= 0.9",
+        "status": "missed",
+        "value": 0.5,
+        "n": 2,
+        "of": 2,
+        "where": "quiz × small",
         "reason": "0.5 is not >= 0.9",
-    }  # fmt: skip
+    }
 
 
-@pytest.mark.parametrize("text", ["accuracy >= 0", "mean(f1) >= 0", "cost >= 0", "errors <= 9", "pending == 0"])
+@pytest.mark.parametrize(
+    "text", ["accuracy >= 0", "mean(f1) >= 0", "cost >= 0", "errors <= 9", "pending == 0"]
+)
 def test_no_threshold_is_met_while_the_total_is_unknown(text: str) -> None:
     result = one(summarise(results_of("ppp")), text)
     assert result.status is ThresholdStatus.INCOMPLETE
     assert result.reason == "the total number of results is unknown"
 
 
-@pytest.mark.parametrize("text", [metric.replace("SCORER", "f1").replace("K", "1") + " >= 0" for metric in METRICS])
+@pytest.mark.parametrize(
+    "text", [metric.replace("SCORER", "f1").replace("K", "1") + " >= 0" for metric in METRICS]
+)
 def test_no_threshold_is_met_by_a_batch_that_is_unfinished(text: str) -> None:
     results = results_of("ppp")
-    summary = whole(results, unfinished="the rows broke off at line 41", reducers=["pass@1", "pass^1"])
+    summary = whole(
+        results, unfinished="the rows broke off at line 41", reducers=["pass@1", "pass^1"]
+    )
     metrics = {"NAME": MetricValue(0.5, 3, 3)}
-    summary = replace(summary, groups=tuple(replace(group, metrics=metrics) for group in summary.groups))
+    summary = replace(
+        summary, groups=tuple(replace(group, metrics=metrics) for group in summary.groups)
+    )
     result = one(summary, text)
-    assert result.status is ThresholdStatus.INCOMPLETE and "the rows broke off at line 41" in result.reason
+    assert (
+        result.status is ThresholdStatus.INCOMPLETE
+        and "the rows broke off at line 41" in result.reason
+    )
     empty = one(summarise([], total=0, unfinished="killed"), text)
     assert empty.status is ThresholdStatus.INCOMPLETE and empty.reason.startswith("killed")
 
@@ -281,7 +354,9 @@ BATCH: dict[str, Any] = {
         ("error_rate < 0", "never met"),
     ],
 )
-def test_a_threshold_that_the_batch_can_never_answer_is_refused_before_it_runs(text: str, says: str) -> None:
+def test_a_threshold_that_the_batch_can_never_answer_is_refused_before_it_runs(
+    text: str, says: str
+) -> None:
     with pytest.raises(UsageError, match=says):
         check_fit([parse_threshold("errors <= 1"), parse_threshold(text)], reducers=None, **BATCH)
 
@@ -296,8 +371,19 @@ def test_epochs_cannot_be_reduced_by_more_of_them_than_the_batch_has(name: str) 
 def test_without_a_scorer_nothing_can_pass() -> None:
     for text in ("accuracy >= 0.5", "pass@1 >= 0.5"):
         with pytest.raises(UsageError, match="has no scorer, so no result passes"):
-            check_fit([parse_threshold(text)], scorers=[], cells=[("quiz", "")], epochs=1, reducers=None)
-    assert check_fit([parse_threshold("cost <= 1")], scorers=[], cells=[("quiz", "")], epochs=1, reducers=None) is None
+            check_fit(
+                [parse_threshold(text)], scorers=[], cells=[("quiz", "")], epochs=1, reducers=None
+            )
+    assert (
+        check_fit(
+            [parse_threshold("cost <= 1")],
+            scorers=[],
+            cells=[("quiz", "")],
+            epochs=1,
+            reducers=None,
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -307,7 +393,12 @@ def test_without_a_scorer_nothing_can_pass() -> None:
         ([], 3, ["max"], ("max",)),
         (["accuracy >= 1", "mean(judge) >= 7", "cost[variant=large] <= 2"], 3, None, None),
         (["pass@2 >= 0.5"], 3, None, ("mean", "pass@2")),
-        (["pass@2 >= 0.5", "pass@2(f1) >= 0.5", "pass^3 >= 0"], 3, ["max", "pass@2"], ("max", "pass@2", "pass^3")),
+        (
+            ["pass@2 >= 0.5", "pass@2(f1) >= 0.5", "pass^3 >= 0"],
+            3,
+            ["max", "pass@2"],
+            ("max", "pass@2", "pass^3"),
+        ),
         (["pass@1 >= 0.5"], 1, None, ("pass@1",)),
         (["accuracy[template=exam, variant=small] >= 80%", "mean(f1) <= 1"], 1, [], ()),
     ],
@@ -322,7 +413,9 @@ def test_the_reducers_that_thresholds_need_are_returned(
 
 def test_a_threshold_that_fits_can_be_checked_with_the_reducers_it_needs() -> None:
     thresholds = [parse_threshold("pass@2 >= 0.5"), parse_threshold("pass^2(f1) >= 0.5")]
-    needed = check_fit(thresholds, scorers=["f1"], cells=[("quiz", "small")], epochs=2, reducers=None)
+    needed = check_fit(
+        thresholds, scorers=["f1"], cells=[("quiz", "small")], epochs=2, reducers=None
+    )
     summary = whole([*results_of("pf"), *results_of("pp", epoch=2)], reducers=needed)
     assert [result.met for result in check_thresholds(summary, thresholds)] == [True, True]
 

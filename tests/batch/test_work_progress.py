@@ -62,7 +62,9 @@ def test_work_is_counted_on_a_terminal_and_erased_at_its_end(
     assert drawn.endswith("\x1b[2K"), "erased"
 
 
-def test_an_error_ends_the_display_and_is_raised(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_ends_the_display_and_is_raised(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop() -> Iterator[str]:
         yield "a"
         raise KeyboardInterrupt
@@ -76,7 +78,12 @@ def test_an_error_ends_the_display_and_is_raised(terminal: Terminal, monkeypatch
 
 @pytest.mark.parametrize(
     ("stream", "delay_s", "is_shown"),
-    [(Terminal, 3600.0, True), (StringIO, 0.0, True), (Terminal, 0.0, False), (lambda: None, 0.0, True)],
+    [
+        (Terminal, 3600.0, True),
+        (StringIO, 0.0, True),
+        (Terminal, 0.0, False),
+        (lambda: None, 0.0, True),
+    ],
     ids=["short work", "no terminal", "switched off", "no standard error"],
 )
 def test_nothing_is_shown(
@@ -99,7 +106,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "templates" / "own.xml").write_text(text, encoding="utf-8")
     offline = Evaluator(handler="offline", tasks_dir=None)
     for name in "ab":
-        run_batch_sync("answer_question", ROWS, evaluator=offline, scorers=["exact"], output=tmp_path / name)
+        run_batch_sync(
+            "answer_question", ROWS, evaluator=offline, scorers=["exact"], output=tmp_path / name
+        )
     return tmp_path
 
 

@@ -105,7 +105,10 @@ ITEM = {
     "type": "object",
     "properties": {
         "name": {"type": "string"},
-        "kinds": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/Kind"}, {"const": "other"}]}},
+        "kinds": {
+            "type": "array",
+            "items": {"anyOf": [{"$ref": "#/$defs/Kind"}, {"const": "other"}]},
+        },
         "count": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
         "sums": {"type": "object", "additionalProperties": {"type": "integer"}},
     },
@@ -147,12 +150,20 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize(
     ("suffix", "source", "pairs"),
-    [(".py", PYTHON, PYTHON_PAIRS), (".ts", TYPESCRIPT, TYPESCRIPT_PAIRS), (".rs", RUST, RUST_PAIRS)],
+    [
+        (".py", PYTHON, PYTHON_PAIRS),
+        (".ts", TYPESCRIPT, TYPESCRIPT_PAIRS),
+        (".rs", RUST, RUST_PAIRS),
+    ],
 )
-def test_pairs_are_extracted_and_the_rest_is_counted(bench: Any, suffix: str, source: str, pairs: list[Any]) -> None:
+def test_pairs_are_extracted_and_the_rest_is_counted(
+    bench: Any, suffix: str, source: str, pairs: list[Any]
+) -> None:
     extract = bench("parse_sets").extract_of({Path("tests" + suffix): source})
     assert [(pair.text, pair.schema, pair.checks) for pair in extract.pairs.values()] == pairs
-    assert {what: count for what, count in extract.calls.items() if what != "extracted"} == LEFT_OUT[suffix]
+    assert {
+        what: count for what, count in extract.calls.items() if what != "extracted"
+    } == LEFT_OUT[suffix]
 
 
 @pytest.mark.parametrize(
@@ -173,12 +184,16 @@ def test_pairs_are_extracted_and_the_rest_is_counted(bench: Any, suffix: str, so
         ({(): [{"a": 1}]}, True, (True, [{"a": 1}, {}]), False),
     ],
 )
-def test_what_counts_as_right(bench: Any, checks: Any, partial: bool, found: Any, right: bool) -> None:
+def test_what_counts_as_right(
+    bench: Any, checks: Any, partial: bool, found: Any, right: bool
+) -> None:
     pair = bench("parse_pairs").Pair("{x", None, checks, partial)
     assert bench("parse_public").right(pair, found) is right
 
 
-def test_only_counts_are_printed(bench: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_counts_are_printed(
+    bench: Any, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "jsonrepair" / "src" / "index.test.ts"
     file.parent.mkdir(parents=True)
     file.write_text("""
@@ -189,6 +204,9 @@ def test_only_counts_are_printed(bench: Any, tmp_path: Path, capsys: Any, monkey
     monkeypatch.setattr(sys, "argv", ["parse_public.py", "--data", str(tmp_path), "--types"])
     bench("parse_public").main()
     out = capsys.readouterr().out
-    assert "| jsonrepair, broken | 2 | 1 (50.0%) |" in out and "| jsonrepair, valid | 1 | 1 (100.0%) |" in out
+    assert (
+        "| jsonrepair, broken | 2 | 1 (50.0%) |" in out
+        and "| jsonrepair, valid | 1 | 1 (100.0%) |" in out
+    )
     assert "1 jsonrepair, broken: " in out
     assert "zebra" not in out and "never" not in out

@@ -48,9 +48,12 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Any:
 
     def begin(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
         settings: dict[str, Any] = {
-            "cwd": tmp_path, "env": environment, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
+            "cwd": tmp_path,
+            "env": environment,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
-        }  # fmt: skip
+        }
         command = [PROGRAM, *(a if isinstance(a, bytes) else str(a) for a in args)]
         process = subprocess.Popen(command, **(settings | options))
         started.append(process)
@@ -67,12 +70,16 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Any:
 def process(start: Any, environment: dict[str, str]) -> Run:
     """`process(*args, stdin=…)`: as `cli`, in a process of its own."""
 
-    def run(*args: Any, stdin: bytes | None = None, env: dict[str, str] | None = None, **options: Any) -> Ran:
+    def run(
+        *args: Any, stdin: bytes | None = None, env: dict[str, str] | None = None, **options: Any
+    ) -> Ran:
         if stdin is not None:
             options["stdin"] = subprocess.PIPE
         process = start(*args, env=environment | (env or {}), **options)
         out, err = process.communicate(stdin, timeout=200)
-        ran = Ran(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+        ran = Ran(
+            process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+        )
         assert "Traceback" not in ran.err + ran.out, ran.err
         assert "bug of evaluator" not in ran.err, ran.err
         return ran
@@ -87,8 +94,16 @@ def cli(tmp_path: Path, environment: dict[str, str]) -> Iterator[Run]:
     A process of its own takes half a second; tests of streams, signals and processes use `process` or `start`.
     """
 
-    def run(*args: Any, stdin: bytes = b"", env: dict[str, str] | None = None, cwd: str | Path = tmp_path) -> Ran:
-        streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for name in ("stdout", "stderr")}
+    def run(
+        *args: Any,
+        stdin: bytes = b"",
+        env: dict[str, str] | None = None,
+        cwd: str | Path = tmp_path,
+    ) -> Ran:
+        streams = {
+            name: io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+            for name in ("stdout", "stderr")
+        }
         with (
             contextlib.chdir(cwd),
             mock.patch.dict(os.environ, environment | (env or {}), clear=True),
@@ -96,7 +111,9 @@ def cli(tmp_path: Path, environment: dict[str, str]) -> Iterator[Run]:
             pytest.raises(SystemExit) as ended,
         ):
             main([os.fsdecode(arg) if isinstance(arg, bytes) else str(arg) for arg in args])
-        out, err = (stream.buffer.getvalue().decode("utf-8", "replace") for stream in streams.values())
+        out, err = (
+            stream.buffer.getvalue().decode("utf-8", "replace") for stream in streams.values()
+        )
         assert "bug of evaluator" not in err, err
         return Ran(int(ended.value.code or 0), out, err)
 

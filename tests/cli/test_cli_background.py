@@ -54,10 +54,17 @@ def test_a_command_outlives_its_terminal_and_ends_when_it_is_killed(cli, begin, 
     assert cli("logs", task_id).out == "here\n" and cli("logs", task_id, "--offset", 3).out == "e\n"
     killed = cli("kill", task_id, "--reason", "not <needed>", "--json")
     (task,) = json.loads(killed.out)
-    assert (killed.code, task["status"], task["signal"], task["reason"]) == (0, "killed", 9, "not <needed>")
+    assert (killed.code, task["status"], task["signal"], task["reason"]) == (
+        0,
+        "killed",
+        9,
+        "not <needed>",
+    )
 
 
-@pytest.mark.parametrize(("script", "code", "status"), [("exit 0", 0, "completed"), ("exit 7", 1, "failed")])
+@pytest.mark.parametrize(
+    ("script", "code", "status"), [("exit 0", 0, "completed"), ("exit 7", 1, "failed")]
+)
 def test_wait_says_how_a_command_ended(cli, begin, tmp_path, script, code, status):
     task_id = begin("--", "sh", "-c", f"{script}")
     ran = cli("wait", task_id)
@@ -87,7 +94,16 @@ def test_sigterm_kills_the_task(cli, begin, tmp_path):
 
 
 def test_a_template_runs_in_the_background_and_its_end_is_told_to_a_command(cli, begin, tmp_path):
-    words = ("--template", "summarise", "--handler", "offline", "-i", "document=Some text.", "--notify", "tee told.xml")
+    words = (
+        "--template",
+        "summarise",
+        "--handler",
+        "offline",
+        "-i",
+        "document=Some text.",
+        "--notify",
+        "tee told.xml",
+    )
     task_id = begin(*words)
     ran = cli("wait", task_id)
     assert ran.code == 0 and task_id[0] == "a"
@@ -115,7 +131,9 @@ def test_a_session_answers_from_another_terminal_until_it_is_ended(cli, begin, t
     ran = cli("wait", task_id, "--idle")
     assert (ran.code, ran.out) == (0, f"{task_id}: running, idle\n")
     said = [json.loads(line) for line in cli("logs", task_id).out.splitlines()]
-    assert [each["role"] for each in said] == ["user", "assistant"] and said[0]["content"] == "How are you?\n"
+    assert [each["role"] for each in said] == ["user", "assistant"] and said[0][
+        "content"
+    ] == "How are you?\n"
     assert cli("send", task_id, "Bye", "--end").code == 0
     assert cli("wait", task_id).code == 0 and state(tmp_path, task_id).status == "completed"
 
@@ -173,7 +191,9 @@ def test_wrong_usage_starts_nothing(tmp_path, monkeypatch, words, message):
         (("--sandbox", "cage", "--", "ls"), "sandbox 'cage' is unknown"),
     ],
 )
-def test_what_the_new_process_cannot_start_is_an_error_of_the_command(process, tmp_path, words, message):
+def test_what_the_new_process_cannot_start_is_an_error_of_the_command(
+    process, tmp_path, words, message
+):
     ran = process("start", *words)
     assert ran.code != 0 and message in ran.err
     assert list((tmp_path / "tasks" / "background").glob("*.log")) == []
@@ -188,6 +208,7 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path, monkeypatch):
     data = path.read_bytes()
     path.write_bytes(data[:4096] + bytes(len(data) - 4096))
     with pytest.raises(
-        RecordError, match=r"background: the background tasks cannot be read or written: .*; restore it"
+        RecordError,
+        match=r"background: the background tasks cannot be read or written: .*; restore it",
     ):
         CliRunner().invoke(cli_group, ["ps"], catch_exceptions=False, standalone_mode=False)

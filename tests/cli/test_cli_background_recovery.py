@@ -41,7 +41,8 @@ def server(write: Any) -> Iterator[LoopbackServer]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "command"), [("a", "tasks resume 1"), ("w", "tasks resume 1"), ("t", "chat --resume 1")]
+    ("kind", "command"),
+    [("a", "tasks resume 1"), ("w", "tasks resume 1"), ("t", "chat --resume 1")],
 )
 def test_a_killed_evaluation_continues_with_the_command_that_its_end_names(
     cli: Any, process: Any, server: LoopbackServer, tmp_path: Path, kind: str, command: str
@@ -59,9 +60,15 @@ def test_a_killed_evaluation_continues_with_the_command_that_its_end_names(
     assert task["id"][0] == kind and ended.code == 1
     assert ended.out.splitlines()[1] == f"Continue it with: evaluator {command}"
     listed = store.get(task["id"])
-    assert (listed.status, listed.task_file) == ("failed", "TASK-1") and "is gone" in (listed.reason or "")
+    assert (listed.status, listed.task_file) == ("failed", "TASK-1") and "is gone" in (
+        listed.reason or ""
+    )
     continued = process(*command.split())
     assert continued.code == 0, continued.err
-    assert "the last answer" in continued.out and (kind != "t" or "the first reply" in continued.out)
-    assert server.posts == 3  # the request that was open when the process died was sent again, and no other
+    assert "the last answer" in continued.out and (
+        kind != "t" or "the first reply" in continued.out
+    )
+    assert (
+        server.posts == 3
+    )  # the request that was open when the process died was sent again, and no other
     store.close()

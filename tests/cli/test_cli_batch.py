@@ -18,7 +18,10 @@ QUIZ = (
 )
 PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
 <base_url>{url}</base_url></handler>"""
-ROWS = [{"id": f"r{n}", "question": f"How much is {n} and {n}?", "target": str(2 * n), "size": n % 2} for n in range(6)]
+ROWS = [
+    {"id": f"r{n}", "question": f"How much is {n} and {n}?", "target": str(2 * n), "size": n % 2}
+    for n in range(6)
+]
 
 
 @pytest.fixture
@@ -28,8 +31,20 @@ def quiz(write: Any) -> None:
 
 
 def batch(*more: Any) -> list[Any]:
-    return ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", "offline",
-            "--output", "b", *more]  # fmt: skip
+    return [
+        "batch",
+        "--template",
+        "quiz",
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "exact",
+        "--handler",
+        "offline",
+        "--output",
+        "b",
+        *more,
+    ]
 
 
 pytestmark = [pytest.mark.usefixtures("quiz"), pytest.mark.timeout(600)]
@@ -47,7 +62,11 @@ def test_with_json_standard_output_is_one_object_and_progress_is_events(cli: Any
     ran = cli(*batch("--json", "--progress", "json"))
     told = json.loads(ran.out)
     assert told["state"] == "complete" and told["ok"] and told["total"] == 6
-    events = [event["event"] for event in map(json.loads, ran.err.splitlines()) if event["event"] != "progress"]
+    events = [
+        event["event"]
+        for event in map(json.loads, ran.err.splitlines())
+        if event["event"] != "progress"
+    ]
     assert events == ["begun", *["result"] * 6, "notice", "ended"]
 
 
@@ -68,7 +87,9 @@ def test_with_json_standard_output_is_one_object_and_progress_is_events(cli: Any
         (["--resume", "b"], 2, "neither"),
     ],
 )
-def test_each_error_has_an_exit_code_and_a_line(cli: Any, options: list[str], code: int, said: str) -> None:
+def test_each_error_has_an_exit_code_and_a_line(
+    cli: Any, options: list[str], code: int, said: str
+) -> None:
     ran = cli(*batch(*options))
     assert ran.code == code, ran.err
     assert said in ran.err + ran.out
@@ -98,12 +119,24 @@ def test_a_batch_is_resumed_from_another_folder(cli: Any, tmp_path: Path) -> Non
 def test_a_batch_of_only_errors_is_incomplete(cli: Any, write: Any) -> None:
     with LoopbackServer(default=HttpReply((b"{}",), 401)) as server:
         write("handlers/wire.xml", PROFILE.format(url=server.base_url))
-        ran = cli("batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", "wire")
+        ran = cli(
+            "batch",
+            "--template",
+            "quiz",
+            "--rows",
+            "rows.jsonl",
+            "--scorer",
+            "exact",
+            "--handler",
+            "wire",
+        )
     assert ran.code == 5 and "every sample ended with an error" in ran.err
 
 
 def test_flags_override_a_definition_in_a_file(cli: Any, write: Any) -> None:
-    write("evaluator.toml", """
+    write(
+        "evaluator.toml",
+        """
         name = "sums"
         template = "quiz"
         rows = "rows.jsonl"
@@ -115,7 +148,8 @@ def test_flags_override_a_definition_in_a_file(cli: Any, write: Any) -> None:
         where = "size == 1"
         [[scorers]]
         type = "exact"
-    """)  # fmt: skip
+    """,
+    )
     ran = cli("batch", "--limit", 2, "--json")
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["total"] == 2
@@ -123,11 +157,15 @@ def test_flags_override_a_definition_in_a_file(cli: Any, write: Any) -> None:
     assert json.loads(again.out)["ran"] == 0
 
 
-def test_a_folder_with_a_definition_runs_as_if_started_there(cli: Any, write: Any, tmp_path: Path) -> None:
+def test_a_folder_with_a_definition_runs_as_if_started_there(
+    cli: Any, write: Any, tmp_path: Path
+) -> None:
     suite = tmp_path / "suite"
     suite.mkdir()
     (suite / "rows.jsonl").write_text('{"question": "1 + 1?", "target": "2"}\n')
-    (suite / "evaluator.toml").write_text('template = "own"\nrows = "rows.jsonl"\nscorers = ["exact"]\n')
+    (suite / "evaluator.toml").write_text(
+        'template = "own"\nrows = "rows.jsonl"\nscorers = ["exact"]\n'
+    )
     (suite / "templates").mkdir()
     (suite / "templates" / "own.xml").write_text(
         '<task name="own" type="atomic"><description>d</description><instructions>{{ question }}</instructions>'
@@ -146,7 +184,10 @@ def test_a_folder_with_a_definition_runs_as_if_started_there(cli: Any, write: An
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "there is no evaluator.toml in this folder; give a DEFINITION, or --template and --rows"),
+        (
+            (),
+            "there is no evaluator.toml in this folder; give a DEFINITION, or --template and --rows",
+        ),
         (("--template", "x"), "--template needs --rows FILE"),
         (("empty",), "empty is a folder without evaluator.toml; name the TOML file"),
         (("ran",), "ran is the folder of a batch; to resume it: --resume ran"),
@@ -173,21 +214,43 @@ def test_without_a_definition_the_message_names_the_file(
         ('template = "quiz"\nrows = "rows.jsonl"\n[limits]\nmax_costs = 2', "max_cost"),
         ('template = "quiz"\nrows = "rows.jsonl"\n[select]\nlimit = "all"', "limit"),
         ('template = "quiz"\ntemplates = ["quiz"]\nrows = "rows.jsonl"', "not both"),
-        ('template = "quiz"\nrows = "rows.jsonl"\ncount_as_failed = ["output_failure"]', "output_format_failure"),
+        (
+            'template = "quiz"\nrows = "rows.jsonl"\ncount_as_failed = ["output_failure"]',
+            "output_format_failure",
+        ),
     ],
 )
-def test_an_invalid_definition_is_reported_with_file_and_key(cli: Any, write: Any, text: str, said: str) -> None:
+def test_an_invalid_definition_is_reported_with_file_and_key(
+    cli: Any, write: Any, text: str, said: str
+) -> None:
     write("d.toml", text)
     ran = cli("batch", "d.toml")
     assert ran.code == 2 and "d.toml" in ran.err and said in ran.err
 
 
-def test_ctrl_c_finishes_samples_in_flight_and_a_second_one_cancels_them(start: Any, cli: Any, write: Any) -> None:
+def test_ctrl_c_finishes_samples_in_flight_and_a_second_one_cancels_them(
+    start: Any, cli: Any, write: Any
+) -> None:
     with LoopbackServer(default=HttpReply(silent=True, end="hang")) as server:
         server.enqueue(Answer("0"), Answer("2"))
         write("handlers/wire.xml", PROFILE.format(url=server.base_url))
-        args = ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", "wire",
-                "--output", "b", "--concurrency", "1", "--progress", "plain"]  # fmt: skip
+        args = [
+            "batch",
+            "--template",
+            "quiz",
+            "--rows",
+            "rows.jsonl",
+            "--scorer",
+            "exact",
+            "--handler",
+            "wire",
+            "--output",
+            "b",
+            "--concurrency",
+            "1",
+            "--progress",
+            "plain",
+        ]
         process = start(*args)
         while server.posts < 3:
             assert process.poll() is None
@@ -204,7 +267,9 @@ def test_ctrl_c_finishes_samples_in_flight_and_a_second_one_cancels_them(start: 
     assert server.posts == 3 + 4
 
 
-def test_results_are_summarised_compared_and_exported_without_a_call(cli: Any, tmp_path: Path) -> None:
+def test_results_are_summarised_compared_and_exported_without_a_call(
+    cli: Any, tmp_path: Path
+) -> None:
     cli(*batch("--epochs", "2", "--epochs-by", "pass@2"))
     assert cli("summary", "b", "--threshold", "pass@2 >= 0.5").code == 0
     missed = cli("summary", "b", "--threshold", "failed >= 5")
@@ -221,8 +286,13 @@ def test_results_are_summarised_compared_and_exported_without_a_call(cli: Any, t
 
 
 def test_a_folder_that_is_not_a_batch_is_refused(cli: Any) -> None:
-    for command in (["summary", "none"], ["compare", "none", "none"], ["report", "none"], ["batch", "--resume", "none"],
-                    ["export", "none", "-f", "csv", "-o", "x"]):  # fmt: skip
+    for command in (
+        ["summary", "none"],
+        ["compare", "none", "none"],
+        ["report", "none"],
+        ["batch", "--resume", "none"],
+        ["export", "none", "-f", "csv", "-o", "x"],
+    ):
         ran = cli(*command)
         assert ran.code == 3 and "no such folder" in ran.err, (command, ran)
 
@@ -231,7 +301,16 @@ def test_a_cache_answers_a_second_batch_and_counts_its_hits(cli: Any, write: Any
     with LoopbackServer(default=Answer("2")) as server:
         write("handlers/wire.xml", PROFILE.format(url=server.base_url))
         wired = ["--handler", "wire", "--cache", "c.sqlite"]
-        options = ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", *wired]
+        options = [
+            "batch",
+            "--template",
+            "quiz",
+            "--rows",
+            "rows.jsonl",
+            "--scorer",
+            "exact",
+            *wired,
+        ]
         cli(*options, "--output", "first")
         assert server.posts == 6
         second = json.loads(cli(*options, "--output", "second", "--json").out)
@@ -243,13 +322,29 @@ def test_a_cache_answers_a_second_batch_and_counts_its_hits(cli: Any, write: Any
 
 
 def test_strict_makes_an_error_of_a_sample_an_exit_code(cli, write):
-    write("rows.jsonl", '{"question": "What is 1 + 1?", "target": "2"}\n{"text": "no question", "target": "x"}\n')
+    write(
+        "rows.jsonl",
+        '{"question": "What is 1 + 1?", "target": "2"}\n{"text": "no question", "target": "x"}\n',
+    )
     write(
         "templates/t.xml",
         """<task name="t" type="atomic"><description>d</description>
 <inputs><input name="question" required="true"/></inputs><instructions>{{ question[3] }}</instructions></task>""",
     )
-    write("rows.jsonl", '{"question": "What is 1 + 1?", "target": "2"}\n{"question": "?", "target": "x"}\n')
-    given = ("batch", "--template", "t", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", "offline")
+    write(
+        "rows.jsonl",
+        '{"question": "What is 1 + 1?", "target": "2"}\n{"question": "?", "target": "x"}\n',
+    )
+    given = (
+        "batch",
+        "--template",
+        "t",
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "exact",
+        "--handler",
+        "offline",
+    )
     assert cli(*given, "--output", "a").code == 0
     assert cli(*given, "--output", "b", "--strict").code == 4

@@ -22,7 +22,9 @@ QUIZ = (
 )
 PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
 <base_url>%s</base_url>%s</handler>"""
-ROWS = [{"id": f"r{n}", "question": f"How much is {n} and {n}?", "target": str(2 * n)} for n in range(4)]
+ROWS = [
+    {"id": f"r{n}", "question": f"How much is {n} and {n}?", "target": str(2 * n)} for n in range(4)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +34,22 @@ def quiz(write: Any) -> None:
 
 
 def batch(*more: Any, handler: str = "offline") -> list[Any]:
-    return ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", handler,
-            "--output", "b", "--progress", "none", *more]  # fmt: skip
+    return [
+        "batch",
+        "--template",
+        "quiz",
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "exact",
+        "--handler",
+        handler,
+        "--output",
+        "b",
+        "--progress",
+        "none",
+        *more,
+    ]
 
 
 def resume(*more: Any) -> list[Any]:
@@ -55,8 +71,11 @@ def test_no_command_overwrites_the_files_of_a_batch(cli: Any, tmp_path: Path) ->
         return {path: path.read_bytes() for path in (tmp_path / "b").rglob("*") if path.is_file()}
 
     before = files()
-    for command in (["report", "b", "-o", "b/manifest.json"], ["export", "b", "-f", "csv", "-o", "b/results.jsonl"],
-                    ["export", "b", "-f", "inspect", "-o", "b/tasks/more"]):  # fmt: skip
+    for command in (
+        ["report", "b", "-o", "b/manifest.json"],
+        ["export", "b", "-f", "csv", "-o", "b/results.jsonl"],
+        ["export", "b", "-f", "inspect", "-o", "b/tasks/more"],
+    ):
         ran = cli(*command)
         assert ran.code == 2 and "belongs to the record of the batch" in ran.err, (command, ran)
     assert files() == before and not (tmp_path / "b" / "tasks" / "more").exists()
@@ -78,17 +97,33 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "place",
     [
-        "b/manifest.json", "b/results.jsonl", "b/summary.json", "b/changed.txt", "b/tasks/new.md", "b/tasks",
-        "b/tasks/done/TASK-1.md", "b/../b/manifest.json", "to_folder/results.jsonl", "to_file", "b/tasks/deep/er/x",
+        "b/manifest.json",
+        "b/results.jsonl",
+        "b/summary.json",
+        "b/changed.txt",
+        "b/tasks/new.md",
+        "b/tasks",
+        "b/tasks/done/TASK-1.md",
+        "b/../b/manifest.json",
+        "to_folder/results.jsonl",
+        "to_file",
+        "b/tasks/deep/er/x",
     ],
-)  # fmt: skip
+)
 def test_a_file_of_a_batchs_record_is_not_overwritten(folder: Path, place: str) -> None:
-    with pytest.raises(UsageError, match="belongs to the record of the batch"), output_file(folder / place):
+    with (
+        pytest.raises(UsageError, match="belongs to the record of the batch"),
+        output_file(folder / place),
+    ):
         pass
 
 
-@pytest.mark.parametrize("place", ["b/results.csv", "b/more.jsonl", "other/manifest.json", "results.jsonl"])
-def test_other_names_and_folders_that_are_no_batchs_are_free(folder: Path, write: Any, place: str) -> None:
+@pytest.mark.parametrize(
+    "place", ["b/results.csv", "b/more.jsonl", "other/manifest.json", "results.jsonl"]
+)
+def test_other_names_and_folders_that_are_no_batchs_are_free(
+    folder: Path, write: Any, place: str
+) -> None:
     write("other/manifest.json", '{"schema": "something else"}')
     with output_file(folder / place) as file:
         file.write(b"new")
@@ -108,11 +143,18 @@ def changed(cli: Any, write: Any) -> None:
 @pytest.mark.usefixtures("changed")
 def test_results_that_were_left_out_run_again_with_the_advised_command(cli: Any) -> None:
     left = cli(*resume())
-    assert left.code == 5 and "4 results answer a question that has changed since; they were left out:" in left.err
+    assert (
+        left.code == 5
+        and "4 results answer a question that has changed since; they were left out:" in left.err
+    )
     assert "incomplete: 4 results were left out" in left.err
     again = cli(*advised(left.err), "--progress", "none")
     assert again.code == 0 and "they are run again:" in again.err
-    assert "left out" not in again.err and "--changed" not in again.err and "resume with" not in again.err
+    assert (
+        "left out" not in again.err
+        and "--changed" not in again.err
+        and "resume with" not in again.err
+    )
 
 
 @pytest.mark.usefixtures("changed")
@@ -124,18 +166,34 @@ def test_kept_results_are_reported(cli: Any) -> None:
 
 def test_the_advised_command_repeats_the_flags_of_the_session(cli: Any) -> None:
     cli(*batch("--limit", 1))
-    ran = cli(*resume("--limit", 4, "--changed", "keep", "--retry-errors", "--unfinished", "tell", "--max-tokens", 1))
+    ran = cli(
+        *resume(
+            "--limit",
+            4,
+            "--changed",
+            "keep",
+            "--retry-errors",
+            "--unfinished",
+            "tell",
+            "--max-tokens",
+            1,
+        )
+    )
     assert advised(ran.err)[3:] == ["--retry-errors", "--changed", "keep", "--unfinished", "tell"]
 
 
-def test_a_setting_of_the_handler_that_has_changed_is_named(cli: Any, write: Any, tmp_path: Path) -> None:
+def test_a_setting_of_the_handler_that_has_changed_is_named(
+    cli: Any, write: Any, tmp_path: Path
+) -> None:
     profile = '<handler name="mine"><backend>simulated</backend>%s</handler>'
     write("handlers/mine.xml", profile % "")
     cli(*batch(handler="mine"))
     write("handlers/mine.xml", profile % "<system>Be brief.</system><temperature>0.7</temperature>")
     assert "changed system, temperature (was not set, is 0.7)" in cli(*resume()).err
     write("handlers/mine.xml", profile % "<temperature>0.9</temperature>")
-    assert "r0 (epoch 1, quiz, mine): changed temperature (was not set, is 0.9)" in cli(*resume()).err
+    assert (
+        "r0 (epoch 1, quiz, mine): changed temperature (was not set, is 0.9)" in cli(*resume()).err
+    )
     assert "temperature (was not set, is 0.9)" in (tmp_path / "b" / "changed.txt").read_text()
 
 
@@ -167,7 +225,10 @@ def test_a_flag_that_would_have_no_effect_is_refused(
 
 
 def test_a_seed_may_belong_to_the_sample_in_the_file(cli: Any, write: Any) -> None:
-    write("d.toml", 'template = "quiz"\nrows = "rows.jsonl"\nhandlers = ["offline"]\n[select]\nsample = 2')
+    write(
+        "d.toml",
+        'template = "quiz"\nrows = "rows.jsonl"\nhandlers = ["offline"]\n[select]\nsample = 2',
+    )
     ran = cli("batch", "d.toml", "--seed", "3", "--json")
     assert ran.code == 0 and json.loads(ran.out)["total"] == 2
 
@@ -182,7 +243,11 @@ def test_nothing_is_reported_as_stored_if_nothing_was_started(cli: Any, tmp_path
     with (tmp_path / "b" / "results.jsonl").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         ran = cli(*resume())
-    assert ran.code == 3 and "another process works on this batch" in ran.err and "are stored" not in ran.err
+    assert (
+        ran.code == 3
+        and "another process works on this batch" in ran.err
+        and "are stored" not in ran.err
+    )
 
 
 def test_without_ray_there_is_no_folder(process: Any, write: Any, tmp_path: Path) -> None:
@@ -198,7 +263,10 @@ def test_without_ray_there_is_no_folder(process: Any, write: Any, tmp_path: Path
 def test_the_message_of_a_spent_budget_says_that_it_applies_to_each_session(cli: Any) -> None:
     ran = cli(*batch("--max-tokens", 40, "--max-cost", 5, "--concurrency", 1))
     assert ran.code == 5
-    assert "(max_cost and max_tokens apply to each session)\nresume with: evaluator batch --resume b\n" in ran.err
+    assert (
+        "(max_cost and max_tokens apply to each session)\nresume with: evaluator batch --resume b\n"
+        in ran.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,7 +274,11 @@ def test_the_message_of_a_spent_budget_says_that_it_applies_to_each_session(cli:
     [
         ("", ["--max-cost", 1], "max_output_tokens"),
         ('<limits max_output_tokens="50"/>', ["--max-cost", 1], "<prices input= output=>"),
-        ('<limits max_output_tokens="5000"/>', ["--max-tokens", 4000], "would pass the batch's budget"),
+        (
+            '<limits max_output_tokens="5000"/>',
+            ["--max-tokens", 4000],
+            "would pass the batch's budget",
+        ),
     ],
 )
 def test_a_dry_run_prints_what_the_budget_will_reject(
@@ -218,7 +290,12 @@ def test_a_dry_run_prints_what_the_budget_will_reject(
         run = cli(*batch(*options, handler="wire"))
         assert server.posts == 0
     assert dry.code == run.code == 5
-    assert "4 samples" in dry.out and "no call is possible: " in dry.err and said in dry.err and said in run.err
+    assert (
+        "4 samples" in dry.out
+        and "no call is possible: " in dry.err
+        and said in dry.err
+        and said in run.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +325,9 @@ def test_a_dry_run_prints_no_rejection_for_calls_within_the_budget(
         ("mean(f1) >= 0.1", 2, "no scorer 'f1'"),
     ],
 )
-def test_a_threshold_is_read_in_the_same_way_before_and_after(cli: Any, threshold: str, code: int, said: str) -> None:
+def test_a_threshold_is_read_in_the_same_way_before_and_after(
+    cli: Any, threshold: str, code: int, said: str
+) -> None:
     before = cli(*batch("--threshold", threshold))
     if code == 2:
         cli(*batch())
@@ -260,10 +339,35 @@ def test_a_threshold_is_read_in_the_same_way_before_and_after(cli: Any, threshol
 # -- rows without a target -----------------------------------------------------------------------------------------
 
 
-def test_rows_whose_target_has_another_name_are_reported_with_the_option(cli: Any, write: Any) -> None:
+def test_rows_whose_target_has_another_name_are_reported_with_the_option(
+    cli: Any, write: Any
+) -> None:
     write("rows.csv", "question,answer,topic\nHow much is 1 and 1?,2,sums\n")
-    ran = cli("batch", "--template", "quiz", "--rows", "rows.csv", "--scorer", "exact", "--handler", "offline")
-    assert "no row has a target; name its field with --target (the rows have: `answer`, `topic`)" in ran.err
+    ran = cli(
+        "batch",
+        "--template",
+        "quiz",
+        "--rows",
+        "rows.csv",
+        "--scorer",
+        "exact",
+        "--handler",
+        "offline",
+    )
+    assert (
+        "no row has a target; name its field with --target (the rows have: `answer`, `topic`)"
+        in ran.err
+    )
     assert "no row has a target" not in cli(*batch()).err
-    unscored = ["batch", "--template", "quiz", "--rows", "rows.csv", "--handler", "offline", "--output", "c"]
+    unscored = [
+        "batch",
+        "--template",
+        "quiz",
+        "--rows",
+        "rows.csv",
+        "--handler",
+        "offline",
+        "--output",
+        "c",
+    ]
     assert "no row has a target" not in cli(*unscored).err

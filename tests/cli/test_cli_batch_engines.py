@@ -80,7 +80,9 @@ def test_workers_need_an_engine_that_has_them(cli: Any, tmp_path: Path) -> None:
     assert ran.code == 2 and "name one as engine" in ran.err
 
 
-def test_processes_end_with_a_killed_parent_and_the_batch_resumes(start: Any, process: Any, tmp_path: Path) -> None:
+def test_processes_end_with_a_killed_parent_and_the_batch_resumes(
+    start: Any, process: Any, tmp_path: Path
+) -> None:
     prepare(tmp_path, "holds", 6)
     os.mkfifo(tmp_path / "started")
     # Also open for writing, so that reading never ends.
@@ -97,7 +99,9 @@ def test_processes_end_with_a_killed_parent_and_the_batch_resumes(start: Any, pr
         with open(path) as file:
             # Returns when the process that holds the lock has ended.
             fcntl.flock(file, fcntl.LOCK_EX)
-    calls = {task.id for task in TaskStore(tmp_path / "b" / "tasks").list() if task.status == "completed"}
+    calls = {
+        task.id for task in TaskStore(tmp_path / "b" / "tasks").list() if task.status == "completed"
+    }
     (tmp_path / "released").touch()
     ran = process("batch", "--resume", "b", "--json")
     assert ran.code == 0, ran.err
@@ -115,14 +119,18 @@ def test_the_documented_job_array_and_its_merge_give_the_numbers_of_one_batch(
         'template = "quiz"\nrows = "rows.jsonl"\nhandlers = ["offline"]\nscorers = ["checks.py:talks"]\n'
         'thresholds = ["accuracy >= 0.5"]\n'
     )
-    [script] = re.findall(r"```bash\n(#!/bin/bash\n.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+    [script] = re.findall(
+        r"```bash\n(#!/bin/bash\n.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL
+    )
     (tmp_path / "quiz.sbatch").write_text(script)
     # Stands in for Slurm's: runs the step here.
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
     srun.write_text('#!/bin/sh\nexec "$@"\n')
     srun.chmod(0o755)
-    path = os.pathsep.join([str(srun.parent), str(Path(PROGRAM).parent), environment.get("PATH", os.defpath)])
+    path = os.pathsep.join(
+        [str(srun.parent), str(Path(PROGRAM).parent), environment.get("PATH", os.defpath)]
+    )
 
     def task(number: int) -> subprocess.Popen[bytes]:
         slurm = {"PATH": path, "SLURM_ARRAY_TASK_ID": str(number)}
@@ -146,7 +154,9 @@ def test_the_documented_job_array_and_its_merge_give_the_numbers_of_one_batch(
     for process in [task(4), task(2)]:
         # The second one is a job that Slurm has requeued.
         end(process)
-    merged = cli("batch", "merge", *sorted((tmp_path / "shards").iterdir()), "-o", "merged", "--json")
+    merged = cli(
+        "batch", "merge", *sorted((tmp_path / "shards").iterdir()), "-o", "merged", "--json"
+    )
     assert cli("batch", "quiz.toml", "--output", "whole").code == 0
     whole = cli("summary", "whole", "--json")
     assert (merged.code, whole.code) == (0, 0), merged.err

@@ -40,7 +40,9 @@ def project(tmp_path: Path, server: LoopbackServer) -> Callable[..., Path]:
             "templates/quiz.xml": QUIZ.format(more="Be wrong." if others else ""),
             "handlers/wire.xml": PROFILE.format(url=NOWHERE if others else server.base_url),
             "checks.py": CHECKS.format(value="False" if others else "output == target"),
-            "rows.jsonl": "\n".join(json.dumps({**row, "target": "9"} if others else row) for row in ROWS),
+            "rows.jsonl": "\n".join(
+                json.dumps({**row, "target": "9"} if others else row) for row in ROWS
+            ),
         }
         for path, text in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -52,8 +54,23 @@ def project(tmp_path: Path, server: LoopbackServer) -> Callable[..., Path]:
 
 def start_batch(cli: Any, folder: Path, *more: Any) -> Path:
     """A batch with two of six samples done."""
-    ran = cli("batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "checks.py:same", "--handler", "wire",
-              "--limit", 2, "--output", "b", *more, cwd=folder)  # fmt: skip
+    ran = cli(
+        "batch",
+        "--template",
+        "quiz",
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "checks.py:same",
+        "--handler",
+        "wire",
+        "--limit",
+        2,
+        "--output",
+        "b",
+        *more,
+        cwd=folder,
+    )
     assert ran.code == 0, ran.err
     return folder / "b"
 
@@ -68,18 +85,33 @@ def passed(told: dict[str, Any]) -> int:
     return told["summary"]["counts"]["passed"]
 
 
-def test_from_elsewhere_the_files_where_it_was_started_are_used(cli: Any, project: Any, server: LoopbackServer):
+def test_from_elsewhere_the_files_where_it_was_started_are_used(
+    cli: Any, project: Any, server: LoopbackServer
+):
     batch = start_batch(cli, project("a"))
     told = resume_batch(cli, batch, project("elsewhere", others=True))
     assert (told["ran"], passed(told), told["changed"]) == (4, 6, [])
     assert server.posts == 6
 
 
-def test_paths_in_flags_are_relative_to_where_the_command_is_run(cli: Any, project: Any, server: LoopbackServer):
+def test_paths_in_flags_are_relative_to_where_the_command_is_run(
+    cli: Any, project: Any, server: LoopbackServer
+):
     batch, elsewhere = start_batch(cli, project("a")), project("elsewhere", others=True)
-    (elsewhere / "more.jsonl").write_text("\n".join(json.dumps({**row, "target": "3"}) for row in ROWS))
+    (elsewhere / "more.jsonl").write_text(
+        "\n".join(json.dumps({**row, "target": "3"}) for row in ROWS)
+    )
     (elsewhere / "checks.py").write_text("def less(output, target):\n    return output < target\n")
-    options = ["--rows", "more.jsonl", "--scorer", "checks.py:less", "--cache", "c.sqlite", "--root", "templates"]
+    options = [
+        "--rows",
+        "more.jsonl",
+        "--scorer",
+        "checks.py:less",
+        "--cache",
+        "c.sqlite",
+        "--root",
+        "templates",
+    ]
     assert passed(resume_batch(cli, batch, elsewhere, *options)) == 6
     assert (elsewhere / "c.sqlite").exists() and not (batch.parent / "c.sqlite").exists()
     # The manifest has them, so that the next session uses the same.
@@ -109,7 +141,9 @@ def test_if_that_folder_is_gone_the_error_has_the_command_and_nothing_runs(
 
 
 def test_the_advised_command_has_the_roots_of_the_batch(cli: Any, project: Any, tmp_path: Path):
-    batch = start_batch(cli, project("a"), "--root", "templates", "--root", "handlers").rename(tmp_path / "b")
+    batch = start_batch(cli, project("a"), "--root", "templates", "--root", "handlers").rename(
+        tmp_path / "b"
+    )
     (tmp_path / "a").rename(tmp_path / "moved")
     ran = cli("batch", "--resume", batch, cwd=tmp_path)
     assert ran.code == 2 and "--root templates --root handlers" in " ".join(ran.err.split())
@@ -127,8 +161,12 @@ def test_results_are_shown_without_that_folder(cli: Any, project: Any, tmp_path:
     batch = start_batch(cli, project("a")).rename(tmp_path / "b")
     (tmp_path / "a").rename(tmp_path / "moved")
     elsewhere = project("elsewhere", others=True)
-    for command in (["summary", batch, "--threshold", "accuracy >= 1"], ["report", batch], ["compare", batch, batch],
-                    ["export", batch, "--format", "csv", "--output", "out.csv"]):  # fmt: skip
+    for command in (
+        ["summary", batch, "--threshold", "accuracy >= 1"],
+        ["report", batch],
+        ["compare", batch, batch],
+        ["export", batch, "--format", "csv", "--output", "out.csv"],
+    ):
         ran = cli(*command, cwd=elsewhere)
         assert ran.code == 0, ran.err
 

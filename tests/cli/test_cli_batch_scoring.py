@@ -36,15 +36,29 @@ def delimited(targets: list[str], delimiter: str) -> str:
 
 
 def batch(rows: str, scorer: str, *more: Any) -> list[Any]:
-    return ["batch", "--template", "quiz", "--rows", rows, "--scorer", scorer, "--handler", "wire",
-            "--output", "b", *more]  # fmt: skip
+    return [
+        "batch",
+        "--template",
+        "quiz",
+        "--rows",
+        rows,
+        "--scorer",
+        scorer,
+        "--handler",
+        "wire",
+        "--output",
+        "b",
+        *more,
+    ]
 
 
 @pytest.fixture
 def judged(cli: Any, write: Any, tmp_path: Path) -> Any:
     """`judged(answer, scorer, targets)`: of each row of a file the score that it has."""
 
-    def run(answer: str, scorer: str, targets: list[str], output: str = "text", suffix: str = "csv") -> Any:
+    def run(
+        answer: str, scorer: str, targets: list[str], output: str = "text", suffix: str = "csv"
+    ) -> Any:
         write("templates/quiz.xml", TASK % FORMATS[output])
         write(f"rows.{suffix}", delimited(targets, "," if suffix == "csv" else "\t"))
         with LoopbackServer(default=Answer(answer)) as server:
@@ -61,16 +75,30 @@ def judged(cli: Any, write: Any, tmp_path: Path) -> Any:
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
 @pytest.mark.parametrize("output", FORMATS)
 def test_json_in_a_cell_is_the_target_that_it_says(judged: Any, output: str, suffix: str) -> None:
-    targets = ['{"b": [2.0], "a": 1}', '{"a": 1}', '{"a": 1, "b": [3]}', '{"a": 1, "b": [2]', "a text"]
+    targets = [
+        '{"b": [2.0], "a": 1}',
+        '{"a": 1}',
+        '{"a": 1, "b": [3]}',
+        '{"a": 1, "b": [2]',
+        "a text",
+    ]
     scores = judged('{"a": 1, "b": [2]}', "json_equal", targets, output, suffix)
     assert [score["passed"] for score in scores] == [True, False, False, False, False]
-    assert [score["explanation"].partition(":")[0] for score in scores[1:]] == ["$.b", "$.b[0]", "$", "$"]
+    assert [score["explanation"].partition(":")[0] for score in scores[1:]] == [
+        "$.b",
+        "$.b[0]",
+        "$",
+        "$",
+    ]
     assert all(
-        "the target is a text that is not a JSON object or array" in score["explanation"] for score in scores[3:]
+        "the target is a text that is not a JSON object or array" in score["explanation"]
+        for score in scores[3:]
     )
 
 
-def test_json_in_a_cell_may_be_part_of_the_answer_or_its_schema(judged: Any, tmp_path: Path) -> None:
+def test_json_in_a_cell_may_be_part_of_the_answer_or_its_schema(
+    judged: Any, tmp_path: Path
+) -> None:
     scores = judged('[{"a": 1, "b": 2}]', "json_subset", ['[{"a": 1}]', '[{"a": 2}]'])
     assert [score["passed"] for score in scores] == [True, False]
     (tmp_path / "b").rename(tmp_path / "subset")
@@ -97,7 +125,9 @@ def test_a_target_that_is_no_number_is_an_error_before_the_first_call(cli: Any, 
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=str)
-def test_a_judge_that_nobody_chose_is_named_at_the_start(cli: Any, write: Any, options: list[str]) -> None:
+def test_a_judge_that_nobody_chose_is_named_at_the_start(
+    cli: Any, write: Any, options: list[str]
+) -> None:
     write("templates/quiz.xml", TASK % "")
     write("templates/judge.xml", JUDGE)
     write("rows.csv", delimited(["x", "y"], ","))
@@ -107,9 +137,7 @@ def test_a_judge_that_nobody_chose_is_named_at_the_start(cli: Any, write: Any, o
         models = ["--model", "judge1", "--model", "judge2", "--progress", "plain"]
         ran = cli(*batch("rows.csv", scorer, *models, *options))
         other = cli(*batch("rows.csv", scorer, *models, "--dry-run", "--model-role", "grader=good"))
-    notice = (
-        "the role 'grader', so the judge is the model 'good' (handler wire); to choose another: --model-role grader="
-    )
+    notice = "the role 'grader', so the judge is the model 'good' (handler wire); to choose another: --model-role grader="
     assert ran.code == 0 and ran.err.count(notice) == 1
     assert "role 'grader'" not in other.err
 
@@ -118,6 +146,8 @@ def test_a_dry_run_has_its_notices_in_json(cli: Any, write: Any) -> None:
     write("templates/quiz.xml", TASK % "")
     write("rows.csv", delimited(["x"], ","))
     write("handlers/wire.xml", PROFILE % "http://127.0.0.1:9/v1")
-    (notice,) = json.loads(cli(*batch("rows.csv", "reference", "--dry-run", "--json")).out)["notices"]
+    (notice,) = json.loads(cli(*batch("rows.csv", "reference", "--dry-run", "--json")).out)[
+        "notices"
+    ]
     assert notice.startswith("scorer reference: ")
     assert json.loads(cli(*batch("rows.csv", "exact", "--dry-run", "--json")).out)["notices"] == []

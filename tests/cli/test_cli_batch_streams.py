@@ -24,7 +24,10 @@ QUIZ = (
 PROFILE = """<handler name="wire"><backend>openai_compatible</backend><model>m</model>
 <base_url>{url}</base_url></handler>"""
 WITHIN_S = 200
-ROWS = [{"id": f"r{n}", "question": f"How much is {n} and {n}?", "target": str(2 * n)} for n in range(30)]
+ROWS = [
+    {"id": f"r{n}", "question": f"How much is {n} and {n}?", "target": str(2 * n)}
+    for n in range(30)
+]
 
 
 pytestmark = pytest.mark.timeout(600)
@@ -59,8 +62,20 @@ def server(write: Any) -> Iterator[HoldingServer]:
 
 
 def batch(*more: Any, handler: str = "offline") -> list[Any]:
-    return ["batch", "--template", "quiz", "--rows", "rows.jsonl", "--scorer", "exact", "--handler", handler,
-            "--output", "b", *more]  # fmt: skip
+    return [
+        "batch",
+        "--template",
+        "quiz",
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "exact",
+        "--handler",
+        handler,
+        "--output",
+        "b",
+        *more,
+    ]
 
 
 def read_events(err: str) -> list[dict[str, Any]]:
@@ -84,7 +99,11 @@ def test_every_line_is_an_event_and_the_last_one_is_the_end(cli: Any) -> None:
     assert ran.code == 0 and "30 of 30" in ran.out
     assert [notice.partition(":")[0] for notice in notices] == ["warning", "note"]
     last = events[-1]
-    assert last["event"] == "ended" and (last["state"], last["exit_code"], last["done"]) == ("complete", 0, 30)
+    assert last["event"] == "ended" and (last["state"], last["exit_code"], last["done"]) == (
+        "complete",
+        0,
+        30,
+    )
     assert (last["folder"], last["go_on"]) == ("b", None)
 
 
@@ -99,7 +118,11 @@ def test_every_line_is_an_event_and_the_last_one_is_the_end(cli: Any) -> None:
 def test_an_error_is_an_event(cli: Any, options: list[str], code: int, said: str) -> None:
     ran = cli(*batch("--progress=json", *options))
     (error,) = read_events(ran.err)
-    assert (ran.code, error["event"], error["exit_code"]) == (code, "error", code) and said in error["message"]
+    assert (ran.code, error["event"], error["exit_code"]) == (
+        code,
+        "error",
+        code,
+    ) and said in error["message"]
 
 
 def test_only_errors_and_the_resume_command_are_events(cli: Any, server: HoldingServer) -> None:
@@ -113,7 +136,9 @@ def test_only_errors_and_the_resume_command_are_events(cli: Any, server: Holding
     assert last["go_on"] == "evaluator batch --resume b" and "2 samples in a row" in last["reason"]
 
 
-def test_an_interrupted_session_ends_with_the_resume_command_and_the_error(start: Any, server: HoldingServer) -> None:
+def test_an_interrupted_session_ends_with_the_resume_command_and_the_error(
+    start: Any, server: HoldingServer
+) -> None:
     process = start(*batch("--progress", "json", handler="wire"))
     assert server.asked.wait(WITHIN_S)
     process.send_signal(signal.SIGINT)
@@ -125,7 +150,11 @@ def test_an_interrupted_session_ends_with_the_resume_command_and_the_error(start
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=WITHIN_S)
     *_, last, error = read_events((b"".join(lines) + err).decode())
-    assert (last["event"], last["state"], last["go_on"]) == ("ended", "stopped", "evaluator batch --resume b")
+    assert (last["event"], last["state"], last["go_on"]) == (
+        "ended",
+        "stopped",
+        "evaluator batch --resume b",
+    )
     assert (error["event"], error["message"], error["exit_code"]) == ("error", "interrupted", 130)
     assert process.returncode == 130
 
@@ -138,7 +167,15 @@ def test_a_batch_continues_when_the_reader_of_its_progress_exits(
     start: Any, server: HoldingServer, tmp_path: Path, kind: str
 ) -> None:
     process = start(
-        *batch("--progress", kind, "--threshold", "failed >= 99", "--threshold", "errors <= 30", handler="wire")
+        *batch(
+            "--progress",
+            kind,
+            "--threshold",
+            "failed >= 99",
+            "--threshold",
+            "errors <= 30",
+            handler="wire",
+        )
     )
     assert process.stderr.readline()
     process.stderr.close()
@@ -151,13 +188,17 @@ def test_a_batch_continues_when_the_reader_of_its_progress_exits(
     assert manifest(tmp_path)["state"] == "complete" and (tmp_path / "b" / "summary.json").is_file()
 
 
-@pytest.mark.parametrize(("kind", "threshold", "code"), [("json", "accuracy >= 0.9", 0), ("plain", "failed >= 5", 4)])
+@pytest.mark.parametrize(
+    ("kind", "threshold", "code"), [("json", "accuracy >= 0.9", 0), ("plain", "failed >= 5", 4)]
+)
 def test_pipes_without_a_reader_do_not_change_the_exit_code(
     start: Any, tmp_path: Path, kind: str, threshold: str, code: int
 ) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    process = start(*batch("--progress", kind, "--threshold", threshold), stdout=writing, stderr=writing)
+    process = start(
+        *batch("--progress", kind, "--threshold", threshold), stdout=writing, stderr=writing
+    )
     os.close(writing)
     assert process.wait(WITHIN_S) == code
     assert manifest(tmp_path)["state"] == "complete" and (tmp_path / "b" / "summary.json").is_file()
@@ -179,12 +220,19 @@ def test_a_full_disk_under_the_progress_does_not_end_the_batch(start: Any, tmp_p
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_summary_that_cannot_be_printed_is_followed_by_the_ended_event(start: Any, more: list[str]) -> None:
+def test_a_summary_that_cannot_be_printed_is_followed_by_the_ended_event(
+    start: Any, more: list[str]
+) -> None:
     with open("/dev/full", "wb") as full:
         process = start(*batch("--progress", "json", *more), stdout=full)
         _, err = process.communicate(timeout=WITHIN_S)
     *_, last, error = read_events(err.decode())
-    assert (last["event"], last["state"], last["go_on"], last["done"]) == ("ended", "complete", None, 30)
+    assert (last["event"], last["state"], last["go_on"], last["done"]) == (
+        "ended",
+        "complete",
+        None,
+        30,
+    )
     assert "No space left" in last["reason"] and "exit_code" not in last
     assert (error["event"], error["exit_code"]) == ("error", 3) and process.returncode == 3
 
@@ -192,7 +240,9 @@ def test_a_summary_that_cannot_be_printed_is_followed_by_the_ended_event(start: 
 # -- a closed terminal -----------------------------------------------------------------------------------
 
 
-def test_a_closed_terminal_stops_a_batch_cleanly(start: Any, cli: Any, server: HoldingServer, tmp_path: Path) -> None:
+def test_a_closed_terminal_stops_a_batch_cleanly(
+    start: Any, cli: Any, server: HoldingServer, tmp_path: Path
+) -> None:
     process = start(*batch("--concurrency", 1, "--progress", "plain", handler="wire"))
     assert server.asked.wait(WITHIN_S)
     process.send_signal(signal.SIGHUP)
@@ -203,7 +253,9 @@ def test_a_closed_terminal_stops_a_batch_cleanly(start: Any, cli: Any, server: H
     server.release()
     _, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 130
-    assert b"Traceback" not in err and b"never retrieved" not in err and b"stopped: interrupted" in err
+    assert (
+        b"Traceback" not in err and b"never retrieved" not in err and b"stopped: interrupted" in err
+    )
     assert manifest(tmp_path)["state"] == "stopped"
 
 
@@ -213,7 +265,9 @@ def test_a_closed_terminal_may_signal_until_the_process_has_ended(
     process = start(*batch("--concurrency", 1, "--progress", "plain", handler="wire"))
     assert server.asked.wait(WITHIN_S)
     process.send_signal(signal.SIGHUP)
-    assert any(b"finishing the samples in flight" in line for line in iter(process.stderr.readline, b""))
+    assert any(
+        b"finishing the samples in flight" in line for line in iter(process.stderr.readline, b"")
+    )
     server.release()
     while process.poll() is None:
         process.send_signal(signal.SIGHUP)
@@ -224,8 +278,12 @@ def test_a_closed_terminal_may_signal_until_the_process_has_ended(
     assert manifest(tmp_path)["state"] == "stopped"
 
 
-def test_a_batch_under_nohup_ignores_a_closed_terminal(start: Any, server: HoldingServer, tmp_path: Path) -> None:
-    process = start(*batch(handler="wire"), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+def test_a_batch_under_nohup_ignores_a_closed_terminal(
+    start: Any, server: HoldingServer, tmp_path: Path
+) -> None:
+    process = start(
+        *batch(handler="wire"), preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
     assert server.asked.wait(WITHIN_S)
     process.send_signal(signal.SIGHUP)
     server.release()

@@ -17,7 +17,9 @@ ARGV = [sys.executable, "-m", "evaluator", "chat", "--handler", "offline"]
 
 
 def chat(folder: Path, lines: str, *argv: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*ARGV, *argv], cwd=folder, input=lines, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [*ARGV, *argv], cwd=folder, input=lines, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -34,14 +36,19 @@ def read_until(descriptor: int, text: bytes, seen: bytes = b"") -> bytes:
 
 def test_lines_in_answers_out_until_the_input_ends_or_exit(tmp_path: Path) -> None:
     done = chat(tmp_path, "hello\n\nagain\n/exit\nnever\n")
-    assert done.stdout.splitlines() == ["[simulated] an answer to: hello", "[simulated] an answer to: again"]
+    assert done.stdout.splitlines() == [
+        "[simulated] an answer to: hello",
+        "[simulated] an answer to: again",
+    ]
     assert "task file: tasks/done/TASK-1.md" in done.stderr
     last = chat(tmp_path, "no line end")
     assert last.stdout == "[simulated] an answer to: no line end\n"
 
 
 def test_a_killed_session_shows_its_replies_and_continues(tmp_path: Path) -> None:
-    with subprocess.Popen(ARGV, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        ARGV, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(b"hello\n")
         process.stdin.flush()
@@ -49,13 +56,17 @@ def test_a_killed_session_shows_its_replies_and_continues(tmp_path: Path) -> Non
         process.send_signal(signal.SIGKILL)
     done = chat(tmp_path, "and now\n", "--resume", "1")
     assert done.stdout.splitlines() == [
-        "> hello", "[simulated] an answer to: hello", "[simulated] an answer to: and now",
-    ]  # fmt: skip
+        "> hello",
+        "[simulated] an answer to: hello",
+        "[simulated] an answer to: and now",
+    ]
 
 
 def test_ctrl_c_at_the_prompt_ends_the_session(tmp_path: Path) -> None:
     master, slave = pty.openpty()
-    process = subprocess.Popen(ARGV, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    process = subprocess.Popen(
+        ARGV, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+    )
     os.close(slave)
     rest = read_until(master, b"> ")
     os.write(master, b"hello\n")

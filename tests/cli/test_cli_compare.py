@@ -22,14 +22,29 @@ def passages(tmp_path: Path) -> Write:
 
     def write(name: str, passing: int, cluster: str | None, **more: Any) -> None:
         with BatchFolder.create(tmp_path / name) as folder:
-            folder.write_manifest({"name": name, "state": "complete", "total": 100, "cluster": cluster,
-                                   "cells": [{"template": "quiz", "variant": "small"}], **more})  # fmt: skip
+            folder.write_manifest(
+                {
+                    "name": name,
+                    "state": "complete",
+                    "total": 100,
+                    "cluster": cluster,
+                    "cells": [{"template": "quiz", "variant": "small"}],
+                    **more,
+                }
+            )
             for i in range(100):
                 verdict = Verdict.PASSED if i // 10 < passing else Verdict.FAILED
                 result = SampleResult(
-                    f"{i:032x}", f"s{i:02d}", i, 1, template="quiz", variant="small", inputs={}, verdict=verdict,
+                    f"{i:032x}",
+                    f"s{i:02d}",
+                    i,
+                    1,
+                    template="quiz",
+                    variant="small",
+                    inputs={},
+                    verdict=verdict,
                     metadata={"passage": i // 10},
-                )  # fmt: skip
+                )
                 folder.append(result)
 
     return write
@@ -67,17 +82,23 @@ def test_batches_at_odds_are_compared_but_held_to_no_threshold(cli: Any, passage
     passages("a", 3, "passage")
     passages("b", 5, None)
     ran = cli("compare", "a", "b")
-    assert ran.code == 0 and "side a is clustered by 'passage' and side b by nothing" in " ".join(ran.out.split())
+    assert ran.code == 0 and "side a is clustered by 'passage' and side b by nothing" in " ".join(
+        ran.out.split()
+    )
     refused = cli("compare", "a", "b", "--min-difference", "0.05")
     assert refused.code == 2 and "--no-cluster" in refused.err and refused.out == ""
     assert cli("compare", "a", "b", "--min-difference", "0.05", "--cluster", "passage").code == 4
     assert cli("compare", "a", "b", "--min-difference", "0.05", "--no-cluster").code == 0
 
 
-def test_a_gate_on_a_scorer_of_ones_own_may_be_any_number_and_on_a_shipped_one_a_share(cli: Any, batch: Write) -> None:
+def test_a_gate_on_a_scorer_of_ones_own_may_be_any_number_and_on_a_shipped_one_a_share(
+    cli: Any, batch: Write
+) -> None:
     batch("b", "p" * 200, scorers={"points": {"type": "mine"}, "f1": {"type": "f1"}})
     for name, is_share in (("points", False), ("f1", True)):
-        assert ("between 0 and 1" in cli("summary", "b", "--threshold", f"mean({name}) >= 7").err) is is_share
+        assert (
+            "between 0 and 1" in cli("summary", "b", "--threshold", f"mean({name}) >= 7").err
+        ) is is_share
 
 
 VERDICTS = {"p": Verdict.PASSED, "f": Verdict.FAILED, "e": Verdict.ERROR}
@@ -89,13 +110,29 @@ def batch(tmp_path: Path) -> Write:
 
     def write(name: str, letters: str, **manifest: Any) -> None:
         with BatchFolder.create(tmp_path / name) as folder:
-            folder.write_manifest({"name": name, "state": "complete", "total": 200,
-                                   "cells": [{"template": "quiz", "variant": "small"}], **manifest})  # fmt: skip
+            folder.write_manifest(
+                {
+                    "name": name,
+                    "state": "complete",
+                    "total": 200,
+                    "cells": [{"template": "quiz", "variant": "small"}],
+                    **manifest,
+                }
+            )
             for i, letter in enumerate(letters):
-                folder.append(SampleResult(
-                    f"{i:032x}", f"s{i:03d}", i, 1, template="quiz", variant="small", inputs={},
-                    verdict=VERDICTS[letter], failure=Failure("T", "timeout", "late") if letter == "e" else None,
-                ))  # fmt: skip
+                folder.append(
+                    SampleResult(
+                        f"{i:032x}",
+                        f"s{i:03d}",
+                        i,
+                        1,
+                        template="quiz",
+                        variant="small",
+                        inputs={},
+                        verdict=VERDICTS[letter],
+                        failure=Failure("T", "timeout", "late") if letter == "e" else None,
+                    )
+                )
 
     return write
 
@@ -108,7 +145,13 @@ STOPPED = {"state": "stopped", "sessions": [{"state": "stopped", "reason": "inte
     [
         ("p" * 200, {}, "-0.05", 0, ""),
         ("p" * 100 + "f" * 100, {}, "-0.05", 4, "missed: the interval begins at"),
-        ("p" * 39, {}, "-0.9", 5, "incomplete: side b is not complete: 161 of 200 results are pending"),
+        (
+            "p" * 39,
+            {},
+            "-0.9",
+            5,
+            "incomplete: side b is not complete: 161 of 200 results are pending",
+        ),
         ("p" * 39, STOPPED, "-0.9", 5, "interrupted; 161 of 200 results are pending"),
         ("p" * 200, STOPPED, "-0.9", 5, "the last session ended with: interrupted"),
         ("p" * 200, {"total": None}, "-0.9", 5, "the total number of results is unknown"),
@@ -140,12 +183,17 @@ def test_a_side_that_is_not_complete_is_shown_with_its_n_of_N(cli: Any, batch: W
     assert warning in found["warnings"]
 
 
-def test_scorers_are_those_of_the_manifests_and_judges_those_of_the_cells_compared(cli: Any, batch: Write) -> None:
+def test_scorers_are_those_of_the_manifests_and_judges_those_of_the_cells_compared(
+    cli: Any, batch: Write
+) -> None:
     def asked(model: str) -> dict[str, Any]:
         return {"reference": {"": {"grader": [model]}, "strict": {"grader": ["z"]}}}
 
     said = {"type": "reference", "judges": {"": "1", "strict": "2"}}
-    cells = [{"template": "quiz", "variant": "small"}, {"template": "quiz", "variant": "strict", "handler": "strict"}]
+    cells = [
+        {"template": "quiz", "variant": "small"},
+        {"template": "quiz", "variant": "strict", "handler": "strict"},
+    ]
     batch("a", "p" * 200, scorers={"reference": said})
     batch("b", "e" * 200, scorers={"reference": said})
     batch("c", "p" * 200, scorers={"reference": {**said, "judges": {"": "3"}}})
@@ -166,9 +214,25 @@ def test_scorers_are_those_of_the_manifests_and_judges_those_of_the_cells_compar
 
 def test_a_part_of_a_variant_is_enough_if_only_one_has_it(cli, write):
     write("rows.jsonl", '{"question": "What is 1 + 1?", "target": "2"}\n')
-    models = ("--model", "simulated/m7", "--model", "simulated/m70-instruct", "--model", "simulated/large")
+    models = (
+        "--model",
+        "simulated/m7",
+        "--model",
+        "simulated/m70-instruct",
+        "--model",
+        "simulated/large",
+    )
     ran = cli(
-        "batch", "--template", "answer_question", "--rows", "rows.jsonl", "--scorer", "exact", *models, "--output", "b"
+        "batch",
+        "--template",
+        "answer_question",
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "exact",
+        *models,
+        "--output",
+        "b",
     )
     assert ran.code == 0, ran.err
     found = cli("compare", "b", "--variant", "m70", "--variant", "large")
@@ -178,7 +242,9 @@ def test_a_part_of_a_variant_is_enough_if_only_one_has_it(cli, write):
     assert cli("compare", "b", "--variant", "simulated/m7", "--variant", "large").code == 0
 
 
-@pytest.mark.parametrize(("variant", "said"), [("big", "has several fitting"), ("m9", "has no such")])
+@pytest.mark.parametrize(
+    ("variant", "said"), [("big", "has several fitting"), ("m9", "has no such")]
+)
 def test_a_part_of_a_variants_name_that_fits_not_just_one_is_refused(
     cli: Any, tmp_path: Path, variant: str, said: str
 ) -> None:
@@ -187,5 +253,8 @@ def test_a_part_of_a_variants_name_that_fits_not_just_one_is_refused(
         folder.write_manifest({"name": "b", "state": "complete", "total": 0, "cells": cells})
     ran = cli("compare", "b", "--variant", variant, "--variant", "m8")
     assert ran.code == 2
-    assert f"b {said} template and variant; choose with" in ran.err and "`big-m70`, `big-m8`" in ran.err
+    assert (
+        f"b {said} template and variant; choose with" in ran.err
+        and "`big-m70`, `big-m8`" in ran.err
+    )
     assert "a: b, quiz × big-m70" in cli("compare", "b", "--variant", "m70", "--variant", "m8").out

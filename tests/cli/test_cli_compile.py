@@ -21,7 +21,9 @@ GREET = """Sure!
 <task name="greet" type="atomic"><description>Greet {{ who }}</description>
 <inputs><input name="who" type="string" required="true"/></inputs><colour>red</colour>
 <examples><example><input name="who">Ann</input><output>Hello Ann</output></example></examples></task>"""
-SCRIPT = '<task name="s" type="script"><description>d</description><command>touch pwned</command></task>'
+SCRIPT = (
+    '<task name="s" type="script"><description>d</description><command>touch pwned</command></task>'
+)
 
 
 @pytest.fixture
@@ -39,9 +41,14 @@ def command(tmp_path: Path, environment: dict[str, str], cli: Run):
         primary, secondary = pty.openpty()
         os.write(primary, terminal)
         process = subprocess.run(
-            [PROGRAM, *arguments], cwd=tmp_path, env=environment, stdin=secondary, capture_output=True, timeout=200,
+            [PROGRAM, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdin=secondary,
+            capture_output=True,
+            timeout=200,
             check=False,
-        )  # fmt: skip
+        )
         os.close(primary)
         os.close(secondary)
         ran = Ran(process.returncode, process.stdout.decode(), process.stderr.decode())
@@ -64,7 +71,10 @@ def test_the_xml_goes_to_standard_output_and_the_bound_to_standard_error(command
 def test_each_repair_is_shown_with_its_line(command):
     ran = command("greet somebody", answer=GREET)
     assert ran.code == 0
-    assert "answer, line 3: warning: <colour> is not known in <task>; left out with its content [left-out]" in ran.err
+    assert (
+        "answer, line 3: warning: <colour> is not known in <task>; left out with its content [left-out]"
+        in ran.err
+    )
     assert "colour" not in ran.out
     assert "a run makes at most 1 model call" in ran.err
 
@@ -77,7 +87,9 @@ def test_each_repair_is_shown_with_its_line(command):
         ('<task type="atomic"><description>{{ x }}</description></task>', "`x` is not defined"),
     ],
 )
-def test_an_answer_that_cannot_be_used_is_shown_and_the_exit_code_is_1(command, tmp_path, answer, said):
+def test_an_answer_that_cannot_be_used_is_shown_and_the_exit_code_is_1(
+    command, tmp_path, answer, said
+):
     ran = command("words", answer=answer)
     assert (ran.code, ran.out) == (1, "")
     assert said in ran.err

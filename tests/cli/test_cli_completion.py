@@ -13,7 +13,9 @@ import pytest
 from evaluator.cli.main import COMMANDS, main
 
 
-def complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def complete(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> list[str]:
     monkeypatch.setenv("_EVALUATOR_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", " ".join(["evaluator", *words]))
     monkeypatch.setenv("COMP_CWORD", str(len(words)))
@@ -41,7 +43,9 @@ def test_every_command_is_completed(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_that_the_shell_reads(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_script_is_one_that_the_shell_reads(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["completion", shell])
     assert not ended.value.code
@@ -57,5 +61,7 @@ def test_the_script_is_one_that_the_shell_reads(shell: str, tmp_path: Path, caps
 def test_the_function_of_a_command_has_its_name(name: str) -> None:
     module, line = COMMANDS[name]
     function = getattr(import_module(f"evaluator.cli.{module}"), name.rpartition(" ")[2], None)
-    assert isinstance(function, click.Command), f"evaluator/cli/{module}.py needs a command with the name of {name!r}"
+    assert isinstance(function, click.Command), (
+        f"evaluator/cli/{module}.py needs a command with the name of {name!r}"
+    )
     assert line.endswith(".")

@@ -30,8 +30,12 @@ def write(folder: Path, name: str, text: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", [["lint"], ["templates"], ["match", "is this review positive?"]])
-def test_the_names_of_template_files(cli: Callable[..., Ran], tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    "command", [["lint"], ["templates"], ["match", "is this review positive?"]]
+)
+def test_the_names_of_template_files(
+    cli: Callable[..., Ran], tmp_path: Path, command: list[str]
+) -> None:
     write(tmp_path / "templates", f"a{ESCAPE}.xml", "<task>")
     assert_visible(cli(*command))
 
@@ -54,7 +58,9 @@ def test_what_a_model_says(
     cli: Callable[..., Ran], environment: dict[str, str], tmp_path: Path, flags: list[str]
 ) -> None:
     write(tmp_path / "templates", "t.xml", TASK.format(""))
-    answer = Answer("ok" if not flags else "ok \x9b31m \u202e", "tool_calls", [("c", f"tool{ESCAPE}", "{}")])
+    answer = Answer(
+        "ok" if not flags else "ok \x9b31m \u202e", "tool_calls", [("c", f"tool{ESCAPE}", "{}")]
+    )
     with LoopbackServer(answer) as server:
         env = environment | {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": server.base_url}
         ran = cli("run", "--template", "t", "--model", "openai/m", *flags, env=env)

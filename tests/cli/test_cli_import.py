@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 
-def test_the_command_names_what_it_took_over_and_what_not(cli: Any, write: Any, tmp_path: Path) -> None:
+def test_the_command_names_what_it_took_over_and_what_not(
+    cli: Any, write: Any, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     write("other/TASK-208.md", "# TASK-208\n- Status: ok\nwords\n")
     write("other/TASK-9.md", "# TASK-9\n\n- **Status**: wonderful\n")
@@ -22,14 +24,22 @@ def test_the_command_names_what_it_took_over_and_what_not(cli: Any, write: Any, 
     assert cli("tasks", "show", "2").out.startswith("TASK-2  failed\n")
     again = cli("tasks", "import", "other/TASK-208.md", "--json")
     assert again.code == 0
-    assert json.loads(again.out) == [{
-        "path": "other/TASK-208.md", "state": "known", "name": "TASK-1", "reason": "it was imported before", "line": None,
-        "warnings": [],
-    }]  # fmt: skip
+    assert json.loads(again.out) == [
+        {
+            "path": "other/TASK-208.md",
+            "state": "known",
+            "name": "TASK-1",
+            "reason": "it was imported before",
+            "line": None,
+            "warnings": [],
+        }
+    ]
     assert cli("tasks", "import", "none").code == 2
 
 
-def test_a_flat_folder_of_another_program_is_listed_and_shown(cli: Any, write: Any, tmp_path: Path) -> None:
+def test_a_flat_folder_of_another_program_is_listed_and_shown(
+    cli: Any, write: Any, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     write("other/TASK-208.md", "# TASK-208\n- Status: ok\n")
     write("other/TASK-m1x9k2ab.md", "# Task: send\n- **ID:** TASK-m1x9k2ab\n- **Status:** FAILED\n")
@@ -40,4 +50,6 @@ def test_a_flat_folder_of_another_program_is_listed_and_shown(cli: Any, write: A
     assert "208  completed" in listed.out
     assert cli("tasks", "show", "208", "--tasks", "other").out.startswith("TASK-208  completed\n")
     for task in ("m1x9k2ab", "TASK-m1x9k2ab", "other/TASK-m1x9k2ab.md"):
-        assert cli("tasks", "show", task, "--tasks", "other").out.startswith("TASK-m1x9k2ab  failed\n")
+        assert cli("tasks", "show", task, "--tasks", "other").out.startswith(
+            "TASK-m1x9k2ab  failed\n"
+        )

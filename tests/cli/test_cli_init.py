@@ -23,7 +23,9 @@ SCHEMA_LOCATION = "{http://www.w3.org/2001/XMLSchema-instance}noNamespaceSchemaL
 
 
 @pytest.mark.parametrize("example", PROJECTS)
-def test_a_new_project_lints_runs_and_meets_its_thresholds(cli: Run, example: str, tmp_path: Path) -> None:
+def test_a_new_project_lints_runs_and_meets_its_thresholds(
+    cli: Run, example: str, tmp_path: Path
+) -> None:
     assert cli("init", "mine", "--example", example).code == 0
     mine = tmp_path / "mine"
     linted = cli("lint", "templates", "--strict", cwd=mine)
@@ -31,7 +33,9 @@ def test_a_new_project_lints_runs_and_meets_its_thresholds(cli: Run, example: st
     ran = cli("batch", "--json", cwd=mine)
     result = json.loads(ran.out)
     assert ran.code == 0 and result["ok"] and result["thresholds"]
-    commands = [line.strip() for line in (mine / "README.md").read_text(encoding="utf-8").splitlines()]
+    commands = [
+        line.strip() for line in (mine / "README.md").read_text(encoding="utf-8").splitlines()
+    ]
     assert sum(line.startswith(("evaluator ", "pytest")) for line in commands) == 4
     assert len(commands) <= 10
     (single,) = (line for line in commands if line.startswith("evaluator run "))
@@ -40,7 +44,9 @@ def test_a_new_project_lints_runs_and_meets_its_thresholds(cli: Run, example: st
 
 
 @pytest.mark.parametrize("example", PROJECTS)
-def test_editors_find_the_schema_of_every_file_and_it_is_valid(cli: Run, example: str, tmp_path: Path) -> None:
+def test_editors_find_the_schema_of_every_file_and_it_is_valid(
+    cli: Run, example: str, tmp_path: Path
+) -> None:
     assert cli("init", "--example", example).code == 0
     files = [*tmp_path.glob("templates/*.xml"), *tmp_path.glob("handlers/*.xml")]
     assert len(files) >= 2
@@ -56,9 +62,12 @@ def test_editors_find_the_schema_of_every_file_and_it_is_valid(cli: Run, example
 def test_the_test_of_a_new_project_passes(cli: Run, tmp_path: Path) -> None:
     assert cli("init").code == 0
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert ran.returncode == 0, ran.stdout
     assert "2 passed" in ran.stdout
 
@@ -77,7 +86,9 @@ def test_existing_files_stay_and_a_project_is_not_begun_twice(cli: Run, tmp_path
 def test_a_new_template_of_each_type_has_no_findings(cli: Run, kind: str, tmp_path: Path) -> None:
     assert cli("new", "fresh", "--type", kind).code == 0
     file = tmp_path / "templates" / "fresh.xml"
-    assert "schemaLocation" not in file.read_text(encoding="utf-8"), "there is no schema here to point at"
+    assert "schemaLocation" not in file.read_text(encoding="utf-8"), (
+        "there is no schema here to point at"
+    )
     library = TemplateLibrary.load(file.parent, shipped=False)
     assert list(library.templates) == ["fresh"]
     assert list(library.diagnostics) == []
@@ -86,9 +97,15 @@ def test_a_new_template_of_each_type_has_no_findings(cli: Run, kind: str, tmp_pa
 
 
 def test_a_task_with_a_condition_notes_whether_it_held(cli: Run, tmp_path: Path) -> None:
-    for kind in [kind for kind, cls in OPERATORS.items() if any(field.form == "condition" for field in FIELDS[cls])]:
+    for kind in [
+        kind
+        for kind, cls in OPERATORS.items()
+        if any(field.form == "condition" for field in FIELDS[cls])
+    ]:
         assert cli("new", kind, "--type", kind).code == 0
-        inputs = etree.parse(tmp_path / "templates" / f"{kind}.xml").getroot().iterfind("inputs/input")
+        inputs = (
+            etree.parse(tmp_path / "templates" / f"{kind}.xml").getroot().iterfind("inputs/input")
+        )
         given = [f"--input={declared.get('name')}=x" for declared in inputs]
         ran = cli("run", "--template", kind, "--handler", "offline", "--json", *given)
         missing = f"`run --strict` needs the note termination_reason of {kind}: CONDITION_MET, or another reason"
@@ -96,7 +113,9 @@ def test_a_task_with_a_condition_notes_whether_it_held(cli: Run, tmp_path: Path)
 
 
 def test_every_operator_can_be_begun() -> None:
-    assert set(template_types()) == {*OPERATORS, "function"}, "add examples/new/TYPE.xml for each operator"
+    assert set(template_types()) == {*OPERATORS, "function"}, (
+        "add examples/new/TYPE.xml for each operator"
+    )
 
 
 def test_a_new_template_points_at_the_schema_of_its_project(cli: Run, tmp_path: Path) -> None:
@@ -104,7 +123,9 @@ def test_a_new_template_points_at_the_schema_of_its_project(cli: Run, tmp_path: 
     assert cli("new", "deep", "--library", "templates/more").code == 0
     more = tmp_path / "templates" / "more"
     root = etree.parse(more / "deep.xml").getroot()
-    assert (more / root.get(SCHEMA_LOCATION)).resolve() == (tmp_path / "schemas" / "task.xsd").resolve()
+    assert (more / root.get(SCHEMA_LOCATION)).resolve() == (
+        tmp_path / "schemas" / "task.xsd"
+    ).resolve()
 
 
 @pytest.mark.parametrize("name", ["", "../escape", "a b", "{{x}}", "1st"])
@@ -117,9 +138,13 @@ def test_examples_are_listed_and_copied(cli: Run, tmp_path: Path) -> None:
     listed = cli("examples", "list")
     assert listed.code == 0 and all(name in listed.out for name in (*PROJECTS, *DATA))
     # Every folder with a page of its own can be copied.
-    assert sorted(DATA) == sorted(page.parent.name for page in shipped("examples").glob("*/README.md"))
+    assert sorted(DATA) == sorted(
+        page.parent.name for page in shipped("examples").glob("*/README.md")
+    )
     assert cli("examples", "copy", "data").code == 0
-    definition = tomllib.loads((tmp_path / "examples" / "data" / "facts.toml").read_text(encoding="utf-8"))
+    definition = tomllib.loads(
+        (tmp_path / "examples" / "data" / "facts.toml").read_text(encoding="utf-8")
+    )
     assert (tmp_path / "examples" / "data" / definition["rows"]).is_file()
     mistaken = cli("examples", "copy", "dat")
     assert mistaken.code == 2 and "did you mean `data`?" in mistaken.err

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-NODE = '<task type="atomic"><description>Translate a letter into another language</description></task>'
+NODE = (
+    '<task type="atomic"><description>Translate a letter into another language</description></task>'
+)
 
 
 def test_the_table_shows_weights_and_what_a_template_does_not_hold(cli: Any) -> None:
@@ -41,7 +43,10 @@ def test_a_node_is_taken_as_an_argument_and_from_files(cli: Any, write: Any) -> 
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        ('<task type="script"><description>x</description><command>true</command></task>', "only atomic templates"),
+        (
+            '<task type="script"><description>x</description><command>true</command></task>',
+            "only atomic templates",
+        ),
         ('<task type="atomic"><oops/></task>', "oops"),
         ("@missing.xml", "missing.xml"),
     ],

@@ -17,7 +17,9 @@ def test_stats_count_the_answers_that_needed_each_repair(cli: Any) -> None:
     answers = ['{"a": 1}', '{"a": 1,}', "{'a': 1,}", "no value here"]
     lines = "\n".join(json.dumps(answer) for answer in answers[:2])
     lines += "\n\n" + "\n".join(json.dumps({"content": answer}) for answer in answers[2:])
-    found = json.loads(cli("parse", "--stats", "--schema", "object", "--json", stdin=lines.encode()).out)
+    found = json.loads(
+        cli("parse", "--stats", "--schema", "object", "--json", stdin=lines.encode()).out
+    )
     assert (found["answers"], found["unchanged"], found["errors"]) == (4, 1, {"no_json": 1})
     assert found["repairs"]["a trailing comma was left out"] == 2
     shown = cli("parse", "--stats", "--schema", "object", stdin=lines.encode()).out

@@ -15,23 +15,36 @@ from tests.cli.conftest import PROGRAM
 RUN = ("run", "--template", "summarise", "--input", "document=x", "--handler", "offline")
 
 
-def shell(command: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def shell(
+    command: str, folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", command.replace("evaluator ", f"{PROGRAM} ")], cwd=folder, env=environment,
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+        ["bash", "-c", command.replace("evaluator ", f"{PROGRAM} ")],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        "evaluator templates --json | head -1", "evaluator templates | head -1", "evaluator --help | head -1",
-        "evaluator templates --json | true", "evaluator handlers | true", "evaluator lint | true",
-        "evaluator demo --json | true", f"evaluator {' '.join(RUN)} | true",
+        "evaluator templates --json | head -1",
+        "evaluator templates | head -1",
+        "evaluator --help | head -1",
+        "evaluator templates --json | true",
+        "evaluator handlers | true",
+        "evaluator lint | true",
+        "evaluator demo --json | true",
+        f"evaluator {' '.join(RUN)} | true",
         "evaluator tasks show 999 --json 2>&1 | true",
     ],
-)  # fmt: skip
-def test_a_reader_that_leaves_early_is_not_an_error(command: str, tmp_path: Path, environment: dict[str, str]) -> None:
+)
+def test_a_reader_that_leaves_early_is_not_an_error(
+    command: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
     done = shell(command, tmp_path, environment)
     assert done.returncode == 0
     for word in ("Traceback", "BrokenPipe", "Exception ignored", "fault"):
@@ -62,9 +75,12 @@ def test_json_is_valid_in_every_encoding_of_the_output(
         '<task name="日本" type="atomic"><description>caf\u00e9 \u2603</description></task>'
     )
     done = subprocess.run(
-        [PROGRAM, "templates", "--library", "t.xml", "--json"], cwd=tmp_path, capture_output=True, timeout=200,
+        [PROGRAM, "templates", "--library", "t.xml", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=200,
         env=environment | {"PYTHONIOENCODING": encoding},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert "日本" in [row["name"] for row in json.loads(done.stdout.decode(encoding))]
     assert b"Traceback" not in done.stderr
@@ -88,15 +104,28 @@ def test_two_processes_share_a_folder_of_task_files(start: Any, tmp_path: Path) 
 
 
 def test_it_works_from_any_folder(cli: Any, write: Any, tmp_path: Path) -> None:
-    write("project/templates/own.xml", '<task name="own" type="atomic"><description>d</description></task>')
+    write(
+        "project/templates/own.xml",
+        '<task name="own" type="atomic"><description>d</description></task>',
+    )
     write("project/data/note.md", "text")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     project = tmp_path / "project"
     ran = cli(
-        "run", "--template", "own", "--library", project / "templates", "--root", project / "data",
-        "--tasks", project / "tasks", "--handler", "offline", cwd=elsewhere,
-    )  # fmt: skip
+        "run",
+        "--template",
+        "own",
+        "--library",
+        project / "templates",
+        "--root",
+        project / "data",
+        "--tasks",
+        project / "tasks",
+        "--handler",
+        "offline",
+        cwd=elsewhere,
+    )
     assert ran.code == 0
     assert list(elsewhere.iterdir()) == []
     assert TaskStore(project / "tasks").read(1).status == "completed"
@@ -115,14 +144,20 @@ def test_it_works_in_a_folder_that_may_not_be_written(cli: Any, tmp_path: Path) 
     assert cli("render", "summarise", "--input", "document=x", cwd="/proc").code == 0
 
 
-def test_a_folder_that_was_removed_under_it_is_reported(tmp_path: Path, environment: dict[str, str]) -> None:
-    done = shell(f"mkdir gone; cd gone; rmdir ../gone; evaluator {' '.join(RUN)}", tmp_path, environment)
+def test_a_folder_that_was_removed_under_it_is_reported(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    done = shell(
+        f"mkdir gone; cd gone; rmdir ../gone; evaluator {' '.join(RUN)}", tmp_path, environment
+    )
     assert done.returncode in (2, 3)
     assert "Traceback" not in done.stderr
     assert done.stderr.strip()
 
 
-def test_a_terminal_never_gets_control_characters_of_a_model(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_terminal_never_gets_control_characters_of_a_model(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
     import os
     import pty
 
@@ -135,17 +170,36 @@ def test_a_terminal_never_gets_control_characters_of_a_model(tmp_path: Path, env
             f'<handler name="wire"><backend>openai_compatible</backend><model>m</model>'
             f"<base_url>{server.base_url}</base_url></handler>"
         )
-        command = [PROGRAM, "run", "--template", "summarise", "--input", "document=x", "--handler", "wire"]
+        command = [
+            PROGRAM,
+            "run",
+            "--template",
+            "summarise",
+            "--input",
+            "document=x",
+            "--handler",
+            "wire",
+        ]
         master, slave = pty.openpty()
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=slave,
-            stderr=subprocess.PIPE, timeout=200,
-        )  # fmt: skip
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=slave,
+            stderr=subprocess.PIPE,
+            timeout=200,
+        )
         os.close(slave)
         shown = os.read(master, 65536)
         os.close(master)
         piped = subprocess.run(
-            command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=200
+            command,
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=200,
         )
     assert done.returncode == 0, done.stderr
     assert b"\x1b" not in shown
@@ -162,7 +216,9 @@ def test_closed_standard_error_changes_nothing(tmp_path: Path, environment: dict
         '<task name="a" type="atomic"><description>first</description></task>'
         '<task name="b" type="atomic"><description>second</description></task></steps></task>'
     )
-    done = shell("evaluator run --template two --library t.xml --handler offline 2>&-", tmp_path, environment)
+    done = shell(
+        "evaluator run --template two --library t.xml --handler offline 2>&-", tmp_path, environment
+    )
     assert done.returncode == 0
     assert done.stdout.strip()
     assert TaskStore(tmp_path / "tasks").read(1).status == "completed"
@@ -180,11 +236,19 @@ def test_render_goes_through_a_script_that_declares_json(cli: Any) -> None:
     assert "0 model calls" in ran.err
 
 
-def test_a_control_character_of_a_template_does_not_reach_the_terminal(cli: Any, write: Any) -> None:
+def test_a_control_character_of_a_template_does_not_reach_the_terminal(
+    cli: Any, write: Any
+) -> None:
     # C1 controls are legal in XML, and some terminals act on them.
     write("lib/a.xml", '<task name="a" type="atomic"><description>\x9b31m red</description></task>')
-    write("lib/b.xml", '<task name="b" type="atomic"><description>\x1b[31m red</description></task>')
-    for args in (("templates", "--library", "lib"), ("lint", "lib"), ("match", "red", "--library", "lib")):
+    write(
+        "lib/b.xml", '<task name="b" type="atomic"><description>\x1b[31m red</description></task>'
+    )
+    for args in (
+        ("templates", "--library", "lib"),
+        ("lint", "lib"),
+        ("match", "red", "--library", "lib"),
+    ):
         ran = cli(*args)
         assert "\x1b" not in ran.out + ran.err
         assert "\x9b" not in ran.out + ran.err

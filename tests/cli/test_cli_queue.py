@@ -16,7 +16,15 @@ from evaluator.queue.document import read_document
 from evaluator.testing import HttpReply, LoopbackServer
 from tests.cli.test_cli_signals import PROFILE, wait_until
 
-ADD = ("queue", "add", "summarise the minutes", "--template", "summarise", "--input", "document=We met.")
+ADD = (
+    "queue",
+    "add",
+    "summarise the minutes",
+    "--template",
+    "summarise",
+    "--input",
+    "document=We met.",
+)
 
 
 @pytest.fixture
@@ -25,7 +33,11 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*args, stdin=None):
-        return CliRunner().invoke(cli_group, args, input=stdin, catch_exceptions=False, standalone_mode=False).stdout
+        return (
+            CliRunner()
+            .invoke(cli_group, args, input=stdin, catch_exceptions=False, standalone_mode=False)
+            .stdout
+        )
 
     return call
 
@@ -35,7 +47,11 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
     assert (added["id"], added["status"], added["type"]) == ("T-01", "pending", "info-lookup")
     assert "T-02 pending" in run("queue", "add", "-", "--after", "T-01", stdin="zzz qqq")
     details = json.loads(run("queue", "show", "T-02", "--json"))["options"]
-    assert (details["needs"], details["waits_for"], details["not_before"]) == (["T-01"], ["T-01"], None)
+    assert (details["needs"], details["waits_for"], details["not_before"]) == (
+        ["T-01"],
+        ["T-01"],
+        None,
+    )
     worked = run("queue", "work", "--until-empty", "--handler", "offline", "--json")
     assert json.loads(worked)["ended"] == {"done": 1, "blocked": 1}
     shown = run("queue", "show", "T-01")
@@ -46,7 +62,10 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
     exported = run("queue", "export")
     assert exported == (tmp_path / "queue" / "task-queue.json").read_text()
     assert read_document(exported.encode(), "q").last_id == "T-02"
-    assert json.loads(run("queue", "export", "copy.json", "--json")) == {"file": "copy.json", "entries": 2}
+    assert json.loads(run("queue", "export", "copy.json", "--json")) == {
+        "file": "copy.json",
+        "entries": 2,
+    }
     copied = run("queue", "import", "copy.json", "--queue", "other")
     assert copied.splitlines()[0] == "added: 2 (T-01, T-02)"
     assert run("queue", "archive") == "No entry is old enough for the archive.\n"
@@ -60,7 +79,10 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
         (("skip", "T-07"), "there is no entry T-07"),
         (("show", "seven"), "'seven' is not an id of the queue"),
         (("retry", "T-01"), "T-01 is pending; only a blocked entry can be retried"),
-        (("work", "--workers", "5", "--handler", "offline"), "5 workers, but the queue runs at most 2"),
+        (
+            ("work", "--workers", "5", "--handler", "offline"),
+            "5 workers, but the queue runs at most 2",
+        ),
         (("work", "--grader", "summarise", "--handler", "offline"), "needs the input 'document'"),
         (("import", "missing.json"), "missing.json: cannot be read"),
         (("import", "bare.json"), r"bare.json: \$ is an array"),
@@ -89,7 +111,9 @@ def test_the_command_line_prints_a_refusal_and_ends_with_2(cli, write):
     assert json.loads(ran.out)["error"]["exit_code"] == 2
 
 
-def test_entries_that_cannot_run_are_named_by_every_command_that_shows_the_queue(run, cli, tmp_path):
+def test_entries_that_cannot_run_are_named_by_every_command_that_shows_the_queue(
+    run, cli, tmp_path
+):
     def err(*args):
         return CliRunner().invoke(cli_group, ["queue", *args], catch_exceptions=False)
 
@@ -127,7 +151,9 @@ def test_a_worker_that_ends_returns_its_entry(number, run, start, tmp_path):
     (entry,) = read_document((tmp_path / "queue" / "task-queue.json").read_bytes(), "q").tasks
     first, second = entry.strategies_tried
     killed = number == signal.SIGKILL
-    assert first.result.startswith("interrupted: the worker's process ended" if killed else "released: ")
+    assert first.result.startswith(
+        "interrupted: the worker's process ended" if killed else "released: "
+    )
     assert first.result.endswith("; not resumed: TASK-1 was begun with another handler")
     assert (first.strategy, second.strategy) == ("summarise", "summarise")
     assert (entry.status, entry.retries) == ("done", 1 if killed else 0)

@@ -23,12 +23,16 @@ TEMPLATE = """<library>
       <examples><example><output>said</output></example></examples></task>
   </steps></task>
 </library>"""
-SECOND = "echo second >> effects; [ -e go ] || {{ echo waiting > here; read line < pipe; }}; echo two"
+SECOND = (
+    "echo second >> effects; [ -e go ] || {{ echo waiting > here; read line < pipe; }}; echo two"
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "t.xml").write_text(TEMPLATE.format(second=SECOND.format().replace("&", "&amp;").replace("<", "&lt;")))
+    (tmp_path / "t.xml").write_text(
+        TEMPLATE.format(second=SECOND.format().replace("&", "&amp;").replace("<", "&lt;"))
+    )
     os.mkfifo(tmp_path / "pipe")
     return tmp_path
 
@@ -48,9 +52,23 @@ def tasks(cli: Run, folder: Path) -> Run:
 def killed_run(folder: Path) -> None:
     """A run that is killed while its second script runs."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "evaluator", "run", "--template", "chain", "--library", "t.xml", "--handler", "offline"],
-        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "evaluator",
+            "run",
+            "--template",
+            "chain",
+            "--library",
+            "t.xml",
+            "--handler",
+            "offline",
+        ],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+    )
     # Opening the other end of the pipe returns when the script has opened its own.
     with open(folder / "pipe", "w"):
         process.send_signal(signal.SIGKILL)
@@ -80,7 +98,9 @@ def test_a_killed_run_is_listed_resumed_and_replayed(tasks: Run, folder: Path) -
     assert json.loads(by_path.out)["ok"] is True
 
 
-def test_a_replay_of_an_edited_template_shows_both_sides_and_fails(cli: Run, tasks: Run, folder: Path) -> None:
+def test_a_replay_of_an_edited_template_shows_both_sides_and_fails(
+    cli: Run, tasks: Run, folder: Path
+) -> None:
     (folder / "go").touch()
     assert cli("run", "--template", "chain", "--library", "t.xml", "--handler", "offline").code == 0
     file = folder / "t.xml"
@@ -93,7 +113,9 @@ def test_a_replay_of_an_edited_template_shows_both_sides_and_fails(cli: Run, tas
     assert "-  Say one" in changes.out
     assert "+  Repeat one" in changes.out
     stopped = tasks("resume", "1", "--library", "t.xml")
-    assert "said" in stopped.out, "a completed run gives its result, whatever its template has become"
+    assert "said" in stopped.out, (
+        "a completed run gives its result, whatever its template has become"
+    )
 
 
 def test_wrong_usage_is_reported(tasks: Run) -> None:

@@ -11,8 +11,12 @@ from tests.sandboxes import BUBBLEWRAP, StandIn, why_not
 TASK = '<task name="s" type="script"><description>d</description><handler sandbox="{}"/><command>true</command></task>'
 
 
-def test_the_doctor_tries_each_sandbox(cli: Any, write: Any, environment: Any, tmp_path: Any) -> None:
-    write("handlers/boxed.xml", '<handler name="boxed"><sandbox kind="podman" image="img"/></handler>')
+def test_the_doctor_tries_each_sandbox(
+    cli: Any, write: Any, environment: Any, tmp_path: Any
+) -> None:
+    write(
+        "handlers/boxed.xml", '<handler name="boxed"><sandbox kind="podman" image="img"/></handler>'
+    )
     programs = tmp_path / "programs"
     programs.mkdir()
     stand_in = StandIn(programs, "podman")
@@ -54,10 +58,22 @@ def test_lint_checks_the_sandbox_of_a_template(
     assert words in ran.out + ran.err
 
 
-def test_a_batch_in_a_sandbox_that_is_missing_does_not_start(cli: Any, write: Any, tmp_path: Any) -> None:
+def test_a_batch_in_a_sandbox_that_is_missing_does_not_start(
+    cli: Any, write: Any, tmp_path: Any
+) -> None:
     write("templates/s.xml", TASK.format("bubblewrap"))
     write("rows.jsonl", '{"a": 1}\n')
-    batch = ("batch", "--template", "s", "--rows", "rows.jsonl", "--output", "out", "--handler", "offline")
+    batch = (
+        "batch",
+        "--template",
+        "s",
+        "--rows",
+        "rows.jsonl",
+        "--output",
+        "out",
+        "--handler",
+        "offline",
+    )
     missing = {"PATH": str(tmp_path)}
     checked = cli(*batch, "--dry-run", env=missing)
     assert (checked.code, "install the package bubblewrap" in checked.err) == (5, True)
@@ -68,7 +84,9 @@ def test_a_batch_in_a_sandbox_that_is_missing_does_not_start(cli: Any, write: An
     assert cli(*batch, "--sandbox", "jail").code == 2
 
 
-def test_a_batch_whose_scorer_needs_a_missing_sandbox_does_not_start(cli: Any, write: Any, tmp_path: Any) -> None:
+def test_a_batch_whose_scorer_needs_a_missing_sandbox_does_not_start(
+    cli: Any, write: Any, tmp_path: Any
+) -> None:
     write("rows.jsonl", '{"question": "?", "test": "assert True"}\n')
     write(
         "b.toml",

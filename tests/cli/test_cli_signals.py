@@ -60,7 +60,9 @@ def test_an_interrupted_run_closes_its_task_file_as_aborted(
     assert recording.header.inputs == {"document": "x"}
 
 
-def test_an_interrupted_run_with_json_still_prints_json(hanging: LoopbackServer, start: Any) -> None:
+def test_an_interrupted_run_with_json_still_prints_json(
+    hanging: LoopbackServer, start: Any
+) -> None:
     import json
 
     process = start(*ASK, "--json")
@@ -143,9 +145,11 @@ def test_ctrl_c_in_evaluate_sync_is_a_keyboard_interrupt_after_the_file_is_close
         evaluator.close()
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(source)], cwd=tmp_path, stdout=subprocess.PIPE,
+        [sys.executable, "-c", textwrap.dedent(source)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
     try:
         assert hanging.asked.wait(200)
         process.send_signal(signal.SIGINT)
@@ -156,7 +160,9 @@ def test_ctrl_c_in_evaluate_sync_is_a_keyboard_interrupt_after_the_file_is_close
     assert err == b""
 
 
-def test_ctrl_c_in_a_batch_aborts_each_task_that_runs(hanging: LoopbackServer, tmp_path: Path) -> None:
+def test_ctrl_c_in_a_batch_aborts_each_task_that_runs(
+    hanging: LoopbackServer, tmp_path: Path
+) -> None:
     source = """
     import asyncio
     from evaluator import Evaluator
@@ -196,7 +202,9 @@ def test_nohup_is_respected(hanging: LoopbackServer, start: Any, tmp_path: Path)
     assert process.returncode == 130
 
 
-def test_an_interrupted_run_says_how_to_resume_it(hanging: LoopbackServer, start: Any, cli: Any) -> None:
+def test_an_interrupted_run_says_how_to_resume_it(
+    hanging: LoopbackServer, start: Any, cli: Any
+) -> None:
     process = start(*ASK, "--tasks", "my tasks")
     assert hanging.asked.wait(200)
     process.send_signal(signal.SIGINT)
@@ -219,8 +227,10 @@ def test_ctrl_c_while_modules_are_imported_prints_no_traceback(tmp_path: Path, m
     (folder / "__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = subprocess.run(
         [sys.executable, "-m", "evaluator", "--version"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
     if module == "click":
         assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     else:  # the control: nothing imports it

@@ -27,7 +27,9 @@ WITHOUT_TARGETS = ("ifeval",)
 
 
 def test_every_folder_is_a_suite() -> None:
-    assert sorted(SUITES) == sorted(folder.name for folder in (shipped("examples") / "suites").iterdir())
+    assert sorted(SUITES) == sorted(
+        folder.name for folder in (shipped("examples") / "suites").iterdir()
+    )
 
 
 @pytest.mark.parametrize(("suite", "file"), BATCHES)
@@ -37,7 +39,9 @@ def test_a_suite_lints_runs_offline_and_gives_the_expected_verdicts(
     if suite == "humaneval":
         require_bubblewrap()
     if suite == "ifeval":
-        pytest.importorskip("lm_eval.tasks.ifeval.utils", reason="the extra ifeval is not installed")
+        pytest.importorskip(
+            "lm_eval.tasks.ifeval.utils", reason="the extra ifeval is not installed"
+        )
     copied = cli("examples", "copy", suite)
     assert copied.code == 0 and f"next: cd examples/{suite} && evaluator batch" in copied.err
     monkeypatch.chdir(tmp_path / "examples" / suite)
@@ -68,11 +72,18 @@ def run_recorded(file: str, answers: str | None) -> list[SampleResult]:
     rows = read_rows(file)
     options = {name: getattr(definition.options, name) for name in SCORING}
     with Evaluator(
-        TemplateLibrary.load("templates"), backend=SimulatedBackend(script=lambda request: recorded(rows, request)),
-        tasks_dir=None, roots=definition.roots or ["."],
-    ) as evaluator:  # fmt: skip
+        TemplateLibrary.load("templates"),
+        backend=SimulatedBackend(script=lambda request: recorded(rows, request)),
+        tasks_dir=None,
+        roots=definition.roots or ["."],
+    ) as evaluator:
         result = run_batch_sync(
-            definition.templates, definition.rows, evaluator=evaluator, answers=answers, output="recorded", **options
+            definition.templates,
+            definition.rows,
+            evaluator=evaluator,
+            answers=answers,
+            output="recorded",
+            **options,
         )
     return list(result.results())
 
@@ -95,8 +106,14 @@ def recorded(rows: list[dict[str, Any]], request: ModelRequest) -> str:
 def test_a_suite_is_as_short_as_promised(suite: str) -> None:
     folder = shipped("examples") / "suites" / suite
     texts = [
-        path.read_text(encoding="utf-8") for path in (folder / "evaluator.toml", folder / f"templates/{suite}.xml")
+        path.read_text(encoding="utf-8")
+        for path in (folder / "evaluator.toml", folder / f"templates/{suite}.xml")
     ]
-    lines = [line for text in texts for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line
+        for text in texts
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
     assert len(lines) <= MOST_LINES or suite == JUDGED_TURNS
     assert 8 <= len((folder / "README.md").read_text(encoding="utf-8").splitlines()) <= 16

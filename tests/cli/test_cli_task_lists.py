@@ -19,7 +19,9 @@ def plan(write: Any, tmp_path: Path) -> TaskList:
     return TaskLists(tmp_path / "tasks").create("2026-03-02-plan", PLAN)
 
 
-def test_a_task_is_created_listed_read_changed_and_closed(cli: Any, write: Any, tmp_path: Path) -> None:
+def test_a_task_is_created_listed_read_changed_and_closed(
+    cli: Any, write: Any, tmp_path: Path
+) -> None:
     made = cli("tasks", "create", "2026-03-02-plan", "--content", "-", stdin=PLAN.encode())
     assert made.out == "tasks/active/2026-03-02-plan.md\n"
     assert cli("tasks", "list-active").out == (
@@ -29,10 +31,14 @@ def test_a_task_is_created_listed_read_changed_and_closed(cli: Any, write: Any, 
     assert read.out == PLAN
     version = read.err.splitlines()[0].removeprefix("version: ")
     assert read.err == f"version: {version}\nsteps: 1/2\nnext: line 9 [WORKER] Do: do\n"
-    assert cli("tasks", "read", "plan", "--role", "planner").err.endswith("next: none for planner\n")
+    assert cli("tasks", "read", "plan", "--role", "planner").err.endswith(
+        "next: none for planner\n"
+    )
 
     write("plan.md", PLAN.replace("[ ]", "[x]"))
-    changed = cli("tasks", "update", "plan", "--content", "@plan.md", "--role", "worker", "--version", version)
+    changed = cli(
+        "tasks", "update", "plan", "--content", "@plan.md", "--role", "worker", "--version", version
+    )
     assert changed.code == 0, changed
     assert changed.err.endswith("next: none, all steps are done\n")
     assert cli("tasks", "close", "plan").out == "tasks/done/2026-03-02-plan.md\n"
@@ -72,15 +78,25 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["update", "plan"], 2, "--content"),
     (["update", "plan", "--content", "@plan.md", "--role", "worker"], 2, "--role needs --version"),
     (["update", "plan", "--content", "@plan.md", "--version", "0"], 3, "changed since it was read"),
-    (["create", "x", "--from", "none"], 2, "no template of task lists called 'none'; the templates are: feature"),
+    (
+        ["create", "x", "--from", "none"],
+        2,
+        "no template of task lists called 'none'; the templates are: feature",
+    ),
     (["create", "x", "--from", "./none.md"], 2, "--from ./none.md: cannot be read"),
-    (["create", "x", "--from", "feature", "--content", "-"], 2, "--content and --from exclude each other"),
+    (
+        ["create", "x", "--from", "feature", "--content", "-"],
+        2,
+        "--content and --from exclude each other",
+    ),
     (["close", "plan"], 2, "1 step is open: line 9 [WORKER] Do: do"),
     (["list-active", "--tasks", "plan.md"], 3, "plan.md"),
 ]
 
 
-@pytest.mark.parametrize(("args", "code", "says"), WRONG, ids=[" ".join(args) for args, _, _ in WRONG])
+@pytest.mark.parametrize(
+    ("args", "code", "says"), WRONG, ids=[" ".join(args) for args, _, _ in WRONG]
+)
 def test_wrong_usage_says_what_to_do_and_changes_nothing(
     cli: Any, plan: TaskList, tmp_path: Path, args: list[str], code: int, says: str
 ) -> None:
@@ -88,16 +104,36 @@ def test_wrong_usage_says_what_to_do_and_changes_nothing(
     assert (ran.code, ran.out) == (code, ""), ran
     assert says in ran.err
     files = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file())
-    made = [".gitignore", ".named-lock", "active/.gitkeep", "active/2026-03-02-plan.md", "done/.gitkeep"]
+    made = [
+        ".gitignore",
+        ".named-lock",
+        "active/.gitkeep",
+        "active/2026-03-02-plan.md",
+        "done/.gitkeep",
+    ]
     assert files == ["plan.md", *(f"tasks/{name}" for name in made)]
 
 
 def test_the_role_that_creates_a_task_alone_changes_it(cli: Any, write: Any) -> None:
     write("plan.md", PLAN)
-    made = json.loads(cli("tasks", "create", "plan", "--content", "@plan.md", "--role", "planner", "--json").out)
+    made = json.loads(
+        cli("tasks", "create", "plan", "--content", "@plan.md", "--role", "planner", "--json").out
+    )
     assert made["owner"] == "planner"
-    update = ["tasks", "update", "plan", "--content", "@plan.md", "--version", made["version"], "--role"]
-    for ran in (cli(*update, "worker"), cli("tasks", "close", "plan", "--role", "worker", "--force")):
+    update = [
+        "tasks",
+        "update",
+        "plan",
+        "--content",
+        "@plan.md",
+        "--version",
+        made["version"],
+        "--role",
+    ]
+    for ran in (
+        cli(*update, "worker"),
+        cli("tasks", "close", "plan", "--role", "worker", "--force"),
+    ):
         assert (ran.code, ran.out) == (2, "")
         assert "belongs to planner, which alone changes it; as worker you may read it" in ran.err
     assert cli(*update, "Planner").code == 0
@@ -105,9 +141,21 @@ def test_the_role_that_creates_a_task_alone_changes_it(cli: Any, write: Any) -> 
 
 
 def test_a_task_begins_from_a_template_of_the_user(cli: Any, write: Any, tmp_path: Path) -> None:
-    write("mine.md.tpl", "# {{ title }}\n\n## [{{role}}] Do {{ this }}\n\n### 1. First\n\n### 2. Second ✅\n")
+    write(
+        "mine.md.tpl",
+        "# {{ title }}\n\n## [{{role}}] Do {{ this }}\n\n### 1. First\n\n### 2. Second ✅\n",
+    )
     made = json.loads(
-        cli("tasks", "create", "2026-03-02-big-fix", "--from", "mine.md.tpl", "--role", "A", "--json").out
+        cli(
+            "tasks",
+            "create",
+            "2026-03-02-big-fix",
+            "--from",
+            "mine.md.tpl",
+            "--role",
+            "A",
+            "--json",
+        ).out
     )
     assert (made["done"], made["total"], made["next"]["text"]) == (1, 2, "1. First")
     text = (tmp_path / made["path"]).read_text()
@@ -119,7 +167,9 @@ def test_a_task_begins_from_a_template_of_the_user(cli: Any, write: Any, tmp_pat
     assert "owner: A\n" in cli("tasks", "read", "big-fix").err
 
 
-def test_a_task_that_cannot_be_read_is_listed_with_the_reason(cli: Any, plan: TaskList, tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_read_is_listed_with_the_reason(
+    cli: Any, plan: TaskList, tmp_path: Path
+) -> None:
     (tmp_path / "tasks/active/2026-03-03-bad.md").write_bytes(b"caf\xe9")
     listed = cli("tasks", "list-active", env={"COLUMNS": "200"})
     assert listed.code == 0

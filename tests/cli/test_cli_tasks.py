@@ -26,7 +26,9 @@ def tasks(tmp_path: Path) -> Path:
     """Six tasks: completed with a subtask, failed, aborted, the subtask, interrupted, and a damaged file."""
     store = TaskStore(tmp_path / "tasks")
 
-    def run(status: Any, *steps: tuple[StepStart, StepEnd], reason: str | None = None, **header: Any) -> None:
+    def run(
+        status: Any, *steps: tuple[StepStart, StepEnd], reason: str | None = None, **header: Any
+    ) -> None:
         journal = store.create(**header)
         for start, end in steps:
             journal.end(journal.begin(start), end)
@@ -35,18 +37,27 @@ def tasks(tmp_path: Path) -> Path:
         else:
             journal.abandon()
 
-    args = {"model": "local/m", "settings": {}, "messages": [{"role": "user", "content": "hi \x1b[31m there"}]}
+    args = {
+        "model": "local/m",
+        "settings": {},
+        "messages": [{"role": "user", "content": "hi \x1b[31m there"}],
+    }
     call = (
         StepStart("turn[1]", "model", "local/m", args, "f"),
         StepEnd("success", {"content": "ok"}, 1.5, None, USAGE),
     )
-    link = (StepStart("turn[1]/tool[1]/subtask", "subtask", "child", {"task_id": 4}), StepEnd("success", {}, 0.5))
+    link = (
+        StepStart("turn[1]/tool[1]/subtask", "subtask", "child", {"task_id": 4}),
+        StepEnd("success", {}, 0.5),
+    )
     run("completed", call, link, request="first", template="review_code", model="local/m")
     run("failed", call, reason="the server\nwas BUSY", template="review_text", model="openai/large")
     run("aborted", request="third", template=LONG)
     run("completed", call, template="child", parent=1)
     run(None, request="fifth", template="child", parent=7)
-    (tmp_path / "tasks" / "active" / "TASK-6.md").write_text("# TASK-6 <!-- evaluator-task damaged -->\n\n")
+    (tmp_path / "tasks" / "active" / "TASK-6.md").write_text(
+        "# TASK-6 <!-- evaluator-task damaged -->\n\n"
+    )
     return tmp_path / "tasks"
 
 
@@ -79,7 +90,12 @@ def test_conditions_combine(options: list[str], ids: list[int], cli: Any) -> Non
 def test_json_has_all_that_is_known(cli: Any) -> None:
     by_id = {task["id"]: task for task in json.loads(cli("tasks", "list", "--json").out)}
     failed = by_id[2]
-    assert (failed["status"], failed["steps"], failed["retries"], failed["duration_s"]) == ("failed", 1, 0, 1.5)
+    assert (failed["status"], failed["steps"], failed["retries"], failed["duration_s"]) == (
+        "failed",
+        1,
+        0,
+        1.5,
+    )
     assert failed["usage"] == USAGE
     assert failed["reason"] == "the server\nwas BUSY"
     assert failed["header"]["model"] == "openai/large"
@@ -92,7 +108,11 @@ def test_json_has_all_that_is_known(cli: Any) -> None:
     [
         (200, ["steps", "model", "duration", "tokens", "cost"], []),
         (110, ["duration", "tokens", "cost"], ["steps", "model"]),
-        (60, ["id", "status", "created", "template"], ["steps", "model", "duration", "tokens", "cost"]),
+        (
+            60,
+            ["id", "status", "created", "template"],
+            ["steps", "model", "duration", "tokens", "cost"],
+        ),
     ],
 )
 @pytest.mark.usefixtures("tasks")
@@ -108,14 +128,25 @@ def test_a_narrow_terminal_goes_without_some_columns(
     if columns == 200:
         assert re.search(
             r"^2 +failed +20\S+ \S+ +1\.5 s +1 +1,234 +\$0\.25 +review_text +openai/large +the server was BUSY$",
-            ran.out, re.M,
-        ), ran.out  # fmt: skip
+            ran.out,
+            re.M,
+        ), ran.out
 
 
 def test_columns_that_nothing_is_known_for_are_left_out(cli: Any, tmp_path: Path) -> None:
     TaskStore(tmp_path / "tasks").create("words").close(Summary("completed", 0, 0, 0.5))
     head, line = cli("tasks", "list").out.splitlines()
-    assert head.split() == ["id", "status", "created", "duration", "steps", "template", "request", "or", "reason"]
+    assert head.split() == [
+        "id",
+        "status",
+        "created",
+        "duration",
+        "steps",
+        "template",
+        "request",
+        "or",
+        "reason",
+    ]
     assert line.split()[-1] == "words"
 
 
@@ -124,7 +155,10 @@ def test_columns_that_nothing_is_known_for_are_left_out(cli: Any, tmp_path: Path
     [
         (["list", "--since", "yesterday"], ["since", "'yesterday'", "2026-03-01", "2h"]),
         (["list", "--until", "2026-02-30"], ["until", "'2026-02-30'"]),
-        (["list", "--interrupted", "--status", "failed"], ["--interrupted", "--status failed", "exclude"]),
+        (
+            ["list", "--interrupted", "--status", "failed"],
+            ["--interrupted", "--status failed", "exclude"],
+        ),
         (["list", "--parent", "mine"], ["'mine'", "TASK-17"]),
         (["list", "--limit", "0"], ["--limit"]),
         (["show", "1", "--tree", "--messages"], ["--tree", "--messages", "exclude"]),
@@ -141,7 +175,9 @@ def test_what_cannot_be_meant_is_refused(args: list[str], says: list[str], cli: 
     assert error["exit_code"] == 2
 
 
-def test_a_tree_follows_the_links_of_the_file_wherever_the_command_runs(tasks: Path, cli: Any, tmp_path: Path) -> None:
+def test_a_tree_follows_the_links_of_the_file_wherever_the_command_runs(
+    tasks: Path, cli: Any, tmp_path: Path
+) -> None:
     expected = """\
 TASK-1  completed  review_code  1.5 s  1,234 tokens  $0.25
   turn[1]  1  model  local/m  success  1.5 s  1,234 tokens  $0.25
@@ -151,7 +187,10 @@ TASK-1  completed  review_code  1.5 s  1,234 tokens  $0.25
 """
     assert cli("tasks", "show", "1", "--tree").out == expected
     (tmp_path / "other").mkdir()
-    assert cli("tasks", "show", tasks / "done" / "TASK-1.md", "--tree", cwd=tmp_path / "other").out == expected
+    assert (
+        cli("tasks", "show", tasks / "done" / "TASK-1.md", "--tree", cwd=tmp_path / "other").out
+        == expected
+    )
     data = json.loads(cli("tasks", "show", "1", "--tree", "--json").out)
     assert data["steps"][1]["subtask"]["id"] == 4
     ran = cli("tasks", "show", "5", "--tree")
@@ -173,7 +212,9 @@ def test_messages_are_what_the_model_saw(cli: Any) -> None:
 
 
 @pytest.mark.usefixtures("tasks")
-@pytest.mark.parametrize("view", [[], ["--tree"], ["--messages"]], ids=["plain", "tree", "messages"])
+@pytest.mark.parametrize(
+    "view", [[], ["--tree"], ["--messages"]], ids=["plain", "tree", "messages"]
+)
 def test_a_terminal_gets_colours_and_a_pipe_gets_none(
     view: list[str], cli: Any, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -195,7 +236,12 @@ def test_a_terminal_gets_colours_and_a_pipe_gets_none(
     reader.start()
     command = [PROGRAM, "tasks", "show", "1", *view]
     code = subprocess.run(
-        command, stdout=secondary, stdin=subprocess.DEVNULL, cwd=tmp_path, env=environment, timeout=200
+        command,
+        stdout=secondary,
+        stdin=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env=environment,
+        timeout=200,
     ).returncode
     os.close(secondary)
     reader.join(timeout=200)

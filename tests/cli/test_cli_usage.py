@@ -25,22 +25,82 @@ WRONG: list[tuple[list[str], int, list[str]]] = [
     (["run", "--template", "summarise"], 1, ["document", "missing", "summarise.xml:"]),
     (["run", "--template", "summarise", "-i", "document"], 2, ["'document'", "KEY=VALUE", "@FILE"]),
     (["run", "--template", "summarise", "-i", "=x"], 2, ["KEY=VALUE"]),
-    (["run", "--template", "summarise", "-i", "document=a", "-i", "document=b"], 2, ["document", "twice"]),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "-i", "document=b"],
+        2,
+        ["document", "twice"],
+    ),
     (["run", "--template", "summarise", "-i", "document=@"], 2, ["document", "file"]),
-    (["run", "--template", "summarise", "-i", "document=@none.txt"], 2, ["document", "none.txt", "No such file"]),
-    (["run", "--template", "summarise", "-i", "document=@folder"], 2, ["document", "folder", "directory"]),
-    (["run", "--template", "summarise", "-i", "document=@latin.txt"], 2, ["latin.txt", "UTF-8", "byte 3"]),
-    (["run", "--template", "summarise", "-i", "document=a", "-i", "max_words=few"], 2, ["max_words", "integer", "few"]),
-    (["run", "--template", "summarise", "-i", "document=a", "-i", "extra=b"], 1, ["extra", "document"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--handler", "x"], 3, ["'x'", "offline"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--model", ""], 2, ["--model", "empty"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--model", "openai/gpt-4o"], 3, ["OPENAI_API_KEY"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--library", "none"], 2, ["none", "No such file"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--root", "none"], 2, ["none", "--root"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--tasks", "file.txt"], 3, ["file.txt", "choose another"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--ask-in", "/dev/null"], 2, ["/dev/null", "not a folder"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--model-role", "my grader=x/y"], 2, ["my grader", "one word"]),
-    (["run", "--template", "summarise", "-i", "document=a", "--model-role", " grader=x/y"], 2, ["one word"]),
+    (
+        ["run", "--template", "summarise", "-i", "document=@none.txt"],
+        2,
+        ["document", "none.txt", "No such file"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=@folder"],
+        2,
+        ["document", "folder", "directory"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=@latin.txt"],
+        2,
+        ["latin.txt", "UTF-8", "byte 3"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "-i", "max_words=few"],
+        2,
+        ["max_words", "integer", "few"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "-i", "extra=b"],
+        1,
+        ["extra", "document"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--handler", "x"],
+        3,
+        ["'x'", "offline"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--model", ""],
+        2,
+        ["--model", "empty"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--model", "openai/gpt-4o"],
+        3,
+        ["OPENAI_API_KEY"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--library", "none"],
+        2,
+        ["none", "No such file"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--root", "none"],
+        2,
+        ["none", "--root"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--tasks", "file.txt"],
+        3,
+        ["file.txt", "choose another"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--ask-in", "/dev/null"],
+        2,
+        ["/dev/null", "not a folder"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--model-role", "my grader=x/y"],
+        2,
+        ["my grader", "one word"],
+    ),
+    (
+        ["run", "--template", "summarise", "-i", "document=a", "--model-role", " grader=x/y"],
+        2,
+        ["one word"],
+    ),
     (["memory", "query", "x", "--db", "file.txt"], 3, ["file.txt"]),
     (["memory", "stats", "--db", "file.txt"], 3, ["file.txt"]),
     (["render"], 2, ["NAME"]),
@@ -66,10 +126,12 @@ WRONG: list[tuple[list[str], int, list[str]]] = [
     (["tasks", "show", "abc"], 2, ["abc", "tasks list"]),
     (["tasks", "show", "latin.txt"], 3, ["latin.txt:1", "UTF-8"]),
     (["demo", "--tasks", "file.txt"], 3, ["file.txt", "choose another"]),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("args", "code", "says"), WRONG, ids=[" ".join(w[0]) or "nothing" for w in WRONG])
+@pytest.mark.parametrize(
+    ("args", "code", "says"), WRONG, ids=[" ".join(w[0]) or "nothing" for w in WRONG]
+)
 def test_wrong_usage_has_its_exit_code_and_says_what_to_do(
     args: list[str], code: int, says: list[str], cli: Any, write: Any, tmp_path: Path
 ) -> None:
@@ -110,13 +172,22 @@ def test_errors_for_people_go_to_standard_error(
 @pytest.mark.parametrize(
     "args",
     [
-        ["match", "is this review positive?"], ["templates"], ["handlers"], ["tasks", "list"],
-        ["doctor"], ["lint", "."], ["parse", "one.json"], ["parse", "odd.txt"], ["parse", "odd.txt", "--type", "xml"],
-        ["parse", "odd.txt", "--type", "text"], ["run", "--template", "summarise", "-i", "document=a", "--handler", "offline"],
-        ["render", "summarise", "-i", "document={{ x }}"], ["demo"],
+        ["match", "is this review positive?"],
+        ["templates"],
+        ["handlers"],
+        ["tasks", "list"],
+        ["doctor"],
+        ["lint", "."],
+        ["parse", "one.json"],
+        ["parse", "odd.txt"],
+        ["parse", "odd.txt", "--type", "xml"],
+        ["parse", "odd.txt", "--type", "text"],
+        ["run", "--template", "summarise", "-i", "document=a", "--handler", "offline"],
+        ["render", "summarise", "-i", "document={{ x }}"],
+        ["demo"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_json_is_all_that_standard_output_holds(args: list[str], cli: Any, write: Any) -> None:
     write("one.json", '{"a": "\\ud800", "b": NaN, "c": 1e999}')
     write("odd.txt", 'no json here \x1b[31m "\u2028" \x7f')
@@ -132,7 +203,9 @@ def test_json_is_all_that_standard_output_holds(args: list[str], cli: Any, write
 BROKEN = {
     "empty.xml": "",
     "broken.xml": '<task name="broken" type="atomic"><description>d</description>',
-    "latin.xml": '<task name="latin" type="atomic"><description>caf\xe9</description></task>'.encode("latin-1"),
+    "latin.xml": '<task name="latin" type="atomic"><description>caf\xe9</description></task>'.encode(
+        "latin-1"
+    ),
     "café_日本.xml": '<task name="café_日本" type="atomic"><description>Say ☃.</description></task>',
 }
 
@@ -147,8 +220,10 @@ def test_lint_names_each_broken_file_with_line_and_column(cli: Any, write: Any) 
     assert "1 templates, 3 errors" in ran.out or "1 template, 3 errors" in ran.out
     data = json.loads(cli("lint", "lib", "--json").out)
     assert {d["file"] for d in data["diagnostics"] if d["severity"] == "error"} == {
-        "lib/empty.xml", "lib/broken.xml", "lib/latin.xml",
-    }  # fmt: skip
+        "lib/empty.xml",
+        "lib/broken.xml",
+        "lib/latin.xml",
+    }
     assert all(d["line"] >= 1 and d["column"] >= 1 and d["message"] for d in data["diagnostics"])
     assert list(data["templates"]) == ["café_日本"]
 
@@ -160,7 +235,9 @@ def test_xml_of_a_request_is_not_called_an_answer(cli: Any) -> None:
     assert "this <task>, an atomic task, needs <description>" in ran.err
 
 
-def test_a_good_template_runs_beside_broken_ones_and_a_broken_one_says_why(cli: Any, write: Any) -> None:
+def test_a_good_template_runs_beside_broken_ones_and_a_broken_one_says_why(
+    cli: Any, write: Any
+) -> None:
     for name, content in BROKEN.items():
         write(f"lib/{name}", content)
     ran = cli("run", "--template", "café_日本", "--library", "lib", "--handler", "offline")
@@ -190,10 +267,14 @@ def test_every_json_answer_is_printed_as_json(cli: Any, write: Any) -> None:
 
 
 def test_a_stand_in_for_a_model_is_reported_once_with_its_reason(cli: Any) -> None:
-    ran = cli("run", "--template", "answer_question", "-i", "question=What is the capital of Australia?")
+    ran = cli(
+        "run", "--template", "answer_question", "-i", "question=What is the capital of Australia?"
+    )
     assert ran.out == "Canberra\n"
     assert ran.err.count("the answer is simulated") == 1
-    assert "warning: the answer is simulated: no provider key and no local server was found" in ran.err
+    assert (
+        "warning: the answer is simulated: no provider key and no local server was found" in ran.err
+    )
 
 
 def test_a_broken_profile_is_named_with_its_place(cli: Any, write: Any) -> None:
@@ -209,8 +290,20 @@ def test_a_broken_profile_is_named_with_its_place(cli: Any, write: Any) -> None:
 
 
 def test_a_role_that_no_template_names_is_reported_with_the_nearest_one(cli: Any) -> None:
-    arguments = ("run", "--template", "summarise", "-i", "document=x", "--handler", "offline", "--model-role")
-    assert "no template names this role; did you mean `grader`?" in cli(*arguments, "gradre=simulated/x").err
+    arguments = (
+        "run",
+        "--template",
+        "summarise",
+        "-i",
+        "document=x",
+        "--handler",
+        "offline",
+        "--model-role",
+    )
+    assert (
+        "no template names this role; did you mean `grader`?"
+        in cli(*arguments, "gradre=simulated/x").err
+    )
     assert "no template names this role" not in cli(*arguments, "grader=simulated/x").err
 
 
@@ -241,10 +334,16 @@ def test_why_a_decomposition_failed_is_shown_on_a_line_of_its_own(cli: Any, writ
     )
     write("script.py", REPARSED)
     ran = subprocess.run(
-        [sys.executable, "script.py"], capture_output=True, text=True, check=False, cwd=Path(write("x", "")).parent
+        [sys.executable, "script.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(write("x", "")).parent,
     )
     assert ran.returncode == 1
-    error, reparse = [line for line in ran.stderr.splitlines() if line.startswith(("error: ", "reparse: "))]
+    error, reparse = [
+        line for line in ran.stderr.splitlines() if line.startswith(("error: ", "reparse: "))
+    ]
     assert "RESOURCE_EXHAUSTION" in error
     assert "the answer contains no <task>" in reparse
 
@@ -302,7 +401,9 @@ def test_arguments_that_are_not_utf_8_are_shown_escaped(cli: Any) -> None:
 
 def test_standard_input_is_read_for_a_dash(cli: Any) -> None:
     assert json.loads(cli("parse", stdin=b"so: {'a': 1,}").out) == {"a": 1}
-    ran = cli("run", "--template", "summarise", "-i", "document=@-", "--handler", "offline", stdin=b"\xff")
+    ran = cli(
+        "run", "--template", "summarise", "-i", "document=@-", "--handler", "offline", stdin=b"\xff"
+    )
     assert ran.code == 2
     assert "UTF-8" in ran.err
 
@@ -316,9 +417,16 @@ def test_closed_standard_input_is_not_an_error(environment: dict[str, str], tmp_
     assert ran.returncode == 2
 
 
-def cli_shell(command: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+def cli_shell(
+    command: str, environment: dict[str, str], folder: Path
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", command], env=environment, cwd=folder, capture_output=True, text=True, timeout=200
+        ["bash", "-c", command],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
 
 
@@ -326,7 +434,18 @@ def test_every_example_of_the_help_pages_names_inputs_that_exist(cli: Any, write
     write("notes.md", "Some notes.")
     for command in ("run", "render"):
         assert "--input document=@notes.md" in cli(command, "--help").out
-    assert cli("run", "--template", "summarise", "--input", "document=@notes.md", "--handler", "offline").code == 0
+    assert (
+        cli(
+            "run",
+            "--template",
+            "summarise",
+            "--input",
+            "document=@notes.md",
+            "--handler",
+            "offline",
+        ).code
+        == 0
+    )
     assert cli("render", "summarise", "--input", "document=@notes.md").code == 0
 
 
@@ -335,7 +454,9 @@ def test_a_deleted_current_folder_is_named(tmp_path: Path) -> None:
     gone.mkdir()
     script = f"import os, sys; os.rmdir({str(gone)!r}); os.execv({PROGRAM!r}, [{PROGRAM!r}, *sys.argv[1:]])"
     argv = ["run", "--template", "summarise", "--input", "document=x"]
-    done = subprocess.run([sys.executable, "-c", script, *argv], cwd=gone, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *argv], cwd=gone, capture_output=True, text=True
+    )
     assert done.returncode == 3 and "the current folder was deleted" in done.stderr, done
 
 

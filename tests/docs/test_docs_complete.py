@@ -67,14 +67,18 @@ def section(page: str, heading: str = "") -> str:
     if not heading:
         return text
     level = heading.partition(" ")[0]
-    found = re.search(rf"^{heading}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.DOTALL | re.MULTILINE)
+    found = re.search(
+        rf"^{heading}\n(.*?)(?=^#{{1,{len(level)}}} |\Z)", text, re.DOTALL | re.MULTILINE
+    )
     assert found, f"docs/reference/{page} has no section {heading}"
     return found[1]
 
 
 def words_in(text: str) -> set[str]:
     """Every word that stands in backticks in a text, those of fences included."""
-    quoted = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    quoted = re.findall(r"`([^`\n]+)`", text) + re.findall(
+        r"^```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE
+    )
     return {word for piece in quoted for word in re.findall(r"[\w-]+", piece)}
 
 
@@ -87,16 +91,29 @@ def first_cells(text: str) -> set[str]:
     return words_in("\n".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)))
 
 
-@pytest.mark.parametrize(("schema", "page"), [("task.xsd", "templates.md"), ("handler.xsd", "handlers.md")])
-def test_every_element_attribute_and_choice_of_a_schema_is_in_its_reference(schema: str, page: str) -> None:
+@pytest.mark.parametrize(
+    ("schema", "page"), [("task.xsd", "templates.md"), ("handler.xsd", "handlers.md")]
+)
+def test_every_element_attribute_and_choice_of_a_schema_is_in_its_reference(
+    schema: str, page: str
+) -> None:
     tree = etree.parse(ROOT / "schemas" / schema)
     declared = {
-        found.get("name") for tag in ("element", "attribute") for found in tree.iter(_XSD + tag) if found.get("name")
+        found.get("name")
+        for tag in ("element", "attribute")
+        for found in tree.iter(_XSD + tag)
+        if found.get("name")
     }
-    declared |= {word for found in tree.iter(_XSD + "enumeration") for word in re.findall(r"\w+", found.get("value"))}
+    declared |= {
+        word
+        for found in tree.iter(_XSD + "enumeration")
+        for word in re.findall(r"\w+", found.get("value"))
+    }
     assert len(declared) > 20
     # Filters and tests have names of elements too.
-    text = section(page).replace(section(page, "### Expressions") if page == "templates.md" else "", "")
+    text = section(page).replace(
+        section(page, "### Expressions") if page == "templates.md" else "", ""
+    )
     missing = declared - words_in(text)
     assert not missing, f"describe them in docs/reference/{page}, outside the section Expressions"
 
@@ -113,39 +130,63 @@ def test_every_element_attribute_and_choice_of_a_schema_is_in_its_reference(sche
         ("of `loop` ", {*methods.OF_LOOP}, "methods"),
     ],
 )
-def test_every_filter_test_and_method_is_in_the_reference(start: str, names: set[str], module: str) -> None:
+def test_every_filter_test_and_method_is_in_the_reference(
+    start: str, names: set[str], module: str
+) -> None:
     text = section("templates.md", "### Expressions")
-    listed = words_in(text[text.index(start) :].partition("\n\n")[0].removeprefix("Tests after `is`").partition(";")[0])
+    listed = words_in(
+        text[text.index(start) :]
+        .partition("\n\n")[0]
+        .removeprefix("Tests after `is`")
+        .partition(";")[0]
+    )
     wanted = {name for name in names if name.isidentifier()}
     hint = f"in docs/reference/templates.md, section Expressions, after {start!r}"
     assert wanted - listed == set(), f"list them {hint}"
-    assert listed - wanted - {"loop"} == set(), f"evaluator/language/{module}.py does not have them; remove them {hint}"
+    assert listed - wanted - {"loop"} == set(), (
+        f"evaluator/language/{module}.py does not have them; remove them {hint}"
+    )
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_every_element_attribute_and_bound_name_of_an_operator_is_in_its_section(operator: str) -> None:
+def test_every_element_attribute_and_bound_name_of_an_operator_is_in_its_section(
+    operator: str,
+) -> None:
     common = {field.name for field in FIELDS[Task]}
     own = [field for field in FIELDS[OPERATORS[operator]] if field.name not in common]
-    names = {name for field in own for name in (field.element, field.attribute, *(field.binds or {})) if name}
+    names = {
+        name
+        for field in own
+        for name in (field.element, field.attribute, *(field.binds or {}))
+        if name
+    }
     text = section("templates.md", f"### {operator}")
     missing = names - words_in(text)
-    assert not missing, f"describe them in docs/reference/templates.md, section {operator} (a heading with ###)"
+    assert not missing, (
+        f"describe them in docs/reference/templates.md, section {operator} (a heading with ###)"
+    )
 
 
 def test_every_operator_is_among_the_types_of_a_task() -> None:
     (row,) = re.findall(r"^\| `type` \|.*", section("templates.md", "## Tasks"), re.MULTILINE)
-    assert set(OPERATORS) <= words_in(row), "list it in docs/reference/templates.md, section Tasks, row `type`"
+    assert set(OPERATORS) <= words_in(row), (
+        "list it in docs/reference/templates.md, section Tasks, row `type`"
+    )
 
 
 def test_every_scorer_has_a_row_in_the_reference() -> None:
     missing = set(SCORERS) - first_cells(section("scorers.md", "## Available scorers"))
-    assert not missing, "add a row for each to the table in docs/reference/scorers.md, section Available scorers"
+    assert not missing, (
+        "add a row for each to the table in docs/reference/scorers.md, section Available scorers"
+    )
 
 
 def test_every_scorer_that_takes_several_targets_is_listed() -> None:
     text = section("scorers.md", "## Available scorers")
     listed = words_in(text[text.index("A target may be a list") :].partition("\n\n")[0])
-    missing = {name for name, scorer in SCORERS.items() if issubclass(scorer, TargetScorer)} - listed
+    missing = {
+        name for name, scorer in SCORERS.items() if issubclass(scorer, TargetScorer)
+    } - listed
     assert not missing, (
         "list it in docs/reference/scorers.md, section Available scorers, after 'A target may be a list'"
     )
@@ -154,11 +195,15 @@ def test_every_scorer_that_takes_several_targets_is_listed() -> None:
 def test_every_tool_has_a_row_in_the_reference() -> None:
     tools = {*builtin_tools().names(), *TASK_TOOLS, *BACKGROUND_TOOLS}
     missing = tools - first_cells(section("handlers.md", "## Tools"))
-    assert not missing, "add a row for each to the table in docs/reference/handlers.md, section Tools"
+    assert not missing, (
+        "add a row for each to the table in docs/reference/handlers.md, section Tools"
+    )
 
 
 def test_the_table_of_tools_has_the_policy_of_each() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|.*\| (\w+)[^|]*\|$", section("handlers.md", "## Tools"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| (\w+)[^|]*\|$", section("handlers.md", "## Tools"), re.MULTILINE
+    )
     policies = {tool.name: tool.policy for tool in (*builtin_tools(), text_editor_tool())}
     wrong = {name: policy for name, policy in policies.items() if (name, policy) not in rows}
     assert not wrong, "correct the column `policy` in docs/reference/handlers.md, section Tools"
@@ -171,7 +216,11 @@ def test_the_table_of_context_defaults_is_the_one_that_holds() -> None:
         return f"{policy.inherit_context} | {str(policy.accumulate_data).lower()} | {policy.fresh_context} |"
 
     defaults = {name: operator.default_context for name, operator in OPERATORS.items()}
-    missing = [line for name, policy in defaults.items() if (line := f"| {name} | {row(policy)}") not in text]
+    missing = [
+        line
+        for name, policy in defaults.items()
+        if (line := f"| {name} | {row(policy)}") not in text
+    ]
     assert not missing, "correct the table in docs/reference/templates.md, section Context"
     assert f"| a subtask, whatever its type | {row(SUBTASK_DEFAULT)}" in text
     assert {policy.accumulation_format for policy in defaults.values()} == {"notes_only"}
@@ -215,27 +264,66 @@ def test_every_code_of_a_finding_is_explained() -> None:
         "too-long",
         "missing-input",
     } <= given.keys()
-    explained = set(re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")))
+    explained = set(
+        re.findall(
+            r"`([a-z-]+)`", (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+        )
+    )
     assert {code: file for code, file in given.items() if code not in explained} == {}
 
 
 def test_every_argument_and_field_of_the_python_interface_is_listed() -> None:
     listed = words("../howto/use-from-python.md")
-    arguments = {*inspect.signature(Evaluator).parameters, *inspect.signature(Evaluator.evaluate).parameters}
+    arguments = {
+        *inspect.signature(Evaluator).parameters,
+        *inspect.signature(Evaluator.evaluate).parameters,
+    }
     arguments -= {"self"}
-    fields = {name for record in (TaskResult, TaskError, Usage) for name in record.__dataclass_fields__}
+    fields = {
+        name for record in (TaskResult, TaskError, Usage) for name in record.__dataclass_fields__
+    }
     assert (arguments | fields) - listed == set()
 
 
 def test_every_argument_and_field_of_a_batch_is_listed() -> None:
     arguments = {*inspect.signature(run_batch).parameters, *inspect.signature(compare).parameters}
     records = (
-        Accuracy, Amount, Batch, BatchLimits, BatchResult, BatchSummary, Comparison, ConfusionMatrix, VerdictCounts, PairedDifference,
-        SessionEnd, ErrorKind, Estimate, Failure, ThresholdResult, GroupSummary, JudgeAgreement, Part, Percentiles, ReducedScore,
-        SampleResult, Score, ScorerSummary, Selection, Side, Snapshot, Spending, Variance,
-    )  # fmt: skip
+        Accuracy,
+        Amount,
+        Batch,
+        BatchLimits,
+        BatchResult,
+        BatchSummary,
+        Comparison,
+        ConfusionMatrix,
+        VerdictCounts,
+        PairedDifference,
+        SessionEnd,
+        ErrorKind,
+        Estimate,
+        Failure,
+        ThresholdResult,
+        GroupSummary,
+        JudgeAgreement,
+        Part,
+        Percentiles,
+        ReducedScore,
+        SampleResult,
+        Score,
+        ScorerSummary,
+        Selection,
+        Side,
+        Snapshot,
+        Spending,
+        Variance,
+    )
     fields = {name for record in records for name in record.__dataclass_fields__}
-    read = {name for record in records for name, value in vars(record).items() if isinstance(value, property)}
+    read = {
+        name
+        for record in records
+        for name, value in vars(record).items()
+        if isinstance(value, property)
+    }
     assert (arguments | fields | read) - words("../howto/batches-in-python.md") == set()
 
 
@@ -252,9 +340,15 @@ def test_the_exit_codes_are_those_of_the_command_line() -> None:
 @pytest.mark.parametrize("page", ["AGENTS.md", "docs/explanation/architecture.md"])
 def test_every_path_that_a_page_for_developers_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    named = {path for quoted in re.findall(r"`([^`\n]+)`", text) for path in re.findall(r"[\w./-]+/[\w./-]*", quoted)}
+    named = {
+        path
+        for quoted in re.findall(r"`([^`\n]+)`", text)
+        for path in re.findall(r"[\w./-]+/[\w./-]*", quoted)
+    }
     assert len(named) >= 5
-    missing = {path for path in named if not (ROOT / path).exists() and not path.startswith(".venv/")}
+    missing = {
+        path for path in named if not (ROOT / path).exists() and not path.startswith(".venv/")
+    }
     assert missing == set()
 
 
@@ -263,7 +357,11 @@ def test_every_package_is_in_the_architecture_in_the_order_of_imports() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
     packages = {path.parent.name for path in (ROOT / "evaluator").glob("*/__init__.py")}
     assert set(listed) == packages
-    contract = (ROOT / ".importlinter").read_text(encoding="utf-8").partition("[importlinter:contract:acyclic]")[0]
+    contract = (
+        (ROOT / ".importlinter")
+        .read_text(encoding="utf-8")
+        .partition("[importlinter:contract:acyclic]")[0]
+    )
     layers = re.findall(r"evaluator\.(\w+)", contract)
     assert set(layers) == packages
     # On one line of the contract, two layers have no order.

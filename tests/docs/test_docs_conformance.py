@@ -31,11 +31,15 @@ REQUIREMENTS = rows(2)
 @cache
 def functions_of(file: Path) -> frozenset[str]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
     return frozenset(node.name for node in functions if node.name.startswith("test_"))
 
 
-@pytest.mark.parametrize(("requirement", "tests"), REQUIREMENTS, ids=[row[0][:80] for row in REQUIREMENTS])
+@pytest.mark.parametrize(
+    ("requirement", "tests"), REQUIREMENTS, ids=[row[0][:80] for row in REQUIREMENTS]
+)
 def test_each_requirement_names_tests_that_exist(requirement: str, tests: str) -> None:
     named = _NAMED.findall(tests)
     assert named, f"{requirement} has no test"

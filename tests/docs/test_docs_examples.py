@@ -32,7 +32,12 @@ from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)])
+PAGES = sorted(
+    [
+        ROOT / "README.md",
+        *(page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts),
+    ]
+)
 _FENCE = re.compile(r"(`{3,})([\w{}-]*)\s*")
 _MARK = re.compile(r"<!-- (file|not run|not valid|output|exit)(?:: (\S+))? -->")
 _HERE_DOCUMENT = re.compile(r"^cat > (\S+) <<'(\w+)'\n(.*?)^\2\n", re.DOTALL | re.MULTILINE)
@@ -106,7 +111,9 @@ def save(block: Block, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_does_what_it_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The Python blocks and the commands of a page run in order, the Python as one program."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
@@ -126,9 +133,9 @@ def test_a_page_does_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pyte
             ran = [run(words) for words in commands(block)]
             printed = "".join(out for out, _ in ran)
             codes = [code for _, code in ran]
-            assert codes == [*[0] * (len(ran) - 1), int(block.marks.get("exit") or 0)][: len(ran)], (
-                f"{block}: {printed}"
-            )
+            assert (
+                codes == [*[0] * (len(ran) - 1), int(block.marks.get("exit") or 0)][: len(ran)]
+            ), f"{block}: {printed}"
         elif "output" in block.marks:
             assert shows(block, printed), f"{block}: the page shows another output than\n{printed}"
 
@@ -157,7 +164,11 @@ def hub() -> ModuleType:
 def run(words: list[str]) -> tuple[str, int]:
     """What a command prints, on either stream, in the order in which it was printed, and its exit code."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), pytest.raises(SystemExit) as ended:
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        pytest.raises(SystemExit) as ended,
+    ):
         main([path for word in words for path in (sorted(glob.glob(word)) or [word])])
     return out.getvalue(), int(ended.value.code or 0)
 
@@ -194,7 +205,9 @@ def test_commands_that_are_shown_can_be_given(block: Block) -> None:
         name = "evaluator"
         while isinstance(command, click.Group) and words and not words[0].startswith("-"):
             given, found, rest = command.resolve_command(context, list(words))
-            assert given is not None and found is not None, f"{block}: there is no command {words[0]!r}"
+            assert given is not None and found is not None, (
+                f"{block}: there is no command {words[0]!r}"
+            )
             if isinstance(found, click.Group):
                 context = click.Context(found, info_name=given, parent=context)
             command, name, words = found, given, rest
@@ -207,7 +220,9 @@ def test_commands_that_are_shown_can_be_given(block: Block) -> None:
 def links() -> list[tuple[Path, str]]:
     found: list[tuple[Path, str]] = []
     for page in PAGES:
-        text = re.sub(r"^(`{3,}).*?^\1$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        text = re.sub(
+            r"^(`{3,}).*?^\1$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+        )
         found += [(page, target) for target in _LINK.findall(text)]
     return found
 

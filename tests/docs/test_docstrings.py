@@ -21,7 +21,9 @@ def modules_with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("name", modules_with_examples())
-def test_the_examples_of_a_module_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_module_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     source = Path(module.__file__ or "").read_text(encoding="utf-8")
@@ -32,5 +34,12 @@ def test_the_examples_of_a_module_run(name: str, tmp_path: Path, monkeypatch: py
 
 
 def test_the_names_that_a_user_meets_first_have_examples() -> None:
-    first = {"evaluator", "evaluator.batch.run", "evaluator.interpreter.evaluator", "evaluator.library.loader"}
-    assert first | {"evaluator.output.parsing", "evaluator.tools.decorator"} <= set(modules_with_examples())
+    first = {
+        "evaluator",
+        "evaluator.batch.run",
+        "evaluator.interpreter.evaluator",
+        "evaluator.library.loader",
+    }
+    assert first | {"evaluator.output.parsing", "evaluator.tools.decorator"} <= set(
+        modules_with_examples()
+    )

@@ -66,7 +66,9 @@ MADE = [
     errors.StepChanged("root/step", "what", "one", "two"),
     errors.RecordIncomplete("root/step"),
     errors.StepUnfinished("root/step", "tool", "was begun", can_tell=False),
-    errors.ProviderError("what", kind="server", status=500, retryable=True, retry_after_s=1.5, partial="so far"),
+    errors.ProviderError(
+        "what", kind="server", status=500, retryable=True, retry_after_s=1.5, partial="so far"
+    ),
     errors.ToolError("what", retryable=False),
     errors.LimitReached("cost", 2.0, 1.0, "too much", "so far"),
     errors.CallRejected("cost", 2.0, 1.0, "too much"),

@@ -10,10 +10,20 @@ from evaluator.errors.messages import duration_text
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 ms"), (5.5e-06, "5.5 µs"), (0.0009994, "999 µs"), (0.0012345, "1.23 ms"), (0.25, "250 ms"), (1, "1.0 s"),
-        (1.26, "1.3 s"), (119.9, "119.9 s"), (119.96, "2 min 0 s"), (150, "2 min 30 s"),
-        (3599.4, "59 min 59 s"), (3600, "1 h 0 min"), (5430, "1 h 30 min"),
+        (0, "0 ms"),
+        (5.5e-06, "5.5 µs"),
+        (0.0009994, "999 µs"),
+        (0.0012345, "1.23 ms"),
+        (0.25, "250 ms"),
+        (1, "1.0 s"),
+        (1.26, "1.3 s"),
+        (119.9, "119.9 s"),
+        (119.96, "2 min 0 s"),
+        (150, "2 min 30 s"),
+        (3599.4, "59 min 59 s"),
+        (3600, "1 h 0 min"),
+        (5430, "1 h 30 min"),
     ],
-)  # fmt: skip
+)
 def test_a_duration_has_a_unit_that_fits_it(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text

@@ -83,7 +83,11 @@ def test_under_a_lock_the_temporary_file_of_a_killed_writer_is_removed(tmp_path)
 
 @pytest.mark.parametrize(
     ("options", "error"),
-    [({}, RecordError), ({"error": ConfigurationError}, ConfigurationError), ({"error": None}, FileNotFoundError)],
+    [
+        ({}, RecordError),
+        ({"error": ConfigurationError}, ConfigurationError),
+        ({"error": None}, FileNotFoundError),
+    ],
 )
 def test_a_file_that_cannot_be_written_is_the_error_that_the_caller_names(tmp_path, options, error):
     with pytest.raises(error, match="No such file"):

@@ -114,7 +114,9 @@ def make_and_write(folder: str, kind: str, number: int, together: Any, said: Any
 
 
 @pytest.mark.parametrize(("kind", "before"), [("index", "no file"), ("cache", "an empty file")])
-def test_processes_that_make_one_file_at_the_same_moment_all_write_to_it(kind: str, before: str, tmp_path: Path):
+def test_processes_that_make_one_file_at_the_same_moment_all_write_to_it(
+    kind: str, before: str, tmp_path: Path
+):
     if before == "an empty file":
         for turn in range(ROUNDS):
             (tmp_path / f"{turn}.db").touch(0o600)
@@ -141,7 +143,9 @@ def test_processes_that_make_one_file_at_the_same_moment_all_write_to_it(kind: s
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     # Processes that close at the same moment may leave SQLite's own files; the next one to close removes them.
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{turn}.db" for turn in range(ROUNDS))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        f"{turn}.db" for turn in range(ROUNDS)
+    )
 
 
 OTHER = """
@@ -157,7 +161,9 @@ with closing(opened(sys.argv[2], Path(sys.argv[3]))) as connection:
 
 
 def in_another_process(kind: str, path: Path, name: str, code: str = OTHER) -> int:
-    return subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), kind, str(path), name]).returncode
+    return subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent), kind, str(path), name]
+    ).returncode
 
 
 @OF_BOTH
@@ -176,7 +182,9 @@ def test_opening_it_again_does_not_drop_the_locks_of_this_process(kind: str, tmp
 
 
 KILLED = OTHER.replace(
-    "import sys\n", "import os, signal, sys\nos.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n", 1
+    "import sys\n",
+    "import os, signal, sys\nos.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n",
+    1,
 )
 
 
@@ -214,7 +222,9 @@ def test_a_database_that_another_process_created_first_is_kept(
 
 
 @OF_BOTH
-def test_a_file_system_without_links_has_databases_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_system_without_links_has_databases_too(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(os, "link", no_links)
     path = tmp_path / "a.db"
     with closing(opened(kind, path)) as connection:
@@ -224,7 +234,9 @@ def test_a_file_system_without_links_has_databases_too(kind: str, tmp_path: Path
     assert os.listdir(tmp_path) == ["a.db"]
 
 
-def test_a_disk_that_refuses_the_link_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_refuses_the_link_for_another_reason_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def full(name: str, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -234,7 +246,9 @@ def test_a_disk_that_refuses_the_link_for_another_reason_is_an_error(tmp_path: P
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["a?mode=ro", "50% #1", "eine Spule", "Äther", os.fsdecode(b"latin \xe4")])
+@pytest.mark.parametrize(
+    "name", ["a?mode=ro", "50% #1", "eine Spule", "Äther", os.fsdecode(b"latin \xe4")]
+)
 @OF_BOTH
 def test_any_name_is_a_files_name(kind: str, name: str, tmp_path: Path):
     path = tmp_path / name / f"{name}.db"
@@ -246,5 +260,7 @@ def test_any_name_is_a_files_name(kind: str, name: str, tmp_path: Path):
 
 def test_a_database_of_the_other_kind_is_refused(tmp_path: Path):
     store.connect(tmp_path / "a.db").close()
-    with pytest.raises(ConfigurationError, match="another program; name another file for the cache"):
+    with pytest.raises(
+        ConfigurationError, match="another program; name another file for the cache"
+    ):
         cache_store.connect(tmp_path / "a.db", 1.0)

@@ -37,7 +37,11 @@ def test_a_projects_profile_comes_before_a_shipped_one(tmp_path):
         '<limits max_turns="3" timeout="1.5"/><retries max="2" backoff="0.5"/></handler>'
     )
     profile = load_profiles(tmp_path)["offline"]
-    assert (profile.system, profile.max_turns, profile.timeout_s) == ("Be brief.\n  Always.", 3, 1.5)
+    assert (profile.system, profile.max_turns, profile.timeout_s) == (
+        "Be brief.\n  Always.",
+        3,
+        1.5,
+    )
     assert profile.backoff_s == (0.5, 0.5)
 
 
@@ -52,7 +56,10 @@ def test_a_projects_profile_comes_before_a_shipped_one(tmp_path):
             '<handler name="x"><tools><tool name="t"><alow argument="a" matches="b"/></tool></tools></handler>',
             "p.xml:1:41",
         ),
-        ('<handler name="x"><tools><tool name="t"><deny matches="b"/></tool></tools></handler>', "'argument'"),
+        (
+            '<handler name="x"><tools><tool name="t"><deny matches="b"/></tool></tools></handler>',
+            "'argument'",
+        ),
         (
             '<handler name="x"><tools><tool name="t"><deny argument="a" matches=""/></tool></tools></handler>',
             "p.xml:1:",
@@ -106,10 +113,22 @@ def test_a_missing_folder_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("explicit", "template", "profile", "environ", "label"),
     [
-        ("simulated/a", "simulated/b", "simulated/c", {"EVALUATOR_MODEL": "simulated/d"}, "simulated/a"),
+        (
+            "simulated/a",
+            "simulated/b",
+            "simulated/c",
+            {"EVALUATOR_MODEL": "simulated/d"},
+            "simulated/a",
+        ),
         (None, "simulated/b", "simulated/c", {"EVALUATOR_MODEL": "simulated/d"}, "simulated/b"),
         (None, None, "simulated/c", {"EVALUATOR_MODEL": "simulated/d"}, "simulated/c"),
-        (None, None, None, {"EVALUATOR_MODEL": "simulated/d", "OPENAI_API_KEY": "k"}, "simulated/d"),
+        (
+            None,
+            None,
+            None,
+            {"EVALUATOR_MODEL": "simulated/d", "OPENAI_API_KEY": "k"},
+            "simulated/d",
+        ),
         (None, None, None, {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}, "openai/gpt-4o-mini"),
         (None, None, None, {}, "simulated/default"),
     ],
@@ -137,15 +156,23 @@ def declare_parrot(monkeypatch, name="parrot", **declared):
 @pytest.mark.parametrize("environ", [{}, {"OPENAI_API_KEY": "k"}])
 def test_a_declared_backend_answers_with_its_own_default_model(monkeypatch, environ, origin):
     backend = declare_parrot(monkeypatch, origin=origin)
-    choice = ModelChooser(environ=environ, probe_local=False).choose(None, None, HandlerConfig(backend="parrot"))
-    assert (choice.backend, choice.label, choice.why) == (backend, "parrot/default", "the profile 'default' is parrot")
+    choice = ModelChooser(environ=environ, probe_local=False).choose(
+        None, None, HandlerConfig(backend="parrot")
+    )
+    assert (choice.backend, choice.label, choice.why) == (
+        backend,
+        "parrot/default",
+        "the profile 'default' is parrot",
+    )
     assert (choice.is_free, choice.is_simulated) == (origin != "provider", origin == "simulated")
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "parrot/x", "x"])
 @pytest.mark.parametrize("base_url", [None, "http://127.0.0.1:9"])
 @pytest.mark.parametrize("named", [{"explicit": "model"}, {"template": "model"}])
-def test_no_other_backend_answers_for_a_profile_of_a_declared_backend(monkeypatch, model, base_url, named):
+def test_no_other_backend_answers_for_a_profile_of_a_declared_backend(
+    monkeypatch, model, base_url, named
+):
     backend = declare_parrot(monkeypatch)
     config = HandlerConfig(backend="parrot", base_url=base_url)
     explicit, template = (model if which in named else None for which in ("explicit", "template"))
@@ -162,16 +189,27 @@ def test_only_a_declaration_lets_a_named_model_or_its_prefix_choose_the_backend(
     assert chooser.choose("openai/gpt-4o", None, config).backend.name == "openai_compatible"
 
 
-@pytest.mark.parametrize(("has_providers", "endpoint"), [(False, "parrot"), (True, "some_provider")])
-def test_the_endpoint_is_the_backend_or_the_provider_that_the_model_names(monkeypatch, has_providers, endpoint):
+@pytest.mark.parametrize(
+    ("has_providers", "endpoint"), [(False, "parrot"), (True, "some_provider")]
+)
+def test_the_endpoint_is_the_backend_or_the_provider_that_the_model_names(
+    monkeypatch, has_providers, endpoint
+):
     declare_parrot(monkeypatch, has_providers=has_providers)
     chooser = ModelChooser(environ={}, probe_local=False)
-    assert chooser.choose("some_provider/large", None, HandlerConfig(backend="parrot")).endpoint == endpoint
+    assert (
+        chooser.choose("some_provider/large", None, HandlerConfig(backend="parrot")).endpoint
+        == endpoint
+    )
 
 
 def test_two_servers_have_two_endpoints_so_that_the_cache_does_not_mix_their_answers(monkeypatch):
     declare_parrot(monkeypatch)
-    urls = ("https://one.example/v1", "https://two.example/v1", "https://me:pass-word@two.example/v1")
+    urls = (
+        "https://one.example/v1",
+        "https://two.example/v1",
+        "https://me:pass-word@two.example/v1",
+    )
     configs = [HandlerConfig(backend="parrot", model="x", base_url=url) for url in urls]
     chooser = ModelChooser(environ={}, probe_local=False)
     found = [chooser.choose(None, None, config).endpoint for config in configs]
@@ -187,9 +225,13 @@ def test_two_servers_have_two_endpoints_so_that_the_cache_does_not_mix_their_ans
         ("https://a.example", "PARROT_KEY", "profile's"),
     ],
 )
-def test_a_server_at_an_address_gets_no_key_except_the_profiles(monkeypatch, base_url, of_profile, expected):
+def test_a_server_at_an_address_gets_no_key_except_the_profiles(
+    monkeypatch, base_url, of_profile, expected
+):
     declare_parrot(monkeypatch)
-    config = HandlerConfig(backend="parrot", model="parrot/x", base_url=base_url, api_key_env=of_profile)
+    config = HandlerConfig(
+        backend="parrot", model="parrot/x", base_url=base_url, api_key_env=of_profile
+    )
     environ = {"ACME_API_KEY": "own", "PARROT_KEY": "profile's"}
     target = Target("parrot/x", config, base_url, None, environ, lambda *_: Parrot())
     assert target.key("ACME_API_KEY") == expected
@@ -199,17 +241,23 @@ def test_a_server_at_an_address_gets_no_key_except_the_profiles(monkeypatch, bas
     ("model", "prefix", "expected"),
     [("large", "parrot", "profile's"), ("large", None, None), ("other/large", "parrot", None)],
 )
-def test_a_model_without_a_prefix_has_the_declared_one_of_its_profiles_backend(monkeypatch, model, prefix, expected):
+def test_a_model_without_a_prefix_has_the_declared_one_of_its_profiles_backend(
+    monkeypatch, model, prefix, expected
+):
     declare_parrot(monkeypatch, prefix=prefix)
     config = HandlerConfig(backend="parrot", model=model, api_key_env="PARROT_KEY")
-    target = Target("parrot/small", config, None, None, {"PARROT_KEY": "profile's"}, lambda *_: Parrot())
+    target = Target(
+        "parrot/small", config, None, None, {"PARROT_KEY": "profile's"}, lambda *_: Parrot()
+    )
     assert target.key() == expected
 
 
 def test_a_backend_has_the_name_of_its_declaration(monkeypatch):
     declare_parrot(monkeypatch, name="Parrot")
     with pytest.raises(ConfigurationError, match="'parrot' calls itself 'Parrot'"):
-        ModelChooser(environ={}, probe_local=False).choose(None, None, HandlerConfig(backend="parrot"))
+        ModelChooser(environ={}, probe_local=False).choose(
+            None, None, HandlerConfig(backend="parrot")
+        )
 
 
 def test_a_backend_that_is_not_declared_is_an_error():
@@ -230,13 +278,19 @@ def test_a_backend_answers_for_its_default_model_in_every_profile():
     for name, declared in BACKENDS.items():
         if "/" in (model := declared.default_model or ""):
             found = declaration_for(model, HandlerConfig(), None)
-            assert found is declared, f"{model} goes to LiteLLM: declare the prefix of {name} in BACKENDS"
+            assert found is declared, (
+                f"{model} goes to LiteLLM: declare the prefix of {name} in BACKENDS"
+            )
 
 
 def test_the_schema_and_the_docs_have_every_backend():
     schema = etree.parse(ROOT / "schemas/handler.xsd")
-    listed = schema.xpath("//*[local-name()='simpleType'][@name='backend']//*[local-name()='enumeration']/@value")
-    assert set(listed) == set(BACKENDS), "list the same names in the simple type `backend` of schemas/handler.xsd"
+    listed = schema.xpath(
+        "//*[local-name()='simpleType'][@name='backend']//*[local-name()='enumeration']/@value"
+    )
+    assert set(listed) == set(BACKENDS), (
+        "list the same names in the simple type `backend` of schemas/handler.xsd"
+    )
     page = (ROOT / "docs/reference/handlers.md").read_text()
     section = page.partition("\n## Backends\n")[2].partition("\n## ")[0]
     missing = [name for name in BACKENDS if name != "auto" and f"| `{name}` |" not in section]
@@ -245,7 +299,9 @@ def test_the_schema_and_the_docs_have_every_backend():
     missing = [name for name in BACKENDS if f"`{name}`" not in row]
     assert not missing, "list it in docs/reference/handlers.md, section Profiles, row `backend`"
     missing = [name for name in BACKENDS if f"`{name}`" not in (backends_module.__doc__ or "")]
-    assert not missing, "say in the table at the top of evaluator/handler/backends.py for which models it answers"
+    assert not missing, (
+        "say in the table at the top of evaluator/handler/backends.py for which models it answers"
+    )
 
 
 def test_the_notice_about_simulated_answers_is_given_once():
@@ -261,7 +317,10 @@ def test_the_notice_about_simulated_answers_is_given_once():
     ("config", "says"),
     [
         (HandlerConfig(model="openai/gpt-4o-mini"), "OPENAI_API_KEY"),
-        (HandlerConfig(model="gpt-x", backend="openai_compatible", api_key_env="NO_SUCH"), "NO_SUCH"),
+        (
+            HandlerConfig(model="gpt-x", backend="openai_compatible", api_key_env="NO_SUCH"),
+            "NO_SUCH",
+        ),
         (HandlerConfig(model="other/x", backend="openai_compatible"), "base_url"),
         (HandlerConfig(backend="replay", model="x"), "backend="),
         (HandlerConfig(base_url="http://127.0.0.1:9"), "lists none"),
@@ -275,13 +334,17 @@ def test_a_choice_that_cannot_work_is_an_error_that_says_what_is_missing(config,
 def test_a_local_server_is_asked_for_its_model():
     with LoopbackServer(default=json_reply({"data": [{"id": "qwen"}]})) as server:
         assert first_model(server.base_url, None) == "qwen"
-        choice = ModelChooser(environ={}, probe_local=False).choose(None, None, HandlerConfig(base_url=server.base_url))
+        choice = ModelChooser(environ={}, probe_local=False).choose(
+            None, None, HandlerConfig(base_url=server.base_url)
+        )
     assert choice.model == "qwen"
 
 
 def test_a_given_backend_answers_every_model():
     backend = SimulatedBackend()
-    choice = ModelChooser(environ={}, backend=backend).choose("openai/gpt-4o", None, HandlerConfig())
+    choice = ModelChooser(environ={}, backend=backend).choose(
+        "openai/gpt-4o", None, HandlerConfig()
+    )
     assert choice.backend is backend
 
 
@@ -333,7 +396,9 @@ def test_the_model_that_a_key_stands_for_has_a_known_price_and_window(model):
 
 
 def test_the_docs_have_every_key_and_every_prefix():
-    section = (ROOT / "docs/reference/handlers.md").read_text().partition("\n## Choice of the model\n")[2]
+    section = (
+        (ROOT / "docs/reference/handlers.md").read_text().partition("\n## Choice of the model\n")[2]
+    )
     section = section.partition("\n## ")[0]
     prefixes = [f"{each.prefix}/…" for each in BACKENDS.values() if each.prefix]
     missing = [one for one in (*(key for key, _ in KEYS), *prefixes) if f"`{one}`" not in section]

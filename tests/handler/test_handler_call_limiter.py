@@ -10,7 +10,15 @@ import time
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, ProviderError, SimulatedBackend, TaskError, TaskStore, TemplateLibrary
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    ProviderError,
+    SimulatedBackend,
+    TaskError,
+    TaskStore,
+    TemplateLibrary,
+)
 from evaluator.errors import LimitReached
 from evaluator.errors.results import Usage
 from evaluator.handler.model_caller import SessionLog
@@ -51,15 +59,24 @@ class Watched:
     def release(self, usage, error, latency_s):
         if self.inside:
             self.inside -= 1
-            self.ends.append(("failed" if error else "cut off" if usage is None else "answered", usage))
+            self.ends.append(
+                ("failed" if error else "cut off" if usage is None else "answered", usage)
+            )
 
 
 def handler(limiter, *, config=None, budget=None, backend=None, steps=None, sleep=asyncio.sleep):
     config = config or HandlerConfig(backoff_s=(0.0,))
     choice = ModelChoice(
-        backend or SimulatedBackend(script=lambda r: "ok"), "m", "m", "test", limiter=limiter, endpoint="e"
+        backend or SimulatedBackend(script=lambda r: "ok"),
+        "m",
+        "m",
+        "test",
+        limiter=limiter,
+        endpoint="e",
     )
-    return Handler(config, choice, SessionLog(steps or StepLog(None)), budget or Budget("t"), sleep=sleep)
+    return Handler(
+        config, choice, SessionLog(steps or StepLog(None)), budget or Budget("t"), sleep=sleep
+    )
 
 
 def test_each_attempt_acquires_a_permit_and_releases_it_with_its_usage():
@@ -81,7 +98,9 @@ def test_each_attempt_acquires_a_permit_and_releases_it_with_its_usage():
 def test_a_cancelled_call_releases_its_permit():
     async def main() -> None:
         limiter = Watched()
-        task = asyncio.ensure_future(handler(limiter, backend=SimulatedBackend(hang=1.0)).run([Message("user", "q")]))
+        task = asyncio.ensure_future(
+            handler(limiter, backend=SimulatedBackend(hang=1.0)).run([Message("user", "q")])
+        )
         await limiter.was_acquired.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -90,15 +109,25 @@ def test_a_cancelled_call_releases_its_permit():
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError("gave up"), SystemExit(2)], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError("gave up"), SystemExit(2)], ids=lambda e: type(e).__name__
+)
 def test_a_backend_that_raises_cancellation_or_exit_itself_fails_only_its_call(error):
     def answer(request):
         raise error
 
     limiter = Watched()
-    with pytest.raises(ProviderError, match=f"the backend ended with {type(error).__name__}") as failed:
-        asyncio.run(handler(limiter, backend=SimulatedBackend(script=answer)).run([Message("user", "q")]))
-    assert (failed.value.kind, failed.value.retryable, failed.value.maybe_billed) == ("other", False, True)
+    with pytest.raises(
+        ProviderError, match=f"the backend ended with {type(error).__name__}"
+    ) as failed:
+        asyncio.run(
+            handler(limiter, backend=SimulatedBackend(script=answer)).run([Message("user", "q")])
+        )
+    assert (failed.value.kind, failed.value.retryable, failed.value.maybe_billed) == (
+        "other",
+        False,
+        True,
+    )
     assert failed.value.__cause__ is error
     assert [end for end, _ in limiter.ends] == ["failed"]
 
@@ -107,10 +136,13 @@ def test_a_deadline_and_a_cancellation_pass_through_a_backend():
     async def hurried() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await handler(Watched(), backend=SimulatedBackend(hang=1.0)).run([Message("user", "q")])
+                await handler(Watched(), backend=SimulatedBackend(hang=1.0)).run(
+                    [Message("user", "q")]
+                )
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(
-                handler(Watched(), backend=SimulatedBackend(hang=1.0)).run([Message("user", "q")]), 0.01
+                handler(Watched(), backend=SimulatedBackend(hang=1.0)).run([Message("user", "q")]),
+                0.01,
             )
 
     asyncio.run(hurried())
@@ -139,7 +171,10 @@ asyncio.run(evaluator.evaluate("ask", on_text=end if sys.argv[1] == "on_text" el
 def test_a_query_with_a_cost_limit_of_its_own_reserves_the_cost_of_its_turn():
     config = HandlerConfig(backoff_s=(), prices=(1.0, 1.0), max_output_tokens=10, max_cost_usd=1.0)
     one = handler(None, config=config, backend=Priced(script=lambda r: "ok"))
-    assert asyncio.run(one.say([Message("user", "q")], Budget("query", max_cost_usd=1.0))).content == "ok"
+    assert (
+        asyncio.run(one.say([Message("user", "q")], Budget("query", max_cost_usd=1.0))).content
+        == "ok"
+    )
     with pytest.raises(LimitReached, match="which would pass"):
         asyncio.run(one.say([Message("user", "q")], Budget("query", max_cost_usd=1e-9)))
 
@@ -163,7 +198,9 @@ def test_waiting_for_a_permit_does_not_count_as_time_of_the_task_or_of_those_abo
         budget = Budget("t", timeout_s=3, parent=above, clock=clock)
         backend = SimulatedBackend(script=lambda r: "ok", latency_s=2.0)
         async with above.deadline(), budget.deadline():
-            outcome = await handler(Watched(100.0), budget=budget, backend=backend).run([Message("user", "q")])
+            outcome = await handler(Watched(100.0), budget=budget, backend=backend).run(
+                [Message("user", "q")]
+            )
         return outcome.content, budget.elapsed_s(), clock()
 
     assert run(main()) == ("ok", 2.0, 102.0)
@@ -175,7 +212,9 @@ def test_time_outside_the_wait_still_counts():
         above = Budget("above", timeout_s=4, clock=clock)
         budget = Budget("t", timeout_s=30, parent=above, clock=clock)
         backend = SimulatedBackend(script=lambda r: "ok", latency_s=6.0)
-        one = handler(Watched(100.0), config=HandlerConfig(backoff_s=()), budget=budget, backend=backend)
+        one = handler(
+            Watched(100.0), config=HandlerConfig(backoff_s=()), budget=budget, backend=backend
+        )
 
         async def in_time() -> None:
             async with budget.deadline():
@@ -192,7 +231,9 @@ def test_a_task_beside_a_waiting_one_keeps_its_own_limit():
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         above = Budget("above", timeout_s=10, clock=loop.time)
-        waiting, working = (Budget("t", timeout_s=5, parent=above, clock=loop.time) for _ in range(2))
+        waiting, working = (
+            Budget("t", timeout_s=5, parent=above, clock=loop.time) for _ in range(2)
+        )
         ends: list[float] = []
 
         async def wait() -> None:
@@ -239,7 +280,11 @@ def evaluate(tmp_path, limiter, backend, **config):
     library = TemplateLibrary()
     library.add(ASK)
     evaluator = Evaluator(
-        library, HandlerConfig(backoff_s=(), **config), backend=backend, tasks_dir=tmp_path / "tasks", roots=[tmp_path]
+        library,
+        HandlerConfig(backoff_s=(), **config),
+        backend=backend,
+        tasks_dir=tmp_path / "tasks",
+        roots=[tmp_path],
     )
     return asyncio.run(evaluator.with_limiter(limiter, tmp_path / "tasks").evaluate("ask"))
 
@@ -256,7 +301,11 @@ def test_a_budget_of_the_batch_ends_a_task_as_its_own_limit_would(tmp_path):
     limiter = RateLimiter(budget=BatchBudget(max_cost_usd=0.5))
     outcome = evaluate(tmp_path, limiter, Priced(), prices=(1e6, 1e6), max_output_tokens=10)
     assert isinstance(outcome, TaskError)
-    assert (outcome.type, outcome.resource.name, outcome.usage.turns) == ("RESOURCE_EXHAUSTION", "cost", 0)
+    assert (outcome.type, outcome.resource.name, outcome.usage.turns) == (
+        "RESOURCE_EXHAUSTION",
+        "cost",
+        0,
+    )
     assert "the batch's budget of $0.5" in outcome.message
     assert limiter.refused is outcome.cause
 
@@ -297,11 +346,17 @@ def test_choosers_with_and_without_a_limiter_share_the_backends():
         ("local/x", {"base_url": "http://127.0.0.1:1/v1"}, "http://127.0.0.1:1/v1"),
         ("openai/x", {"base_url": "http://user:secret@127.0.0.1:1/v1"}, None),
         ("anthropic/x", {"api_key_env": "A"}, "anthropic"),
-        ("local/x", {"base_url": "http://127.0.0.1:1/v1", "backend": "litellm"}, "http://127.0.0.1:1/v1"),
+        (
+            "local/x",
+            {"base_url": "http://127.0.0.1:1/v1", "backend": "litellm"},
+            "http://127.0.0.1:1/v1",
+        ),
     ],
 )
 def test_an_endpoint_is_shown_without_secrets(model, config, endpoint):
-    choice = ModelChooser(environ={"A": "k"}, probe_local=False).choose(model, None, HandlerConfig(**config))
+    choice = ModelChooser(environ={"A": "k"}, probe_local=False).choose(
+        model, None, HandlerConfig(**config)
+    )
     assert "secret" not in choice.endpoint
     assert endpoint is None or choice.endpoint == endpoint
 
@@ -360,7 +415,9 @@ def test_the_time_that_a_backend_takes_to_load_is_not_the_tasks(wrapped):
         clock = asyncio.get_running_loop().time
         budget = Budget("t", timeout_s=10, clock=clock)
         loading = Loading(script=lambda r: "ok")
-        one = handler(None, budget=budget, backend=TextToolsBackend(loading) if wrapped else loading)
+        one = handler(
+            None, budget=budget, backend=TextToolsBackend(loading) if wrapped else loading
+        )
         async with budget.deadline():
             answer = await one.run([Message("user", "hello")])
         return answer.content, budget.elapsed_s(), clock()
@@ -378,10 +435,14 @@ def test_an_impossible_usage_is_unknown_and_a_warning(name, figure):
     class Boasting(SimulatedBackend):
         async def complete(self, request, *, on_text=None):
             return ModelResponse(
-                "ok", "stop", usage=Usage(**{"input_tokens": 3, "output_tokens": 2, "turns": 1, name: figure})
+                "ok",
+                "stop",
+                usage=Usage(**{"input_tokens": 3, "output_tokens": 2, "turns": 1, name: figure}),
             )
 
-    one = handler(None, config=HandlerConfig(backoff_s=(0.0,), prices=(1.0, 1.0)), backend=Boasting())
+    one = handler(
+        None, config=HandlerConfig(backoff_s=(0.0,), prices=(1.0, 1.0)), backend=Boasting()
+    )
     answer = asyncio.run(one.run([Message("user", "hello")]))
     if name != "cost_usd":
         assert getattr(answer.usage, name) is None

@@ -75,7 +75,9 @@ def test_calls_that_may_lead_further_are_not_stopped(make_evaluator, calls):
     assert not any("You have made this call" in answer for answer in answers)
 
 
-def test_other_calls_without_effect_and_another_order_of_arguments_do_not_hide_a_repetition(make_evaluator):
+def test_other_calls_without_effect_and_another_order_of_arguments_do_not_hide_a_repetition(
+    make_evaluator,
+):
     turned = {"tool": "look", "arguments": '{"depth": 1, "place": "x"}'}
     calls = [call for _ in range(10) for call in (LOOK, {"tool": "tick", "arguments": {}}, turned)]
     outcome, _ = run(make_evaluator, calls)

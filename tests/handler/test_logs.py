@@ -38,12 +38,16 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_retry_and_a_repair_are_info_and_each_call_is_debug(make_evaluator, caplog):
     failing = ProviderError(f"HTTP 429 for key {SECRET}\x1b[2J", kind="rate_limit", retryable=True)
     evaluator = make_evaluator(
-        JSON_TASK, backend=scripted(failing, "Here: {'a': 1,}"), handler=HandlerConfig(name="quick", backoff_s=(0.0,))
+        JSON_TASK,
+        backend=scripted(failing, "Here: {'a': 1,}"),
+        handler=HandlerConfig(name="quick", backoff_s=(0.0,)),
     )
     with caplog.at_level(logging.DEBUG, "evaluator"):
         assert evaluator.evaluate_sync("t").unwrap().parsed_content == {"a": 1}
     info, debug = lines(caplog, logging.INFO), lines(caplog, logging.DEBUG)
-    assert [line.partition(", after")[0] for line in info if line.startswith("evaluator.models")] == [
+    assert [
+        line.partition(", after")[0] for line in info if line.startswith("evaluator.models")
+    ] == [
         "evaluator.models: call of simulated: failed, rate_limit: HTTP 429 for key [redacted:VAULT_TOKEN]\\x1b[2J",
         "evaluator.models: retry: call of simulated, attempt 2",
     ]
@@ -67,7 +71,10 @@ def test_a_tool_call_and_its_failure_are_logged_without_arguments(make_evaluator
     with caplog.at_level(logging.DEBUG, "evaluator"):
         evaluator.evaluate_sync("t").unwrap()
     assert any("tool look_up: done, after" in line for line in lines(caplog, logging.DEBUG))
-    assert any("tool look_up: failed" in line and "redacted" in line for line in lines(caplog, logging.INFO))
+    assert any(
+        "tool look_up: failed" in line and "redacted" in line
+        for line in lines(caplog, logging.INFO)
+    )
     assert SECRET not in caplog.text
 
 
@@ -89,10 +96,10 @@ def test_nothing_is_logged_and_no_span_is_made_unless_asked(make_evaluator, capl
 
 
 def test_a_program_without_logging_sees_nothing_on_its_streams(tmp_path: Path) -> None:
-    program = (
-        "from evaluator.errors.logs import LOGGER; LOGGER.warning('seen'); LOGGER.getChild('models').error('seen')"
+    program = "from evaluator.errors.logs import LOGGER; LOGGER.warning('seen'); LOGGER.getChild('models').error('seen')"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    ran = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ran.stdout + ran.stderr == ""
 
 
@@ -105,7 +112,9 @@ def test_a_program_without_logging_sees_nothing_on_its_streams(tmp_path: Path) -
     ],
 )
 @pytest.mark.parametrize("is_before", [True, False])
-def test_the_command_line_logs_what_v_asks_for(tmp_path, monkeypatch, capsys, words, shown, hidden, is_before):
+def test_the_command_line_logs_what_v_asks_for(
+    tmp_path, monkeypatch, capsys, words, shown, hidden, is_before
+):
     monkeypatch.chdir(tmp_path)
     before = LOGGER.level, list(LOGGER.handlers)
     command = ["run", "--template", "keywords", "--input", "document=a b", "--handler", "offline"]

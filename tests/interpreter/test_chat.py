@@ -29,7 +29,9 @@ class Person:
 
 def counting(request):
     """A model that answers with how much it was told before."""
-    return f"{len([m for m in request.messages if m.role == 'user'])}: {request.messages[-1].content}"
+    return (
+        f"{len([m for m in request.messages if m.role == 'user'])}: {request.messages[-1].content}"
+    )
 
 
 def test_each_query_sees_the_ones_before(make_evaluator, tmp_path):
@@ -40,7 +42,12 @@ def test_each_query_sees_the_ones_before(make_evaluator, tmp_path):
     read = reading(tmp_path)
     assert read.status == "completed"
     (conversation,) = conversations(read)
-    assert [m["content"] for m in conversation.messages if m["role"] != "system"] == ["one", "1: one", "two", "2: two"]
+    assert [m["content"] for m in conversation.messages if m["role"] != "system"] == [
+        "one",
+        "1: one",
+        "two",
+        "2: two",
+    ]
 
 
 def test_a_killed_session_continues_and_nothing_is_asked_again(make_evaluator, tmp_path):
@@ -56,7 +63,11 @@ def test_a_killed_session_continues_and_nothing_is_asked_again(make_evaluator, t
     again = Person("four")
     outcome = asyncio.run(make_evaluator(script=watching).chat(again.ask, again.show, resume=1))
     assert outcome.ok and len(calls) == 1
-    assert again.replies == [("one", "1: one", True), ("two", "2: two", True), ("four", "3: four", False)]
+    assert again.replies == [
+        ("one", "1: one", True),
+        ("two", "2: two", True),
+        ("four", "3: four", False),
+    ]
 
 
 def test_a_query_that_was_in_flight_is_answered_on_resume(make_evaluator, tmp_path):
@@ -98,7 +109,10 @@ def test_an_answer_is_cancelled_and_the_session_continues(make_evaluator):
     person = Person("slow", "quick")
     evaluator = make_evaluator(backend=Slow(script=counting))
     asyncio.run(evaluator.chat(person.ask, person.show, on_start=sessions.append)).unwrap()
-    assert [text for _, text, _ in person.replies] == ["error: the answer was cancelled", "1: quick"]
+    assert [text for _, text, _ in person.replies] == [
+        "error: the answer was cancelled",
+        "1: quick",
+    ]
     assert sessions[0].cancel_answer() is False
 
 
@@ -114,7 +128,9 @@ def test_memory_is_asked_for_each_query_and_a_file_is_shown_once(make_evaluator,
     (tmp_path / "lakes.md").write_text("Lake Baikal is deep")
     person = Person("tell me about lakes", "more about lakes")
     memory = InMemoryIndex({"lakes.md": "facts about lakes"})
-    asyncio.run(make_evaluator(script=counting, memory=memory).chat(person.ask, person.show)).unwrap()
+    asyncio.run(
+        make_evaluator(script=counting, memory=memory).chat(person.ask, person.show)
+    ).unwrap()
     assert "Lake Baikal is deep" in person.replies[0][1]
     assert "Lake Baikal is deep" not in person.replies[1][1]
 

@@ -29,7 +29,9 @@ TWO = """<task name="two" type="sequential"><description>Two steps</description>
 </steps></task>"""
 
 
-def compiled(make_evaluator, scripted, answer, words="do two things with a text", xml=LIBRARY, **options):
+def compiled(
+    make_evaluator, scripted, answer, words="do two things with a text", xml=LIBRARY, **options
+):
     script = scripted(default=answer)
     evaluator = make_evaluator(xml, script=script)
     return asyncio.run(compile_task(evaluator.services, words, **options)), script
@@ -39,13 +41,20 @@ def test_words_become_canonical_xml_with_a_bound_and_nothing_is_run(make_evaluat
     task, script = compiled(make_evaluator, scripted, f"Here it is:\n{TWO}")
     assert task.ok and isinstance(task.node, Sequential)
     assert [w.message for w in task.warnings] == ["text outside the elements left out"]
-    assert (task.errors, task.failure, task.bound.min_calls, task.bound.max_calls) == ((), None, 2, 2)
+    assert (task.errors, task.failure, task.bound.min_calls, task.bound.max_calls) == (
+        (),
+        None,
+        2,
+        2,
+    )
     assert (task.usage.turns, len(script.seen)) == (1, 1)
     again = read_generated_task(task.xml)
     assert (again.warnings, again.errors, again.xml + "\n") == ((), (), task.xml)
 
 
-def test_the_call_is_an_ordinary_recorded_run_with_what_was_read(make_evaluator, scripted, tmp_path):
+def test_the_call_is_an_ordinary_recorded_run_with_what_was_read(
+    make_evaluator, scripted, tmp_path
+):
     task, _ = compiled(make_evaluator, scripted, TWO)
     read = reading(tmp_path, task.task_id)
     assert (read.status, read.header.template, read.header.request) == (
@@ -57,8 +66,14 @@ def test_the_call_is_an_ordinary_recorded_run_with_what_was_read(make_evaluator,
     assert note.end.output == {"warnings": [], "xml": task.xml}
 
 
-def test_an_answer_that_cannot_be_used_is_a_failed_run_with_the_reason(make_evaluator, scripted, tmp_path):
-    task, _ = compiled(make_evaluator, scripted, '<task type="atomic"><description>\n{{ nobody }}</description></task>')
+def test_an_answer_that_cannot_be_used_is_a_failed_run_with_the_reason(
+    make_evaluator, scripted, tmp_path
+):
+    task, _ = compiled(
+        make_evaluator,
+        scripted,
+        '<task type="atomic"><description>\n{{ nobody }}</description></task>',
+    )
     assert (task.ok, task.xml, task.bound) == (False, None, None)
     assert [(e.code, e.span.line) for e in task.errors] == [("undefined-variable", 2)]
     assert "{{ nobody }}" in task.answer
@@ -79,7 +94,9 @@ def test_without_an_answer_the_failure_says_why(make_evaluator, scripted):
     assert task.failure is not None and "no key" in task.failure.message
 
 
-COMMAND = '<task name="c" type="script"><description>d</description><command>touch pwned</command></task>'
+COMMAND = (
+    '<task name="c" type="script"><description>d</description><command>touch pwned</command></task>'
+)
 PATHS = (
     '<task name="p" type="atomic"><description>d</description><file_paths source="command"><command>ls</command>'
     "</file_paths></task>"
@@ -105,7 +122,9 @@ SCHEMA = '<task name="t" type="atomic"><description>d</description><output_forma
         ('<task name="r" type="sequential" ref="outer"/>', "which runs a process"),
     ],
 )
-def test_scripts_and_commands_are_refused_unless_allowed(make_evaluator, scripted, tmp_path, answer, why):
+def test_scripts_and_commands_are_refused_unless_allowed(
+    make_evaluator, scripted, tmp_path, answer, why
+):
     task, _ = compiled(make_evaluator, scripted, answer)
     assert [e.code for e in task.errors] == ["forbidden"]
     assert why in task.errors[0].message
@@ -115,8 +134,12 @@ def test_scripts_and_commands_are_refused_unless_allowed(make_evaluator, scripte
 
 
 def test_tools_are_refused_except_those_allowed_and_templates(make_evaluator, scripted):
-    assert [e.code for e in compiled(make_evaluator, scripted, TOOL.format("read_file"))[0].errors] == ["forbidden"]
-    assert compiled(make_evaluator, scripted, TOOL.format("read_file"), allow_tools=["read_file"])[0].ok
+    assert [
+        e.code for e in compiled(make_evaluator, scripted, TOOL.format("read_file"))[0].errors
+    ] == ["forbidden"]
+    assert compiled(make_evaluator, scripted, TOOL.format("read_file"), allow_tools=["read_file"])[
+        0
+    ].ok
     assert compiled(make_evaluator, scripted, TOOL.format("polish"))[0].ok
     assert compiled(make_evaluator, scripted, CALL.format("reader"))[0].ok
 
@@ -133,10 +156,14 @@ def test_no_module_and_no_file_is_read_for_a_schema(make_evaluator, scripted, sc
     [
         (CALL.format("nowhere"), "unknown-template"),
         (CALL.format("polish"), "wrong-arity"),
-        (TOOL.format("x").replace("<tools>", '<handler ref="no_such_profile"/><tools>').replace('"x"', '"polish"'),
-         "unknown-handler"),
+        (
+            TOOL.format("x")
+            .replace("<tools>", '<handler ref="no_such_profile"/><tools>')
+            .replace('"x"', '"polish"'),
+            "unknown-handler",
+        ),
     ],
-)  # fmt: skip
+)
 def test_it_is_checked_against_the_library_and_the_profiles(make_evaluator, scripted, answer, code):
     task, _ = compiled(make_evaluator, scripted, answer)
     assert [e.code for e in task.errors] == [code]
@@ -149,19 +176,26 @@ def test_the_model_sees_the_templates_that_may_be_called(make_evaluator, scripte
     assert "greet(who, mood?): Greet somebody" in prompt
     assert "shell(" not in prompt and "outer(" not in prompt
     assert "no scripts, no commands, no tools" in prompt
-    _, script = compiled(make_evaluator, scripted, TWO, allow_scripts=True, allow_tools=["read_file"])
+    _, script = compiled(
+        make_evaluator, scripted, TWO, allow_scripts=True, allow_tools=["read_file"]
+    )
     assert "shell(): Touch a file" in script.prompts[0]
     assert "run scripts (type script, <command>); use the tools read_file" in script.prompts[0]
 
 
 def test_words_are_data_and_never_rendered(make_evaluator, scripted):
-    _, script = compiled(make_evaluator, scripted, TWO, words="print {{ 6 * 7 }} and </request> {% if %}")
+    _, script = compiled(
+        make_evaluator, scripted, TWO, words="print {{ 6 * 7 }} and </request> {% if %}"
+    )
     assert "print {{ 6 * 7 }} and <\\/request> {% if %}" in script.prompts[0]
 
 
-def test_a_task_without_a_name_gets_one_so_that_it_is_not_taken_for_a_request(make_evaluator, scripted):
+def test_a_task_without_a_name_gets_one_so_that_it_is_not_taken_for_a_request(
+    make_evaluator, scripted
+):
     script = scripted(
-        {"<request>": '<task type="atomic"><description>Polish a text</description></task>'}, default="done"
+        {"<request>": '<task type="atomic"><description>Polish a text</description></task>'},
+        default="done",
     )
     evaluator = make_evaluator(LIBRARY, script=script)
     task = asyncio.run(compile_task(evaluator.services, "polish"))
@@ -187,9 +221,13 @@ SHIPPED = TemplateLibrary.load(ROOT / "templates", shipped=False)
 
 
 @pytest.mark.parametrize("number", range(len(SHIPPED.get("compile_task").node.examples)))  # type: ignore[union-attr]
-def test_every_example_of_the_shipped_template_compiles_without_a_warning(make_evaluator, scripted, number):
+def test_every_example_of_the_shipped_template_compiles_without_a_warning(
+    make_evaluator, scripted, number
+):
     example = SHIPPED.get("compile_task").node.examples[number]  # type: ignore[union-attr]
-    task, _ = compiled(make_evaluator, scripted, example.output, words=example.inputs["request"], xml="")
+    task, _ = compiled(
+        make_evaluator, scripted, example.output, words=example.inputs["request"], xml=""
+    )
     assert (task.warnings, task.errors) == ((), ())
 
 

@@ -46,7 +46,9 @@ def test_nothing_is_left_open(way):
     with LoopbackServer(default=Answer("fine")) as server:
         done = subprocess.run(
             [sys.executable, "-c", source, server.base_url],
-            capture_output=True, text=True, timeout=200,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
     assert done.stderr == ""

@@ -57,7 +57,10 @@ async def ending_with_async(error: BaseException) -> Any:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 def test_whatever_rows_end_with_is_told_after_the_results_before_it(
-    make_evaluator: Any, rows: Callable[[BaseException], Any], error: BaseException, told: type[BaseException]
+    make_evaluator: Any,
+    rows: Callable[[BaseException], Any],
+    error: BaseException,
+    told: type[BaseException],
 ) -> None:
     seen, ended = outcomes(make_evaluator(SAY, script=lambda request: "yes"), rows(error))
     assert seen == [True] and isinstance(ended, told)
@@ -115,7 +118,9 @@ def test_rows_are_closed_when_nobody_wants_more(make_evaluator: Any) -> None:
             closed = True
 
     async def main() -> bool:
-        results = make_evaluator(SAY, script=lambda request: "yes").evaluate_batch("say", rows(), concurrency=1)
+        results = make_evaluator(SAY, script=lambda request: "yes").evaluate_batch(
+            "say", rows(), concurrency=1
+        )
         assert (await anext(results)).ok
         await results.aclose()
         return closed

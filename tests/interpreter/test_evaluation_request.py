@@ -35,13 +35,19 @@ def directing(seen, answer, criteria):
 
 @pytest.mark.parametrize(
     ("answer", "success"),
-    [('{"success": true, "feedback": "fine"}', True), ('{"feedback": "?"}', False), ("yes!", False)],
+    [
+        ('{"success": true, "feedback": "fine"}', True),
+        ('{"feedback": "?"}', False),
+        ("yes!", False),
+    ],
 )
 def test_without_a_template_the_standard_prompt_is_used_and_success_is_true_only_if_the_answer_says_so(
     make_evaluator, tmp_path, answer, success
 ):
     seen: list[str] = []
-    evaluator = make_evaluator(DIRECTOR, script=directing(seen, answer, ["the sum is right", "nothing else"]))
+    evaluator = make_evaluator(
+        DIRECTOR, script=directing(seen, answer, ["the sum is right", "nothing else"])
+    )
     result = asyncio.run(evaluator.evaluate("director")).unwrap()
     told = json.loads(result.content)
     assert told["success"] is success

@@ -33,7 +33,9 @@ TASKS = """
 def test_words_are_matched_to_a_template(make_evaluator, scripted):
     script = scripted(default="positive")
     evaluator = make_evaluator(TASKS, script=script)
-    outcome = asyncio.run(evaluator.evaluate("is this review positive or negative?", {"review": "good"}))
+    outcome = asyncio.run(
+        evaluator.evaluate("is this review positive or negative?", {"review": "good"})
+    )
     assert outcome.unwrap().notes["template"] == "mood"
     assert script.prompts == ["review good"]
 
@@ -46,10 +48,14 @@ def test_words_that_fit_nothing_are_an_error_that_names_the_nearest(make_evaluat
     assert script.seen == []
 
 
-def test_missing_inputs_are_extracted_by_the_model_as_a_recorded_step(make_evaluator, scripted, tmp_path):
+def test_missing_inputs_are_extracted_by_the_model_as_a_recorded_step(
+    make_evaluator, scripted, tmp_path
+):
     script = scripted({"<request>": '{"text": "Good day", "language": "French"}'}, "Bonjour")
     evaluator = make_evaluator(TASKS, script=script)
-    result = asyncio.run(evaluator.evaluate('translate the text "Good day" into the language French')).unwrap()
+    result = asyncio.run(
+        evaluator.evaluate('translate the text "Good day" into the language French')
+    ).unwrap()
     assert (result.content, script.prompts[-1]) == ("Bonjour", "Good day in French")
     paths = [s.start.path for s in TaskStore(tmp_path / "tasks").read(1).steps]
     assert "bind/turn[1]" in paths
@@ -58,7 +64,9 @@ def test_missing_inputs_are_extracted_by_the_model_as_a_recorded_step(make_evalu
 def test_without_a_model_for_it_missing_inputs_are_listed(make_evaluator, scripted):
     script = scripted()
     evaluator = make_evaluator(TASKS, script=script)
-    error = asyncio.run(evaluator.evaluate("translate a text into another language", ask_model=False))
+    error = asyncio.run(
+        evaluator.evaluate("translate a text into another language", ask_model=False)
+    )
     assert isinstance(error, TaskError)
     assert error.reason == "input_validation_failure"
     assert "text (any), language (any)" in error.message
@@ -78,7 +86,9 @@ def test_a_model_cannot_touch_its_own_record_nor_the_index(make_evaluator, tmp_p
     config = HandlerConfig(
         name="own",
         backend="simulated",
-        tools=tuple(ToolGrant(name, "allow") for name in ("edit_file", "write_file", "delete_file")),
+        tools=tuple(
+            ToolGrant(name, "allow") for name in ("edit_file", "write_file", "delete_file")
+        ),
     )
     record = "tasks/active/TASK-1.md"
     (tmp_path / "notes.md").write_text("old")
@@ -91,10 +101,14 @@ def test_a_model_cannot_touch_its_own_record_nor_the_index(make_evaluator, tmp_p
         "done",
     ]
     with GlobalIndex(tmp_path / "index.db") as memory:
-        evaluator = make_evaluator(xml, script=calls, handler=config, memory=memory, roots=[tmp_path])
+        evaluator = make_evaluator(
+            xml, script=calls, handler=config, memory=memory, roots=[tmp_path]
+        )
         assert evaluator.evaluate_sync("tidy").unwrap().content == "done"
     recording = TaskStore(tmp_path / "tasks").read(1)
-    answers = [step.end.output for step in recording.steps if step.start.kind == "tool" and step.end]
+    answers = [
+        step.end.output for step in recording.steps if step.start.kind == "tool" and step.end
+    ]
     assert [answer.startswith("error: ") for answer in answers] == [True] * 4 + [False]
     assert "the program itself" in answers[0]
     assert answers[4] == '["notes.md"]'
@@ -109,16 +123,24 @@ def test_a_model_cannot_touch_its_own_record_nor_the_index(make_evaluator, tmp_p
         ("[THINK]hm[/THINK]four", "four", "hm"),
         ("four <think>hm</think>", "four <think>hm</think>", None),
         ("<think>never closed", "<think>never closed", None),
-        ("<analysis>an element that was asked for</analysis>", "<analysis>an element that was asked for</analysis>", None),
+        (
+            "<analysis>an element that was asked for</analysis>",
+            "<analysis>an element that was asked for</analysis>",
+            None,
+        ),
     ],
-)  # fmt: skip
-def test_reasoning_that_a_text_begins_with_is_kept_apart(make_evaluator, answer, content, reasoning):
+)
+def test_reasoning_that_a_text_begins_with_is_kept_apart(
+    make_evaluator, answer, content, reasoning
+):
     result = make_evaluator(TASKS, script=[answer]).evaluate_sync("mood", {"review": "r"}).unwrap()
     assert (result.content, result.notes.get("reasoning")) == (content, reasoning)
 
 
 def test_reasoning_without_an_answer_is_no_answer(make_evaluator):
-    error = make_evaluator(TASKS, script=["<think>hm</think>"]).evaluate_sync("mood", {"review": "r"})
+    error = make_evaluator(TASKS, script=["<think>hm</think>"]).evaluate_sync(
+        "mood", {"review": "r"}
+    )
     assert (error.type, error.message) == ("INVALID_OUTPUT", "the model returned nothing")
     assert error.notes["reasoning"] == "hm"
 
@@ -154,7 +176,9 @@ def test_the_sync_form_outlives_an_interruption_inside_of_it(make_evaluator):
     async def leave() -> None:
         raise KeyboardInterrupt
 
-    evaluator = make_evaluator(USES_TOOL, script=[{"tool": "leave", "arguments": {}}, "stayed"], tools=[leave])
+    evaluator = make_evaluator(
+        USES_TOOL, script=[{"tool": "leave", "arguments": {}}, "stayed"], tools=[leave]
+    )
     with pytest.raises(KeyboardInterrupt):
         evaluator.evaluate_sync("leave")
     assert evaluator.evaluate_sync("leave").unwrap().content == "stayed"
@@ -188,7 +212,8 @@ def test_a_batch_gives_each_row_its_outcome_in_order(make_evaluator):
             return await super().complete(request)
 
     evaluator = make_evaluator(
-        TASKS, backend=Uneven(script=lambda r: "bad" if r.messages[-1].content.endswith(" 3") else "ok")
+        TASKS,
+        backend=Uneven(script=lambda r: "bad" if r.messages[-1].content.endswith(" 3") else "ok"),
     )
     rows = [{"review": str(i)} for i in range(20)]
     rows[5] = {"wrong": 1}
@@ -252,12 +277,16 @@ FILES = """
   {paths}<instructions>go</instructions></task>"""
 
 
-def test_explicit_files_are_included_and_one_that_cannot_be_read_is_a_warning(make_evaluator, scripted, tmp_path):
+def test_explicit_files_are_included_and_one_that_cannot_be_read_is_a_warning(
+    make_evaluator, scripted, tmp_path
+):
     (tmp_path / "a.md").write_text("alpha")
     (tmp_path / "out.md").symlink_to("/etc/hostname")
     paths = '<file_paths source="literal"><path>a.md</path><path>none.md</path><path>out.md</path><path>../x</path></file_paths>'
     script = scripted()
-    result = asyncio.run(make_evaluator(FILES.format(fresh="disabled", paths=paths), script=script).evaluate("read"))
+    result = asyncio.run(
+        make_evaluator(FILES.format(fresh="disabled", paths=paths), script=script).evaluate("read")
+    )
     assert script.prompts == ['<context source="file:a.md">\nalpha\n</context>\n\ngo']
     assert len(result.unwrap().notes["warnings"]) == 3
     assert result.notes["context"] == ["file:a.md"]
@@ -268,7 +297,9 @@ def test_a_glob_names_files_in_order(make_evaluator, scripted, tmp_path):
         (tmp_path / name).write_text(name)
     paths = '<file_paths source="glob"><path>*.md</path></file_paths>'
     script = scripted()
-    asyncio.run(make_evaluator(FILES.format(fresh="disabled", paths=paths), script=script).evaluate("read")).unwrap()
+    asyncio.run(
+        make_evaluator(FILES.format(fresh="disabled", paths=paths), script=script).evaluate("read")
+    ).unwrap()
     assert "file:a.md" in script.prompts[0]
     assert "c.txt" not in script.prompts[0]
 
@@ -277,7 +308,9 @@ def test_fresh_context_reads_the_paths_that_memory_finds(make_evaluator, scripte
     (tmp_path / "he.md").write_text("Helium boils at 4.2 K.")
     memory = InMemoryIndex({"he.md": "facts about helium", "fe.md": "facts about iron"})
     script = scripted()
-    evaluator = make_evaluator(FILES.format(fresh="enabled", paths=""), script=script, memory=memory)
+    evaluator = make_evaluator(
+        FILES.format(fresh="enabled", paths=""), script=script, memory=memory
+    )
     asyncio.run(evaluator.evaluate("read")).unwrap()
     assert "Helium boils" in script.prompts[0]
     assert "fe.md" not in script.prompts[0]
@@ -291,7 +324,9 @@ def test_the_task_file_is_begun_before_the_call_and_closed_after(make_evaluator,
         during.append([(t.id, t.status) for t in store.list()])
         return "fine"
 
-    result = asyncio.run(make_evaluator(TASKS, script=script).evaluate("mood", {"review": "r"})).unwrap()
+    result = asyncio.run(
+        make_evaluator(TASKS, script=script).evaluate("mood", {"review": "r"})
+    ).unwrap()
     assert during == [[(1, "running")]]
     recording = store.read(result.task_id)
     assert recording.status == "completed"
@@ -304,15 +339,21 @@ def test_a_recorded_run_is_replayed_without_a_call(make_evaluator, tmp_path):
     recorder = make_evaluator(TASKS, script=["first"])
     asyncio.run(recorder.evaluate("mood", {"review": "r"})).unwrap()
     replay = ReplayBackend(TaskStore(tmp_path / "tasks").read(1))
-    again = asyncio.run(make_evaluator(TASKS, backend=replay).evaluate("mood", {"review": "r"})).unwrap()
+    again = asyncio.run(
+        make_evaluator(TASKS, backend=replay).evaluate("mood", {"review": "r"})
+    ).unwrap()
     assert again.content == "first"
-    other = asyncio.run(make_evaluator(TASKS, backend=replay).evaluate("mood", {"review": "changed"}))
+    other = asyncio.run(
+        make_evaluator(TASKS, backend=replay).evaluate("mood", {"review": "changed"})
+    )
     assert isinstance(other, TaskError)
     assert "record holds no answer" in other.message
 
 
 def test_nothing_is_recorded_where_that_was_asked_for(make_evaluator, tmp_path):
-    result = asyncio.run(make_evaluator(TASKS, tasks_dir=None, script=["x"]).evaluate("mood", {"review": "r"}))
+    result = asyncio.run(
+        make_evaluator(TASKS, tasks_dir=None, script=["x"]).evaluate("mood", {"review": "r"})
+    )
     assert result.unwrap().task_id is None
     assert not (tmp_path / "tasks").exists()
 
@@ -364,7 +405,9 @@ def test_a_simulated_stand_in_is_warned_of_in_the_result(tmp_path, monkeypatch, 
     assert "simulated" in caplog.text
 
 
-@pytest.mark.parametrize("schema", ['{"type": "sting"}', '{"type": "object", "required": "a"}', "no_such_module:Thing"])
+@pytest.mark.parametrize(
+    "schema", ['{"type": "sting"}', '{"type": "object", "required": "a"}', "no_such_module:Thing"]
+)
 def test_a_schema_that_cannot_be_used_costs_no_call(make_evaluator, scripted, schema):
     xml = f"""<task name="t" type="atomic"><description>d</description>
       <output_format type="json" schema='{schema}'/></task>"""
@@ -377,7 +420,9 @@ def test_a_schema_that_cannot_be_used_costs_no_call(make_evaluator, scripted, sc
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"model": 3}, {"tools": [print]}, {"max_depth": -1}, {"backend": "x"}], ids=lambda w: next(iter(w))
+    "wrong",
+    [{"model": 3}, {"tools": [print]}, {"max_depth": -1}, {"backend": "x"}],
+    ids=lambda w: next(iter(w)),
 )
 def test_wrong_arguments_of_an_evaluator_are_usage_errors(wrong):
     from evaluator import Evaluator, UsageError
@@ -389,7 +434,9 @@ def test_wrong_arguments_of_an_evaluator_are_usage_errors(wrong):
 def test_a_folder_is_a_library_and_an_evaluator_closes_itself(tmp_path):
     from evaluator import Evaluator
 
-    (tmp_path / "t.xml").write_text('<task name="mine" type="atomic"><description>d</description></task>')
+    (tmp_path / "t.xml").write_text(
+        '<task name="mine" type="atomic"><description>d</description></task>'
+    )
     with Evaluator(tmp_path, "offline", tasks_dir=None) as evaluator:
         assert "mine" in evaluator.library
 
@@ -404,7 +451,9 @@ def test_an_evaluator_that_judges_without_success_is_warned_of(make_evaluator, s
 
 def test_a_request_in_a_script_without_spaces_is_words_and_not_a_name(make_evaluator, scripted):
     xml = '<task name="mood" type="atomic"><description>判断评论是正面还是负面</description></task>'
-    outcome = asyncio.run(make_evaluator(xml, script=scripted(default="正面")).evaluate("判断评论是正面还是负面"))
+    outcome = asyncio.run(
+        make_evaluator(xml, script=scripted(default="正面")).evaluate("判断评论是正面还是负面")
+    )
     assert outcome.unwrap().content == "正面"
 
 
@@ -422,7 +471,9 @@ WORDS = """<task name="one"><description>First</description><inputs><input name=
 <task name="two"><description>Second</description><instructions>TWO</instructions></task>"""
 
 
-@pytest.mark.parametrize("words", ["two", "second second", "<task><description>d</description></task>"])
+@pytest.mark.parametrize(
+    "words", ["two", "second second", "<task><description>d</description></task>"]
+)
 def test_words_for_a_template_are_words_whatever_they_look_like(make_evaluator, scripted, words):
     script = scripted({})
     evaluator = make_evaluator(WORDS, script=script)

@@ -32,7 +32,10 @@ ASK = """<task name="ask" type="atomic"><description>d</description>{handler}
             ProviderError("HTTP 503", kind="server"),
             "HTTP 503 (simulated); the provider has a fault; try again later",
         ),
-        (ProviderError("no such model", kind="not_found"), "check the model's name and the profile's base_url"),
+        (
+            ProviderError("no such model", kind="not_found"),
+            "check the model's name and the profile's base_url",
+        ),
         (ProviderError("mine", kind="other"), "model call failed: mine"),
     ],
 )
@@ -58,21 +61,28 @@ def test_a_turn_past_the_limit_is_not_sent(make_evaluator):
     error = run(make_evaluator(ASK.format(handler='<handler max_turns="2"/>'), script=script))
     assert isinstance(error, TaskError)
     assert (error.type, error.resource.name, error.resource.used, error.resource.limit) == (
-        "RESOURCE_EXHAUSTION", "turns", 2, 2,
-    )  # fmt: skip
+        "RESOURCE_EXHAUSTION",
+        "turns",
+        2,
+        2,
+    )
     assert len(seen) == 2
     assert error.content == "looking"
 
 
 def test_eighty_per_cent_of_a_limit_is_a_warning(make_evaluator):
     answers = [{"tool": "list_files", "arguments": {}}] * 3 + ["done"]
-    result = run(make_evaluator(ASK.format(handler='<handler max_turns="5"/>'), script=answers)).unwrap()
+    result = run(
+        make_evaluator(ASK.format(handler='<handler max_turns="5"/>'), script=answers)
+    ).unwrap()
     assert any("4 of 5 turns" in w for w in result.notes["warnings"])
 
 
 def test_a_request_larger_than_the_window_is_not_sent(make_evaluator):
     seen = []
-    config = HandlerConfig(name="small", backend="simulated", context_window=100, max_context_fraction=0.5)
+    config = HandlerConfig(
+        name="small", backend="simulated", context_window=100, max_context_fraction=0.5
+    )
     xml = '<task name="big" type="atomic"><description>d</description><inputs><input name="t"/></inputs><instructions>{{ t }}</instructions></task>'
     evaluator = make_evaluator(xml, handler=config, script=lambda r: seen.append(r))
     error = run(evaluator, "big", {"t": "word " * 500})
@@ -82,7 +92,9 @@ def test_a_request_larger_than_the_window_is_not_sent(make_evaluator):
 
 
 def test_a_task_that_takes_too_long_ends_at_its_time_limit(make_evaluator):
-    evaluator = make_evaluator(ASK.format(handler='<handler timeout="0.2"/>'), backend=SimulatedBackend(hang=1.0))
+    evaluator = make_evaluator(
+        ASK.format(handler='<handler timeout="0.2"/>'), backend=SimulatedBackend(hang=1.0)
+    )
     error = run(evaluator)
     assert isinstance(error, TaskError)
     assert (error.type, error.resource.name, error.reason) == (
@@ -108,7 +120,9 @@ def test_a_cost_limit_with_an_unknown_price_is_refused_before_the_call(make_eval
 def test_an_answer_cut_at_its_output_limit_is_exhaustion_with_what_there_is(make_evaluator):
     from evaluator import ModelResponse
 
-    error = run(make_evaluator(ASK.format(handler=""), script=[ModelResponse("half an ans", "length")]))
+    error = run(
+        make_evaluator(ASK.format(handler=""), script=[ModelResponse("half an ans", "length")])
+    )
     assert isinstance(error, TaskError)
     assert (error.resource.name, error.content) == ("output", "half an ans")
 
@@ -136,7 +150,9 @@ def test_transport_failures_are_retried_each_as_a_step_of_its_own(make_evaluator
 
 def test_retries_end_and_the_error_says_what_the_provider_said(make_evaluator):
     def script(request):
-        raise ProviderError("overloaded", kind="server", status=529, retryable=True, maybe_billed=True)
+        raise ProviderError(
+            "overloaded", kind="server", status=529, retryable=True, maybe_billed=True
+        )
 
     error = run(make_evaluator(ASK.format(handler=""), handler=no_wait(), script=script))
     assert isinstance(error, TaskError)
@@ -158,9 +174,13 @@ def test_an_error_that_cannot_pass_is_not_retried(make_evaluator):
 
 def test_a_wait_that_would_pass_the_time_limit_is_not_begun(make_evaluator):
     def script(request):
-        raise ProviderError("busy", kind="rate_limit", status=429, retryable=True, retry_after_s=3600)
+        raise ProviderError(
+            "busy", kind="rate_limit", status=429, retryable=True, retry_after_s=3600
+        )
 
-    error = run(make_evaluator(ASK.format(handler=""), handler=no_wait(timeout_s=5.0), script=script))
+    error = run(
+        make_evaluator(ASK.format(handler=""), handler=no_wait(timeout_s=5.0), script=script)
+    )
     assert isinstance(error, TaskError)
     assert error.resource.name == "time"
 
@@ -173,13 +193,18 @@ def test_a_backend_that_breaks_its_contract_is_an_unexpected_error_with_its_caus
     assert isinstance(error, TaskError)
     assert error.reason == "unexpected_error"
     assert isinstance(error.cause, ZeroDivisionError)
-    assert error.message == "ZeroDivisionError: inside a backend, while the backend 'simulated' answered"
+    assert (
+        error.message
+        == "ZeroDivisionError: inside a backend, while the backend 'simulated' answered"
+    )
 
 
 def test_a_refusal_is_an_error_with_its_text(make_evaluator):
     from evaluator import ModelResponse
 
-    error = run(make_evaluator(ASK.format(handler=""), script=[ModelResponse("I will not", "refusal")]))
+    error = run(
+        make_evaluator(ASK.format(handler=""), script=[ModelResponse("I will not", "refusal")])
+    )
     assert isinstance(error, TaskError)
     assert (error.reason, error.content) == ("provider_failure", "I will not")
 
@@ -187,7 +212,9 @@ def test_a_refusal_is_an_error_with_its_text(make_evaluator):
 def test_a_task_folder_that_cannot_be_written_is_an_error_before_the_call(make_evaluator, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     seen = []
-    evaluator = make_evaluator(ASK.format(handler=""), tasks_dir=tmp_path / "file", script=lambda r: seen.append(r))
+    evaluator = make_evaluator(
+        ASK.format(handler=""), tasks_dir=tmp_path / "file", script=lambda r: seen.append(r)
+    )
     error = run(evaluator)
     assert isinstance(error, TaskError)
     assert error.reason == "execution_halted"
@@ -275,7 +302,9 @@ class Flaky(SimulatedBackend):
 
 
 def billed(*, retryable: bool = True) -> ProviderError:
-    return ProviderError("no answer in time", kind="timeout", retryable=retryable, maybe_billed=True)
+    return ProviderError(
+        "no answer in time", kind="timeout", retryable=retryable, maybe_billed=True
+    )
 
 
 def refused() -> ProviderError:
@@ -284,7 +313,12 @@ def refused() -> ProviderError:
 
 def flaky(make_evaluator, *failures, limit=None):
     config = HandlerConfig(
-        name="p", prices=(0.0, 1e6), max_output_tokens=1, backoff_s=(0.0, 0.0), max_cost_usd=limit, context_window=10**6
+        name="p",
+        prices=(0.0, 1e6),
+        max_output_tokens=1,
+        backoff_s=(0.0, 0.0),
+        max_cost_usd=limit,
+        context_window=10**6,
     )
     backend = Flaky(*failures)
     xml = '<task name="ask" type="atomic"><description>d</description><instructions>Q</instructions></task>'
@@ -297,13 +331,23 @@ def test_what_a_failed_call_may_have_cost_is_unknown_and_never_zero(make_evaluat
     assert error.maybe_billed
 
 
-def test_after_a_failed_call_that_may_have_been_billed_the_cost_of_a_success_is_unknown(make_evaluator, tmp_path):
+def test_after_a_failed_call_that_may_have_been_billed_the_cost_of_a_success_is_unknown(
+    make_evaluator, tmp_path
+):
     outcome, backend = flaky(make_evaluator, billed())
     result = outcome.unwrap()
     assert (result.content, backend.calls) == ("done", 2)
-    assert (result.usage.cost_usd, result.usage.output_tokens, result.usage.turns) == (None, None, 1)
+    assert (result.usage.cost_usd, result.usage.output_tokens, result.usage.turns) == (
+        None,
+        None,
+        1,
+    )
     assert [w for w in result.notes["warnings"] if "may have been billed" in w]
-    ends = [step.end for step in TaskStore(tmp_path / "tasks").read(1).steps if step.start.kind == "model"]
+    ends = [
+        step.end
+        for step in TaskStore(tmp_path / "tasks").read(1).steps
+        if step.start.kind == "model"
+    ]
     assert [end.usage["cost_usd"] for end in ends] == [None, 1.0]
 
 
@@ -323,7 +367,9 @@ def test_a_failed_call_that_was_not_billed_costs_nothing(make_evaluator):
         ([billed(), billed()], 2.5, 2),
     ],
 )
-def test_a_cost_limit_counts_the_most_that_failed_calls_may_have_cost(make_evaluator, failures, limit, calls):
+def test_a_cost_limit_counts_the_most_that_failed_calls_may_have_cost(
+    make_evaluator, failures, limit, calls
+):
     outcome, backend = flaky(make_evaluator, *failures, limit=limit)
     assert backend.calls == calls
     if len(failures) == calls:

@@ -18,7 +18,15 @@ from evaluator.record import journal as journal_module
 from evaluator.record import store as store_module
 from tests.conftest import MakeEvaluator
 
-LOCAL = [errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EROFS]
+LOCAL = [
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ENOMEM,
+    errno.EROFS,
+]
 LIBRARY = """
 <task name="boss" type="atomic"><description>delegate work</description><tools><tool name="capital"/></tools>
   <instructions>boss</instructions></task>
@@ -79,7 +87,11 @@ def no_write(code: int) -> Callable[..., int]:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
 @pytest.mark.parametrize("at", ["open", "pwrite"])
 def test_a_subtask_whose_file_cannot_be_written_ends_the_run_before_the_next_call(
-    make_evaluator: MakeEvaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, code: int
+    make_evaluator: MakeEvaluator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+    code: int,
 ) -> None:
     asked = Asked()
     evaluator = make_evaluator(LIBRARY, script=asked)

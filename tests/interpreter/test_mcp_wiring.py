@@ -46,10 +46,16 @@ def profiles(tmp_path):
     return load_profiles(tmp_path / "handlers")
 
 
-def test_tools_and_resources_of_a_server_in_a_run_and_in_its_replay(make_evaluator, profiles, tmp_path):
+def test_tools_and_resources_of_a_server_in_a_run_and_in_its_replay(
+    make_evaluator, profiles, tmp_path
+):
     def script(request):
         answers = [m.content for m in request.messages if m.role == "tool"]
-        return f"it said {answers[0]}" if answers else {"tool": "notes__shout", "arguments": {"text": "hello"}}
+        return (
+            f"it said {answers[0]}"
+            if answers
+            else {"tool": "notes__shout", "arguments": {"text": "hello"}}
+        )
 
     evaluator = make_evaluator(TASK, script=script, handler="p", profiles=profiles)
 

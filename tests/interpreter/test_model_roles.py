@@ -20,20 +20,41 @@ TASK = """<task name="t" type="sequential"><description>t</description><steps>
 @pytest.mark.parametrize(
     ("called", "profiled", "model", "own", "expected"),
     [
-        ({"grader": "simulated/called"}, {"grader": "simulated/profiled"}, "simulated/all", "simulated/own", "simulated/called"),
-        ({}, {"grader": "simulated/profiled"}, "simulated/all", "simulated/own", "simulated/profiled"),
+        (
+            {"grader": "simulated/called"},
+            {"grader": "simulated/profiled"},
+            "simulated/all",
+            "simulated/own",
+            "simulated/called",
+        ),
+        (
+            {},
+            {"grader": "simulated/profiled"},
+            "simulated/all",
+            "simulated/own",
+            "simulated/profiled",
+        ),
         ({"other": "simulated/other"}, {}, "simulated/all", "simulated/own", "simulated/all"),
         ({}, {}, None, "simulated/own", "simulated/own"),
         ({}, {}, None, "", "simulated/default"),
     ],
-)  # fmt: skip
-def test_the_role_comes_before_what_is_said_for_all(make_evaluator, called, profiled, model, own, expected):
+)
+def test_the_role_comes_before_what_is_said_for_all(
+    make_evaluator, called, profiled, model, own, expected
+):
     profile = HandlerConfig(name="p", backend="simulated", roles=profiled)
     evaluator = make_evaluator(
-        TASK.format(own=own), backend=None, handler=profile, profiles={"p": profile}, model=model, model_roles=called
+        TASK.format(own=own),
+        backend=None,
+        handler=profile,
+        profiles={"p": profile},
+        model=model,
+        model_roles=called,
     )
     asyncio.run(evaluator.evaluate("t")).unwrap()
-    models = [s.start.name for s in evaluator.services.store.read(1).steps if s.start.kind == "model"]
+    models = [
+        s.start.name for s in evaluator.services.store.read(1).steps if s.start.kind == "model"
+    ]
     assert models[1] == expected
     assert models[0] == (model or "simulated/default")
 
@@ -63,7 +84,11 @@ def test_a_role_that_is_not_mapped_is_told_once(make_evaluator):
     told = "role 'grader' is not mapped: simulated/default answers"
 
     def warnings(name, **options):
-        return asyncio.run(make_evaluator(xml, backend=None, **options).evaluate(name)).unwrap().notes["warnings"]
+        return (
+            asyncio.run(make_evaluator(xml, backend=None, **options).evaluate(name))
+            .unwrap()
+            .notes["warnings"]
+        )
 
     assert [w for w in warnings("t") if "role" in w] == [f"a: {told}"]
     assert [w for w in warnings("own") if "role" in w] == []

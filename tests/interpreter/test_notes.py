@@ -14,18 +14,47 @@ from tests.patience import with_enough_time
 
 NOTES = "Notes for later steps: tin melts early"
 ASKED = [
-    (f"The answer.\n\n{NOTES}\nData used: a.md, b.md", "The answer.", "tin melts early", ["a.md", "b.md"]),
+    (
+        f"The answer.\n\n{NOTES}\nData used: a.md, b.md",
+        "The answer.",
+        "tin melts early",
+        ["a.md", "b.md"],
+    ),
     (f"The answer.\nData used: none\n{NOTES}", "The answer.", "tin melts early", []),
-    (f"The answer.\n\n---\n\n**{NOTES}**\n\n**Data used:** `a.md`.", "The answer.", "tin melts early", ["a.md"]),
-    ("X\n\n## Notes for later steps:\nfirst line\nsecond\n\n## Data used:\n- a.md\n- the inputs\n", "X",
-     "first line\nsecond", ["a.md", "the inputs"]),
+    (
+        f"The answer.\n\n---\n\n**{NOTES}**\n\n**Data used:** `a.md`.",
+        "The answer.",
+        "tin melts early",
+        ["a.md"],
+    ),
+    (
+        "X\n\n## Notes for later steps:\nfirst line\nsecond\n\n## Data used:\n- a.md\n- the inputs\n",
+        "X",
+        "first line\nsecond",
+        ["a.md", "the inputs"],
+    ),
     (f"X\n{NOTES}", "X", "tin melts early", None),
     ("X\nDATA USED: sources one; two", "X", None, ["sources one", "two"]),
     (f"print(1)\n```\n{NOTES}\nData used: none\n```", "print(1)", "tin melts early", []),
-    (f"```python\nprint(1)\n\n{NOTES}\nData used: none\n```", "```python\nprint(1)\n```", "tin melts early", []),
-    (f"```python\nprint(1)\n```\n{NOTES}\nData used: none", "```python\nprint(1)\n```", "tin melts early", []),
-    (f"{NOTES}\nand more\nX\n\n{NOTES}\nData used: a", f"{NOTES}\nand more\nX", "tin melts early", ["a"]),
-]  # fmt: skip
+    (
+        f"```python\nprint(1)\n\n{NOTES}\nData used: none\n```",
+        "```python\nprint(1)\n```",
+        "tin melts early",
+        [],
+    ),
+    (
+        f"```python\nprint(1)\n```\n{NOTES}\nData used: none",
+        "```python\nprint(1)\n```",
+        "tin melts early",
+        [],
+    ),
+    (
+        f"{NOTES}\nand more\nX\n\n{NOTES}\nData used: a",
+        f"{NOTES}\nand more\nX",
+        "tin melts early",
+        ["a"],
+    ),
+]
 LEFT = [
     "An answer without entries.",
     f"{NOTES}\nData used: none\n\nThe answer follows its entries.",
@@ -71,14 +100,19 @@ CHAIN = """<task name="s" type="sequential"><description>d</description>{context
 
 
 def chain(context: str = "", two: str = "second") -> str:
-    return CHAIN.format(context=f"<context_management>{context}</context_management>" if context else "", two=two)
+    return CHAIN.format(
+        context=f"<context_management>{context}</context_management>" if context else "", two=two
+    )
 
 
 def test_a_step_receives_the_notes_of_the_one_before(make_evaluator, scripted):
     script = scripted({"second": "done", "first": f"A long text.\n\n{NOTES}\nData used: a.md"})
     result = asyncio.run(make_evaluator(chain(), script=script).evaluate("s")).unwrap()
     assert script.prompts[0] == f"first\n\n{REQUEST}"
-    assert script.prompts[1] == '<context source="step:one">\ntin melts early\ndata used: a.md\n</context>\n\nsecond'
+    assert (
+        script.prompts[1]
+        == '<context source="step:one">\ntin melts early\ndata used: a.md\n</context>\n\nsecond'
+    )
     assert result.content == "done"
 
 
@@ -118,7 +152,9 @@ def test_notes_are_asked_for_only_where_a_later_step_needs_them(make_evaluator, 
 def test_an_atomic_task_alone_has_no_further_text(make_evaluator, scripted):
     script = scripted(default=f"X\n{NOTES}\nData used: a.md")
     result = asyncio.run(
-        make_evaluator('<task name="t"><description>d</description></task>', script=script).evaluate("t")
+        make_evaluator(
+            '<task name="t"><description>d</description></task>', script=script
+        ).evaluate("t")
     ).unwrap()
     assert script.prompts == ["d"]
     assert result.content == f"X\n{NOTES}\nData used: a.md"
@@ -132,7 +168,9 @@ def test_notes_are_those_of_the_task_that_a_step_leads_to(make_evaluator, script
           <task><description>aaa</description></task><task><description>bbb {{ previous.content }}</description></task>
         </steps></task>
         <task><description>last</description></task></steps></task>"""
-    script = scripted({"last": "z", "bbb": f"B\n{NOTES}\nData used: none", "aaa": "A", "inside": f"I\n{NOTES}"})
+    script = scripted(
+        {"last": "z", "bbb": f"B\n{NOTES}\nData used: none", "aaa": "A", "inside": f"I\n{NOTES}"}
+    )
     result = asyncio.run(make_evaluator(xml, script=script).evaluate("s")).unwrap()
     assert [REQUEST in prompt for prompt in script.prompts] == [True, False, True, False]
     assert script.prompts[3].count("tin melts early") == 2
@@ -146,7 +184,12 @@ LOOP = """<task name="l" type="director_evaluator_loop"><description>d</descript
 
 
 def test_later_iterations_receive_the_notes_of_earlier_ones(make_evaluator, scripted):
-    script = scripted({"evaluate": '{"success": false, "feedback": "f"}', "direct": f"D\n{NOTES}\nData used: none"})
+    script = scripted(
+        {
+            "evaluate": '{"success": false, "feedback": "f"}',
+            "direct": f"D\n{NOTES}\nData used: none",
+        }
+    )
     asyncio.run(make_evaluator(LOOP.format(more=""), script=script).evaluate("l")).unwrap()
     directors = script.prompts[::2]
     assert [REQUEST in prompt for prompt in directors] == [True, True, False]
@@ -156,7 +199,9 @@ def test_later_iterations_receive_the_notes_of_earlier_ones(make_evaluator, scri
 
 def test_a_director_that_reads_its_last_result_is_not_asked(make_evaluator, scripted):
     script = scripted({"evaluate": '{"success": false, "feedback": "f"}', "direct": "D"})
-    asyncio.run(make_evaluator(LOOP.format(more=" {{ director_result }}"), script=script).evaluate("l")).unwrap()
+    asyncio.run(
+        make_evaluator(LOOP.format(more=" {{ director_result }}"), script=script).evaluate("l")
+    ).unwrap()
     assert not any(REQUEST in prompt for prompt in script.prompts)
     assert ["iteration:1" in prompt for prompt in script.prompts[::2]] == [False, False, True]
 
@@ -176,7 +221,9 @@ def test_a_sequence_that_runs_out_of_time_keeps_what_was_done(make_evaluator, sc
       <task name="two" type="script"><description>s</description><command>sleep 60</command></task></steps></task>"""
 
     def attempt(limit_s):
-        return asyncio.run(make_evaluator(xml.format(limit_s), script=scripted(default="A")).evaluate("s"))
+        return asyncio.run(
+            make_evaluator(xml.format(limit_s), script=scripted(default="A")).evaluate("s")
+        )
 
     error = with_enough_time(attempt, lambda error: error.details["failed_step"]["index"] == 1)
     assert (error.type, error.resource.name) == ("RESOURCE_EXHAUSTION", "time")
@@ -190,7 +237,9 @@ NOTES_OF_ERRORS = {"template", "data_usage", "context", "models", "warnings", "r
 
 def fail(make_evaluator, scripted, default, more="", **options):
     xml = f'<task name="t"><description>d</description><inputs><input name="q"/></inputs>{more}</task>'
-    return asyncio.run(make_evaluator(xml, script=scripted(default=default), **options).evaluate("t", {"q": "x"}))
+    return asyncio.run(
+        make_evaluator(xml, script=scripted(default=default), **options).evaluate("t", {"q": "x"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,10 +249,16 @@ def fail(make_evaluator, scripted, default, more="", **options):
         ("no", '<output_format type="json" schema="object"/>', "evaluate the task again"),
         (ProviderError("gone", kind="bad_request"), "", "correct what the message names"),
         (ProviderError("busy", kind="server", status=500, retryable=True), "", "resume the run"),
-        ({"tool": "read_file", "arguments": {"path": "x"}}, '<handler max_turns="1"/><tools><tool name="read_file"/></tools>', "reparse"),
+        (
+            {"tool": "read_file", "arguments": {"path": "x"}},
+            '<handler max_turns="1"/><tools><tool name="read_file"/></tools>',
+            "reparse",
+        ),
     ],
-)  # fmt: skip
-def test_an_error_has_the_notes_of_a_result_and_says_what_to_do(make_evaluator, scripted, default, more, advice):
+)
+def test_an_error_has_the_notes_of_a_result_and_says_what_to_do(
+    make_evaluator, scripted, default, more, advice
+):
     hasty = replace(load_profiles()["offline"], backoff_s=(0.0, 0.0, 0.0))
     error = fail(make_evaluator, scripted, default, more, handler=hasty)
     assert isinstance(error, TaskError)
@@ -214,7 +269,9 @@ def test_an_error_has_the_notes_of_a_result_and_says_what_to_do(make_evaluator, 
     assert advice in error.notes["recovery"]
 
 
-def test_an_error_keeps_the_warning_at_80_percent_and_the_models_that_answered(make_evaluator, scripted):
+def test_an_error_keeps_the_warning_at_80_percent_and_the_models_that_answered(
+    make_evaluator, scripted
+):
     more = '<handler max_turns="2"/><tools><tool name="read_file"/></tools>'
     error = fail(make_evaluator, scripted, {"tool": "read_file", "arguments": {"path": "x"}}, more)
     assert error.resource.name == "turns"

@@ -25,23 +25,40 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 ASK = """<task name="ask" type="atomic"><description>Call a function</description>
 <instructions>{{ question }}</instructions><tools from="functions"/>
 <inputs><input name="question"/><input name="functions"/></inputs></task>"""
-DATA = {"type": "dict", "properties": {"n": {"type": "float"}, "of": {"type": "tuple", "items": {"type": "any"}}},
-        "required": ["n"]}  # fmt: skip
-SCHEMA = {"type": "object", "properties": {"n": {"type": "number"}, "of": {"type": "array", "items": {"type": "string"}}},
-          "required": ["n"]}  # fmt: skip
+DATA = {
+    "type": "dict",
+    "properties": {"n": {"type": "float"}, "of": {"type": "tuple", "items": {"type": "any"}}},
+    "required": ["n"],
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "number"}, "of": {"type": "array", "items": {"type": "string"}}},
+    "required": ["n"],
+}
 ROOT = {"name": "math.root", "description": "A root", "parameters": DATA}
 READ = {"type": "function", "function": {"name": "read_file"}}
 CALLED = [("a", "math_root", '{"n": 4}'), ("b", "read_file", '{"path": "secret.txt"}')]
-CALLS = [{"name": "math.root", "arguments": {"n": 4}}, {"name": "read_file", "arguments": {"path": "secret.txt"}}]
+CALLS = [
+    {"name": "math.root", "arguments": {"n": 4}},
+    {"name": "read_file", "arguments": {"path": "secret.txt"}},
+]
 
 
-def ask(functions: Any, *replies: Answer, wire: Any = OpenAICompatibleBackend, tasks: Path | None = None, xml: str = ASK,
-        **config: Any) -> tuple[Any, list[dict[str, Any]]]:  # fmt: skip
+def ask(
+    functions: Any,
+    *replies: Answer,
+    wire: Any = OpenAICompatibleBackend,
+    tasks: Path | None = None,
+    xml: str = ASK,
+    **config: Any,
+) -> tuple[Any, list[dict[str, Any]]]:
     async def run(url: str) -> Any:
         library = TemplateLibrary()
         library.add(xml)
         backend = wire(base_url=url)
-        profile = HandlerConfig(**{"name": "p", "model": "openai/m" if wire is LiteLLMBackend else "m", **config})
+        profile = HandlerConfig(
+            **{"name": "p", "model": "openai/m" if wire is LiteLLMBackend else "m", **config}
+        )
         try:
             return await Evaluator(library, profile, backend=backend, tasks_dir=tasks).evaluate(
                 "ask", {"question": "?", "functions": functions}
@@ -57,16 +74,25 @@ def ask(functions: Any, *replies: Answer, wire: Any = OpenAICompatibleBackend, t
 
 @pytest.mark.parametrize("wire", [OpenAICompatibleBackend, LiteLLMBackend])
 @pytest.mark.parametrize("as_text", [False, True])
-def test_functions_of_a_row_are_offered_and_the_calls_are_the_answer(wire: Any, as_text: bool, tmp_path: Path) -> None:
+def test_functions_of_a_row_are_offered_and_the_calls_are_the_answer(
+    wire: Any, as_text: bool, tmp_path: Path
+) -> None:
     functions: Any = [ROOT, READ]
     outcome, bodies = ask(
-        json.dumps(functions) if as_text else functions, Answer(None, "tool_calls", CALLED), wire=wire, tasks=tmp_path
+        json.dumps(functions) if as_text else functions,
+        Answer(None, "tool_calls", CALLED),
+        wire=wire,
+        tasks=tmp_path,
     )
     (body,) = bodies
     assert body["messages"] == [{"role": "user", "content": "?"}]
     assert [tool["function"] for tool in body["tools"]] == [
         {"name": "math_root", "description": "A root", "parameters": SCHEMA},
-        {"name": "read_file", "description": "", "parameters": {"type": "object", "properties": {}}},
+        {
+            "name": "read_file",
+            "description": "",
+            "parameters": {"type": "object", "properties": {}},
+        },
     ]
     assert isinstance(outcome, TaskResult)
     assert outcome.parsed_content == json.loads(outcome.content) == CALLS
@@ -76,7 +102,9 @@ def test_functions_of_a_row_are_offered_and_the_calls_are_the_answer(wire: Any, 
 
 def test_a_tool_that_the_profile_grants_is_neither_offered_nor_run(tmp_path: Path) -> None:
     granted = (ToolGrant("read_file", "allow"), ToolGrant("run_script", "allow"))
-    outcome, (body,) = ask([READ], Answer(None, "tool_calls", CALLED[1:]), tasks=tmp_path, tools=granted)
+    outcome, (body,) = ask(
+        [READ], Answer(None, "tool_calls", CALLED[1:]), tasks=tmp_path, tools=granted
+    )
     assert [tool["function"]["name"] for tool in body["tools"]] == ["read_file"]
     assert outcome.parsed_content == CALLS[1:]
     assert [step.start.kind for step in TaskStore(tmp_path).read(1).steps].count("tool") == 0
@@ -87,8 +115,16 @@ def test_a_tool_that_the_profile_grants_is_neither_offered_nor_run(tmp_path: Pat
     [
         (Answer("There is no such function."), "There is no such function.", []),
         (Answer(""), "[]", []),
-        (Answer(None, "tool_calls", [("a", "math_root", "{4")]), None, [{"name": "math.root", "arguments": "{4"}]),
-        (Answer(None, "tool_calls", [("a", "other", "")]), None, [{"name": "other", "arguments": {}}]),
+        (
+            Answer(None, "tool_calls", [("a", "math_root", "{4")]),
+            None,
+            [{"name": "math.root", "arguments": "{4"}],
+        ),
+        (
+            Answer(None, "tool_calls", [("a", "other", "")]),
+            None,
+            [{"name": "other", "arguments": {}}],
+        ),
     ],
 )
 def test_what_the_model_answers_is_kept(reply: Answer, content: str | None, calls: Any) -> None:
@@ -110,7 +146,9 @@ def test_what_the_model_answers_is_kept(reply: Answer, content: str | None, call
         ([ROOT, {"name": "math_root"}], "function 2: the name 'math_root' is there twice"),
     ],
 )
-def test_functions_that_cannot_be_offered_are_an_error_before_the_call(functions: Any, words: str | None) -> None:
+def test_functions_that_cannot_be_offered_are_an_error_before_the_call(
+    functions: Any, words: str | None
+) -> None:
     outcome, bodies = ask(functions, Answer("ok"))
     assert len(bodies) == (words is None)
     if words is not None:
@@ -120,7 +158,9 @@ def test_functions_that_cannot_be_offered_are_an_error_before_the_call(functions
         assert outcome.violations[0].span.line == 2
 
 
-def test_a_model_without_tool_calling_writes_the_calls_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_tool_calling_writes_the_calls_as_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("evaluator.handler.conversation.new_mark", lambda: "test")
     library = TemplateLibrary()
     library.add(ASK)
@@ -137,15 +177,23 @@ def test_a_model_without_tool_calling_writes_the_calls_as_text(monkeypatch: pyte
     ("change", "code", "line"),
     [
         (('from="functions"/>', 'from="nothing"/>'), "undefined-variable", 2),
-        (('from="functions"/>', 'from="functions"><tool name="read_file"/></tools>'), "calls-are-the-answer", 1),
+        (
+            ('from="functions"/>', 'from="functions"><tool name="read_file"/></tools>'),
+            "calls-are-the-answer",
+            1,
+        ),
         (("<inputs>", '<output_format type="json"/><inputs>'), "calls-are-the-answer", 1),
         (("<inputs>", "<turns><turn>x</turn></turns><inputs>"), "calls-are-the-answer", 1),
         (('from="functions"/>', 'from="functions +"/>'), None, 2),
     ],
 )
-def test_lint_names_the_place(change: tuple[str, str], code: str | None, line: int, tmp_path: Path) -> None:
+def test_lint_names_the_place(
+    change: tuple[str, str], code: str | None, line: int, tmp_path: Path
+) -> None:
     (tmp_path / "a.xml").write_text(ASK.replace(*change))
-    found = [(one.code, one.span.line) for one in TemplateLibrary.load(tmp_path, shipped=False).errors]
+    found = [
+        (one.code, one.span.line) for one in TemplateLibrary.load(tmp_path, shipped=False).errors
+    ]
     assert any(each[1] == line and code in (None, each[0]) for each in found), found
 
 
@@ -163,13 +211,22 @@ def test_a_batch_scores_the_calls_of_each_row_with_its_functions(tmp_path: Path)
     library = TemplateLibrary()
     library.add(ASK)
     rows = [
-        {"id": "a", "question": "root of 4", "functions": [ROOT], "target": [{"math.root": {"n": [4], "of": [""]}}]},
+        {
+            "id": "a",
+            "question": "root of 4",
+            "functions": [ROOT],
+            "target": [{"math.root": {"n": [4], "of": [""]}}],
+        },
         {"id": "b", "question": "hello", "functions": [ROOT], "target": []},
     ]
-    with LoopbackServer(Answer(None, "tool_calls", CALLED[:1]), Answer(None, "tool_calls", CALLED[:1])) as server:
+    with LoopbackServer(
+        Answer(None, "tool_calls", CALLED[:1]), Answer(None, "tool_calls", CALLED[:1])
+    ) as server:
         profile = HandlerConfig(name="p", model="m", base_url=server.base_url)
         evaluator = Evaluator(library, profile, tasks_dir=tmp_path / "t")
-        result = run_batch_sync("ask", rows, evaluator=evaluator, scorers=["calls"], output=tmp_path / "b")
+        result = run_batch_sync(
+            "ask", rows, evaluator=evaluator, scorers=["calls"], output=tmp_path / "b"
+        )
     found = {sample.sample_id: sample.scores["calls"] for sample in result.results()}
     assert (found["a"].value, found["a"].answer) == (1.0, "math.root(n=4)")
     assert (found["b"].value, found["b"].explanation) == (0.0, "1 call, expected 0")

@@ -19,7 +19,11 @@ def test_an_atomic_task_returns_the_models_text(make_evaluator, scripted):
     script = scripted(default="forty-two")
     result = run(make_evaluator(ASK, script=script), "ask", {"q": "what?"})
     assert isinstance(result, TaskResult)
-    assert (result.status, result.content, result.parsed_content) == (Status.COMPLETE, "forty-two", None)
+    assert (result.status, result.content, result.parsed_content) == (
+        Status.COMPLETE,
+        "forty-two",
+        None,
+    )
     assert script.prompts == ["Q: what?"]
     assert result.usage.turns == 1
     assert result.notes["data_usage"] == ["input:q"]
@@ -42,7 +46,11 @@ def test_output_that_does_not_fit_is_an_error_that_keeps_the_text(make_evaluator
     xml = '<task name="j" type="atomic"><description>give</description><output_format type="json" schema="object"/></task>'
     error = run(make_evaluator(xml, script=["[1]"]), "j")
     assert isinstance(error, TaskError)
-    assert (error.type, error.reason, error.content) == ("INVALID_OUTPUT", "output_format_failure", "[1]")
+    assert (error.type, error.reason, error.content) == (
+        "INVALID_OUTPUT",
+        "output_format_failure",
+        "[1]",
+    )
     assert error.location is not None
     assert error.location.line == 1
     assert error.usage.turns == 1
@@ -54,7 +62,9 @@ def test_an_answer_without_text_is_an_error(make_evaluator):
     assert "nothing" in error.message
 
 
-@pytest.mark.parametrize(("inputs", "code"), [({}, "missing-input"), ({"q": "x", "z": 1}, "excess-input")])
+@pytest.mark.parametrize(
+    ("inputs", "code"), [({}, "missing-input"), ({"q": "x", "z": 1}, "excess-input")]
+)
 def test_wrong_inputs_are_errors_before_a_call(make_evaluator, scripted, inputs, code):
     script = scripted()
     error = run(make_evaluator(ASK, script=script), "ask", inputs)
@@ -124,7 +134,9 @@ def test_reduce_folds_in_strict_order(make_evaluator, scripted, attributes):
     def fold(prompt: str) -> str:
         return prompt.rsplit("reduce ", 1)[1]
 
-    script = scripted({"reduce": fold, "map": lambda p: p.split("map ", 1)[1].split(" ")[0].upper()})
+    script = scripted(
+        {"reduce": fold, "map": lambda p: p.split("map ", 1)[1].split(" ")[0].upper()}
+    )
     evaluator = make_evaluator(REDUCE.format(attributes=attributes), script=script)
     result = run(evaluator, "red", {"docs": ["a", "b", "c"]}).unwrap()
     assert result.content == "start+A+B+C"
@@ -132,14 +144,20 @@ def test_reduce_folds_in_strict_order(make_evaluator, scripted, attributes):
 
 
 def test_reduce_over_nothing_is_the_initial_value(make_evaluator, scripted):
-    result = run(make_evaluator(REDUCE.format(attributes=""), script=scripted()), "red", {"docs": []}).unwrap()
+    result = run(
+        make_evaluator(REDUCE.format(attributes=""), script=scripted()), "red", {"docs": []}
+    ).unwrap()
     assert result.content == "start"
     assert result.usage.turns == 0
 
 
 def test_a_failed_item_keeps_the_accumulator(make_evaluator, scripted):
     script = scripted({"map c": "", "reduce": lambda p: p.rsplit("reduce ", 1)[1], "map": "m"})
-    error = run(make_evaluator(REDUCE.format(attributes=""), script=script), "red", {"docs": ["a", "b", "c"]})
+    error = run(
+        make_evaluator(REDUCE.format(attributes=""), script=script),
+        "red",
+        {"docs": ["a", "b", "c"]},
+    )
     assert isinstance(error, TaskError)
     assert error.details["failed_input"] == {"index": 2, "value": "c"}
     assert error.details["accumulator"] == "start+m+m"
@@ -170,12 +188,16 @@ def test_map_gives_the_list_of_the_results_in_order(make_evaluator, scripted, at
 
 def test_map_collects_parsed_values(make_evaluator, scripted):
     xml = MAP.format(attributes="", output='<output_format type="json" schema="integer"/>')
-    result = run(make_evaluator(xml, script=scripted({"shout": "3"})), "each", {"words": ["a", "b"]}).unwrap()
+    result = run(
+        make_evaluator(xml, script=scripted({"shout": "3"})), "each", {"words": ["a", "b"]}
+    ).unwrap()
     assert (result.content, result.parsed_content) == ("[3, 3]", [3, 3])
 
 
 def test_map_over_nothing_is_an_empty_list(make_evaluator, scripted):
-    result = run(make_evaluator(MAP.format(attributes="", output="")), "each", {"words": []}).unwrap()
+    result = run(
+        make_evaluator(MAP.format(attributes="", output="")), "each", {"words": []}
+    ).unwrap()
     assert (result.content, result.parsed_content, result.usage.turns) == ("[]", [], 0)
 
 
@@ -216,14 +238,22 @@ def test_map_runs_at_most_as_many_items_at_once_as_its_concurrency(make_evaluato
             pass
 
     backend = Waiting()
-    evaluator = make_evaluator(MAP.format(attributes=' concurrency="2"', output=""), backend=backend)
-    assert run(evaluator, "each", {"words": ["a", "b", "c", "d"]}).unwrap().parsed_content == ["x"] * 4
+    evaluator = make_evaluator(
+        MAP.format(attributes=' concurrency="2"', output=""), backend=backend
+    )
+    assert (
+        run(evaluator, "each", {"words": ["a", "b", "c", "d"]}).unwrap().parsed_content == ["x"] * 4
+    )
     assert backend.most == 2
 
 
 def test_the_items_of_a_map_do_not_see_each_other(make_evaluator, scripted):
     script = scripted({"shout": shout})
-    run(make_evaluator(MAP.format(attributes="", output=""), script=script), "each", {"words": ["a", "b"]})
+    run(
+        make_evaluator(MAP.format(attributes="", output=""), script=script),
+        "each",
+        {"words": ["a", "b"]},
+    )
     assert script.prompts == ["shout a! #0", "shout b! #1"]
 
 
@@ -269,9 +299,13 @@ LOOP = """
 
 
 def test_a_loop_ends_when_the_evaluator_is_satisfied(make_evaluator, scripted):
-    answers = iter(['{"success": false, "feedback": "shorter"}', '{"success": true, "feedback": ""}'])
+    answers = iter(
+        ['{"success": false, "feedback": "shorter"}', '{"success": true, "feedback": ""}']
+    )
     script = scripted({"direct": "text", "judge": lambda _: next(answers)})
-    result = run(make_evaluator(LOOP.format(script="", condition=""), script=script), "loop", {"goal": "g"}).unwrap()
+    result = run(
+        make_evaluator(LOOP.format(script="", condition=""), script=script), "loop", {"goal": "g"}
+    ).unwrap()
     assert result.content == "text"
     assert (result.notes["termination_reason"], result.notes["iterations"]) == ("condition_met", 2)
     assert "round 2 [shorter]" in script.prompts[2]
@@ -279,7 +313,9 @@ def test_a_loop_ends_when_the_evaluator_is_satisfied(make_evaluator, scripted):
 
 def test_reaching_the_last_iteration_is_complete_and_says_so(make_evaluator, scripted):
     script = scripted({"direct": "text", "judge": "no idea"})
-    result = run(make_evaluator(LOOP.format(script="", condition=""), script=script), "loop", {"goal": "g"}).unwrap()
+    result = run(
+        make_evaluator(LOOP.format(script="", condition=""), script=script), "loop", {"goal": "g"}
+    ).unwrap()
     assert result.notes["termination_reason"] == "max_iterations"
     assert result.notes["iterations"] == 3
     assert any("not satisfied" in w for w in result.notes["warnings"])
@@ -299,7 +335,11 @@ def test_the_evaluator_sees_what_the_script_printed_and_how_it_ended(make_evalua
     script_xml = """<script_execution><inputs><input name="stdin" from="director_result"/></inputs>
       <command>python3 -c "import sys; print(sys.stdin.read()[::-1]); sys.exit(4)"</command></script_execution>"""
     script = scripted({"direct": "abc", "judge": '{"success": true}'})
-    result = run(make_evaluator(LOOP.format(script=script_xml, condition=""), script=script), "loop", {"goal": "g"})
+    result = run(
+        make_evaluator(LOOP.format(script=script_xml, condition=""), script=script),
+        "loop",
+        {"goal": "g"},
+    )
     assert result.unwrap().notes["iterations"] == 1
     assert script.prompts[1].endswith("judge abc cba\n4")
 
@@ -370,14 +410,22 @@ DEFAULT = """
         ("number", "{{ first }}.5", "1.5"),
     ],
 )
-def test_a_default_is_rendered_and_read_as_the_declared_type(make_evaluator, scripted, type_name, default, shown):
+def test_a_default_is_rendered_and_read_as_the_declared_type(
+    make_evaluator, scripted, type_name, default, shown
+):
     script = scripted()
-    run(make_evaluator(DEFAULT.format(type=type_name, default=default), script=script), "d", {"first": 1}).unwrap()
+    run(
+        make_evaluator(DEFAULT.format(type=type_name, default=default), script=script),
+        "d",
+        {"first": 1},
+    ).unwrap()
     assert script.prompts == [f"1 {shown}"]
 
 
 def test_a_default_that_does_not_fit_is_located_in_the_template(make_evaluator):
-    error = run(make_evaluator(DEFAULT.format(type="integer", default="{{ 'three' }}")), "d", {"first": 1})
+    error = run(
+        make_evaluator(DEFAULT.format(type="integer", default="{{ 'three' }}")), "d", {"first": 1}
+    )
     assert isinstance(error, TaskError)
     (found,) = error.violations
     assert (found.code, found.span.line) == ("wrong-type", 5)

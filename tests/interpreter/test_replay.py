@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from evaluator import ConfigurationError, ProviderError, RecordError, SimulatedBackend, TaskError, UsageError, tool
+from evaluator import (
+    ConfigurationError,
+    ProviderError,
+    RecordError,
+    SimulatedBackend,
+    TaskError,
+    UsageError,
+    tool,
+)
 from tests.interpreter.crashes import cut, file_of
 
 STORY = """
@@ -103,7 +111,9 @@ def test_template_changes_show_what_the_model_would_see_differently_and_go_on(re
     recorded()
     done = list(effects)
     edited = (
-        STORY.replace("Plan {{", "Make a plan of {{").replace("Rate it", "Rate it now").replace("Help with {{", "Do {{")
+        STORY.replace("Plan {{", "Make a plan of {{")
+        .replace("Rate it", "Rate it now")
+        .replace("Help with {{", "Do {{")
     )
     replay = asyncio.run(recorded.again(edited).replay(1, template_changes=True))
     assert replay.divergence is None and not replay.ok
@@ -149,12 +159,16 @@ def test_steps_that_are_not_reached_are_reported_as_gone(make_evaluator):
 
 def test_another_result_of_the_same_answers_is_a_divergence(recorded):
     recorded()
-    replay = asyncio.run(recorded.again(STORY.replace(' type="json" schema="object"', ' type="text"')).replay(1))
+    replay = asyncio.run(
+        recorded.again(STORY.replace(' type="json" schema="object"', ' type="text"')).replay(1)
+    )
     assert replay.divergence is not None
     # The declared schema is shown to the model, so the step itself differs first.
     assert replay.divergence.path == "steps[4]/turn[1]"
     replay = asyncio.run(
-        recorded.again(STORY.replace(' type="json" schema="object"', ' type="text"')).replay(1, template_changes=True)
+        recorded.again(STORY.replace(' type="json" schema="object"', ' type="text"')).replay(
+            1, template_changes=True
+        )
     )
     assert replay.divergence is not None
     assert (replay.divergence.path, replay.divergence.now) == ("result", "null")
@@ -200,7 +214,9 @@ def test_what_cannot_be_replayed_is_reported(make_evaluator, recorded, tmp_path)
 def test_a_profile_that_is_gone_is_not_a_divergence(make_evaluator, scripted):
     xml = """<task name="t" type="atomic"><description>t</description><handler ref="{}"/><instructions>T</instructions></task>"""
     asyncio.run(
-        make_evaluator(xml.format("offline"), script=scripted(default="x"), handler=None).evaluate("t")
+        make_evaluator(xml.format("offline"), script=scripted(default="x"), handler=None).evaluate(
+            "t"
+        )
     ).unwrap()
     with pytest.raises(ConfigurationError, match="no handler profile is called 'gone'"):
         make_evaluator(xml.format("gone"), backend=Silent(), handler=None).replay_sync(1)
@@ -212,7 +228,9 @@ def test_a_new_step_is_shown_with_what_the_model_would_see(make_evaluator):
       <task name="a" type="atomic"><description>a</description><instructions>A</instructions></task>{more}</steps></task>"""
     more = '<task name="b" type="atomic"><description>b</description><instructions>Something new</instructions></task>'
     asyncio.run(make_evaluator(xml.format(more=""), script=lambda r: "same").evaluate("t"))
-    replay = make_evaluator(xml.format(more=more), backend=Silent()).replay_sync(1, template_changes=True)
+    replay = make_evaluator(xml.format(more=more), backend=Silent()).replay_sync(
+        1, template_changes=True
+    )
     assert replay.divergence is not None
     (change,) = replay.changes
     assert (change.path, change.recorded) == ("steps[2]/turn[1]", None)

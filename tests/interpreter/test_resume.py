@@ -52,7 +52,9 @@ def echoing(scripted):
     return scripted({"": echo})
 
 
-def test_what_was_completed_is_not_asked_again_and_the_result_is_the_same(make_evaluator, echoing, tmp_path):
+def test_what_was_completed_is_not_asked_again_and_the_result_is_the_same(
+    make_evaluator, echoing, tmp_path
+):
     evaluator, whole = run(make_evaluator, script=echoing)
     echoing.seen.clear()
     cut(tmp_path, "steps[2]/turn[1]")
@@ -67,7 +69,9 @@ def test_what_was_completed_is_not_asked_again_and_the_result_is_the_same(make_e
     assert not (tmp_path / "tasks" / "active" / "TASK-1.md").exists()
 
 
-def test_a_call_in_flight_is_made_again_as_a_further_attempt_with_a_warning(make_evaluator, echoing, tmp_path):
+def test_a_call_in_flight_is_made_again_as_a_further_attempt_with_a_warning(
+    make_evaluator, echoing, tmp_path
+):
     evaluator, _ = run(make_evaluator, script=echoing)
     echoing.seen.clear()
     cut(tmp_path, "steps[3]/turn[1]", begun=True)
@@ -75,7 +79,9 @@ def test_a_call_in_flight_is_made_again_as_a_further_attempt_with_a_warning(make
     assert len(echoing.seen) == 1
     assert any("steps[3]/turn[1]" in w and "billed twice" in w for w in again.notes["warnings"])
     attempts = [
-        (s.start.attempt, s.status, s.number) for s in reading(tmp_path).steps if s.start.path == "steps[3]/turn[1]"
+        (s.start.attempt, s.status, s.number)
+        for s in reading(tmp_path).steps
+        if s.start.path == "steps[3]/turn[1]"
     ]
     assert [a[:2] for a in attempts] == [(1, "aborted"), (2, "success")]
     assert attempts[0][2] == attempts[1][2]
@@ -94,17 +100,25 @@ def test_a_torn_end_is_cut_off_kept_and_reported(make_evaluator, echoing, tmp_pa
     assert [task.id for task in TaskStore(tmp_path / "tasks").list()] == [1]
 
 
-def test_a_completed_run_gives_its_recorded_result_without_a_call(make_evaluator, echoing, tmp_path):
+def test_a_completed_run_gives_its_recorded_result_without_a_call(
+    make_evaluator, echoing, tmp_path
+):
     evaluator, whole = run(make_evaluator, script=echoing)
     echoing.seen.clear()
     before = file_of(tmp_path, 1).read_bytes()
     again = asyncio.run(evaluator.resume(1)).unwrap()
-    assert (again.content, again.usage, dict(again.notes)) == (whole.content, whole.usage, dict(whole.notes))
+    assert (again.content, again.usage, dict(again.notes)) == (
+        whole.content,
+        whole.usage,
+        dict(whole.notes),
+    )
     assert echoing.seen == []
     assert file_of(tmp_path, 1).read_bytes() == before
 
 
-def test_a_run_that_was_killed_while_its_file_was_moved_is_completed(make_evaluator, echoing, tmp_path):
+def test_a_run_that_was_killed_while_its_file_was_moved_is_completed(
+    make_evaluator, echoing, tmp_path
+):
     evaluator, whole = run(make_evaluator, script=echoing)
     done = file_of(tmp_path, 1)
     active = tmp_path / "tasks" / "active" / done.name
@@ -143,7 +157,12 @@ def test_an_aborted_run_says_how_much_was_planned_and_continues(make_evaluator, 
     asyncio.run(cancelled(make_evaluator(STORY, backend=Hanging(script=scripted(default="fine")))))
     summary = reading(tmp_path).summary
     assert summary is not None
-    assert (summary.status, summary.steps, summary.planned, summary.reason) == ("aborted", 4, 6, "interrupted")
+    assert (summary.status, summary.steps, summary.planned, summary.reason) == (
+        "aborted",
+        4,
+        6,
+        "interrupted",
+    )
     works = scripted(default="fine")
     assert asyncio.run(make_evaluator(STORY, backend=SimulatedBackend(script=works)).resume(1)).ok
     assert len(works.seen) == 2
@@ -185,7 +204,9 @@ def test_another_task_of_the_same_file_may_be_edited(make_evaluator, echoing, tm
     other = '<task name="other" type="atomic"><description>{}</description></task>'
     run(make_evaluator, other.format("one") + STORY, script=echoing)
     cut(tmp_path, "steps[3]/turn[1]")
-    edited = make_evaluator(other.format("two, and longer") + "\n<!-- a comment -->\n" + STORY, script=echoing)
+    edited = make_evaluator(
+        other.format("two, and longer") + "\n<!-- a comment -->\n" + STORY, script=echoing
+    )
     result = asyncio.run(edited.resume(1)).unwrap()
     assert not any("edited" in warning for warning in result.notes["warnings"])
 
@@ -245,14 +266,20 @@ READING = """
 """
 
 
-def test_an_input_file_that_changed_stops_at_the_step_that_shows_it(make_evaluator, echoing, tmp_path):
+def test_an_input_file_that_changed_stops_at_the_step_that_shows_it(
+    make_evaluator, echoing, tmp_path
+):
     (tmp_path / "a.txt").write_text("one\ntwo\nthree")
     run(make_evaluator, READING, "sum", {}, echoing)
     cut(tmp_path, "steps[2]/turn[1]")
     (tmp_path / "a.txt").write_text("one\n2\nthree")
     error = asyncio.run(make_evaluator(READING, script=echoing).resume(1))
     assert isinstance(error, TaskError) and isinstance(error.cause, StepChanged)
-    assert (error.cause.path, error.cause.recorded, error.cause.now) == ("steps[1]/turn[1]", '"two"', '"2"')
+    assert (error.cause.path, error.cause.recorded, error.cause.now) == (
+        "steps[1]/turn[1]",
+        '"two"',
+        '"2"',
+    )
 
 
 def test_another_root_is_reported(make_evaluator, echoing, tmp_path):
@@ -266,13 +293,19 @@ def test_another_root_is_reported(make_evaluator, echoing, tmp_path):
 
 def test_profile_target_and_depth_of_the_call_are_those_of_the_run(make_evaluator, tmp_path):
     evaluator = make_evaluator(STORY, backend=None, max_depth=3)
-    whole = asyncio.run(evaluator.evaluate("story", {"topic": "x"}, handler="offline", target="the answer"))
+    whole = asyncio.run(
+        evaluator.evaluate("story", {"topic": "x"}, handler="offline", target="the answer")
+    )
     cut(tmp_path, "steps[2]/turn[1]")
     again = asyncio.run(make_evaluator(STORY, backend=None).resume(1)).unwrap()
     assert again.content == whole.content == "the answer"
     header = reading(tmp_path).header
     assert header is not None
-    assert (header.extra["handler"], header.extra["max_depth"], header.extra["target"]) == ("offline", 3, "the answer")
+    assert (header.extra["handler"], header.extra["max_depth"], header.extra["target"]) == (
+        "offline",
+        3,
+        "the answer",
+    )
 
 
 # -- side effects -----------------------------------------------------------------------------------------------
@@ -320,7 +353,9 @@ def test_a_completed_tool_call_is_never_run_again(make_evaluator, tmp_path):
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_an_unfinished_tool_call_stops_the_run_unless_somebody_decides(make_evaluator, tmp_path, asked):
+def test_an_unfinished_tool_call_stops_the_run_unless_somebody_decides(
+    make_evaluator, tmp_path, asked
+):
     class Asker:
         def __init__(self) -> None:
             self.questions: list[str] = []
@@ -349,7 +384,9 @@ def test_an_unfinished_tool_call_stops_the_run_unless_somebody_decides(make_eval
     ("how", "pressed", "says"),
     [("repeat", ["a", "a"], "pressed a"), ("tell", ["a"], "whether it took effect is not known")],
 )
-def test_an_unfinished_tool_call_is_repeated_or_reported_as_decided(make_evaluator, tmp_path, how, pressed, says):
+def test_an_unfinished_tool_call_is_repeated_or_reported_as_decided(
+    make_evaluator, tmp_path, how, pressed, says
+):
     effects: list[str] = []
     options = {"script": pressing("a"), "tools": [presser(effects)]}
     run(make_evaluator, TOOLED, "act", {}, **options)
@@ -411,7 +448,9 @@ FRESH = """
 """
 
 
-def test_what_memory_found_is_a_step_so_that_a_new_index_changes_nothing(make_evaluator, echoing, tmp_path):
+def test_what_memory_found_is_a_step_so_that_a_new_index_changes_nothing(
+    make_evaluator, echoing, tmp_path
+):
     (tmp_path / "lakes.md").write_text("Lake Baikal")
     memory = InMemoryIndex({"lakes.md": "facts about lakes"})
     run(make_evaluator, FRESH, "ask", {}, echoing, memory=memory)
@@ -450,7 +489,9 @@ def test_a_subtask_continues_in_its_own_file(make_evaluator, tmp_path):
     _, whole = run(make_evaluator, SPAWNING, "lead", {}, leading)
     assert sorted(asked) == ["Help with a", "Help with b"]
     parent = reading(tmp_path)
-    links = {s.start.path: s.start.args["task_id"] for s in parent.steps if s.start.kind == "subtask"}
+    links = {
+        s.start.path: s.start.args["task_id"] for s in parent.steps if s.start.kind == "subtask"
+    }
     second = links["turn[1]/tool[2]/subtask"]
     cut(tmp_path, "turn[1]/tool[2]/subtask", begun=True)
     cut(tmp_path, "turn[1]", task_id=second, begun=True)
@@ -458,7 +499,9 @@ def test_a_subtask_continues_in_its_own_file(make_evaluator, tmp_path):
     evaluator = make_evaluator(SPAWNING, script=leading)
     assert {task.id for task in evaluator.interrupted()} == {1}
     refused = asyncio.run(evaluator.resume(second))
-    assert isinstance(refused, TaskError) and "resume the task that asked for it: 1" in refused.message
+    assert (
+        isinstance(refused, TaskError) and "resume the task that asked for it: 1" in refused.message
+    )
     again = asyncio.run(evaluator.resume(1)).unwrap()
     assert asked == ["Help with b"]
     assert (again.content, again.usage) == (whole.content, whole.usage)
@@ -469,7 +512,9 @@ def test_a_subtask_continues_in_its_own_file(make_evaluator, tmp_path):
 # -- where runs come from ---------------------------------------------------------------------------------------
 
 
-def test_words_that_were_matched_keep_their_template_and_the_inputs_found_in_them(make_evaluator, scripted, tmp_path):
+def test_words_that_were_matched_keep_their_template_and_the_inputs_found_in_them(
+    make_evaluator, scripted, tmp_path
+):
     xml = """<task name="translate" type="atomic"><description>Translate a text into another language</description>
       <inputs><input name="text" required="true"/><input name="language" required="true"/></inputs>
       <instructions>{{ text }} in {{ language }}</instructions></task>"""
@@ -484,7 +529,9 @@ def test_words_that_were_matched_keep_their_template_and_the_inputs_found_in_the
     assert again.notes["matched"] == whole.notes["matched"]
 
 
-def test_nodes_are_written_down_so_that_they_can_be_evaluated_again(make_evaluator, echoing, tmp_path):
+def test_nodes_are_written_down_so_that_they_can_be_evaluated_again(
+    make_evaluator, echoing, tmp_path
+):
     evaluator = make_evaluator(CALLING.format(how="Shout"), script=echoing)
     story, function = evaluator.library.get("story").node, evaluator.library.get("shout").node
     for task_id, (node, inputs) in enumerate(
@@ -496,13 +543,19 @@ def test_nodes_are_written_down_so_that_they_can_be_evaluated_again(make_evaluat
         1,
     ):
         whole = asyncio.run(evaluator.evaluate(node, inputs)).unwrap()
-        path = next(s.start.path for s in reversed(reading(tmp_path, task_id).steps) if s.start.kind == "model")
+        path = next(
+            s.start.path
+            for s in reversed(reading(tmp_path, task_id).steps)
+            if s.start.kind == "model"
+        )
         cut(tmp_path, path, task_id=task_id)
         again = asyncio.run(evaluator.resume(task_id)).unwrap()
         assert again.content == whole.content
 
 
-def test_secrets_are_not_in_the_record_and_have_to_be_given_again(make_evaluator, echoing, tmp_path, monkeypatch):
+def test_secrets_are_not_in_the_record_and_have_to_be_given_again(
+    make_evaluator, echoing, tmp_path, monkeypatch
+):
     monkeypatch.setenv("MY_API_TOKEN", "correct-horse-battery")
     inputs = {"topic": "correct-horse-battery"}
     evaluator, _ = run(make_evaluator, inputs=inputs, script=echoing)
@@ -524,7 +577,9 @@ TAKING = (
 )
 
 
-@pytest.mark.parametrize("secret", ["correct-horse-battery", 'correct "horse"\nbattery é'], ids=["plain", "escaped"])
+@pytest.mark.parametrize(
+    "secret", ["correct-horse-battery", 'correct "horse"\nbattery é'], ids=["plain", "escaped"]
+)
 @pytest.mark.parametrize(
     "held",
     [lambda text: f"so: {text}", lambda text: ["x", {"y": text}], lambda text: {text: 1}],
@@ -534,17 +589,33 @@ def test_inputs_with_a_secret_anywhere_are_named_in_the_header(
     make_evaluator, echoing, tmp_path, monkeypatch, secret, held
 ):
     monkeypatch.setenv("MY_API_TOKEN", secret)
-    run(make_evaluator, TAKING, "take", {"held": held(secret), "open": ["correct", "horse"]}, script=echoing)
+    run(
+        make_evaluator,
+        TAKING,
+        "take",
+        {"held": held(secret), "open": ["correct", "horse"]},
+        script=echoing,
+    )
     assert reading(tmp_path, 1).known_header().extra["redacted_inputs"] == ["held"]
 
 
-def test_searches_for_secrets_do_not_grow_with_the_texts_of_a_row(make_evaluator, echoing, tmp_path, monkeypatch):
+def test_searches_for_secrets_do_not_grow_with_the_texts_of_a_row(
+    make_evaluator, echoing, tmp_path, monkeypatch
+):
     searched: list[int] = []
     suspects = Redactor.suspects
-    monkeypatch.setattr(Redactor, "suspects", lambda self, text: searched.append(len(text)) or suspects(self, text))
+    monkeypatch.setattr(
+        Redactor, "suspects", lambda self, text: searched.append(len(text)) or suspects(self, text)
+    )
     counts: list[int] = []
     for size in (1, 1_000):
-        run(make_evaluator, TAKING, "take", {"held": "x", "open": [f"text {n}" for n in range(size)]}, script=echoing)
+        run(
+            make_evaluator,
+            TAKING,
+            "take",
+            {"held": "x", "open": [f"text {n}" for n in range(size)]},
+            script=echoing,
+        )
         counts.append(len(searched))
         searched.clear()
     assert counts[0] == counts[1] <= 10
@@ -585,7 +656,9 @@ def test_a_task_that_somebody_runs_is_left_alone(make_evaluator, tmp_path):
     assert "is run by process" in error.message
 
 
-def test_interrupted_runs_are_reported_once_and_never_resumed_unasked(make_evaluator, echoing, tmp_path):
+def test_interrupted_runs_are_reported_once_and_never_resumed_unasked(
+    make_evaluator, echoing, tmp_path
+):
     run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[2]/turn[1]")
     before = file_of(tmp_path, 1).read_bytes()
@@ -621,12 +694,16 @@ def test_the_sync_form_resumes_too(make_evaluator, echoing, tmp_path: Path):
 # -- what was found by trying ----------------------------------------------------------------------------------
 
 
-def test_a_resume_that_a_profile_or_an_input_hinders_leaves_the_run_as_it_was(make_evaluator, echoing, tmp_path):
+def test_a_resume_that_a_profile_or_an_input_hinders_leaves_the_run_as_it_was(
+    make_evaluator, echoing, tmp_path
+):
     typed = STORY.replace('name="topic"', 'name="topic" type="{}"')
     run(make_evaluator, typed.format("string"), script=echoing)
     cut(tmp_path, "steps[2]/turn[1]")
     before = file_of(tmp_path, 1).read_bytes()
-    error = asyncio.run(make_evaluator(typed.format("integer"), script=echoing).resume(1, allow_changed=True))
+    error = asyncio.run(
+        make_evaluator(typed.format("integer"), script=echoing).resume(1, allow_changed=True)
+    )
     assert isinstance(error, TaskError) and error.reason == "input_validation_failure"
     assert file_of(tmp_path, 1).read_bytes() == before
     assert reading(tmp_path).status == "interrupted"
@@ -642,17 +719,25 @@ def test_the_summary_of_a_resumed_run_covers_what_was_paid_for_answers_that_are_
     assert again.usage.turns == whole.usage.turns + 1
     summary = reading(tmp_path).summary
     assert summary is not None and summary.usage is not None
-    steps = [s.end.usage["turns"] for s in reading(tmp_path).steps if s.start.kind == "model" and s.end and s.end.usage]
+    steps = [
+        s.end.usage["turns"]
+        for s in reading(tmp_path).steps
+        if s.start.kind == "model" and s.end and s.end.usage
+    ]
     assert summary.usage["turns"] == sum(steps) == 4
 
 
 def test_the_duration_of_a_resumed_run_includes_that_of_its_earlier_steps(make_evaluator, tmp_path):
     run(make_evaluator, SCRIPTED, "act", {})
-    took = next(s.end.duration_s for s in reading(tmp_path).steps if s.start.kind == "script" and s.end)
+    took = next(
+        s.end.duration_s for s in reading(tmp_path).steps if s.start.kind == "script" and s.end
+    )
     file = file_of(tmp_path, 1)
     data = file.read_bytes()
     file.unlink()
-    (tmp_path / "tasks" / "active" / file.name).write_bytes(data[: data.index(b"\n---\n\n## Result")])
+    (tmp_path / "tasks" / "active" / file.name).write_bytes(
+        data[: data.index(b"\n---\n\n## Result")]
+    )
     asyncio.run(make_evaluator(SCRIPTED).resume(1)).unwrap()
     summary = reading(tmp_path).summary
     assert summary is not None and summary.duration_s >= took
@@ -666,7 +751,9 @@ def test_a_copy_under_another_number_is_not_a_task(make_evaluator, echoing, tmp_
     assert isinstance(error, TaskError) and "its title is TASK-1" in error.message
 
 
-def test_somebody_who_mistypes_is_asked_again_and_of_a_script_nobody_can_be_told(make_evaluator, tmp_path):
+def test_somebody_who_mistypes_is_asked_again_and_of_a_script_nobody_can_be_told(
+    make_evaluator, tmp_path
+):
     class Asker:
         questions: list[str]
 
@@ -688,7 +775,9 @@ def test_somebody_who_mistypes_is_asked_again_and_of_a_script_nobody_can_be_told
 def test_what_is_wrong_is_in_the_details_for_programs(make_evaluator, echoing, tmp_path):
     run(make_evaluator, script=echoing)
     cut(tmp_path, "steps[3]/turn[1]")
-    error = asyncio.run(make_evaluator(STORY.replace("Draft of", "Draft for"), script=echoing).resume(1))
+    error = asyncio.run(
+        make_evaluator(STORY.replace("Draft of", "Draft for"), script=echoing).resume(1)
+    )
     assert isinstance(error, TaskError)
     assert error.details["path"] == "steps[2]/turn[1]"
     assert "Draft for" in error.details["now"]
@@ -721,6 +810,8 @@ def test_what_was_paid_for_answers_that_are_not_used_counts_however_often_a_run_
     file = file_of(tmp_path, 1)
     data = file.read_bytes()
     file.unlink()
-    (tmp_path / "tasks" / "active" / file.name).write_bytes(data[: data.rindex(b"\n---\n\n## Result")])
+    (tmp_path / "tasks" / "active" / file.name).write_bytes(
+        data[: data.rindex(b"\n---\n\n## Result")]
+    )
     again = asyncio.run(make_evaluator(xml, script=echoing).resume(1, allow_changed=True)).unwrap()
     assert again.usage.turns == whole.usage.turns + 1

@@ -13,9 +13,7 @@ from evaluator.handler.config import ToolGrant
 
 MANAGE = """<task name="manage" type="atomic"><description>Look after runs</description>
   <instructions>MANAGE</instructions></task>"""
-WORK = (
-    """<task name="work" type="atomic"><description>Work</description>{more}<instructions>WORK</instructions></task>"""
-)
+WORK = """<task name="work" type="atomic"><description>Work</description>{more}<instructions>WORK</instructions></task>"""
 
 
 @pytest.fixture
@@ -26,7 +24,9 @@ def interrupted(make_evaluator: Any, tmp_path: Any) -> Any:
         more: str = "", *, runs: Any = "resume", max_turns: int = 5, **options: Any
     ) -> tuple[Evaluator, list[str]]:
         grants = (ToolGrant("manage_task", None, (), None, runs),)
-        profile = HandlerConfig(name="keeper", backend="simulated", tools=grants, max_turns=max_turns)
+        profile = HandlerConfig(
+            name="keeper", backend="simulated", tools=grants, max_turns=max_turns
+        )
         other = HandlerConfig(name="other", backend="simulated", tools=grants)
         told: list[str] = []
 
@@ -39,7 +39,11 @@ def interrupted(make_evaluator: Any, tmp_path: Any) -> Any:
                 {"action": "resume_run", "id": 1},
                 {"action": "read_run", "id": 1},
             ]
-            return {"tool": "manage_task", "arguments": actions[len(told)]} if len(told) < 3 else "managed"
+            return (
+                {"tool": "manage_task", "arguments": actions[len(told)]}
+                if len(told) < 3
+                else "managed"
+            )
 
         evaluator = make_evaluator(
             MANAGE + WORK.format(more=more),
@@ -54,12 +58,17 @@ def interrupted(make_evaluator: Any, tmp_path: Any) -> Any:
     return make
 
 
-def test_a_model_reads_and_resumes_a_run_within_its_own_limits(interrupted: Any, tmp_path: Any) -> None:
+def test_a_model_reads_and_resumes_a_run_within_its_own_limits(
+    interrupted: Any, tmp_path: Any
+) -> None:
     evaluator, told = interrupted()
     outcome = evaluator.evaluate_sync("manage").unwrap()
     shown = json.loads(told[0])
     assert (shown["id"], shown["status"], shown["template"]) == (1, "interrupted", "work")
-    assert [(step["kind"], step["status"]) for step in shown["steps"]] == [("resolve", "success"), ("model", "running")]
+    assert [(step["kind"], step["status"]) for step in shown["steps"]] == [
+        ("resolve", "success"),
+        ("model", "running"),
+    ]
     assert "WORK" in shown["stopped_at"]["args"]
     assert told[1] == "worked"
     assert "TASK-1 is completed; only interrupted runs can be read and resumed" in told[2]
@@ -70,19 +79,40 @@ def test_a_model_reads_and_resumes_a_run_within_its_own_limits(interrupted: Any,
 def test_a_resumed_run_counts_against_the_limits_of_the_task_that_asks(interrupted: Any) -> None:
     evaluator, _ = interrupted(max_turns=4)
     outcome = evaluator.evaluate_sync("manage")
-    assert (outcome.type, outcome.resource.name, outcome.resource.limit) == ("RESOURCE_EXHAUSTION", "turns", 4)
+    assert (outcome.type, outcome.resource.name, outcome.resource.limit) == (
+        "RESOURCE_EXHAUSTION",
+        "turns",
+        4,
+    )
 
 
 # what the interrupted run has that its manager has not → why it is not resumed, and whether it may be read
 MORE: list[tuple[str, dict[str, str], str, bool]] = [
-    ('<tools><tool name="list_files"/></tools>', {}, "has tools that this task does not have", True),
-    ('<file_paths source="command"><command>true</command></file_paths>', {}, "runs a process", True),
+    (
+        '<tools><tool name="list_files"/></tools>',
+        {},
+        "has tools that this task does not have",
+        True,
+    ),
+    (
+        '<file_paths source="command"><command>true</command></file_paths>',
+        {},
+        "runs a process",
+        True,
+    ),
     ("", {"handler": "other"}, "ran with the profile 'other', not with 'keeper'", False),
-    ("", {"model": "simulated/large"}, "ran with the model 'simulated/large', which this run does not use", False),
+    (
+        "",
+        {"model": "simulated/large"},
+        "ran with the model 'simulated/large', which this run does not use",
+        False,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("more", "options", "reason", "may_read"), MORE, ids=[reason for _, _, reason, _ in MORE])
+@pytest.mark.parametrize(
+    ("more", "options", "reason", "may_read"), MORE, ids=[reason for _, _, reason, _ in MORE]
+)
 def test_a_run_with_more_rights_than_the_task_that_asks_is_not_resumed(
     interrupted: Any, tmp_path: Any, more: str, options: dict[str, str], reason: str, may_read: bool
 ) -> None:
@@ -94,7 +124,9 @@ def test_a_run_with_more_rights_than_the_task_that_asks_is_not_resumed(
     assert reading(tmp_path).status == "interrupted"
 
 
-def test_without_a_grant_a_model_only_sees_that_a_run_was_interrupted(interrupted: Any, tmp_path: Any) -> None:
+def test_without_a_grant_a_model_only_sees_that_a_run_was_interrupted(
+    interrupted: Any, tmp_path: Any
+) -> None:
     evaluator, told = interrupted(runs=None)
     evaluator.evaluate_sync("manage").unwrap()
     assert "'read_run' is not one of" in told[0]

@@ -52,7 +52,9 @@ def test_the_run_command_has_each_option_of_a_run_or_says_why_not() -> None:
 
 
 def test_the_run_command_has_every_option_that_makes_an_evaluator() -> None:
-    assert {field.name for field in fields(EvaluatorOptions)} <= {parameter.name for parameter in run_command.params}
+    assert {field.name for field in fields(EvaluatorOptions)} <= {
+        parameter.name for parameter in run_command.params
+    }
 
 
 def test_an_evaluator_keeps_its_arguments_except_those_of_one_process() -> None:
@@ -60,18 +62,26 @@ def test_an_evaluator_keeps_its_arguments_except_those_of_one_process() -> None:
     assert {field.name for field in fields(EvaluatorArguments)} == parameters - OF_ONE_PROCESS
 
 
-def test_an_evaluator_made_of_the_same_arguments_answers_the_same(make_evaluator: Any, tmp_path: Any) -> None:
-    first = make_evaluator('<task name="t" type="atomic"><description>t</description></task>', script=lambda _: "yes")
+def test_an_evaluator_made_of_the_same_arguments_answers_the_same(
+    make_evaluator: Any, tmp_path: Any
+) -> None:
+    first = make_evaluator(
+        '<task name="t" type="atomic"><description>t</description></task>', script=lambda _: "yes"
+    )
     given = {field.name: getattr(first.init_args, field.name) for field in fields(first.init_args)}
     second = Evaluator(tasks_dir=tmp_path / "other", **given)
     assert second.init_args == first.init_args
     assert first.evaluate_sync("t").content == second.evaluate_sync("t").content == "yes"
 
 
-def test_what_limits_or_previews_an_evaluator_leaves_it_as_it_was(make_evaluator: Any, tmp_path: Any) -> None:
+def test_what_limits_or_previews_an_evaluator_leaves_it_as_it_was(
+    make_evaluator: Any, tmp_path: Any
+) -> None:
     from evaluator.limits.rate_limiter import RateLimiter
 
-    evaluator = make_evaluator('<task name="t" type="atomic"><description>t</description></task>', model="mine")
+    evaluator = make_evaluator(
+        '<task name="t" type="atomic"><description>t</description></task>', model="mine"
+    )
     before = evaluator.init_args, evaluator.services
     limiter = RateLimiter()
     limited = evaluator.with_limiter(limiter, tmp_path / "limited")

@@ -58,14 +58,19 @@ def test_the_stricter_of_profile_and_template_is_used_unless_the_user_decides(
 ):
     config = profile(of_profile)
     evaluator = make_evaluator(
-        SCRIPT.format(name="s", handler=of_template), handler=config, profiles={"p": config}, sandbox=of_user
+        SCRIPT.format(name="s", handler=of_template),
+        handler=config,
+        profiles={"p": config},
+        sandbox=of_user,
     )
     result = evaluator.evaluate_sync("s").unwrap()
     assert (result.content, result.notes["sandbox"]) == ("ran\n", expected)
     assert ran(podman, "echo", "ran") == (expected == "podman")
 
 
-def test_a_template_cannot_choose_a_profile_with_a_weaker_sandbox_than_the_task_above_it(make_evaluator, podman):
+def test_a_template_cannot_choose_a_profile_with_a_weaker_sandbox_than_the_task_above_it(
+    make_evaluator, podman
+):
     xml = f"""<task name="all" type="sequential"><description>d</description><handler ref="strict"/>
     <steps><call template="s"/></steps></task>{SCRIPT.format(name="s", handler='<handler ref="free"/>')}"""
     profiles = {
@@ -113,7 +118,9 @@ def test_tools_that_run_programs_are_in_the_sandbox(make_evaluator, podman, tool
         command = ["echo", "ran"] if tool == "run_script" else "echo ran"
         return "done" if len(seen) > 1 else {"tool": tool, "arguments": {"command": command}}
 
-    make_evaluator(xml, script=answer, handler=config, profiles={"p": config}).evaluate_sync("t").unwrap()
+    make_evaluator(xml, script=answer, handler=config, profiles={"p": config}).evaluate_sync(
+        "t"
+    ).unwrap()
     assert json.loads(seen[-1])["stdout"] == "ran\n"
     programs = [words[words.index("--") + 2] for words in podman.calls() if words[0] == "run"]
     assert programs == ["true", "echo" if tool == "run_script" else "bash"]
@@ -135,7 +142,9 @@ def test_a_new_tool_that_declares_programs_is_asked_about_and_checked_and_has_th
     assert names_of(config, ".")[0] == "the tool compile_c, which runs programs without asking"
     xml = '<task name="t" type="atomic"><description>d</description></task>'
     answers = [{"tool": "compile_c", "arguments": {}}, "done"]
-    evaluator = make_evaluator(xml, script=answers, handler=config, profiles={"p": config}, tools=[compile_c])
+    evaluator = make_evaluator(
+        xml, script=answers, handler=config, profiles={"p": config}, tools=[compile_c]
+    )
     evaluator.evaluate_sync("t").unwrap()
     assert seen == ["podman"]
     assert ran(podman, "true") == 1  # the sandbox was tried before the first model call
@@ -145,7 +154,9 @@ def test_a_tool_of_a_task_that_does_not_declare_what_it_controls_fails_at_import
     declared = {name: value for name, value in controls.OF_TASK_TOOLS.items() if name != "bash"}
     monkeypatch.setattr(controls, "OF_TASK_TOOLS", declared)
     source = Path(toolset.__file__).read_text()
-    with pytest.raises(TypeError, match=r"evaluator/tools/controls.py and the tools of tasks differ: bash;"):
+    with pytest.raises(
+        TypeError, match=r"evaluator/tools/controls.py and the tools of tasks differ: bash;"
+    ):
         exec(compile(source, "toolset.py", "exec"), {"__name__": "copy_of_toolset"})
 
 
@@ -161,12 +172,16 @@ def test_a_command_that_lists_files_is_in_the_sandbox(make_evaluator, podman, tm
 
 def test_a_script_in_a_sandbox_cannot_see_the_record(make_evaluator, podman, tmp_path):
     config = profile(PODMAN)
-    make_evaluator(SCRIPT.format(name="s", handler=""), handler=config, profiles={"p": config}).evaluate_sync("s")
+    make_evaluator(
+        SCRIPT.format(name="s", handler=""), handler=config, profiles={"p": config}
+    ).evaluate_sync("s")
     words = podman.calls()[-2]
     assert f"{tmp_path}/tasks:ro,size=4096" in words
 
 
-def test_a_sandbox_that_is_not_installed_is_an_error_before_a_model_call(make_evaluator, tmp_path, monkeypatch):
+def test_a_sandbox_that_is_not_installed_is_an_error_before_a_model_call(
+    make_evaluator, tmp_path, monkeypatch
+):
     xml = f"""<task name="all" type="sequential"><description>d</description><steps>
     <task type="atomic"><description>d</description><instructions>go</instructions></task>
     <call template="s"/></steps></task>{SCRIPT.format(name="s", handler='<handler sandbox="bubblewrap"/>')}"""
@@ -179,7 +194,9 @@ def test_a_sandbox_that_is_not_installed_is_an_error_before_a_model_call(make_ev
     with pytest.raises(ConfigurationError, match="install the package bubblewrap"):
         run_batch_sync("all", [{"id": 1}], evaluator=evaluator, output=tmp_path / "batch")
     assert not (tmp_path / "batch").exists()
-    assert run_batch_sync("all", [{"id": 1}], evaluator=evaluator, output=tmp_path / "b2", sandbox="none").is_complete
+    assert run_batch_sync(
+        "all", [{"id": 1}], evaluator=evaluator, output=tmp_path / "b2", sandbox="none"
+    ).is_complete
     outcome, _ = evaluator.render("all")  # shows the requests, and starts nothing
     assert outcome.ok
 
@@ -202,7 +219,10 @@ def test_what_needs_a_sandbox_is_found_wherever_it_is(make_evaluator, inside):
     {SCRIPT.format(name="s", handler="")}"""
     evaluator = make_evaluator(xml)
     library = evaluator.library
-    found = {sandbox.kind for sandbox in needed_sandboxes(evaluator.services, library.get("all").node, None)}
+    found = {
+        sandbox.kind
+        for sandbox in needed_sandboxes(evaluator.services, library.get("all").node, None)
+    }
     assert found == {"bubblewrap"}
     assert list(needed_sandboxes(evaluator.services, library.get("s").node, None)) == []
 

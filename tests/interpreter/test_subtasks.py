@@ -41,14 +41,18 @@ def script_of(seen, boss, **others):
         told = any(m.role == "tool" for m in request.messages)
         if prompt.startswith(("boss", "direct")):
             return "finished" if told else boss
-        return next((answer for key, answer in others.items() if prompt.startswith(key)), "sub answer")
+        return next(
+            (answer for key, answer in others.items() if prompt.startswith(key)), "sub answer"
+        )
 
     return script
 
 
 def test_a_subtask_is_matched_run_and_answered_in_the_same_session(make_evaluator, tmp_path):
     seen = []
-    result = evaluate(make_evaluator, script_of(seen, call(inputs={"country": "Peru"}), capital="Lima")).unwrap()
+    result = evaluate(
+        make_evaluator, script_of(seen, call(inputs={"country": "Peru"}), capital="Lima")
+    ).unwrap()
     assert result.content == "finished"
     assert seen[1].messages[-1].content == "capital of Peru"
     assert last_tool_answer(seen[2]) == "Lima"
@@ -105,10 +109,14 @@ def test_a_request_that_no_template_fits_runs_as_it_is(make_evaluator):
 
 def test_a_broken_request_is_explained_to_the_model(make_evaluator):
     seen = []
-    evaluate(make_evaluator, script_of(seen, {"tool": "subtask", "arguments": '{"type": "atomic"'})).unwrap()
+    evaluate(
+        make_evaluator, script_of(seen, {"tool": "subtask", "arguments": '{"type": "atomic"'})
+    ).unwrap()
     assert last_tool_answer(seen[-1]).startswith("error:")
     seen.clear()
-    evaluate(make_evaluator, script_of(seen, {"tool": "subtask", "arguments": {"type": "atomic"}})).unwrap()
+    evaluate(
+        make_evaluator, script_of(seen, {"tool": "subtask", "arguments": {"type": "atomic"}})
+    ).unwrap()
     assert "description" in last_tool_answer(seen[-1])
     seen.clear()
     evaluate(make_evaluator, script_of(seen, {"tool": "sub_task", "arguments": {}})).unwrap()
@@ -137,7 +145,9 @@ def test_depth_is_bounded_and_the_model_that_asked_is_told(make_evaluator):
         if any(m.role == "tool" for m in request.messages):
             refused.append(last_tool_answer(request))
             return "done here"
-        return call("think again about the same thing", {"n": next(counter)}, hints={"template": "nested"})
+        return call(
+            "think again about the same thing", {"n": next(counter)}, hints={"template": "nested"}
+        )
 
     result = evaluate(make_evaluator, script, "nested", max_depth=3).unwrap()
     assert result.content == "done here"
@@ -149,7 +159,9 @@ def test_depth_is_bounded_and_the_model_that_asked_is_told(make_evaluator):
 
 def test_turns_of_a_subtask_count_against_the_task_above(make_evaluator):
     seen = []
-    error = evaluate(make_evaluator, script_of(seen, call(inputs={"country": "Peru"}), capital="Lima"), turns=2)
+    error = evaluate(
+        make_evaluator, script_of(seen, call(inputs={"country": "Peru"}), capital="Lima"), turns=2
+    )
     assert isinstance(error, TaskError)
     assert (error.resource.name, error.resource.used, error.resource.limit) == ("turns", 2, 2)
     assert len(seen) == 2
@@ -199,7 +211,10 @@ def test_a_template_of_another_type_is_not_chosen_unless_it_is_a_tool_of_the_tas
       <task type="atomic"><description>one step</description></task></steps></task>
       <task name="lead" type="atomic"><description>l</description><tools><tool name="steps"/><tool name="subtask"/></tools>
       <instructions>boss</instructions></task>"""
-    for name, answered in (("boss", "may not be a task of type sequential"), ("lead", "sub answer")):
+    for name, answered in (
+        ("boss", "may not be a task of type sequential"),
+        ("lead", "sub answer"),
+    ):
         seen = []
         script = script_of(seen, call("steps", hints={"template": "steps"}))
         evaluator = make_evaluator(LIBRARY.format(turns=5) + steps, script=script)
@@ -222,13 +237,19 @@ def test_a_subtask_equal_to_the_root_is_refused(make_evaluator):
 
 
 def test_a_chain_of_the_default_depth_fits_the_default_limits(make_evaluator, tmp_path):
-    library = LIBRARY.replace('<handler max_turns="{turns}"/>', "").replace("{{{{", "{{").replace("}}}}", "}}")
+    library = (
+        LIBRARY.replace('<handler max_turns="{turns}"/>', "")
+        .replace("{{{{", "{{")
+        .replace("}}}}", "}}")
+    )
     counter = iter(range(1, 100))
 
     def script(request):
         if any(m.role == "tool" for m in request.messages):
             return "done"
-        return call("think again about the same thing", {"n": next(counter)}, hints={"template": "nested"})
+        return call(
+            "think again about the same thing", {"n": next(counter)}, hints={"template": "nested"}
+        )
 
     evaluator = make_evaluator(library, script=script)
     asyncio.run(evaluator.evaluate("nested", {"n": 0})).unwrap()

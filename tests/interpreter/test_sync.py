@@ -21,7 +21,9 @@ def waits(monkeypatch):
     sync.run_sync(asyncio.sleep(0))
     found = []
     real = sync.wait
-    monkeypatch.setattr(sync, "wait", lambda futures, timeout: found.append(bool(real(futures, timeout).done)))
+    monkeypatch.setattr(
+        sync, "wait", lambda futures, timeout: found.append(bool(real(futures, timeout).done))
+    )
     return found
 
 

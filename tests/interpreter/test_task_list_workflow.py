@@ -57,12 +57,22 @@ def test_the_workflow_runs_from_the_first_question_to_the_closed_list(
     asked = "? Which greeting shall the program print?\n? The greeting is written. Do you confirm the result?\n"
     assert capsys.readouterr().out.startswith(asked)
     assert tool_calls(tmp_path, 1) == [
-        "list_active", "ask_user", "create", "update", "subtask", "update", "ask_user", "update", "close"
-    ]  # fmt: skip
+        "list_active",
+        "ask_user",
+        "create",
+        "update",
+        "subtask",
+        "update",
+        "ask_user",
+        "update",
+        "close",
+    ]
     assert tool_calls(tmp_path, 2) == ["write_file"]
     closed(tmp_path)
     # The worker, a task with another profile, was given the file; it has no tool that could change it.
-    worker = next(step for step in TaskStore(tmp_path / "tasks").read(2).steps if step.start.kind == "model")
+    worker = next(
+        step for step in TaskStore(tmp_path / "tasks").read(2).steps if step.start.kind == "model"
+    )
     sent = worker.start.args["messages"][-1]["content"]
     assert "### [COMPONENTS]" in sent
     assert "print the greeting 'Good morning'" in sent
@@ -87,7 +97,18 @@ example.make_evaluator(Path(sys.argv[2]), before_call).evaluate_sync("build_feat
 KILLS: list[tuple[int, list[str], int]] = [
     (
         4,
-        ["list_active", "read_run", "read", "ask_user", "update", "subtask", "update", "ask_user", "update", "close"],
+        [
+            "list_active",
+            "read_run",
+            "read",
+            "ask_user",
+            "update",
+            "subtask",
+            "update",
+            "ask_user",
+            "update",
+            "close",
+        ],
         2,
     ),
     (7, ["list_active", "read_run", "read", "subtask", "update", "ask_user", "update", "close"], 2),
@@ -96,11 +117,15 @@ KILLS: list[tuple[int, list[str], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("number", "tools", "worker_calls"), KILLS, ids=[f"call {n}" for n, _, _ in KILLS])
+@pytest.mark.parametrize(
+    ("number", "tools", "worker_calls"), KILLS, ids=[f"call {n}" for n, _, _ in KILLS]
+)
 def test_killed_in_the_middle_it_continues_from_the_list(
     example: ModuleType, tmp_path: Path, number: int, tools: list[str], worker_calls: int
 ) -> None:
-    child = subprocess.run([sys.executable, "-c", KILLED, str(EXAMPLE), str(tmp_path), str(number)], check=False)
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED, str(EXAMPLE), str(tmp_path), str(number)], check=False
+    )
     assert child.returncode == -signal.SIGKILL
     seen: list[Any] = []
     outcome = example.make_evaluator(tmp_path, seen.append).evaluate_sync("build_feature").unwrap()
@@ -111,7 +136,9 @@ def test_killed_in_the_middle_it_continues_from_the_list(
     closed(tmp_path)
 
 
-def test_after_a_model_call_that_failed_the_work_continues_from_the_list(example: ModuleType, tmp_path: Path) -> None:
+def test_after_a_model_call_that_failed_the_work_continues_from_the_list(
+    example: ModuleType, tmp_path: Path
+) -> None:
     calls: list[Any] = []
 
     def fail(request: Any) -> None:
@@ -126,7 +153,9 @@ def test_after_a_model_call_that_failed_the_work_continues_from_the_list(example
     closed(tmp_path)
 
 
-@pytest.mark.parametrize("spelling", ["tasks/active/2026-02-20-x.md", "./tasks//active/2026-02-20-x.md", "absolute"])
+@pytest.mark.parametrize(
+    "spelling", ["tasks/active/2026-02-20-x.md", "./tasks//active/2026-02-20-x.md", "absolute"]
+)
 def test_a_template_reads_a_task_list_that_its_file_paths_name(
     make_evaluator: Any, tmp_path: Path, spelling: str
 ) -> None:

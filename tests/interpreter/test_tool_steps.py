@@ -59,21 +59,33 @@ def tool_steps(root: Path, task_id: int = 1) -> list[Any]:
 BUSY = [ConnectionError("busy"), ToolError("still busy")]
 
 
-def test_a_failed_call_of_a_retryable_tool_is_made_again_after_the_waits_of_the_profile(make_evaluator, tmp_path):
+def test_a_failed_call_of_a_retryable_tool_is_made_again_after_the_waits_of_the_profile(
+    make_evaluator, tmp_path
+):
     calls: list[str] = []
     told: list[str] = []
     evaluator = make_evaluator(
-        TASK, script=script(told), handler=profile(), tools=[flaky_tool(BUSY, calls, retryable=True)]
+        TASK,
+        script=script(told),
+        handler=profile(),
+        tools=[flaky_tool(BUSY, calls, retryable=True)],
     )
     evaluator.evaluate_sync("work").unwrap()
     assert (calls, len(told), "done" in told[0]) == (["here"] * 3, 1, True)
     steps = tool_steps(tmp_path)
-    assert [(s.number, s.start.attempt, s.start.max_attempts, s.start.backoff_s, s.status) for s in steps] == [
+    assert [
+        (s.number, s.start.attempt, s.start.max_attempts, s.start.backoff_s, s.status)
+        for s in steps
+    ] == [
         (3, 1, 4, None, "failed"),
         (3, 2, 4, 0.001, "failed"),
         (3, 3, 4, 0.002, "success"),
     ]
-    assert [s.end.error for s in steps] == ["flaky failed: ConnectionError: busy", "still busy", None]
+    assert [s.end.error for s in steps] == [
+        "flaky failed: ConnectionError: busy",
+        "still busy",
+        None,
+    ]
     text = file_of(tmp_path, 1).read_text()
     assert "## Step 3 (retry): flaky" in text
     assert "- **Backoff**: 2ms" in text
@@ -107,11 +119,15 @@ ONCE: list[tuple[list[Exception], dict[str, Any], tuple[float, ...], int]] = [
 
 
 @pytest.mark.parametrize(("errors", "settings", "waits", "count"), ONCE)
-def test_a_call_is_made_again_only_where_that_may_help(make_evaluator, errors, settings, waits, count):
+def test_a_call_is_made_again_only_where_that_may_help(
+    make_evaluator, errors, settings, waits, count
+):
     calls: list[str] = []
     told: list[str] = []
     flaky = flaky_tool(errors, calls, **settings)
-    make_evaluator(TASK, script=script(told), handler=profile(waits), tools=[flaky]).evaluate_sync("work").unwrap()
+    make_evaluator(TASK, script=script(told), handler=profile(waits), tools=[flaky]).evaluate_sync(
+        "work"
+    ).unwrap()
     assert len(calls) == count
     assert ("done" in told[0]) is (count == 2)
 
@@ -127,11 +143,16 @@ def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(t
         store = TaskStore(tmp_path / "tasks")
         with store.create("work") as journal:
             runner = ToolRunner(
-                registry, ToolContext(FileAccess([])), SessionLog(StepLog(journal)), lambda _: None,
+                registry,
+                ToolContext(FileAccess([])),
+                SessionLog(StepLog(journal)),
+                lambda _: None,
                 HandlerConfig().backoff_s,
                 sleep,
-            )  # fmt: skip
-            [(message, _)] = await runner.run([ToolCall("1", "flaky", '{"place": "here"}')], 1, Budget("work"))
+            )
+            [(message, _)] = await runner.run(
+                [ToolCall("1", "flaky", '{"place": "here"}')], 1, Budget("work")
+            )
         return message.content
 
     calls: list[str] = []
@@ -149,14 +170,16 @@ def test_consent_is_asked_for_once(make_evaluator):
     asked: list[str] = []
     flaky = flaky_tool(BUSY, [], retryable=True, policy="ask")
     asker = CallbackAsker(lambda question: asked.append(question) or "yes")
-    make_evaluator(TASK, script=script([]), handler=profile(), tools=[flaky], asker=asker).evaluate_sync(
-        "work"
-    ).unwrap()
+    make_evaluator(
+        TASK, script=script([]), handler=profile(), tools=[flaky], asker=asker
+    ).evaluate_sync("work").unwrap()
     assert len(asked) == 1
 
 
 @pytest.mark.parametrize("ended", [b"\n---\n\n## Step 3 (retry)", b"- **Duration**"])
-def test_a_run_that_was_killed_between_the_attempts_continues_with_the_next_one(make_evaluator, tmp_path, ended):
+def test_a_run_that_was_killed_between_the_attempts_continues_with_the_next_one(
+    make_evaluator, tmp_path, ended
+):
     calls: list[str] = []
     told: list[str] = []
     flaky = flaky_tool(BUSY[:1], calls, retryable=True)
@@ -169,7 +192,9 @@ def test_a_run_that_was_killed_between_the_attempts_continues_with_the_next_one(
     (tmp_path / "tasks" / "active" / file.name).write_bytes(data[: data.index(ended, begun)])
     assert evaluator.resume_sync(1).unwrap().content == "ended"
     assert len(calls) == 3
-    assert [(step.start.attempt, step.status) for step in tool_steps(tmp_path)][1:] == [(2, "success")]
+    assert [(step.start.attempt, step.status) for step in tool_steps(tmp_path)][1:] == [
+        (2, "success")
+    ]
     assert "done" in told[0]
 
 
@@ -179,12 +204,22 @@ def test_a_denied_call_is_aborted_with_its_reason_and_the_run_goes_on(make_evalu
     told: list[str] = []
     asker = CallbackAsker(lambda question: asked.append(question) or "no")
     evaluator = make_evaluator(
-        TASK, script=script(told), handler=profile(), tools=[flaky_tool([], calls, policy="ask")], asker=asker
+        TASK,
+        script=script(told),
+        handler=profile(),
+        tools=[flaky_tool([], calls, policy="ask")],
+        asker=asker,
     )
     assert evaluator.evaluate_sync("work").unwrap().content == "ended"
     [step] = tool_steps(tmp_path)
-    assert (step.status, step.end.error) == ("aborted", "safety.denied — flaky was refused by the user")
-    assert "- **Status**: aborted\n- **Reason**: safety.denied — flaky was refused" in file_of(tmp_path, 1).read_text()
+    assert (step.status, step.end.error) == (
+        "aborted",
+        "safety.denied — flaky was refused by the user",
+    )
+    assert (
+        "- **Status**: aborted\n- **Reason**: safety.denied — flaky was refused"
+        in file_of(tmp_path, 1).read_text()
+    )
     assert "flaky was refused by the user" in told[0]
     assert evaluator.replay_sync(1).ok
     # A resumed run takes the refusal from the record.
@@ -197,7 +232,9 @@ def test_a_denied_call_is_aborted_with_its_reason_and_the_run_goes_on(make_evalu
     assert (calls, len(asked)) == ([], 1)
 
 
-def test_a_call_that_runs_out_of_time_is_aborted_with_its_reason_and_in_doubt(make_evaluator, tmp_path):
+def test_a_call_that_runs_out_of_time_is_aborted_with_its_reason_and_in_doubt(
+    make_evaluator, tmp_path
+):
     calls: list[str] = []
 
     @tool(name="flaky")
@@ -208,7 +245,9 @@ def test_a_call_that_runs_out_of_time_is_aborted_with_its_reason_and_in_doubt(ma
             await asyncio.Event().wait()
         return "done"
 
-    evaluator = make_evaluator(TASK, script=script([]), handler=profile(timeout_s=2.0), tools=[flaky])
+    evaluator = make_evaluator(
+        TASK, script=script([]), handler=profile(timeout_s=2.0), tools=[flaky]
+    )
     assert evaluator.evaluate_sync("work").resource.name == "time"
     [step] = tool_steps(tmp_path)
     assert (step.status, step.end.reason_word) == ("aborted", "timeout")
@@ -234,19 +273,27 @@ ARGUMENTS: list[tuple[Any, Any]] = [
 def test_arguments_are_recorded_as_the_object_that_the_tool_was_called_with(
     make_evaluator, tmp_path, arguments, recorded
 ):
-    evaluator = make_evaluator(TASK, script=script([], arguments), handler=profile(), tools=[flaky_tool([], [])])
+    evaluator = make_evaluator(
+        TASK, script=script([], arguments), handler=profile(), tools=[flaky_tool([], [])]
+    )
     evaluator.evaluate_sync("work").unwrap()
     [step] = tool_steps(tmp_path)
     assert (step.start.name, step.start.args) == ("flaky", recorded)
     assert evaluator.replay_sync(1).ok
 
 
-def test_a_file_that_recorded_arguments_in_the_earlier_form_is_resumed(make_evaluator, tmp_path, monkeypatch):
+def test_a_file_that_recorded_arguments_in_the_earlier_form_is_resumed(
+    make_evaluator, tmp_path, monkeypatch
+):
     calls: list[str] = []
     told: list[str] = []
-    evaluator = make_evaluator(TASK, script=script(told), handler=profile(), tools=[flaky_tool([], calls)])
+    evaluator = make_evaluator(
+        TASK, script=script(told), handler=profile(), tools=[flaky_tool([], calls)]
+    )
     with monkeypatch.context() as earlier:
-        earlier.setattr(tool_runner, "recorded_arguments", lambda text: {"tool": "flaky", "arguments": text})
+        earlier.setattr(
+            tool_runner, "recorded_arguments", lambda text: {"tool": "flaky", "arguments": text}
+        )
         evaluator.evaluate_sync("work").unwrap()
     assert tool_steps(tmp_path)[0].start.args == {"tool": "flaky", "arguments": '{"place": "here"}'}
     cut(tmp_path, "turn[2]", begun=True)
@@ -283,7 +330,12 @@ def test_an_aborted_run_says_why_in_its_summary(make_evaluator, tmp_path):
 def test_a_grant_may_deny_a_tool(make_evaluator, tmp_path):
     denied = profile(tools=(ToolGrant("flaky", "deny"),))
     calls: list[str] = []
-    evaluator = make_evaluator(TASK, script=script([]), handler=denied, tools=[flaky_tool([], calls, retryable=True)])
+    evaluator = make_evaluator(
+        TASK, script=script([]), handler=denied, tools=[flaky_tool([], calls, retryable=True)]
+    )
     evaluator.evaluate_sync("work").unwrap()
     [step] = tool_steps(tmp_path)
-    assert (calls, step.end.error) == ([], "safety.denied — flaky is not allowed here (policy deny)")
+    assert (calls, step.end.error) == (
+        [],
+        "safety.denied — flaky is not allowed here (policy deny)",
+    )

@@ -23,7 +23,9 @@ TASK = """
 
 def test_a_rule_of_the_profile_decides_a_call_by_its_arguments(make_evaluator, tmp_path):
     rules = (PolicyRule("deny", "path", "secrets/*"), PolicyRule("allow", "path", "notes/*"))
-    profile = HandlerConfig(name="keeper", backend="simulated", tools=(ToolGrant("write_file", None, rules),))
+    profile = HandlerConfig(
+        name="keeper", backend="simulated", tools=(ToolGrant("write_file", None, rules),)
+    )
     told: list[str] = []
 
     def script(request):
@@ -31,9 +33,13 @@ def test_a_rule_of_the_profile_decides_a_call_by_its_arguments(make_evaluator, t
         if told:
             return "done"
         paths = ["notes/a.txt", "notes/../secrets/key", "elsewhere.txt"]
-        return [{"tool": "write_file", "arguments": {"path": path, "content": "x"}} for path in paths]
+        return [
+            {"tool": "write_file", "arguments": {"path": path, "content": "x"}} for path in paths
+        ]
 
-    evaluator = make_evaluator(TASK, script=script, handler=profile, profiles={**load_profiles(), "keeper": profile})
+    evaluator = make_evaluator(
+        TASK, script=script, handler=profile, profiles={**load_profiles(), "keeper": profile}
+    )
     asyncio.run(evaluator.evaluate("keep")).unwrap()
     assert (tmp_path / "notes" / "a.txt").read_text() == "x"
     assert "not allowed here with these arguments" in told[1]
@@ -42,7 +48,9 @@ def test_a_rule_of_the_profile_decides_a_call_by_its_arguments(make_evaluator, t
 
 
 @pytest.mark.parametrize(("role", "owner"), [(None, "keeper"), ("MECHANIC", "MECHANIC")])
-def test_a_model_keeps_tasks_in_the_role_of_its_grant_or_its_profile(make_evaluator, tmp_path, role, owner):
+def test_a_model_keeps_tasks_in_the_role_of_its_grant_or_its_profile(
+    make_evaluator, tmp_path, role, owner
+):
     xml = """<task name="plan" type="atomic"><description>Plan</description><instructions>Plan</instructions></task>"""
     plan = "# Move house\n\n## [MOVER] Carry\n\n- [ ] carry\n"
     grants = (ToolGrant("manage_task", None, (), role),)
@@ -52,7 +60,11 @@ def test_a_model_keeps_tasks_in_the_role_of_its_grant_or_its_profile(make_evalua
         told = [m.content for m in request.messages if m.role == "tool"]
         if len(told) == 2:
             return "done"
-        action = {"action": "update" if told else "create", "name": "2026-03-01-move", "content": plan}
+        action = {
+            "action": "update" if told else "create",
+            "name": "2026-03-01-move",
+            "content": plan,
+        }
         return {"tool": "manage_task", "arguments": action}
 
     evaluator = make_evaluator(xml, script=script, handler=profile, profiles={"keeper": profile})
@@ -70,8 +82,15 @@ def test_a_shell_stays_for_its_task_and_ends_with_it(make_evaluator, tmp_path):
 
     def script(request):
         told[:] = [m.content for m in request.messages if m.role == "tool"]
-        commands = ["mkdir -p inner; cd inner; X=kept; echo $$ > pid", "echo $X in $(basename $PWD)"]
-        return {"tool": "bash", "arguments": {"command": commands[len(told)]}} if len(told) < 2 else "done"
+        commands = [
+            "mkdir -p inner; cd inner; X=kept; echo $$ > pid",
+            "echo $X in $(basename $PWD)",
+        ]
+        return (
+            {"tool": "bash", "arguments": {"command": commands[len(told)]}}
+            if len(told) < 2
+            else "done"
+        )
 
     evaluator = make_evaluator(xml, script=script, handler=profile, profiles={"p": profile})
     asyncio.run(evaluator.evaluate("work")).unwrap()
@@ -82,15 +101,24 @@ def test_a_shell_stays_for_its_task_and_ends_with_it(make_evaluator, tmp_path):
 def test_a_policy_of_the_profile_is_not_softened_by_the_tool(make_evaluator, tmp_path):
     xml = """<task name="look" type="atomic"><description>Look</description>
       <tools><tool name="str_replace_based_edit_tool"/></tools><instructions>Look</instructions></task>"""
-    profile = HandlerConfig(name="p", backend="simulated", tools=(ToolGrant("str_replace_based_edit_tool", "deny"),))
+    profile = HandlerConfig(
+        name="p", backend="simulated", tools=(ToolGrant("str_replace_based_edit_tool", "deny"),)
+    )
     told: list[str] = []
 
     def script(request):
         told[:] = [m.content for m in request.messages if m.role == "tool"]
-        call = {"tool": "str_replace_based_edit_tool", "arguments": {"command": "view", "path": "."}}
+        call = {
+            "tool": "str_replace_based_edit_tool",
+            "arguments": {"command": "view", "path": "."},
+        }
         return "done" if told else call
 
-    asyncio.run(make_evaluator(xml, script=script, handler=profile, profiles={"p": profile}).evaluate("look")).unwrap()
+    asyncio.run(
+        make_evaluator(xml, script=script, handler=profile, profiles={"p": profile}).evaluate(
+            "look"
+        )
+    ).unwrap()
     assert "policy deny" in told[0]
 
 
@@ -104,7 +132,10 @@ def test_what_a_script_may_hold_is_the_profiles_word(make_evaluator, tool):
     said = {}
     for megabytes in (100, 2000):
         config = HandlerConfig(
-            name="p", backend="simulated", script_memory_mb=megabytes, tools=(ToolGrant(tool, "allow"),)
+            name="p",
+            backend="simulated",
+            script_memory_mb=megabytes,
+            tools=(ToolGrant(tool, "allow"),),
         )
         seen = []
 
@@ -122,4 +153,7 @@ def test_what_a_script_may_hold_is_also_the_templates_word(make_evaluator):
     <command>{command}</command></task>"""
     error = make_evaluator(xml.format(memory=100, command=GROW)).evaluate_sync("grow")
     assert "MemoryError" in error.message
-    assert make_evaluator(xml.format(memory=2000, command=GROW)).evaluate_sync("grow").unwrap().content == ""
+    assert (
+        make_evaluator(xml.format(memory=2000, command=GROW)).evaluate_sync("grow").unwrap().content
+        == ""
+    )

@@ -38,12 +38,16 @@ def library_of(xml: str) -> TemplateLibrary:
     return library
 
 
-def talk(server: LoopbackServer, tasks: Path, xml: str = TALK, given: Any = GIVEN, **config: Any) -> Any:
+def talk(
+    server: LoopbackServer, tasks: Path, xml: str = TALK, given: Any = GIVEN, **config: Any
+) -> Any:
     async def run() -> Any:
         backend = OpenAICompatibleBackend(server.base_url)
         profile = HandlerConfig(name="p", model="m", backoff_s=(), **config)
         try:
-            return await Evaluator(library_of(xml), profile, backend=backend, tasks_dir=tasks).evaluate("talk", given)
+            return await Evaluator(
+                library_of(xml), profile, backend=backend, tasks_dir=tasks
+            ).evaluate("talk", given)
         finally:
             await backend.aclose()
 
@@ -55,7 +59,11 @@ def test_each_turn_is_sent_with_the_answers_before_it(tmp_path: Path) -> None:
         outcome = talk(server, tmp_path)
         bodies = [body["messages"] for body in server.bodies]
     first = [{"role": "user", "content": "Name a fruit."}]
-    whole = [*first, {"role": "assistant", "content": "Pear"}, {"role": "user", "content": "Now: spell it"}]
+    whole = [
+        *first,
+        {"role": "assistant", "content": "Pear"},
+        {"role": "user", "content": "Now: spell it"},
+    ]
     assert bodies == [first, whole]
     assert isinstance(outcome, TaskResult)
     assert (outcome.content, outcome.usage.turns) == ("P-e-a-r", 2)
@@ -73,8 +81,9 @@ def test_instructions_are_the_first_turn_and_the_format_belongs_to_the_last(tmp_
         outcome = talk(server, tmp_path, xml, {"n": 7, "extra": "x"})
         prompts = [body["messages"][-1]["content"] for body in server.bodies]
     assert prompts == [
-        'Think about 7.\n\n<input name="extra">\nx\n</input>', "Give it.\n\nAnswer with JSON only: a number."
-    ]  # fmt: skip
+        'Think about 7.\n\n<input name="extra">\nx\n</input>',
+        "Give it.\n\nAnswer with JSON only: a number.",
+    ]
     assert outcome.parsed_content == 7
 
 
@@ -87,7 +96,9 @@ def test_instructions_are_the_first_turn_and_the_format_belongs_to_the_last(tmp_
         ([Answer("a"), Answer("")], "output_format_failure", 2),
     ],
 )
-def test_a_turn_without_an_answer_ends_the_conversation(replies: Any, reason: Any, posts: int, tmp_path: Path) -> None:
+def test_a_turn_without_an_answer_ends_the_conversation(
+    replies: Any, reason: Any, posts: int, tmp_path: Path
+) -> None:
     with LoopbackServer(*replies) as server:
         outcome = talk(server, tmp_path)
         assert server.posts == posts
@@ -119,7 +130,9 @@ asyncio.run(evaluator.evaluate("talk", GIVEN))
 def test_after_a_sigkill_in_the_second_turn_the_first_is_not_paid_again(tmp_path: Path) -> None:
     with LoopbackServer(Answer("Pear"), HttpReply(end="hang", silent=True)) as server:
         root = Path(__file__).parents[2]
-        child = subprocess.Popen([sys.executable, "-c", CHILD, server.base_url, str(tmp_path)], cwd=root)
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, server.base_url, str(tmp_path)], cwd=root
+        )
         try:
             server.wait_for_posts(2, timeout_s=200)
         finally:
@@ -131,7 +144,9 @@ def test_after_a_sigkill_in_the_second_turn_the_first_is_not_paid_again(tmp_path
             backend = OpenAICompatibleBackend(server.base_url)
             profile = HandlerConfig(name="p", model="m")
             try:
-                return await Evaluator(library_of(TALK), profile, backend=backend, tasks_dir=tmp_path).resume(1)
+                return await Evaluator(
+                    library_of(TALK), profile, backend=backend, tasks_dir=tmp_path
+                ).resume(1)
             finally:
                 await backend.aclose()
 
@@ -139,7 +154,12 @@ def test_after_a_sigkill_in_the_second_turn_the_first_is_not_paid_again(tmp_path
         assert server.posts == 3
         assert [len(body["messages"]) for body in server.bodies] == [1, 3, 3]
     assert outcome.content == "P-e-a-r"
-    assert [turn["content"] for turn in outcome.notes["turns"]] == ["Name a fruit.", "Pear", "Now: spell it", "P-e-a-r"]
+    assert [turn["content"] for turn in outcome.notes["turns"]] == [
+        "Name a fruit.",
+        "Pear",
+        "Now: spell it",
+        "P-e-a-r",
+    ]
 
 
 def test_turns_count_in_bounds_and_limits(tmp_path: Path) -> None:
@@ -163,32 +183,49 @@ def test_turns_count_in_bounds_and_limits(tmp_path: Path) -> None:
         ("<turns>\n<turn role='system'>a</turn></turns>", "invalid-value", 3, 13),
         ("<turns>\n<turn> </turn></turns>", "missing-value", 3, 1),
         ("<turns>\n</turns>", "missing-element", 2, 1),
-        ("<turns>\n<turn>a</turn><turn>b</turn></turns><handler max_turns='1'/>", "too-few-turns", 1, 1),
+        (
+            "<turns>\n<turn>a</turn><turn>b</turn></turns><handler max_turns='1'/>",
+            "too-few-turns",
+            1,
+            1,
+        ),
     ],
 )
-def test_lint_names_the_place(inside: str, code: str, line: int, column: int, tmp_path: Path) -> None:
+def test_lint_names_the_place(
+    inside: str, code: str, line: int, column: int, tmp_path: Path
+) -> None:
     text = f'<task name="a" type="atomic"><description>d</description>\n{inside}</task>'
     (tmp_path / "a.xml").write_text(text)
-    found = [(one.code, one.span.line, one.span.column) for one in TemplateLibrary.load(tmp_path, shipped=False).errors]
+    found = [
+        (one.code, one.span.line, one.span.column)
+        for one in TemplateLibrary.load(tmp_path, shipped=False).errors
+    ]
     assert (code, line, column) in found
 
 
 def test_only_an_atomic_task_has_turns() -> None:
     with pytest.raises(Exception, match="turns"):
-        library_of('<task name="s" type="script"><description>d</description><command><arg>x</arg></command>'
-                   "<turns><turn>a</turn></turns></task>")  # fmt: skip
+        library_of(
+            '<task name="s" type="script"><description>d</description><command><arg>x</arg></command>'
+            "<turns><turn>a</turn></turns></task>"
+        )
 
 
 def test_turns_are_written_back() -> None:
     node = library_of(TALK).get("talk").node
     again = library_of(to_xml(node)).get("talk").node
-    assert [turn.text.value for turn in again.turns] == ["{{ questions[0] }}", "Now: {{ questions[1] }}"]
+    assert [turn.text.value for turn in again.turns] == [
+        "{{ questions[0] }}",
+        "Now: {{ questions[1] }}",
+    ]
 
 
 def test_render_shows_every_turn(tmp_path: Path) -> None:
     (tmp_path / "a.xml").write_text(TALK)
     given = f"questions={json.dumps(GIVEN['questions'])}"
-    shown = CliRunner().invoke(cli, ["render", "talk", "--library", str(tmp_path), "--input", given])
+    shown = CliRunner().invoke(
+        cli, ["render", "talk", "--library", str(tmp_path), "--input", given]
+    )
     assert shown.exit_code == 0, shown.output
     assert "=== request 2: talk" in shown.output
     assert "--- user\nNow: spell it" in shown.output
@@ -205,7 +242,11 @@ def test_a_judge_and_of_see_all_turns(tmp_path: Path) -> None:
     library = library_of(TALK)
     library.add(judge)
     scorers = [
-        {"type": "graded", "template": "judge", "inputs": {"first": "turns[1].content", "second": "output"}},
+        {
+            "type": "graded",
+            "template": "judge",
+            "inputs": {"first": "turns[1].content", "second": "output"},
+        },
         {"type": "includes", "ignore_case": True, "name": "first", "of": "turns[1].content"},
         count_turns,
     ]
@@ -213,7 +254,9 @@ def test_a_judge_and_of_see_all_turns(tmp_path: Path) -> None:
         profile = HandlerConfig(name="p", model="m", base_url=server.base_url)
         evaluator = Evaluator(library, profile, tasks_dir=tmp_path / "t")
         rows = [{"id": "r", **GIVEN, "target": "pear"}]
-        result = run_batch_sync("talk", rows, evaluator=evaluator, scorers=scorers, output=tmp_path / "b")
+        result = run_batch_sync(
+            "talk", rows, evaluator=evaluator, scorers=scorers, output=tmp_path / "b"
+        )
         assert server.bodies[2]["messages"][0]["content"].startswith("First: Pear Second: P-e-a-r")
     (sample,) = result.results()
     assert {name: score.value for name, score in sample.scores.items()} == {
@@ -241,7 +284,9 @@ def play(server: LoopbackServer, tasks: Path, last: str = "", **config: Any) -> 
         backend = OpenAICompatibleBackend(server.base_url)
         profile = HandlerConfig(name="p", model="m", backoff_s=(), **config)
         try:
-            return await Evaluator(library, profile, backend=backend, tasks_dir=tasks).evaluate("talk", WHO)
+            return await Evaluator(library, profile, backend=backend, tasks_dir=tasks).evaluate(
+                "talk", WHO
+            )
         finally:
             await backend.aclose()
 
@@ -254,8 +299,12 @@ def test_another_template_plays_the_user_until_it_says_nothing(tmp_path: Path) -
         outcome = play(server, tmp_path, "<turn>Say goodbye.</turn>")
         prompts = [[message["content"] for message in body["messages"]] for body in server.bodies]
     assert [each[0].splitlines()[0] for each in prompts] == [
-        "Greet Ann.", "You are calm. Hello! (2)", "Greet Ann.", "You are calm. Yes. (4)", "Greet Ann.",
-    ]  # fmt: skip
+        "Greet Ann.",
+        "You are calm. Hello! (2)",
+        "Greet Ann.",
+        "You are calm. Yes. (4)",
+        "Greet Ann.",
+    ]
     assert prompts[4] == ["Greet Ann.", "Hello!", "A pear?", "Yes.", "Say goodbye."]
     assert outcome.content == "Bye!"
     assert [turn["content"] for turn in outcome.notes["turns"]] == [*prompts[4], "Bye!"]
@@ -273,7 +322,9 @@ def test_the_bound_ends_the_conversation(tmp_path: Path) -> None:
     assert (bound(node, library).min_calls, bound(node, library).max_calls) == (1, 7)
 
 
-def test_an_error_of_the_template_that_plays_the_user_is_the_error_of_the_task(tmp_path: Path) -> None:
+def test_an_error_of_the_template_that_plays_the_user_is_the_error_of_the_task(
+    tmp_path: Path,
+) -> None:
     with LoopbackServer(Answer("Hello!"), Answer("no json")) as server:
         outcome = play(server, tmp_path)
         assert server.posts == 2
@@ -283,7 +334,9 @@ def test_an_error_of_the_template_that_plays_the_user_is_the_error_of_the_task(t
     assert [turn["content"] for turn in outcome.notes["turns"]] == ["Greet Ann.", "Hello!"]
 
 
-def test_calls_of_the_template_that_plays_the_user_count_in_the_limits_of_the_task(tmp_path: Path) -> None:
+def test_calls_of_the_template_that_plays_the_user_count_in_the_limits_of_the_task(
+    tmp_path: Path,
+) -> None:
     with LoopbackServer(default=Answer('{"message": "more"}')) as server:
         outcome = play(server, tmp_path, max_turns=4)
         assert server.posts == 4
@@ -310,11 +363,20 @@ def test_lint_checks_turns_that_a_template_writes(turn: str, code: str, tmp_path
 
 @pytest.mark.parametrize(
     "change",
-    [("<instructions>Greet {{ who }}.</instructions>", ""), ("<inputs>", '<output_format type="json"/><inputs>')],
+    [
+        ("<instructions>Greet {{ who }}.</instructions>", ""),
+        ("<inputs>", '<output_format type="json"/><inputs>'),
+    ],
 )
-def test_a_played_turn_is_neither_the_first_nor_asked_for_a_format(change: tuple[str, str], tmp_path: Path) -> None:
-    (tmp_path / "a.xml").write_text(f"<library>{CUSTOMER}{(PLAYED % '').replace(*change)}</library>")
-    assert "played-turn" in [one.code for one in TemplateLibrary.load(tmp_path, shipped=False).errors]
+def test_a_played_turn_is_neither_the_first_nor_asked_for_a_format(
+    change: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.xml").write_text(
+        f"<library>{CUSTOMER}{(PLAYED % '').replace(*change)}</library>"
+    )
+    assert "played-turn" in [
+        one.code for one in TemplateLibrary.load(tmp_path, shipped=False).errors
+    ]
 
 
 def test_a_played_turn_is_written_back() -> None:

@@ -20,9 +20,16 @@ def evaluate(make_evaluator, text, script=None, inputs=None, xml=""):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("<task/>", True), ("\n <?xml version='1.0'?><task/>", True), ("<!-- c --><library/>", True),
-     ("<template name='f'/>", True), ("<b>bold</b> words", False), ("translate <task/>", False), ("<tasks/>", False)],
-)  # fmt: skip
+    [
+        ("<task/>", True),
+        ("\n <?xml version='1.0'?><task/>", True),
+        ("<!-- c --><library/>", True),
+        ("<template name='f'/>", True),
+        ("<b>bold</b> words", False),
+        ("translate <task/>", False),
+        ("<tasks/>", False),
+    ],
+)
 def test_xml_is_told_from_words(text, expected):
     assert is_xml(text) is expected
 
@@ -31,10 +38,14 @@ def test_xml_text_is_evaluated_and_repairs_are_in_the_notes(make_evaluator, scri
     script = scripted()
     exact = evaluate(make_evaluator, TASK, script, {"x": "hello"}).unwrap()
     assert (script.prompts, exact.notes["warnings"]) == (["Say hello"], [])
-    broken = TASK.replace("<instructions>Say", "<instruction>Say <b> &").replace("</instructions>", "</instruction>")
+    broken = TASK.replace("<instructions>Say", "<instruction>Say <b> &").replace(
+        "</instructions>", "</instruction>"
+    )
     repaired = evaluate(make_evaluator, broken, script, {"x": "hello"}).unwrap()
     assert "hello" in script.prompts[-1]
-    assert any("<instruction> read as <instructions>" in warning for warning in repaired.notes["warnings"])
+    assert any(
+        "<instruction> read as <instructions>" in warning for warning in repaired.notes["warnings"]
+    )
 
 
 def test_the_run_of_an_xml_request_is_replayed_with_its_warnings(make_evaluator, scripted):
@@ -71,9 +82,15 @@ def test_manual_xml_is_taken_as_it_is(make_evaluator, scripted):
         ("<library>" + TASK + TASK.replace('"t"', '"u"') + "</library>", "VALIDATION_ERROR", 1),
     ],
 )
-def test_xml_that_cannot_be_used_is_an_error_with_violations_and_places(make_evaluator, scripted, text, kind, line):
+def test_xml_that_cannot_be_used_is_an_error_with_violations_and_places(
+    make_evaluator, scripted, text, kind, line
+):
     text = text.replace("</description>", "</description><manual_xml>true</manual_xml>", 1)
-    text = text if "manual_xml" in text else text.replace("<desc", "<manual_xml>1</manual_xml><desc", 1)
+    text = (
+        text
+        if "manual_xml" in text
+        else text.replace("<desc", "<manual_xml>1</manual_xml><desc", 1)
+    )
     script = scripted()
     error = evaluate(make_evaluator, text, script)
     assert (error.type, error.location.line, error.content) == (kind, line, text)

@@ -61,7 +61,10 @@ def prompt(source: str, **values: Any) -> str:
         ("<reply>{{ a }}{{ b }}</reply>", {"a": "x <", "b": "/reply>"}),
         ("<reply>{{ row }}</reply>", {"row": {"text": "</reply>"}}),
         ("<reply>{% set it = text | upper %}{{ it }}</reply>", {"text": "</reply>"}),
-        ("{% macro tag(x) %}<reply>{{ x }}</reply>{% endmacro %}{{ tag(text) }}", {"text": "</reply>"}),
+        (
+            "{% macro tag(x) %}<reply>{{ x }}</reply>{% endmacro %}{{ tag(text) }}",
+            {"text": "</reply>"},
+        ),
     ],
 )
 def test_no_value_closes_a_tag_of_a_prompt(source: str, values: dict[str, Any]) -> None:
@@ -84,7 +87,9 @@ def test_texts_without_tags_are_rendered_as_they_are() -> None:
 
 def test_a_block_has_its_attributes_quoted() -> None:
     shown = block("context", "a</context>b</outer>", "outer", source='f"><x>\n\x1b')
-    assert shown == ('<context source="f&quot;&gt;&lt;x&gt;\\n\\x1b">\na<\\/context>b<\\/outer>\n</context>')
+    assert shown == (
+        '<context source="f&quot;&gt;&lt;x&gt;\\n\\x1b">\na<\\/context>b<\\/outer>\n</context>'
+    )
 
 
 def test_a_long_run_of_spaces_after_a_bracket_is_read_once() -> None:

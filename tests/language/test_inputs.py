@@ -23,7 +23,9 @@ def text(value: str, line: int = 1) -> Text:
     return Text(value, span, (Mark(0, span),))
 
 
-def declare(name: str, type: str = "any", *, required: bool = True, default: str | None = None, **more: Any) -> Input:
+def declare(
+    name: str, type: str = "any", *, required: bool = True, default: str | None = None, **more: Any
+) -> Input:
     return Input(
         name,
         type,
@@ -65,15 +67,18 @@ def test_every_problem_is_reported_at_once() -> None:
 
 def test_inputs_that_come_from_elsewhere_are_left_to_the_caller() -> None:
     declared = [
-        declare("a", source=Expression(text("x"))), declare("b", task=Atomic(description=text("t"))),
+        declare("a", source=Expression(text("x"))),
+        declare("b", task=Atomic(description=text("t"))),
         declare("c", default="x"),
-    ]  # fmt: skip
+    ]
     assert bind_inputs(declared, {}, location=HERE) == {}
     assert bind_inputs(declared, {"a": 1}, location=HERE) == {"a": 1}
 
 
 def test_null_is_taken_only_where_an_input_is_not_required() -> None:
-    assert bind_inputs([declare("a", "string", required=False)], {"a": None}, location=HERE) == {"a": None}
+    assert bind_inputs([declare("a", "string", required=False)], {"a": None}, location=HERE) == {
+        "a": None
+    }
     with pytest.raises(TemplateError, match="got null"):
         bind_inputs([declare("a", "string")], {"a": None}, location=HERE)
 
@@ -109,7 +114,9 @@ def test_arguments_bind_by_position_and_by_name_with_typed_defaults() -> None:
         ([object(), 1, "s"], {}, "wrong-type", "not plain data"),
     ],
 )
-def test_arguments_that_do_not_fit_are_errors_at_the_call(args: Any, kwargs: Any, code: str, part: str) -> None:
+def test_arguments_that_do_not_fit_are_errors_at_the_call(
+    args: Any, kwargs: Any, code: str, part: str
+) -> None:
     with pytest.raises(ExpressionError) as caught:
         bind_arguments(PARAMS, args, kwargs, name="f", span=HERE)
     assert (caught.value.code, caught.value.span) == (code, HERE)
@@ -149,7 +156,12 @@ def test_a_setting_is_typed_after_substitution(name: str, value: Any, expected: 
         ("max_turns", text("{{ s }}"), "wrong-type", "max_turns: expected integer, got 'x'"),
         ("max_turns", text("{{ n }}.5"), "wrong-type", "expected integer"),
         ("manual_xml", text("{{ n }}"), "wrong-type", "true or false"),
-        ("max_context_fraction", text("{{ n }}00"), "out-of-range", "above 0 and at most 1, not 700"),
+        (
+            "max_context_fraction",
+            text("{{ n }}00"),
+            "out-of-range",
+            "above 0 and at most 1, not 700",
+        ),
         ("timeout_s", text("-{{ n }}"), "out-of-range", "timeout must be a number above 0, not -7"),
         ("timeout_s", text("{{ n - 7 }}"), "out-of-range", "above 0"),
         ("max_turns", text("{{ nope }}"), "undefined-variable", "nope"),
@@ -158,7 +170,9 @@ def test_a_setting_is_typed_after_substitution(name: str, value: Any, expected: 
         ("max_turns", 0, "out-of-range", "at least 1, not 0"),
     ],
 )
-def test_a_setting_that_does_not_fit_is_a_located_error(name: str, value: Any, code: str, part: str) -> None:
+def test_a_setting_that_does_not_fit_is_a_located_error(
+    name: str, value: Any, code: str, part: str
+) -> None:
     scope = Scope({"n": 7, "s": "x"})
     with pytest.raises(ExpressionError) as caught:
         resolve_setting(setting(name, value), name, scope)
@@ -200,7 +214,9 @@ NAMES = [
 
 @pytest.mark.parametrize(("value", "fitting"), MATCHES)
 def test_types_match_as_in_json_schema(value: Any, fitting: str) -> None:
-    assert [name for name in NAMES if matches(value, name)] == [name for name in NAMES if name in fitting.split()]
+    assert [name for name in NAMES if matches(value, name)] == [
+        name for name in NAMES if name in fitting.split()
+    ]
 
 
 @pytest.mark.parametrize(

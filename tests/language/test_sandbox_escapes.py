@@ -24,7 +24,9 @@ class Leak:
         return self.secret
 
 
-SCOPE = Scope({"s": "text", "xs": [1, 2], "d": {"k": 1}, "n": 1, "leak": Leak(), "big": "a" * 1_000_000})
+SCOPE = Scope(
+    {"s": "text", "xs": [1, 2], "d": {"k": 1}, "n": 1, "leak": Leak(), "big": "a" * 1_000_000}
+)
 
 
 def text(value: str) -> Text:
@@ -119,7 +121,9 @@ def test_an_escape_is_an_error(value: str) -> None:
 
 def test_a_text_changes_no_value() -> None:
     values: dict[str, Any] = {"xs": [2, 1], "d": {"k": 1}}
-    source = "{% set xs = xs + [3] %}{{ xs | sort }}{{ xs | reverse }}{% set d = dict(d, k=2) %}{{ d }}"
+    source = (
+        "{% set xs = xs + [3] %}{{ xs | sort }}{{ xs | reverse }}{% set d = dict(d, k=2) %}{{ d }}"
+    )
     assert render_sync(text(source), Scope(values)) == '[1, 2, 3][3, 1, 2]{"k": 2}'
     assert values == {"xs": [2, 1], "d": {"k": 1}}
 
@@ -195,7 +199,9 @@ def test_a_bomb_is_an_error(value: str) -> None:
         render_sync(text(value), SCOPE)
 
 
-@pytest.mark.parametrize("source", ["9 ** (9 ** 9)", "'x' * 10**9", "[range(99999)] * 1000", "range(10**9)"])
+@pytest.mark.parametrize(
+    "source", ["9 ** (9 ** 9)", "'x' * 10**9", "[range(99999)] * 1000", "range(10**9)"]
+)
 def test_an_expression_has_the_same_bounds(source: str) -> None:
     with pytest.raises(SandboxError):
         evaluate_expression_sync(Expression(text(source)), SCOPE)
@@ -208,7 +214,9 @@ def test_time_is_bounded_where_steps_are_not(monkeypatch: pytest.MonkeyPatch) ->
         render_sync(text(source), SCOPE)
 
 
-def test_output_up_to_the_bound_is_rendered_and_one_more_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_up_to_the_bound_is_rendered_and_one_more_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(meter, "BOUNDS", Bounds(output_chars=10))
     assert render_sync(text("{{ s }}{{ s }}ab"), SCOPE) == "texttextab"
     with pytest.raises(SandboxError) as caught:
@@ -219,11 +227,23 @@ def test_output_up_to_the_bound_is_rendered_and_one_more_is_not(monkeypatch: pyt
 @pytest.mark.parametrize(
     "filters",
     [
-        "list", "sort", "reverse", "unique", "batch(7)", "slice(3)", "map('string')", "select('odd')", "reject('odd')",
-        "groupby('k')", "map(attribute='k')", "selectattr('k')",
+        "list",
+        "sort",
+        "reverse",
+        "unique",
+        "batch(7)",
+        "slice(3)",
+        "map('string')",
+        "select('odd')",
+        "reject('odd')",
+        "groupby('k')",
+        "map(attribute='k')",
+        "selectattr('k')",
     ],
-)  # fmt: skip
-def test_a_filter_that_makes_a_list_pays_for_its_items(filters: str, monkeypatch: pytest.MonkeyPatch) -> None:
+)
+def test_a_filter_that_makes_a_list_pays_for_its_items(
+    filters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     items: list[Any] = [{"k": n} if "'k'" in filters else n for n in range(200)]
     source = text("{{ items | " + filters + " | length }}")
     assert int(render_sync(source, Scope({"items": items}))) > 2
@@ -323,11 +343,24 @@ def test_any_expression_gives_text_or_a_located_error(source: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        "xs | list", "xs | reverse", "xs | map('upper')", "xs | select", "xs | reject('none')", "range(1000) | unique", "xs | sort",
-        "xs | batch(3)", "xs | slice(3)", "d | items", "d | dictsort", "s | list", "xs | groupby(0)",
+        "xs | list",
+        "xs | reverse",
+        "xs | map('upper')",
+        "xs | select",
+        "xs | reject('none')",
+        "range(1000) | unique",
+        "xs | sort",
+        "xs | batch(3)",
+        "xs | slice(3)",
+        "d | items",
+        "d | dictsort",
+        "s | list",
+        "xs | groupby(0)",
     ],
-)  # fmt: skip
-def test_a_filter_that_builds_a_list_pays_for_its_items(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+)
+def test_a_filter_that_builds_a_list_pays_for_its_items(
+    expression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scope = Scope({"xs": ["ab"] * 1_000, "d": {f"k{n}": n for n in range(1_000)}, "s": "ab" * 500})
     evaluate_expression_sync(Expression(text(expression)), scope)
     monkeypatch.setattr(meter, "BOUNDS", Bounds(output_chars=100))

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.errors import ExpressionError, ToolError
-from evaluator.language.sandbox import evaluate_expression, evaluate_expression_sync, render, render_sync
+from evaluator.language.sandbox import (
+    evaluate_expression,
+    evaluate_expression_sync,
+    render,
+    render_sync,
+)
 from evaluator.language.scopes import Scope
 from evaluator.nodes import Expression, Mark, Span, Text
 
@@ -48,18 +53,30 @@ RENDERED = [
     ),
     ("{{ nope is defined }}{{ d.k is defined }}{{ d.q is undefined }}", "falsetruetrue"),
     ("{{ 'y' if a > 9 }}|{{ 'y' if a > 1 else 'n' }}", "|y"),
-    ("{% for x in xs if x > 1 %}{{ loop.index }}/{{ loop.length }}:{{ x }};{% endfor %}", "1/2:3;2/2:2;"),
+    (
+        "{% for x in xs if x > 1 %}{{ loop.index }}/{{ loop.length }}:{{ x }};{% endfor %}",
+        "1/2:3;2/2:2;",
+    ),
     ("{% for x in e %}x{% else %}none{% endfor %}", "none"),
     ("{% for k, v in d.m.items() %}{{ k }}={{ v[0] }}{% endfor %}", "l=1"),
     ("{% for x in xs %}{{ loop.cycle('a', 'b') }}{{ ',' if not loop.last }}{% endfor %}", "a,b,a"),
     ("{% set y = 1 %}{% for x in xs %}{% set y = x %}{% endfor %}{{ y }}", "1"),
-    ("{% set ns = namespace(t=0) %}{% for x in xs %}{% set ns.t = ns.t + x %}{% endfor %}{{ ns.t }}", "6"),
+    (
+        "{% set ns = namespace(t=0) %}{% for x in xs %}{% set ns.t = ns.t + x %}{% endfor %}{{ ns.t }}",
+        "6",
+    ),
     ("{% set q %}<{{ a }}>{% endset %}{{ q }}{{ q }}", "<3><3>"),
     ("{% set q | upper %}ab{% endset %}{{ q }}", "AB"),
     ("{% filter upper | replace('A', 'o') %}ab{{ s }}{% endfilter %}", "oBHI {{ o }}"),
     ("{% with a = 1, b = a %}{{ a }}{{ b }}{% endwith %}{{ a }}", "133"),
-    ("{% macro m(x, y=2) %}<{{ x }}{{ y }}{{ a }}>{% endmacro %}{{ m(1) }}{{ m(1, y=5) }}", "<123><153>"),
-    ("{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}", "3210"),
+    (
+        "{% macro m(x, y=2) %}<{{ x }}{{ y }}{{ a }}>{% endmacro %}{{ m(1) }}{{ m(1, y=5) }}",
+        "<123><153>",
+    ),
+    (
+        "{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}",
+        "3210",
+    ),
     ("{% if a == 1 %}1{% elif a == 3 %}3{% else %}x{% endif %}", "3"),
     ("a {%- if true -%} b {%- endif %} c", "ab c"),
     ("{% raw %}{{ a }}{% endraw %}{# no #}", "{{ a }}"),
@@ -79,14 +96,23 @@ RENDERED = [
         "[1, 2, 3] 6 3 1 3-1-2",
     ),
     ("{{ words | sort | join }} {{ words | map('upper') | join(',') }}", "Abc B,A,C"),
-    ("{{ people | map(attribute='n') | join(' ') }} {{ people | sum(attribute='age') }}", "Bo Al Cy 11"),
+    (
+        "{{ people | map(attribute='n') | join(' ') }} {{ people | sum(attribute='age') }}",
+        "Bo Al Cy 11",
+    ),
     ("{{ people | selectattr('age', 'gt', 3) | map(attribute='n') | first }}", "Al"),
-    ("{% for g in people | groupby('age') %}{{ g.grouper }}:{{ g.list | length }} {% endfor %}", "3:2 5:1 "),
+    (
+        "{% for g in people | groupby('age') %}{{ g.grouper }}:{{ g.list | length }} {% endfor %}",
+        "3:2 5:1 ",
+    ),
     (
         "{{ xs | select('odd') | list }} {{ xs | reject('odd') | list }} {{ [1, 1, 2] | unique }}",
         "[3, 1] [2] [1, 2]",
     ),
-    ("{{ range(5) | batch(2) }} {{ range(5) | slice(2) }}", "[[0, 1], [2, 3], [4]] [[0, 1, 2], [3, 4]]"),
+    (
+        "{{ range(5) | batch(2) }} {{ range(5) | slice(2) }}",
+        "[[0, 1], [2, 3], [4]] [[0, 1, 2], [3, 4]]",
+    ),
     (
         "{{ 'a b c d' | wordwrap(3) }}|{{ 'abcdef' | truncate(5) }}|{{ 'ab' | center(4) }}|",
         "a b\nc d|ab...| ab |",
@@ -140,14 +166,21 @@ FAILING = [
     ("{{ s | join(1, 2, 3) }}", 8, "wrong-type", "join"),
     ("{% macro m(x) %}{% endmacro %}{{ m() }}", 34, "wrong-arity", "needs 'x'"),
     ("{{ xs | map('nope') }}", 9, "unknown-filter", "nope"),
-    ("{% for x in xs %}{{ loop.nextitem }}{% endfor %}{{ loop }}", 26, "undefined-attribute", "nextitem"),
+    (
+        "{% for x in xs %}{{ loop.nextitem }}{% endfor %}{{ loop }}",
+        26,
+        "undefined-attribute",
+        "nextitem",
+    ),
     ("{{ e | first }}", 8, "undefined-attribute", "empty"),
     ("{{ {1: 2} }}", 5, "wrong-type", "a key is a string"),
 ]
 
 
 @pytest.mark.parametrize(("value", "column", "code", "part"), FAILING)
-def test_what_cannot_be_resolved_is_located_to_the_column(value: str, column: int, code: str, part: str) -> None:
+def test_what_cannot_be_resolved_is_located_to_the_column(
+    value: str, column: int, code: str, part: str
+) -> None:
     with pytest.raises(ExpressionError) as caught:
         shown(value)
     assert (caught.value.code, caught.value.span.column) == (code, column)
@@ -163,7 +196,9 @@ def test_an_undefined_name_is_located_on_its_line_and_column(lines: int, indent:
 
 @given(st.text())
 def test_any_string_survives_rendering_exactly(value: str) -> None:
-    assert shown("<{{ v }}>{% if v or true %}{{ v ~ '' }}{% endif %}", v=value) == f"<{value}>{value}"
+    assert (
+        shown("<{{ v }}>{% if v or true %}{{ v ~ '' }}{% endif %}", v=value) == f"<{value}>{value}"
+    )
 
 
 @given(st.sampled_from(["{{ a }}", "{% if %}", "{# x", "{{ nope }}", "{{", "<<a>>"]), st.text())
@@ -206,7 +241,9 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    async def __call__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int) -> Any:
+    async def __call__(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], span: Span, index: int
+    ) -> Any:
         await asyncio.sleep(0)
         self.calls.append((name, args, kwargs, span.column, index))
         return f"{name}{index}"
@@ -214,7 +251,9 @@ class Recorder:
 
 def test_function_templates_are_awaited_once_each_in_the_order_of_the_text() -> None:
     caller = Recorder()
-    source = "{{ f(a) }} {% for x in [1, 2] %}{{ g(x, y=f(x)) }} {% endfor %}{{ 'no' if a else h() }}"
+    source = (
+        "{{ f(a) }} {% for x in [1, 2] %}{{ g(x, y=f(x)) }} {% endfor %}{{ 'no' if a else h() }}"
+    )
     result = asyncio.run(render(text(source), Scope(VALUES), functions=caller))
     assert result == "f0 g2 g4 no"
     assert caller.calls == [
@@ -230,12 +269,17 @@ def test_a_result_of_a_function_is_a_value_and_never_rendered() -> None:
     async def caller(name: str, args: Any, kwargs: Any, span: Span, index: int) -> Any:
         return "{{ a }}{% for %}"
 
-    assert asyncio.run(render(text("{{ f() }}"), Scope(VALUES), functions=caller)) == "{{ a }}{% for %}"
+    assert (
+        asyncio.run(render(text("{{ f() }}"), Scope(VALUES), functions=caller))
+        == "{{ a }}{% for %}"
+    )
 
 
 def test_an_expression_awaits_functions_too() -> None:
     caller = Recorder()
-    value = asyncio.run(evaluate_expression(Expression(text("f(1) == 'f0' && !e")), Scope(VALUES), functions=caller))
+    value = asyncio.run(
+        evaluate_expression(Expression(text("f(1) == 'f0' && !e")), Scope(VALUES), functions=caller)
+    )
     assert value is True
 
 

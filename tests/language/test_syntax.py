@@ -25,7 +25,10 @@ FREE = [
     ("{{ a }}{{ a }}", [("a", False), ("a", False)]),
     ("{{ a | default(b) }}", [("a", True), ("b", False)]),
     ("{{ a.b.c | d('') }}", [("a", True)]),
-    ("{% if a is defined %}{{ a }}{% else %}{{ a }}{% endif %}", [("a", True), ("a", True), ("a", False)]),
+    (
+        "{% if a is defined %}{{ a }}{% else %}{{ a }}{% endif %}",
+        [("a", True), ("a", True), ("a", False)],
+    ),
     (
         "{% if a is not defined %}{{ a }}{% else %}{{ a }}{% endif %}",
         [("a", True), ("a", False), ("a", True)],
@@ -95,12 +98,20 @@ def test_only_text_without_markup_is_constant() -> None:
 
 IDENTIFIERS = st.sampled_from(["a", "bb", "name", "été", "x_1"])
 FILLERS = st.text("ab {}\r\n\t%#é", max_size=12).filter(
-    lambda value: not any(mark in value + "{" for mark in ("{{", "{%", "{#")) and not value.endswith("{")
+    lambda value: (
+        not any(mark in value + "{" for mark in ("{{", "{%", "{#")) and not value.endswith("{")
+    )
 )
 
 
 @given(
-    st.lists(st.tuples(FILLERS, IDENTIFIERS, st.sampled_from(["{{%s}}", "{{ %s }}", "{{-  %s -}}", "{{\r\n%s+1}}"])))
+    st.lists(
+        st.tuples(
+            FILLERS,
+            IDENTIFIERS,
+            st.sampled_from(["{{%s}}", "{{ %s }}", "{{-  %s -}}", "{{\r\n%s+1}}"]),
+        )
+    )
 )
 def test_every_offset_is_the_place_of_the_name(parts: list[tuple[str, str, str]]) -> None:
     value = "".join(filler + form % name for filler, name, form in parts)
@@ -126,7 +137,12 @@ ERRORS = [
     ("{% from 'a' import b %}", 4, "forbidden-statement", "function template"),
     ("{% extends 'a' %}", 4, "forbidden-statement", "function template"),
     ("{% block a %}{% endblock %}", 4, "forbidden-statement", "function template"),
-    ("{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}", 33, "forbidden-statement", "argument"),
+    (
+        "{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}",
+        33,
+        "forbidden-statement",
+        "argument",
+    ),
     ("{% autoescape true %}{% endautoescape %}", 4, "forbidden-statement", "escape"),
     ("{% for x in xs recursive %}{% endfor %}", 4, "forbidden-statement", "macro"),
     ("{{ a or and }}", 9, "syntax", "'and'"),
@@ -135,7 +151,9 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("value", "column", "code", "part"), ERRORS)
-def test_what_cannot_be_read_is_located_to_the_column(value: str, column: int, code: str, part: str) -> None:
+def test_what_cannot_be_read_is_located_to_the_column(
+    value: str, column: int, code: str, part: str
+) -> None:
     with pytest.raises(ExpressionError) as caught:
         analyse(text(value))
     assert (caught.value.code, caught.value.span.column) == (code, column)
@@ -220,7 +238,10 @@ def test_a_wrong_expression_is_located_to_the_column(source: str, column: int, p
 
 @given(st.text("ab&|!=(){}[]'\". <>+-?:,%#0\\\n", max_size=40))
 def test_any_source_is_parsed_or_raises_an_expression_error(source: str) -> None:
-    for read in (lambda: analyse(text("{{" + source)), lambda: analyse_expression(Expression(text(source)))):
+    for read in (
+        lambda: analyse(text("{{" + source)),
+        lambda: analyse_expression(Expression(text(source))),
+    ):
         try:
             places = [reference.offset for reference in read().references]
         except ExpressionError as error:

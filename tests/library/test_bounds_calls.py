@@ -15,7 +15,9 @@ def atomic(name: str = "a", turns: str = "1", text: str = "x") -> str:
 
 
 def role(tag: str, turns: int) -> str:
-    return f'<{tag} type="atomic"><description>d</description><handler max_turns="{turns}"/></{tag}>'
+    return (
+        f'<{tag} type="atomic"><description>d</description><handler max_turns="{turns}"/></{tag}>'
+    )
 
 
 def sequential(*steps: str) -> str:
@@ -50,7 +52,12 @@ TABLE = [
         1,
         7,
     ),
-    ("no branch at all", sequential(f'<cond><case test="1 in steps">{atomic("a", "2")}</case></cond>'), 0, 2),
+    (
+        "no branch at all",
+        sequential(f'<cond><case test="1 in steps">{atomic("a", "2")}</case></cond>'),
+        0,
+        2,
+    ),
     (
         "a branch that always holds",
         sequential(f'<cond><case test="true">{atomic("a", "2")}</case></cond>'),
@@ -92,7 +99,12 @@ TABLE = [
         1,
         2,
     ),
-    ("a call in a text", f"<library>{FUNCTION.format(ASK)}{atomic('t', '1', '{{ f(1) }}')}</library>", 2, 3),
+    (
+        "a call in a text",
+        f"<library>{FUNCTION.format(ASK)}{atomic('t', '1', '{{ f(1) }}')}</library>",
+        2,
+        3,
+    ),
     (
         "a call in a loop of a text",
         f"<library>{FUNCTION.format(ASK)}{atomic('t', '1', '{% for i in [1, 2] %}{{ f(i) }}{% endfor %}')}</library>",
@@ -123,7 +135,9 @@ def the_task(tmp_path, xml: str) -> tuple[TemplateLibrary, object]:
     return library, library.get(name).node
 
 
-@pytest.mark.parametrize(("xml", "least", "most"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+@pytest.mark.parametrize(
+    ("xml", "least", "most"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
 def test_calls_are_bounded_by(tmp_path, xml, least, most):
     library, node = the_task(tmp_path, xml)
     found = bound(node, library, tools_granted=True)
@@ -147,7 +161,9 @@ def test_a_recursion_has_no_bound(tmp_path):
 
 
 def test_the_profiles_turns_count_where_the_template_states_none(tmp_path):
-    library, node = the_task(tmp_path, '<task type="atomic" name="t"><description>d</description></task>')
+    library, node = the_task(
+        tmp_path, '<task type="atomic" name="t"><description>d</description></task>'
+    )
     assert bound(node, library, max_turns=25, tools_granted=True).max_calls == 25
 
 
@@ -161,7 +177,9 @@ def test_the_explanation_has_a_line_for_each_part(tmp_path):
 
 
 def test_a_task_that_is_offered_no_tool_takes_one_turn(tmp_path):
-    library, node = the_task(tmp_path, '<task name="t" type="atomic"><description>d</description></task>')
+    library, node = the_task(
+        tmp_path, '<task name="t" type="atomic"><description>d</description></task>'
+    )
     assert bound(node, library).max_calls == 1
     xml = '<task name="t" type="atomic"><description>d</description><tools><tool name="x"/></tools></task>'
     library, node = the_task(tmp_path, xml)

@@ -14,7 +14,9 @@ def findings(tmp_path, xml: str) -> list[Diagnostic]:
 
 
 def atomic(body: str, attributes: str = "") -> str:
-    return f'<task type="atomic" name="t"{attributes}>\n<description>d</description>\n{body}\n</task>'
+    return (
+        f'<task type="atomic" name="t"{attributes}>\n<description>d</description>\n{body}\n</task>'
+    )
 
 
 def sequence(steps: str, inputs: str = "") -> str:
@@ -215,7 +217,10 @@ ERRORS = [
     ),
     (
         "a keyword given twice",
-        library(TITLE_OF, sequence('<call template="title_of"><arg>1</arg><arg name="doc">2</arg></call>')),
+        library(
+            TITLE_OF,
+            sequence('<call template="title_of"><arg>1</arg><arg name="doc">2</arg></call>'),
+        ),
         "wrong-arity",
         6,
         39,
@@ -288,7 +293,9 @@ ERRORS = [
     ),
     (
         "a default of the wrong type",
-        atomic('<inputs><input name="n" type="integer" default="many"/></inputs><instructions>{{n}}</instructions>'),
+        atomic(
+            '<inputs><input name="n" type="integer" default="many"/></inputs><instructions>{{n}}</instructions>'
+        ),
         "default-type",
         3,
         49,
@@ -303,7 +310,13 @@ ERRORS = [
         4,
         11,
     ),
-    ("an unknown schema", atomic('<output_format type="json" schema="strings"/>'), "unknown-schema", 3, 1),
+    (
+        "an unknown schema",
+        atomic('<output_format type="json" schema="strings"/>'),
+        "unknown-schema",
+        3,
+        1,
+    ),
     (
         "a schema that is no JSON",
         atomic('<output_format type="json">{"type": </output_format>'),
@@ -512,13 +525,21 @@ WARNINGS = [
 ]
 
 
-@pytest.mark.parametrize(("xml", "code", "line", "column"), [row[1:] for row in ERRORS], ids=[r[0] for r in ERRORS])
+@pytest.mark.parametrize(
+    ("xml", "code", "line", "column"), [row[1:] for row in ERRORS], ids=[r[0] for r in ERRORS]
+)
 def test_a_mistake_is_an_error_at_its_place(tmp_path, xml, code, line, column):
-    found = [(d.code, d.span.line, d.span.column) for d in findings(tmp_path, xml) if d.severity == "error"]
+    found = [
+        (d.code, d.span.line, d.span.column)
+        for d in findings(tmp_path, xml)
+        if d.severity == "error"
+    ]
     assert found == [(code, line, column)]
 
 
-@pytest.mark.parametrize(("xml", "code", "line", "column"), [row[1:] for row in WARNINGS], ids=[r[0] for r in WARNINGS])
+@pytest.mark.parametrize(
+    ("xml", "code", "line", "column"), [row[1:] for row in WARNINGS], ids=[r[0] for r in WARNINGS]
+)
 def test_a_doubt_is_a_warning_or_a_note_at_its_place(tmp_path, xml, code, line, column):
     found = findings(tmp_path, xml)
     assert [d for d in found if d.severity == "error"] == []
@@ -565,7 +586,10 @@ SOUND = [
         '<task type="map" name="t"><description>d</description><inputs><input name="docs" type="string[]"/></inputs>'
         '<inner_task type="atomic"><description>{{ current_input }} {{ index }}</description></inner_task></task>',
     ),
-    ("a variable that need not be there", atomic("<instructions>{{ doc | default('none') }}</instructions>")),
+    (
+        "a variable that need not be there",
+        atomic("<instructions>{{ doc | default('none') }}</instructions>"),
+    ),
     (
         "a variable of the text itself",
         atomic("<instructions>{% for x in [1, 2] %}{{ x }}{% endfor %}</instructions>"),

@@ -37,13 +37,20 @@ def codes(library: TemplateLibrary) -> list[str]:
 
 
 def test_one_bad_template_does_not_stop_the_others(tmp_path):
-    library = load(put(tmp_path, a=task("a"), b="<task", c=task("c"), d='<task type="atomic" colour="x"/>'))
+    library = load(
+        put(tmp_path, a=task("a"), b="<task", c=task("c"), d='<task type="atomic" colour="x"/>')
+    )
     assert list(library) == ["a", "c"]
     assert {Path(d.span.file or "").name for d in library.errors} == {"b.xml", "d.xml"}
 
 
 def test_a_bad_member_does_not_stop_the_others_of_its_file(tmp_path):
-    members = [task("a"), task("b", attributes=' colour="x"'), task("c", "{{ nowhere }}"), task("d")]
+    members = [
+        task("a"),
+        task("b", attributes=' colour="x"'),
+        task("c", "{{ nowhere }}"),
+        task("d"),
+    ]
     library = load(put(tmp_path, l="<library>\n" + "\n".join(members) + "\n</library>"))
     assert list(library) == ["a", "d"]
     assert sorted(d.span.line for d in library.errors) == [3, 4]
@@ -93,14 +100,18 @@ def test_a_file_that_cannot_be_read_as_xml_keeps_its_names_from_later_folders(tm
 
 
 def test_a_file_without_a_readable_name_keeps_that_of_the_file(tmp_path):
-    library = load(put(tmp_path / "mine", t="<task"), put(tmp_path / "theirs", x=task("t", "theirs")))
+    library = load(
+        put(tmp_path / "mine", t="<task"), put(tmp_path / "theirs", x=task("t", "theirs"))
+    )
     assert library.broken == {"t"}
 
 
 def test_a_name_given_twice_in_a_folder_is_an_error_at_the_later_one(tmp_path):
     library = load(put(tmp_path, a=task("t", "first"), b=task("t", "second")))
     assert library.get("t").file == str(tmp_path / "a.xml")
-    assert [(d.code, d.span.file) for d in library.errors] == [("duplicate-name", str(tmp_path / "b.xml"))]
+    assert [(d.code, d.span.file) for d in library.errors] == [
+        ("duplicate-name", str(tmp_path / "b.xml"))
+    ]
 
 
 def test_a_task_without_a_name_has_the_name_of_its_file(tmp_path):
@@ -265,16 +276,26 @@ def test_a_step_may_refer_to_a_registered_template(tmp_path):
 
 
 def test_a_cycle_of_refs_is_reported_where_each_begins(tmp_path):
-    library = load(put(tmp_path, a=task("a", attributes=' ref="b"'), b=task("b", attributes=' ref="a"')))
+    library = load(
+        put(tmp_path, a=task("a", attributes=' ref="b"'), b=task("b", attributes=' ref="a"'))
+    )
     assert codes(library) == ["ref-cycle", "ref-cycle"]
-    assert {d.span.file for d in library.errors} == {str(tmp_path / "a.xml"), str(tmp_path / "b.xml")}
+    assert {d.span.file for d in library.errors} == {
+        str(tmp_path / "a.xml"),
+        str(tmp_path / "b.xml"),
+    }
 
 
 def test_of_two_cycles_of_refs_each_template_shows_a_shortest_one(tmp_path):
     steps = '<steps><task type="sequential" ref="b"/><task type="sequential" ref="c"/></steps>'
     a = f'<task type="sequential" name="a"><description>d</description>{steps}</task>'
     back = '<task type="sequential" name="{}" ref="{}"><description>d</description></task>'
-    files = {"a": a, "b": back.format("b", "c"), "c": back.format("c", "a"), "d": back.format("d", "c")}
+    files = {
+        "a": a,
+        "b": back.format("b", "c"),
+        "c": back.format("c", "a"),
+        "d": back.format("d", "c"),
+    }
     library = load(put(tmp_path, **files))
     found = {d.message.partition(": ")[2] for d in library.errors if d.code == "ref-cycle"}
     assert found == {"a → c → a", "b → c → a → b", "c → a → c"}
@@ -337,7 +358,9 @@ def test_the_registered_tools_are_the_only_ones_where_they_are_known(tmp_path):
     nodes = {name: template.node for name, template in library.templates.items()}
     assert check(nodes) == []
     found = check(nodes, known_tools=frozenset({"read_file"}))
-    assert [(d.severity, d.code, d.hint) for d in found] == [("error", "unknown-tool", "did you mean `read_file`?")]
+    assert [(d.severity, d.code, d.hint) for d in found] == [
+        ("error", "unknown-tool", "did you mean `read_file`?")
+    ]
 
 
 # include
@@ -402,7 +425,9 @@ def test_a_missing_partial_is_an_error_at_the_include(tmp_path):
 
 
 def test_an_error_inside_a_partial_is_located_there(tmp_path):
-    folder = put(tmp_path, a=with_include("a", "_b.xml"), _b="<partial>\n  Use {{ nowhere }}</partial>")
+    folder = put(
+        tmp_path, a=with_include("a", "_b.xml"), _b="<partial>\n  Use {{ nowhere }}</partial>"
+    )
     library = load(folder)
     assert [(d.code, d.span.file, d.span.line, d.span.column) for d in library.errors] == [
         ("undefined-variable", str(folder / "_b.xml"), 2, 10)
@@ -462,7 +487,9 @@ def test_unchanged_files_are_not_read_again(tmp_path, monkeypatch):
 
 
 def test_the_hash_of_a_template_covers_the_templates_that_it_refers_to(tmp_path):
-    folder = put(tmp_path, base=task("base", "one"), mine='<task type="atomic" name="mine" ref="base"/>')
+    folder = put(
+        tmp_path, base=task("base", "one"), mine='<task type="atomic" name="mine" ref="base"/>'
+    )
     library = load(folder)
     digest = library.get("mine").sha256
     put(folder, base=task("base", "two"))
@@ -491,7 +518,9 @@ def test_a_template_is_added_from_a_string(tmp_path):
     assert library.diagnostics == ()
 
 
-@pytest.mark.parametrize("xml", [task("b", "{{ nowhere }}"), "<task", task("b", attributes=' ref="none"'), "<x/>"])
+@pytest.mark.parametrize(
+    "xml", [task("b", "{{ nowhere }}"), "<task", task("b", attributes=' ref="none"'), "<x/>"]
+)
 def test_adding_a_template_with_errors_adds_nothing(tmp_path, xml):
     library = load(put(tmp_path, a=task("a")))
     with pytest.raises(TemplateError) as raised:

@@ -46,8 +46,16 @@ def atomic(name: str, description: str, **fields: object) -> Template:
 
 
 LIBRARY = (
-    atomic("summarise", "Summarise a document in a few sentences", inputs=(declared("document", "The text"),)),
-    atomic("translate", "Translate a text into another language", inputs=(declared("text", "What to translate"),)),
+    atomic(
+        "summarise",
+        "Summarise a document in a few sentences",
+        inputs=(declared("document", "The text"),),
+    ),
+    atomic(
+        "translate",
+        "Translate a text into another language",
+        inputs=(declared("text", "What to translate"),),
+    ),
     atomic("getInvoiceTotal", "Read an amount"),
     atomic("classify", "Assign a category", criteria=text("spam, ham, label")),
     atomic("judge_play", "Judge a draft", subtype="evaluator"),
@@ -77,7 +85,9 @@ def best(request: str | Task, *extra: Template) -> str | None:
         ("is it spam?", "classify"),
     ],
 )
-def test_a_request_finds_its_template_by_other_forms_of_its_words(request_: str, expected: str) -> None:
+def test_a_request_finds_its_template_by_other_forms_of_its_words(
+    request_: str, expected: str
+) -> None:
     assert best(request_) == expected
 
 
@@ -95,7 +105,9 @@ def test_a_request_finds_its_template_by_other_forms_of_its_words(request_: str,
             atomic(
                 "a5",
                 "Does something",
-                output=OutputFormat("json", json.dumps({"properties": {"latitude": {"type": "number"}}}), Span()),
+                output=OutputFormat(
+                    "json", json.dumps({"properties": {"latitude": {"type": "number"}}}), Span()
+                ),
             ),
             "latitude",
         ),
@@ -130,7 +142,9 @@ def test_a_request_that_fits_nothing_scores_low_everywhere() -> None:
 
 
 def test_a_fit_stays_a_fit_when_the_request_carries_its_data() -> None:
-    data = " ".join("".join(random.Random(n).choices(string.ascii_lowercase, k=7)) for n in range(15_000))
+    data = " ".join(
+        "".join(random.Random(n).choices(string.ascii_lowercase, k=7)) for n in range(15_000)
+    )
     request = f"Summarise this document: {data}"
     assert len(request) > 100_000
     found = LexicalRanker(LIBRARY).rank(request)
@@ -159,7 +173,10 @@ def test_a_variable_in_a_description_is_not_matched_by_its_name() -> None:
 
 
 def test_a_node_is_matched_by_what_it_declares() -> None:
-    node = Atomic(description=text("Put a letter into other words"), inputs=(declared("text", "What to translate"),))
+    node = Atomic(
+        description=text("Put a letter into other words"),
+        inputs=(declared("text", "What to translate"),),
+    )
     assert best(node) == "translate"
 
 
@@ -191,7 +208,9 @@ def test_a_broken_or_endless_inline_schema_does_no_harm() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.text(max_size=200)
-    | st.lists(st.sampled_from(["summarise", "translate", "text", "a", "what", "7", "é"])).map(" ".join)
+    | st.lists(st.sampled_from(["summarise", "translate", "text", "a", "what", "7", "é"])).map(
+        " ".join
+    )
 )
 def test_any_text_gives_ordered_scores_between_0_and_1_and_the_same_again(request_: str) -> None:
     ranker = LexicalRanker(LIBRARY)
@@ -242,7 +261,9 @@ def test_a_long_text_is_no_stronger_evidence_than_a_short_one_with_the_same_shar
     assert score(9) - score(5) < 0.05
 
 
-def test_skipping_the_postings_of_common_words_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipping_the_postings_of_common_words_changes_no_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = random.Random(7)
     vocabulary = [f"word{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(50)]
     many = [atomic(f"t{i}", " ".join(rng.sample(vocabulary, 8))) for i in range(700)]
@@ -258,7 +279,11 @@ def test_common_words_only_reorder_what_rare_words_found_in_a_large_library() ->
     common = [f"common{chr(97 + i)}" for i in range(8)]
 
     def described(number: int) -> str:
-        held = common if number in (5, 31) else [*rng.sample(common, 3), *(f"other{n}" for n in range(5))]
+        held = (
+            common
+            if number in (5, 31)
+            else [*rng.sample(common, 3), *(f"other{n}" for n in range(5))]
+        )
         return " ".join([f"rare{chr(97 + number % 26)}", *held])
 
     ranker = LexicalRanker([atomic(f"t{number:04}", described(number)) for number in range(3000)])
@@ -271,7 +296,12 @@ def test_a_related_word_finds_a_template_weakly(request_: str) -> None:
     found = LexicalRanker([*LIBRARY, movies]).rank(request_)[0]
     assert found.template.name == "movies"
     assert {reason.term[0] for reason in found.why} == {"~"}
-    assert found.score < LexicalRanker([*LIBRARY, movies]).rank(request_.replace("film", "movie") + " movie")[0].score
+    assert (
+        found.score
+        < LexicalRanker([*LIBRARY, movies])
+        .rank(request_.replace("film", "movie") + " movie")[0]
+        .score
+    )
 
 
 def test_the_same_form_of_a_word_counts_more_than_another_form() -> None:
@@ -282,13 +312,19 @@ def test_the_same_form_of_a_word_counts_more_than_another_form() -> None:
 
 def test_a_question_of_general_knowledge_needs_more_evidence() -> None:
     ranker = LexicalRanker([*LIBRARY, atomic("stock", "Price of a share")])
-    assert ranker.rank("what is the price of gold")[0].score < ranker.rank("the price of gold")[0].score
+    assert (
+        ranker.rank("what is the price of gold")[0].score
+        < ranker.rank("the price of gold")[0].score
+    )
 
 
 def test_a_question_that_no_template_takes_needs_more_evidence() -> None:
     def scores(*extra: Template) -> list[float]:
         ranker = LexicalRanker([*LIBRARY, *extra])
-        return [ranker.rank(request)[0].score for request in ("how do i mend my kettle", "mend my kettle")]
+        return [
+            ranker.rank(request)[0].score
+            for request in ("how do i mend my kettle", "mend my kettle")
+        ]
 
     asked, told = scores(atomic("mend", "Mend a kettle"))
     assert asked < told
@@ -298,7 +334,9 @@ def test_a_question_that_no_template_takes_needs_more_evidence() -> None:
 
 def test_a_tiny_library_gives_no_confidence() -> None:
     tiny, small = (
-        LexicalRanker([atomic("mend", "Mend a kettle"), *(atomic(f"t{n}", f"Word{n}") for n in range(count))])
+        LexicalRanker(
+            [atomic("mend", "Mend a kettle"), *(atomic(f"t{n}", f"Word{n}") for n in range(count))]
+        )
         for count in (5, 98)
     )
     request = "mend the old blue chair"
@@ -307,18 +345,29 @@ def test_a_tiny_library_gives_no_confidence() -> None:
 
 def test_one_word_of_a_phrase_is_not_the_phrase() -> None:
     phrase = [
-        match.score for match in LexicalRanker([atomic("p", "Plan", criteria=text("next steps"))]).rank("next day")
+        match.score
+        for match in LexicalRanker([atomic("p", "Plan", criteria=text("next steps"))]).rank(
+            "next day"
+        )
     ]
     word = [
-        match.score for match in LexicalRanker([atomic("p", "Plan", criteria=text("next, steps"))]).rank("next day")
+        match.score
+        for match in LexicalRanker([atomic("p", "Plan", criteria=text("next, steps"))]).rank(
+            "next day"
+        )
     ]
     assert phrase < word
 
 
 def test_few_examples_count_less_than_many() -> None:
     def score(count: int) -> float:
-        shown = tuple(Example({"request": "the kettle is broken"}, "", Span()) for _ in range(count))
-        templates = [atomic("a", "Repair", examples=shown), atomic("b", "Paint", examples=shown[:1])]
+        shown = tuple(
+            Example({"request": "the kettle is broken"}, "", Span()) for _ in range(count)
+        )
+        templates = [
+            atomic("a", "Repair", examples=shown),
+            atomic("b", "Paint", examples=shown[:1]),
+        ]
         return LexicalRanker(templates).rank("kettle")[0].score
 
     assert score(1) < score(10)
@@ -327,12 +376,19 @@ def test_few_examples_count_less_than_many() -> None:
 def test_words_that_another_language_shares_are_accidents() -> None:
     quiz = atomic("quiz", "Answer a question from a document")
     french = LexicalRanker([quiz]).rank("quelle est question posée dans document")[0].score
-    english = LexicalRanker([quiz]).rank("what is the strangest question posed in our document")[0].score
+    english = (
+        LexicalRanker([quiz]).rank("what is the strangest question posed in our document")[0].score
+    )
     assert french < english / 2
 
 
 def test_the_plural_of_an_acronym_is_one_word() -> None:
-    assert best("merge PDFs", atomic("pdf", "Merge files of type PDF"), atomic("fs", "Merge disks, fs")) == "pdf"
+    assert (
+        best(
+            "merge PDFs", atomic("pdf", "Merge files of type PDF"), atomic("fs", "Merge disks, fs")
+        )
+        == "pdf"
+    )
 
 
 def test_bigrams_without_content_tell_examples_apart() -> None:
@@ -357,7 +413,9 @@ def test_words_without_content_tell_equal_examples_apart() -> None:
 def test_a_node_finds_the_template_with_its_inputs() -> None:
     left = atomic("left", "Compute a value", inputs=(declared("rate"), declared("years")))
     right = atomic("right", "Compute a value", inputs=(declared("rate"), declared("months")))
-    node = Atomic(description=text("Compute a value"), inputs=(declared("months"), declared("rate")))
+    node = Atomic(
+        description=text("Compute a value"), inputs=(declared("months"), declared("rate"))
+    )
     assert best(node, left, right) == "right"
 
 
@@ -375,15 +433,25 @@ def test_other_scripts_are_matched_too() -> None:
 
 def test_a_name_outweighs_an_example() -> None:
     named = atomic("harvest", "Does something")
-    shown = replace(named, name="other", node=Atomic(description=text("x"), examples=(Example({}, "harvest", Span()),)))
+    shown = replace(
+        named,
+        name="other",
+        node=Atomic(description=text("x"), examples=(Example({}, "harvest", Span()),)),
+    )
     assert names(LexicalRanker([shown, named]).rank("harvest")) == ["harvest", "other"]
 
 
 def test_a_misspelt_word_counts_for_less_than_the_word_itself() -> None:
     ranker = LexicalRanker(LIBRARY)
-    right = next(m.score for m in ranker.rank("translate this text") if m.template.name == "translate")
-    slip = next(m.score for m in ranker.rank("trenslate this text") if m.template.name == "translate")
-    none = next((m.score for m in ranker.rank("zzzzz this text") if m.template.name == "translate"), 0.0)
+    right = next(
+        m.score for m in ranker.rank("translate this text") if m.template.name == "translate"
+    )
+    slip = next(
+        m.score for m in ranker.rank("trenslate this text") if m.template.name == "translate"
+    )
+    none = next(
+        (m.score for m in ranker.rank("zzzzz this text") if m.template.name == "translate"), 0.0
+    )
     assert none < slip < right
 
 

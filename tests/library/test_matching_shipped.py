@@ -47,8 +47,12 @@ def test_the_set_is_large_enough_and_labelled_in_both_halves() -> None:
     assert len({row["request"] for row in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize(("half", "first", "five"), [("tuning", 0.97, 1.0), ("held_out", 0.97, 1.0)])
-def test_the_right_template_comes_first_or_among_five(results: Any, half: str, first: float, five: float) -> None:
+@pytest.mark.parametrize(
+    ("half", "first", "five"), [("tuning", 0.97, 1.0), ("held_out", 0.97, 1.0)]
+)
+def test_the_right_template_comes_first_or_among_five(
+    results: Any, half: str, first: float, five: float
+) -> None:
     names = [
         (row["template"], [match.template.name for match in found])
         for row, found in results
@@ -59,8 +63,14 @@ def test_the_right_template_comes_first_or_among_five(results: Any, half: str, f
 
 
 @pytest.mark.parametrize(("half", "fitting"), [("tuning", 0.92), ("held_out", 0.92)])
-def test_most_fits_score_above_low_score_and_all_others_below(results: Any, half: str, fitting: float) -> None:
-    rows = [(row["template"] is not None, top_score(found)) for row, found in results if row["set"] == half]
+def test_most_fits_score_above_low_score_and_all_others_below(
+    results: Any, half: str, fitting: float
+) -> None:
+    rows = [
+        (row["template"] is not None, top_score(found))
+        for row, found in results
+        if row["set"] == half
+    ]
     assert share([score >= LOW_SCORE for fits, score in rows if fits]) >= fitting
     assert all(score < LOW_SCORE for fits, score in rows if not fits)
 
@@ -89,7 +99,9 @@ def library() -> TemplateLibrary:
         ("Классифицируй этот отзыв", None),
     ],
 )
-def test_a_request_finds_its_template_or_is_refused(library: TemplateLibrary, request_: str, expected: str) -> None:
+def test_a_request_finds_its_template_or_is_refused(
+    library: TemplateLibrary, request_: str, expected: str
+) -> None:
     found = library.match(request_)
     if expected == "not compile_task":
         assert "compile_task" not in [match.template.name for match in found]

@@ -44,7 +44,9 @@ def test_forms_of_one_word_share_a_stem(forms: str) -> None:
     assert len({stem(form) for form in forms.split()}) == 1
 
 
-@pytest.mark.parametrize("pair", ["sent sentiment", "quest question", "port report", "rate ratio", "text test"])
+@pytest.mark.parametrize(
+    "pair", ["sent sentiment", "quest question", "port report", "rate ratio", "text test"]
+)
 def test_different_words_keep_different_stems(pair: str) -> None:
     a, b = pair.split()
     assert stem(a) != stem(b)

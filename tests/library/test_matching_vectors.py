@@ -58,7 +58,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizers/l2_supercat_tokenizer_config.json"))
     data = np.array(rows, dtype=np.float16)
-    header = {"embedding.weight": {"dtype": "F16", "shape": data.shape, "data_offsets": [0, data.nbytes]}}
+    header = {
+        "embedding.weight": {"dtype": "F16", "shape": data.shape, "data_offsets": [0, data.nbytes]}
+    }
     encoded = json.dumps(header).encode()
     (folder / "weights/l2_supercat_256.safetensors").write_bytes(
         struct.pack("<Q", len(encoded)) + encoded + data.tobytes()
@@ -74,8 +76,12 @@ def best(request: str | Task, library: tuple[Template, ...] = LIBRARY) -> str | 
     return found[0].template.name if found else None
 
 
-@pytest.mark.parametrize(("request_", "expected"), [("mip my blicket", "first"), ("gazzer a fep", "second")])
-def test_a_template_is_found_without_a_shared_word(installed: Path, request_: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("request_", "expected"), [("mip my blicket", "first"), ("gazzer a fep", "second")]
+)
+def test_a_template_is_found_without_a_shared_word(
+    installed: Path, request_: str, expected: str
+) -> None:
     assert find_vectors() == installed
     assert LexicalRanker(LIBRARY).rank(request_) == []
     assert best(request_) == expected
@@ -94,12 +100,19 @@ def test_examples_count_by_their_centroid(installed: Path) -> None:
     assert best("toma tulver please", (shown, Template("other", "Bake bread"))) == "shown"
 
 
-@pytest.mark.parametrize("request_", ["mip my blicket", "gazzer a fep", "dax, then toma", "zorp", "no word known"])
+@pytest.mark.parametrize(
+    "request_", ["mip my blicket", "gazzer a fep", "dax, then toma", "zorp", "no word known"]
+)
 def test_many_templates_are_found_in_two_stages_as_in_one(
     installed: Path, monkeypatch: pytest.MonkeyPatch, request_: str
 ) -> None:
     words = [word for same in MEANINGS for word in same]
-    library = [Template(f"t{i}{j}", f"{a} {b}") for i, a in enumerate(words) for j, b in enumerate(words) if a is not b]
+    library = [
+        Template(f"t{i}{j}", f"{a} {b}")
+        for i, a in enumerate(words)
+        for j, b in enumerate(words)
+        if a is not b
+    ]
     expected = make_ranker(library).rank(request_)
     monkeypatch.setattr(vectors, "_MANY", 10)
     monkeypatch.setattr(vectors, "_CHOSEN", 50)
@@ -107,7 +120,9 @@ def test_many_templates_are_found_in_two_stages_as_in_one(
     assert make_ranker(library).rank(request_) == expected
 
 
-@pytest.mark.parametrize("request_", ["", "the", "zorp", "mip the dax, then gazzer a toma", "zzz " * 3000, "é 東京"])
+@pytest.mark.parametrize(
+    "request_", ["", "the", "zorp", "mip the dax, then gazzer a toma", "zzz " * 3000, "é 東京"]
+)
 def test_it_keeps_the_contract_of_a_ranker(installed: Path, request_: str) -> None:
     ranker = make_ranker(LIBRARY)
     assert isinstance(ranker, VectorRanker)
@@ -121,7 +136,8 @@ def test_it_keeps_the_contract_of_a_ranker(installed: Path, request_: str) -> No
 
 
 @pytest.mark.parametrize(
-    "missing", ["weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"]
+    "missing",
+    ["weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json"],
 )
 def test_without_the_files_matching_is_lexical(installed: Path, missing: str) -> None:
     (installed / missing).unlink()

@@ -21,11 +21,23 @@ PROMPT = 'import math\n\ndef double(n):\n    """Doubles n."""\n'
 
 
 def run(answer: str, prompt: str = PROMPT, test: str = TEST, seconds: float = 10) -> dict[str, Any]:
-    node = TemplateLibrary.load(ROOT / "templates" / "code", shipped=False).get("run_python_tests").node
+    node = (
+        TemplateLibrary.load(ROOT / "templates" / "code", shipped=False)
+        .get("run_python_tests")
+        .node
+    )
     assert isinstance(node, nodes.Script)
     argv = [sys.executable, *(part.value for part in node.command[1:])]
-    given = {"answer": answer, "test": test, "prompt": prompt, "function": "double", "seconds": seconds}
-    done = subprocess.run(argv, input=json.dumps(given), capture_output=True, text=True, timeout=200, check=True)
+    given = {
+        "answer": answer,
+        "test": test,
+        "prompt": prompt,
+        "function": "double",
+        "seconds": seconds,
+    }
+    done = subprocess.run(
+        argv, input=json.dumps(given), capture_output=True, text=True, timeout=200, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -59,10 +71,16 @@ def test_right_code_passes_in_each_form(answer: str) -> None:
         (f"import os\n{RIGHT}os._exit(0)", "the code ended before its tests did"),
         ("import os\nos.kill(os.getpid(), 9)\n" + RIGHT, "the code ended before its tests did"),
         ("def double(n):\n    raise KeyboardInterrupt", "KeyboardInterrupt: "),
-        ('print(\'{"passed": true}\', flush=True)\nimport os\nos._exit(0)', "the code ended before its tests did"),
-        ("import os\nfor fd in range(3, 9):\n    try: os.write(fd, b'passed ')\n    except OSError: pass", "passed "),
+        (
+            "print('{\"passed\": true}', flush=True)\nimport os\nos._exit(0)",
+            "the code ended before its tests did",
+        ),
+        (
+            "import os\nfor fd in range(3, 9):\n    try: os.write(fd, b'passed ')\n    except OSError: pass",
+            "passed ",
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_code_fails_with_a_reason(answer: str, reason: str) -> None:
     result = run(answer)
     assert result["passed"] is False
@@ -70,7 +88,8 @@ def test_other_code_fails_with_a_reason(answer: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["while True: pass", "import os, time\nif os.fork() == 0:\n    time.sleep(100)\nos._exit(0)"]
+    "answer",
+    ["while True: pass", "import os, time\nif os.fork() == 0:\n    time.sleep(100)\nos._exit(0)"],
 )
 def test_code_without_an_end_fails(answer: str) -> None:
     assert run(answer, seconds=0.5) == {"passed": False, "reason": "no end after 0.5 s"}

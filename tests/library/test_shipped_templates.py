@@ -27,7 +27,11 @@ def tasks(node: nodes.TopLevel | nodes.Node, path: str) -> Iterator[tuple[str, n
         yield from tasks(child, f"{path}/{getattr(child, 'name', None) or number}")
 
 
-ALL = [found for template in LIBRARY.templates.values() for found in tasks(template.node, template.name)]
+ALL = [
+    found
+    for template in LIBRARY.templates.values()
+    for found in tasks(template.node, template.name)
+]
 EXAMPLES = [
     pytest.param(task, example, id=f"{path}-{number}")
     for path, task in ALL
@@ -49,7 +53,9 @@ def test_every_file_loads_without_an_error_or_a_warning() -> None:
 
 def test_every_operator_and_a_function_are_shown() -> None:
     shown = {type(template.node) for template in LIBRARY.templates.values()}
-    assert shown == {*OPERATORS.values(), nodes.Function}, "show it in templates/, as the type of a whole template"
+    assert shown == {*OPERATORS.values(), nodes.Function}, (
+        "show it in templates/, as the type of a whole template"
+    )
 
 
 @pytest.mark.parametrize("template", LIBRARY.templates.values(), ids=lambda template: template.name)
@@ -58,11 +64,15 @@ def test_every_template_has_an_example_and_describes_its_inputs(template: Templa
     assert isinstance(node, nodes.Task)
     assert node.examples, "add an <example>"
     assert node.output is not None, "add an <output_format>"
-    assert all(declared.description.strip() for declared in node.inputs), "describe each <input> in its text"
+    assert all(declared.description.strip() for declared in node.inputs), (
+        "describe each <input> in its text"
+    )
 
 
 @pytest.mark.parametrize(("task", "example"), EXAMPLES)
-def test_every_example_output_keeps_to_the_output_format(task: nodes.Task, example: nodes.Example) -> None:
+def test_every_example_output_keeps_to_the_output_format(
+    task: nodes.Task, example: nodes.Example
+) -> None:
     assert task.output is not None
     parsed = parse_output(example.output, task.output.type, task.output.schema)
     assert parsed.error is None
@@ -77,9 +87,13 @@ def test_every_example_input_is_declared(task: nodes.Task, example: nodes.Exampl
 
 
 @pytest.mark.parametrize(
-    ("path", "task"), [(p, t) for p, t in ALL if isinstance(t, nodes.Atomic)], ids=lambda v: str(v)[:40]
+    ("path", "task"),
+    [(p, t) for p, t in ALL if isinstance(t, nodes.Atomic)],
+    ids=lambda v: str(v)[:40],
 )
-def test_every_required_input_has_a_value_in_each_example_of_a_matched_template(path: str, task: nodes.Task) -> None:
+def test_every_required_input_has_a_value_in_each_example_of_a_matched_template(
+    path: str, task: nodes.Task
+) -> None:
     required = {each.name for each in task.inputs if each.required and each.source is None}
     for example in task.examples:
         assert required <= set(example.inputs), path
@@ -90,10 +104,14 @@ def test_a_script_prints_what_its_example_says(task: nodes.Script, example: node
     given = example.inputs.get("stdin")
     if given is None:
         types = {each.name: each.type for each in task.inputs}
-        values = {k: v if types[k] == "string" else json.loads(v) for k, v in example.inputs.items()}
+        values = {
+            k: v if types[k] == "string" else json.loads(v) for k, v in example.inputs.items()
+        }
         given = json.dumps(values)
     argv = [sys.executable, *(part.value for part in task.command[1:])]
-    done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=200, check=True)
+    done = subprocess.run(
+        argv, input=given, capture_output=True, text=True, timeout=200, check=True
+    )
     assert json.loads(done.stdout) == json.loads(example.output)
 
 
@@ -103,7 +121,9 @@ def test_the_loop_runs_a_program_with_and_without_fences() -> None:
     assert loop.script_execution is not None
     argv = [sys.executable, *(part.value for part in loop.script_execution.command[1:])]
     for program in ("print(6 * 7)\n", "Here it is:\n```python\nprint(6 * 7)\n```\nIt prints 42.\n"):
-        done = subprocess.run(argv, input=program, capture_output=True, text=True, timeout=200, check=True)
+        done = subprocess.run(
+            argv, input=program, capture_output=True, text=True, timeout=200, check=True
+        )
         assert done.stdout == "42\n"
 
 

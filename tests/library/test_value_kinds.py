@@ -61,12 +61,16 @@ def test_a_text_holds_kinds_of_values(text: str, expected: set[str]) -> None:
         ("file_path", "string", {"file"}),
     ],
 )
-def test_an_input_takes_kinds_by_its_name_and_type(name: str, kind: str, expected: set[str]) -> None:
+def test_an_input_takes_kinds_by_its_name_and_type(
+    name: str, kind: str, expected: set[str]
+) -> None:
     assert set(kinds_taken(declared(name, kind))) == expected
 
 
 def template(name: str, *inputs: str) -> Atomic:
-    return Atomic(name=name, description=Text("Plan an outing", Span()), inputs=tuple(map(declared, inputs)))
+    return Atomic(
+        name=name, description=Text("Plan an outing", Span()), inputs=tuple(map(declared, inputs))
+    )
 
 
 class Named:
@@ -82,8 +86,15 @@ class Named:
         ("an outing", "any", None),
     ],
 )
-def test_a_value_finds_the_template_with_an_input_for_it(request_: str, expected: str, reason: str | None) -> None:
-    templates = [template("any"), template("when", "date"), template("where", "city"), template("cost", "price")]
+def test_a_value_finds_the_template_with_an_input_for_it(
+    request_: str, expected: str, reason: str | None
+) -> None:
+    templates = [
+        template("any"),
+        template("when", "date"),
+        template("where", "city"),
+        template("cost", "price"),
+    ]
     ranker = LexicalRanker(map(Named, templates))
     best = ranker.rank(request_)[0]
     assert best.template.name == expected
@@ -92,7 +103,9 @@ def test_a_value_finds_the_template_with_an_input_for_it(request_: str, expected
     )
 
 
-@pytest.mark.parametrize("repeated", ["1", "a@", "a-", "“", "'", "in ", "1.", "1-", "/", "a.", " ", "$", "1 ", "mar 1"])
+@pytest.mark.parametrize(
+    "repeated", ["1", "a@", "a-", "“", "'", "in ", "1.", "1-", "/", "a.", " ", "$", "1 ", "mar 1"]
+)
 def test_a_long_text_without_an_end_to_its_values_is_read_once(repeated: str) -> None:
     # Read again for each beginning, it would take minutes.
     assert set(kinds_in(repeated * (300_000 // len(repeated)), ())) <= set(VALUE_KINDS)

@@ -47,8 +47,12 @@ def _check(demand: Callable[[Case], Awaitable[None]]) -> None:
     CHECKS.append(LimiterCheck(demand.__name__.replace("_", " "), demand))
 
 
-def planned(label: str = "m", endpoint: str = "e", cost_usd: float | None = 0.1, **more: Any) -> PlannedCall:
-    return PlannedCall(label, endpoint, **{"input_tokens": 100, "output_tokens": 100, **more}, cost_usd=cost_usd)
+def planned(
+    label: str = "m", endpoint: str = "e", cost_usd: float | None = 0.1, **more: Any
+) -> PlannedCall:
+    return PlannedCall(
+        label, endpoint, **{"input_tokens": 100, "output_tokens": 100, **more}, cost_usd=cost_usd
+    )
 
 
 def acquiring(limiter: CallLimiter, call: PlannedCall | None = None) -> asyncio.Task[Permit]:

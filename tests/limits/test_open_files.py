@@ -24,7 +24,9 @@ def fit(wanted: int, soft: int, hard: int) -> list[int]:
     return json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
 
 
-@pytest.mark.parametrize(("wanted", "soft", "hard"), [(10, 256, 256), (10, 1024, 4096), (100, 1024, 1024)])
+@pytest.mark.parametrize(
+    ("wanted", "soft", "hard"), [(10, 256, 256), (10, 1024, 4096), (100, 1024, 1024)]
+)
 def test_a_limit_that_suffices_stays(wanted: int, soft: int, hard: int) -> None:
     assert fit(wanted, soft, hard) == [wanted, soft, hard]
 

@@ -171,7 +171,11 @@ def test_retry_after_holds_the_whole_endpoint_and_no_other():
     async def main() -> list[tuple[str, float]]:
         limiter, loop = RateLimiter(), asyncio.get_running_loop()
         permit = await limiter.acquire(planned("a", "one"))
-        permit.release(None, ProviderError("x", kind="rate_limit", status=429, retryable=True, retry_after_s=30.0), 0.1)
+        permit.release(
+            None,
+            ProviderError("x", kind="rate_limit", status=429, retryable=True, retry_after_s=30.0),
+            0.1,
+        )
         begun: list[tuple[str, float]] = []
 
         async def one(label: str, endpoint: str) -> None:
@@ -211,7 +215,9 @@ def test_a_later_shorter_retry_after_does_not_shorten_the_wait():
         limiter = RateLimiter()
         permits = [await limiter.acquire(planned()) for _ in range(2)]
         for permit, wait_s in zip(permits, (30.0, 1.0), strict=True):
-            error = ProviderError("x", kind="rate_limit", status=429, retryable=True, retry_after_s=wait_s)
+            error = ProviderError(
+                "x", kind="rate_limit", status=429, retryable=True, retry_after_s=wait_s
+            )
             permit.release(None, error, 0.1)
         await limiter.acquire(planned())
         return asyncio.get_running_loop().time()
@@ -222,7 +228,10 @@ def test_a_later_shorter_retry_after_does_not_shorten_the_wait():
 # -- rates ----------------------------------------------------------------------------------------------------------
 
 
-@given(st.floats(1, 600), st.lists(st.tuples(st.floats(0, 20), st.floats(0.1, 5)), min_size=1, max_size=60))
+@given(
+    st.floats(1, 600),
+    st.lists(st.tuples(st.floats(0, 20), st.floats(0.1, 5)), min_size=1, max_size=60),
+)
 def test_a_bucket_allows_at_most_its_rate_and_one_second_more(per_minute, asked):
     bucket, now, taken = RateBucket(per_minute), 0.0, []
     for pause, amount in asked:
@@ -283,7 +292,9 @@ def test_waiting_calls_end_when_the_batch_time_is_up():
         limiter = RateLimiter(Pace(concurrency=1), budget=BatchBudget(max_seconds=10))
         await limiter.acquire(planned())
         ended = await asyncio.gather(acquiring(limiter), acquiring(limiter), return_exceptions=True)
-        return [getattr(error, "resource", "none") for error in ended], asyncio.get_running_loop().time()
+        return [
+            getattr(error, "resource", "none") for error in ended
+        ], asyncio.get_running_loop().time()
 
     assert run(main()) == (["time", "time"], 10.0)
 
@@ -291,9 +302,13 @@ def test_waiting_calls_end_when_the_batch_time_is_up():
 def test_nothing_waits_for_a_retry_after_past_the_batch_time():
     async def main() -> float:
         limiter = RateLimiter(budget=BatchBudget(max_seconds=10))
-        error = ProviderError("x", kind="rate_limit", status=429, retryable=True, retry_after_s=3600)
+        error = ProviderError(
+            "x", kind="rate_limit", status=429, retryable=True, retry_after_s=3600
+        )
         (await limiter.acquire(planned())).release(None, error, 0.1)
-        with pytest.raises(LimitReached, match="Retry-After: no call for 3,600 s, and the session has 10 s left"):
+        with pytest.raises(
+            LimitReached, match="Retry-After: no call for 3,600 s, and the session has 10 s left"
+        ):
             await limiter.acquire(planned())
         assert limiter.refused is not None
         return asyncio.get_running_loop().time()
@@ -305,7 +320,10 @@ def test_nothing_waits_for_a_retry_after_past_the_batch_time():
 @given(
     st.floats(0.05, 3),
     st.lists(
-        st.tuples(st.floats(0, 1), st.floats(0, 1), st.sampled_from(["answer", "lost", "busy", "cut"])), max_size=40
+        st.tuples(
+            st.floats(0, 1), st.floats(0, 1), st.sampled_from(["answer", "lost", "busy", "cut"])
+        ),
+        max_size=40,
     ),
 )
 def test_a_budget_is_never_passed(max_cost_usd, calls):
@@ -341,7 +359,9 @@ def test_a_budget_is_never_passed(max_cost_usd, calls):
 def test_no_slot_is_lost_however_calls_end():
     async def main() -> None:
         random.seed(4)
-        limiter = RateLimiter(Pace(concurrency=20, requests_per_minute=600), budget=BatchBudget(max_cost_usd=1e6))
+        limiter = RateLimiter(
+            Pace(concurrency=20, requests_per_minute=600), budget=BatchBudget(max_cost_usd=1e6)
+        )
 
         async def one() -> None:
             permit = await limiter.acquire(planned(random.choice("ab")))
@@ -385,7 +405,9 @@ def test_a_stop_rejects_waiting_calls_and_lets_running_ones_end():
 def test_a_stop_does_not_wait_for_a_retry_after():
     async def main() -> None:
         limiter = RateLimiter(Pace(concurrency=2))
-        held = ProviderError("later", kind="rate_limit", status=429, retryable=True, retry_after_s=3600.0)
+        held = ProviderError(
+            "later", kind="rate_limit", status=429, retryable=True, retry_after_s=3600.0
+        )
         (await limiter.acquire(planned())).release(None, held, 0.1)
         waiting = asyncio.ensure_future(limiter.acquire(planned()))
         await asyncio.sleep(0)
@@ -452,7 +474,13 @@ def test_the_state_has_what_a_display_needs():
         waiting = acquiring(limiter, planned("m", "e"))
         await asyncio.sleep(1)
         (state,) = limiter.state()
-        assert (state.label, state.endpoint, state.in_flight, state.limit, state.waiting) == ("m", "e", 1, 1, 1)
+        assert (state.label, state.endpoint, state.in_flight, state.limit, state.waiting) == (
+            "m",
+            "e",
+            1,
+            1,
+            1,
+        )
         permit.release(None, BUSY, 1.0)
         (await waiting).release(ANSWERED, None, 1.0)
         await asyncio.sleep(5)

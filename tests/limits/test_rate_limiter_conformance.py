@@ -20,7 +20,9 @@ async def _run_ready_callbacks() -> None:
 def test_conformance(check: LimiterCheck):
     async def main() -> None:
         tasks = asyncio.all_tasks()
-        await check.demand(Case(lambda pace, budget: RateLimiter(pace, budget=budget), _run_ready_callbacks))
+        await check.demand(
+            Case(lambda pace, budget: RateLimiter(pace, budget=budget), _run_ready_callbacks)
+        )
         for task in asyncio.all_tasks() - tasks:
             task.cancel()
 

@@ -76,23 +76,55 @@ CSHARP = "namespace Sea.Port {\n  public sealed class Crane : Machine {\n    pub
 SHELL = "#!/bin/sh\n# Moves containers about.\nload_ship() {\n  echo x\n}\nfunction unload {\n"
 
 CODE = [
-    ("a.py", PYTHON, "Ferries across the strait.", ["MAX_PASSENGERS", "Ferry", "DECKS", "depart", "moor", "fallback"], ["inner", "harbour"]),
-    ("a.py", PYTHON + "\ndef broken(:", "", ["MAX_PASSENGERS", "Ferry", "depart", "moor", "broken"], ["harbour"]),
-    ("a.ts", TYPESCRIPT, "", ["Harbour", "openGate", "berth", "Quay", "sail"], ["if", "return", "key"]),
+    (
+        "a.py",
+        PYTHON,
+        "Ferries across the strait.",
+        ["MAX_PASSENGERS", "Ferry", "DECKS", "depart", "moor", "fallback"],
+        ["inner", "harbour"],
+    ),
+    (
+        "a.py",
+        PYTHON + "\ndef broken(:",
+        "",
+        ["MAX_PASSENGERS", "Ferry", "depart", "moor", "broken"],
+        ["harbour"],
+    ),
+    (
+        "a.ts",
+        TYPESCRIPT,
+        "",
+        ["Harbour", "openGate", "berth", "Quay", "sail"],
+        ["if", "return", "key"],
+    ),
     ("a.go", GO, "Package tide computes tides.", ["tide", "Pull", "Moon"], ["x", "m"]),
     ("a.rs", RUST, "Locks and keys.", ["unlock", "Key", "bolt"], ["k"]),
     ("a.java", JAVA, "", ["org.sea", "Buoy", "drift"], ["go", "return"]),
-    ("a.cpp", CPP, "", ["ANCHOR_DEPTH", "sea", "Anchor", "lower", "chain_t", "count_links"], ["if", "total"]),
-    ("a.rb", RUBY, "Draws charts of shoals.", ["Chart", "Shoal", "DEPTH", "sound", "deep"], ["line"]),
+    (
+        "a.cpp",
+        CPP,
+        "",
+        ["ANCHOR_DEPTH", "sea", "Anchor", "lower", "chain_t", "count_links"],
+        ["if", "total"],
+    ),
+    (
+        "a.rb",
+        RUBY,
+        "Draws charts of shoals.",
+        ["Chart", "Shoal", "DEPTH", "sound", "deep"],
+        ["line"],
+    ),
     ("a.php", PHP, "", ["Sea\\Wind", "Sail", "AREA", "hoist", "reef"], ["x"]),
     ("a.cs", CSHARP, "", ["Sea.Port", "Crane", "LiftAsync", "Reach"], ["kg"]),
     ("a.sh", SHELL, "Moves containers about.", ["load_ship", "unload"], ["echo"]),
     ("tool", SHELL, "Moves containers about.", ["load_ship", "unload"], ["echo"]),
     ("tool", "#!/usr/bin/env python3\nclass Winch: ...", "", ["Winch"], []),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("path", "text", "summary", "names", "absent"), CODE, ids=[row[0] for row in CODE])
+@pytest.mark.parametrize(
+    ("path", "text", "summary", "names", "absent"), CODE, ids=[row[0] for row in CODE]
+)
 @pytest.mark.parametrize("ends", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_sources_are_described_by_what_they_define(
     path: str, text: str, summary: str, names: list[str], absent: list[str], ends: str
@@ -111,40 +143,90 @@ NOTEBOOK = json.dumps(
     {
         "cells": [
             {"cell_type": "markdown", "source": ["# Tides of 1900\n", "text\n", "## Neap"]},
-            {"cell_type": "code", "source": "def ebb(x):\n    return 'low'", "outputs": [{"text": "# not this"}]},
+            {
+                "cell_type": "code",
+                "source": "def ebb(x):\n    return 'low'",
+                "outputs": [{"text": "# not this"}],
+            },
             {"cell_type": "raw", "source": 7},
             "no cell",
         ]
     }
 )
 DOCUMENTS = [
-    ("a.md", "# The *sea*\n\nwaves\n\n```sh\n# no heading\n```\n## [Wind](w.md) ##\n\nUnder\n-----\nfoam\n", Description("markdown", "The sea", ("Wind", "Under"))),
-    ("a.md", "---\ntitle: 'Salt'\nsecret: x\n---\n# Brine\n", Description("markdown", "Salt", ("Brine",))),
-    ("a.rst", "====\nReef\n====\n\ntext text\n\nFish ``kinds``\n--------------\n\n  code\n  ----\n", Description("restructuredtext", "Reef", ("Fish kinds",))),
-    ("a.html", "<title>Shells &amp; sand</title><!-- <h1>no</h1> --><script>'<h1>no</h1>'</script><h2 class=x>Two <b>kinds</b></h2>", Description("html", "Shells & sand", ("Two kinds",))),
+    (
+        "a.md",
+        "# The *sea*\n\nwaves\n\n```sh\n# no heading\n```\n## [Wind](w.md) ##\n\nUnder\n-----\nfoam\n",
+        Description("markdown", "The sea", ("Wind", "Under")),
+    ),
+    (
+        "a.md",
+        "---\ntitle: 'Salt'\nsecret: x\n---\n# Brine\n",
+        Description("markdown", "Salt", ("Brine",)),
+    ),
+    (
+        "a.rst",
+        "====\nReef\n====\n\ntext text\n\nFish ``kinds``\n--------------\n\n  code\n  ----\n",
+        Description("restructuredtext", "Reef", ("Fish kinds",)),
+    ),
+    (
+        "a.html",
+        "<title>Shells &amp; sand</title><!-- <h1>no</h1> --><script>'<h1>no</h1>'</script><h2 class=x>Two <b>kinds</b></h2>",
+        Description("html", "Shells & sand", ("Two kinds",)),
+    ),
     ("a.ipynb", NOTEBOOK, Description("notebook", "Tides of 1900", ("Neap",), ("ebb",))),
     ("a.ipynb", "{broken", Description("notebook")),
-    ("a.csv", "port,\"tons, gross\",year\nRiga,3,1999\n", Description("csv", names=("port", "tons, gross", "year"))),
+    (
+        "a.csv",
+        'port,"tons, gross",year\nRiga,3,1999\n',
+        Description("csv", names=("port", "tons, gross", "year")),
+    ),
     ("a.csv", "port;tons\nRiga;3\n", Description("csv", names=("port", "tons"))),
     ("a.csv", "Riga,3,1999\nOslo,4,2000\n", Description("csv")),
     ("a.tsv", "port\ttons\n", Description("tsv", names=("port", "tons"))),
-    ("a.json", '{"name": "x", "ports": {"inner": 1}, "list": ["value", {"deep": 2}]}', Description("json", names=("name", "ports", "list"))),
+    (
+        "a.json",
+        '{"name": "x", "ports": {"inner": 1}, "list": ["value", {"deep": 2}]}',
+        Description("json", names=("name", "ports", "list")),
+    ),
     ("a.json", '[{"id": 1}, {"id": 2, "tag": "t"}]', Description("json", names=("id", "tag"))),
     ("a.json", '"only a string"', Description("json")),
-    ("a.toml", 'x = "secret"\n[tool.crane]\ny = ["a",\n  ["b"],\n]\n[[berth]]\n', Description("toml", names=("tool.crane", "berth"))),
+    (
+        "a.toml",
+        'x = "secret"\n[tool.crane]\ny = ["a",\n  ["b"],\n]\n[[berth]]\n',
+        Description("toml", names=("tool.crane", "berth")),
+    ),
     ("a.ini", "key = value\nother: value\n", Description("ini", names=("key", "other"))),
     ("a.yaml", "ports:\n  - inner: 1\nowner: me\n", Description("yaml", names=("ports", "owner"))),
-    ("a.sql", "-- CREATE TABLE no\nCREATE TABLE IF NOT EXISTS ship (id INT);\ncreate or replace view \"fleet\" as select 'x';", Description("sql", names=("ship", "fleet"))),
-    ("a.xml", "<?xml version='1.0'?><!-- <no/> --><cargo><box>7</box></cargo>", Description("xml", names=("cargo",))),
-    ("a.xml", '<task type="atomic" name="weigh"><description>Weighs <<x>> it</description><instructions>secret</instructions></task>', Description("template", names=("weigh",))),
-    ("a.xml", '<library><task name="weigh"><description>Weighs it</description></task><task name="pack"><description>Packs\n it</description></task></library>', Description("template", "Weighs it", ("Packs it",), ("weigh", "pack"))),
+    (
+        "a.sql",
+        "-- CREATE TABLE no\nCREATE TABLE IF NOT EXISTS ship (id INT);\ncreate or replace view \"fleet\" as select 'x';",
+        Description("sql", names=("ship", "fleet")),
+    ),
+    (
+        "a.xml",
+        "<?xml version='1.0'?><!-- <no/> --><cargo><box>7</box></cargo>",
+        Description("xml", names=("cargo",)),
+    ),
+    (
+        "a.xml",
+        '<task type="atomic" name="weigh"><description>Weighs <<x>> it</description><instructions>secret</instructions></task>',
+        Description("template", names=("weigh",)),
+    ),
+    (
+        "a.xml",
+        '<library><task name="weigh"><description>Weighs it</description></task><task name="pack"><description>Packs\n it</description></task></library>',
+        Description("template", "Weighs it", ("Packs it",), ("weigh", "pack")),
+    ),
     ("id_rsa", "-----BEGIN KEY-----\nabc\n", Description("")),
     ("notes.txt", "# a line\nof text", Description("")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "expected"), DOCUMENTS, ids=[f"{row[0]}-{i}" for i, row in enumerate(DOCUMENTS)]
+    ("path", "text", "expected"),
+    DOCUMENTS,
+    ids=[f"{row[0]}-{i}" for i, row in enumerate(DOCUMENTS)],
 )
 def test_documents_and_data_are_described_by_their_headings_and_keys(
     path: str, text: str, expected: Description
@@ -153,20 +235,40 @@ def test_documents_and_data_are_described_by_their_headings_and_keys(
 
 
 HOSTILE = [
-    ("a.html", "<!--" * 100_000), ("a.html", "<script>" * 50_000), ("a.html", "<title>" * 50_000),
-    ("a.sql", "/*" * 200_000), ("a.sql", "CREATE " * 60_000), ("a.xml", "<![CDATA[" * 40_000), ("a.xml", "<" * 400_000),
-    ("a.json", '"\\' * 200_000), ("a.json", "[" * 400_000), ("a.json", '{"a":' * 80_000), ("a.ini", "[ " * 200_000),
-    ("a.ini", ("[" + " " * 150 + "\n") * 2_600), ("a.md", "#" * 400_000), ("a.md", "# [a](" * 60_000),
-    ("a.csv", ",".join(f"column{n}" for n in range(1_000_000))), ("a.csv", '"' * 400_000),
-    ("a.ipynb", '{"cells":' + "[" * 100_000), ("a.ipynb", json.dumps({"cells": [{}] * 200_000})),
+    ("a.html", "<!--" * 100_000),
+    ("a.html", "<script>" * 50_000),
+    ("a.html", "<title>" * 50_000),
+    ("a.sql", "/*" * 200_000),
+    ("a.sql", "CREATE " * 60_000),
+    ("a.xml", "<![CDATA[" * 40_000),
+    ("a.xml", "<" * 400_000),
+    ("a.json", '"\\' * 200_000),
+    ("a.json", "[" * 400_000),
+    ("a.json", '{"a":' * 80_000),
+    ("a.ini", "[ " * 200_000),
+    ("a.ini", ("[" + " " * 150 + "\n") * 2_600),
+    ("a.md", "#" * 400_000),
+    ("a.md", "# [a](" * 60_000),
+    ("a.csv", ",".join(f"column{n}" for n in range(1_000_000))),
+    ("a.csv", '"' * 400_000),
+    ("a.ipynb", '{"cells":' + "[" * 100_000),
+    ("a.ipynb", json.dumps({"cells": [{}] * 200_000})),
     ("a.ipynb", '{"cells": [{"cell_type": "markdown", "source": "# \\ud800 x"}]}'),
-    ("a.js", "a" * 4_000_000), ("a.js", "\n".join(" a(" + "b" * 190 for _ in range(2_000))), ("a.c", "a " * 200_000),
-    ("a.c", "\n".join("a*" * 99 for _ in range(2_000))), ("a.java", "\n".join(" public" * 28 for _ in range(2_000))),
-    ("a.py", "(" * 400_000), ("a.py", "x" + ".y" * 70_000), ("a.py", "-" * 140_000 + "1"), ("a.py", "def " * 60_000),
-]  # fmt: skip
+    ("a.js", "a" * 4_000_000),
+    ("a.js", "\n".join(" a(" + "b" * 190 for _ in range(2_000))),
+    ("a.c", "a " * 200_000),
+    ("a.c", "\n".join("a*" * 99 for _ in range(2_000))),
+    ("a.java", "\n".join(" public" * 28 for _ in range(2_000))),
+    ("a.py", "(" * 400_000),
+    ("a.py", "x" + ".y" * 70_000),
+    ("a.py", "-" * 140_000 + "1"),
+    ("a.py", "def " * 60_000),
+]
 
 
-@pytest.mark.parametrize(("path", "text"), HOSTILE, ids=[f"{row[0]}-{i}" for i, row in enumerate(HOSTILE)])
+@pytest.mark.parametrize(
+    ("path", "text"), HOSTILE, ids=[f"{row[0]}-{i}" for i, row in enumerate(HOSTILE)]
+)
 @pytest.mark.timeout(20)
 def test_no_file_makes_a_describer_run_long_or_return_much(path: str, text: str) -> None:
     found = describe(path, text)
@@ -197,4 +299,7 @@ def test_no_file_makes_a_describer_run_long_or_return_much(path: str, text: str)
 )
 def test_any_text_is_described(path: str, text: str) -> None:
     found = describe(path, text)
-    assert all(item and item == item.strip() and "\n" not in item for item in (*found.headings, *found.names))
+    assert all(
+        item and item == item.strip() and "\n" not in item
+        for item in (*found.headings, *found.names)
+    )

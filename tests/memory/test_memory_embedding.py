@@ -31,14 +31,20 @@ class Topics:
     async def embed(self, texts: list[str]) -> list[list[float]]:
         self.texts += texts
         return [
-            [1.0, *(3.0 * sum(word in text.lower() for word in topic.split()) for topic in TOPICS)] for text in texts
+            [1.0, *(3.0 * sum(word in text.lower() for word in topic.split()) for topic in TOPICS)]
+            for text in texts
         ]
 
 
 FILES = {
-    "a.md": "# Ferry timetable", "b.md": "# Bank holidays", "c.md": "# Storm warnings", "d.md": "# Vessel registry",
-    "e.md": "# Colours", "f.md": "# Sounds", "g.md": "# Numbers",
-}  # fmt: skip
+    "a.md": "# Ferry timetable",
+    "b.md": "# Bank holidays",
+    "c.md": "# Storm warnings",
+    "d.md": "# Vessel registry",
+    "e.md": "# Colours",
+    "f.md": "# Sounds",
+    "g.md": "# Numbers",
+}
 
 
 def run(coroutine: Any) -> Any:
@@ -65,7 +71,9 @@ def test_a_file_that_shares_no_word_is_found_by_meaning(database: Path, tree: Tr
         assert paths(index, "boats") == []
 
 
-def test_only_files_without_a_vector_are_embedded_and_no_content_is_sent(database: Path, tree: Tree) -> None:
+def test_only_files_without_a_vector_are_embedded_and_no_content_is_sent(
+    database: Path, tree: Tree
+) -> None:
     root = tree(FILES | {"a.md": "# Ferry timetable\n\na secret body\n"})
     embedder = Topics()
     with GlobalIndex(database, embedder=embedder) as index:
@@ -146,7 +154,9 @@ UNIT = st.floats(0, 1)
 
 
 @given(UNIT, UNIT, UNIT)
-def test_fused_scores_lie_in_0_to_1_and_rise_with_either(lexical: float, meaning: float, more: float) -> None:
+def test_fused_scores_lie_in_0_to_1_and_rise_with_either(
+    lexical: float, meaning: float, more: float
+) -> None:
     score = fuse(lexical, meaning)
     assert lexical - 1e-9 <= score <= 1
     assert fuse(max(lexical, more), meaning) >= score - 1e-9

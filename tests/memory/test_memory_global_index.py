@@ -52,7 +52,13 @@ def harbour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlobalIndex]:
         path.write_text(content)
     with GlobalIndex(folder / "memory.sqlite", relative_to=folder) as made:
         report = run(made.add_folder(folder / "tree"))
-        assert (report.kind, report.files, report.added, report.changed, report.removed) == ("folder", 4, 4, 0, 0)
+        assert (report.kind, report.files, report.added, report.changed, report.removed) == (
+            "folder",
+            4,
+            4,
+            0,
+            0,
+        )
         yield made
 
 
@@ -85,7 +91,9 @@ def test_the_index_is_a_memory_and_takes_requests_with_inputs(harbour: GlobalInd
 
 
 @pytest.mark.parametrize("request_", ["", "   ", "zebra", "?!", "a" * 10_000])
-def test_a_file_that_shares_no_word_is_not_returned(request_: str, harbour: GlobalIndex, index: GlobalIndex) -> None:
+def test_a_file_that_shares_no_word_is_not_returned(
+    request_: str, harbour: GlobalIndex, index: GlobalIndex
+) -> None:
     assert ask(index, request_) == []
     assert ask(harbour, request_) == []
 
@@ -107,7 +115,9 @@ def test_paths_are_absolute_by_default(database: Path, tree: Tree) -> None:
         assert ask(index, "neap") == ["tides.md"]
 
 
-def test_the_index_follows_files_that_are_added_changed_renamed_and_removed(index: GlobalIndex, tree: Tree) -> None:
+def test_the_index_follows_files_that_are_added_changed_renamed_and_removed(
+    index: GlobalIndex, tree: Tree
+) -> None:
     root = tree(FILES)
     run(index.add_folder(root))
     (root / "src/gate.ts").write_text("export function closeSluice() {}\n")
@@ -124,7 +134,9 @@ def test_the_index_follows_files_that_are_added_changed_renamed_and_removed(inde
     assert (again.files, again.added, again.changed, again.removed) == (4, 0, 0, 0)
 
 
-def test_a_removed_file_leaves_nothing_in_the_database(index: GlobalIndex, tree: Tree, database: Path) -> None:
+def test_a_removed_file_leaves_nothing_in_the_database(
+    index: GlobalIndex, tree: Tree, database: Path
+) -> None:
     root = tree({"a.py": "class Leviathan: ...", "b.py": "class Kraken: ..."})
     run(index.add_folder(root))
     (root / "a.py").unlink()
@@ -161,7 +173,9 @@ def test_a_file_modified_within_the_tick_of_its_reading_is_read_again(
     assert run(index.add_folder(root)).changed == changed
 
 
-def test_a_change_that_keeps_size_and_modification_time_is_seen(index: GlobalIndex, tree: Tree) -> None:
+def test_a_change_that_keeps_size_and_modification_time_is_seen(
+    index: GlobalIndex, tree: Tree
+) -> None:
     root = tree({"a.py": "class Whale: ..."})
     run(index.add_folder(root))
     before = (root / "a.py").stat()
@@ -189,13 +203,23 @@ def test_a_new_version_of_the_describers_describes_everything_again(
     assert run(index.add_folder(root)).changed == 0
 
 
-def test_skipped_files_are_counted_with_the_reason(index: GlobalIndex, tree: Tree, tmp_path: Path) -> None:
+def test_skipped_files_are_counted_with_the_reason(
+    index: GlobalIndex, tree: Tree, tmp_path: Path
+) -> None:
     root = tree(
         {
-            "kept.py": "", ".hidden/a.py": "", ".env": "KEY=1", "__pycache__/a.py": "", "lib/node_modules/a.js": "",
-            "env/pyvenv.cfg": "", "env/lib/a.py": "", "cache/CACHEDIR.TAG": "", "cache/a.py": "", "image.bin": b"a\0b",
+            "kept.py": "",
+            ".hidden/a.py": "",
+            ".env": "KEY=1",
+            "__pycache__/a.py": "",
+            "lib/node_modules/a.js": "",
+            "env/pyvenv.cfg": "",
+            "env/lib/a.py": "",
+            "cache/CACHEDIR.TAG": "",
+            "cache/a.py": "",
+            "image.bin": b"a\0b",
         }
-    )  # fmt: skip
+    )
     (root / "outside").symlink_to(tmp_path)
     (root / "link.py").symlink_to(root / "kept.py")
     (root / "dangling").symlink_to("nowhere")
@@ -228,7 +252,9 @@ def test_skipped_files_are_counted_with_the_reason(index: GlobalIndex, tree: Tre
     assert run(index.add_folder(root)).added == 1
 
 
-def test_a_file_that_becomes_binary_is_removed_from_the_index(index: GlobalIndex, tree: Tree) -> None:
+def test_a_file_that_becomes_binary_is_removed_from_the_index(
+    index: GlobalIndex, tree: Tree
+) -> None:
     root = tree({"a.py": "class Whale: ..."})
     run(index.add_folder(root))
     (root / "a.py").write_bytes(b"\0" * 100)
@@ -246,7 +272,11 @@ def test_only_what_git_tracks_is_indexed(index: GlobalIndex, tree: Tree) -> None
     (root / "docs" / "link").symlink_to("tides.md")
     git(root, "add", "docs/link")
     report = run(index.add_git(root))
-    assert (report.kind, report.files, dict(report.skipped)) == ("git", 4, {"is a symbolic link": 1})
+    assert (report.kind, report.files, dict(report.skipped)) == (
+        "git",
+        4,
+        {"is a symbolic link": 1},
+    )
     assert ask(index, "whale") == [] == ask(index, "tonnage")
     (root / "src/gate.ts").unlink()
     assert run(index.add_git(root)).removed == 1
@@ -254,7 +284,9 @@ def test_only_what_git_tracks_is_indexed(index: GlobalIndex, tree: Tree) -> None
     assert ask(index, "whale") == ["tree/new.py"]
 
 
-def test_a_subfolder_and_a_worktree_of_a_repository_are_indexed(index: GlobalIndex, tree: Tree, tmp_path: Path) -> None:
+def test_a_subfolder_and_a_worktree_of_a_repository_are_indexed(
+    index: GlobalIndex, tree: Tree, tmp_path: Path
+) -> None:
     root = tree(FILES)
     git(root, "init")
     git(root, "add", ".")
@@ -266,7 +298,9 @@ def test_a_subfolder_and_a_worktree_of_a_repository_are_indexed(index: GlobalInd
     assert ask(index, "neap") == ["other/docs/tides.md"]
 
 
-def test_a_program_that_a_repository_names_is_not_run(index: GlobalIndex, tree: Tree, tmp_path: Path) -> None:
+def test_a_program_that_a_repository_names_is_not_run(
+    index: GlobalIndex, tree: Tree, tmp_path: Path
+) -> None:
     root = tree(FILES)
     git(root, "init")
     git(root, "add", ".")
@@ -280,13 +314,20 @@ def test_a_program_that_a_repository_names_is_not_run(index: GlobalIndex, tree: 
 
 @pytest.mark.parametrize(
     ("method", "folder"),
-    [("add_git", "tree"), ("add_git", "missing"), ("add_folder", "missing"), ("add_folder", "tree/src/ferry.py")],
+    [
+        ("add_git", "tree"),
+        ("add_git", "missing"),
+        ("add_folder", "missing"),
+        ("add_folder", "tree/src/ferry.py"),
+    ],
 )
 def test_a_root_that_cannot_be_indexed_is_an_error(
     method: str, folder: str, index: GlobalIndex, tree: Tree, tmp_path: Path
 ) -> None:
     tree(FILES)
-    with pytest.raises(UsageError, match=r"git cannot list its files: .*not a git repository|no folder at"):
+    with pytest.raises(
+        UsageError, match=r"git cannot list its files: .*not a git repository|no folder at"
+    ):
         run(getattr(index, method)(tmp_path / folder))
 
 
@@ -347,11 +388,16 @@ def test_no_text_of_a_body_is_in_the_database(tmp_path: Path, tree: Tree) -> Non
 
 
 def test_the_description_of_a_path_can_be_read(harbour: GlobalIndex) -> None:
-    assert run(harbour.description_of("tree/src/ferry.py")) == "Ferries across the strait.\ndepart_at_dawn"
+    assert (
+        run(harbour.description_of("tree/src/ferry.py"))
+        == "Ferries across the strait.\ndepart_at_dawn"
+    )
     assert run(harbour.description_of("tree/nowhere.py")) is None
 
 
-def test_the_files_of_the_database_are_the_owners_alone(index: GlobalIndex, tree: Tree, database: Path) -> None:
+def test_the_files_of_the_database_are_the_owners_alone(
+    index: GlobalIndex, tree: Tree, database: Path
+) -> None:
     run(index.add_folder(tree(FILES)))
     files = sorted(database.parent.glob("memory.sqlite*"))
     assert len(files) == 3

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.errors import UsageError
-from evaluator.memory.index import ContextRequest, InMemoryIndex, Memory, RelevantPath, describe_path
+from evaluator.memory.index import (
+    ContextRequest,
+    InMemoryIndex,
+    Memory,
+    RelevantPath,
+    describe_path,
+)
 
 ENTRIES = {
     "docs/rivers/danube.md": "The Danube: length, countries, capitals",
@@ -48,8 +54,10 @@ def test_a_score_is_the_sum_of_its_reasons_each_with_its_field() -> None:
     found = ask(InMemoryIndex(ENTRIES), "the depth of lake baikal")[0]
     assert found.reason.startswith(f"shares {found.why[0].term} ({found.why[0].field}), ")
     assert {(why.term, why.field) for why in found.why} == {
-        ("depth", "description"), ("lake", "path"), ("baikal", "path"),
-    }  # fmt: skip
+        ("depth", "description"),
+        ("lake", "path"),
+        ("baikal", "path"),
+    }
     assert found.score == pytest.approx(sum(why.weight for why in found.why), abs=0.001)
 
 
@@ -133,8 +141,13 @@ def test_the_index_is_a_memory() -> None:
     assert isinstance(InMemoryIndex(), Memory)
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=40), max_size=8), st.text(max_size=60))
-def test_any_index_and_request_give_ordered_scores_between_0_and_1(entries: dict[str, str], request_: str) -> None:
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=40), max_size=8),
+    st.text(max_size=60),
+)
+def test_any_index_and_request_give_ordered_scores_between_0_and_1(
+    entries: dict[str, str], request_: str
+) -> None:
     found = ask(InMemoryIndex(entries), request_)
     scores = [relevant.score for relevant in found]
     assert scores == sorted(scores, reverse=True)

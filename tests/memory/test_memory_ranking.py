@@ -22,7 +22,10 @@ TERMS = "abcdef"
 STEMS = st.lists(st.sampled_from(TERMS), max_size=5).map(" ".join)
 HELD = st.lists(st.tuples(*(STEMS for _ in FIELDS)).map(list), max_size=40)
 ASKED = st.lists(
-    st.tuples(st.sampled_from(TERMS + "z"), st.floats(0.05, 1.0)), min_size=1, max_size=7, unique_by=lambda t: t[0]
+    st.tuples(st.sampled_from(TERMS + "z"), st.floats(0.05, 1.0)),
+    min_size=1,
+    max_size=7,
+    unique_by=lambda t: t[0],
 )
 
 
@@ -34,7 +37,8 @@ def holding(files: Sequence[list[str]]) -> Iterator[sqlite3.Connection]:
         try:
             connection.execute("INSERT INTO root VALUES (1, 'x', 'folder', 1)")
             batch = [
-                (store.Stamp(f"{n}.md", 0, 0, 0, 0), {"hash": "", "stems": stems}) for n, stems in enumerate(files)
+                (store.Stamp(f"{n}.md", 0, 0, 0, 0), {"hash": "", "stems": stems})
+                for n, stems in enumerate(files)
             ]
             store.write_files(connection, 1, batch)
             yield connection
@@ -61,11 +65,16 @@ def test_the_best_are_those_that_a_look_at_every_file_finds(
 ) -> None:
     query = [QueryTerm(term, term, weight) for term, weight in terms]
     with holding(files) as connection:
-        everything = {file: score(reasons) for file, reasons in rank(connection, query, len(files) + 1).items()}
+        everything = {
+            file: score(reasons)
+            for file, reasons in rank(connection, query, len(files) + 1).items()
+        }
         found = rank(connection, query, limit)
         also = rank(connection, query, limit, [1]) if files else {}
     best = sorted(everything.values(), reverse=True)[:limit]
-    assert sorted((score(reasons) for reasons in found.values()), reverse=True)[:limit] == pytest.approx(best)
+    assert sorted((score(reasons) for reasons in found.values()), reverse=True)[
+        :limit
+    ] == pytest.approx(best)
     assert all(score(reasons) == pytest.approx(everything[file]) for file, reasons in found.items())
     assert all(0 < score <= 1 for score in everything.values())
     assert not files or score(also[1]) == pytest.approx(everything.get(1, 0))
@@ -88,7 +97,7 @@ def test_unknown_words_lower_the_score_up_to_a_bound() -> None:
         scores = [
             score(rank(connection, asked("a", *(f"z{n}" for n in range(count))), 1)[1])
             for count in (0, 1, 2, 20, 100)
-        ]  # fmt: skip
+        ]
     assert scores[0] > scores[1] > scores[2] >= scores[3] == scores[4] > 0
 
 
@@ -143,7 +152,9 @@ def test_a_files_name_and_title_count_more_than_what_is_in_it_and_above_it() -> 
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=60), st.lists(st.text(max_size=20), max_size=5))
-def test_any_description_is_found_by_each_of_its_stems(path: str, summary: str, names: list[str]) -> None:
+def test_any_description_is_found_by_each_of_its_stems(
+    path: str, summary: str, names: list[str]
+) -> None:
     stems = stems_of(path, Description("x", summary, tuple(names), tuple(names)))
     with holding([stems]) as connection:
         for term in {each for field in stems for each in field.split()}:

@@ -30,7 +30,8 @@ def test_an_index_of_a_newer_schema_is_refused_and_left_alone(database: Path) ->
         connection.execute(f"PRAGMA user_version = {store.FORMAT.schema + 1}")
     connection.close()
     with pytest.raises(
-        ConfigurationError, match=rf"schema {store.FORMAT.schema + 1}.*newer evaluator.*Upgrade, or delete"
+        ConfigurationError,
+        match=rf"schema {store.FORMAT.schema + 1}.*newer evaluator.*Upgrade, or delete",
     ):
         GlobalIndex(database)
     with sqlite3.connect(database) as connection:
@@ -43,7 +44,9 @@ def test_an_index_of_an_older_schema_is_refused_with_what_to_do(database: Path) 
     with sqlite3.connect(database) as connection:
         connection.execute(f"PRAGMA user_version = {store.FORMAT.schema - 1}")
     connection.close()
-    with pytest.raises(ConfigurationError, match=r"older evaluator.*delete the file and index again"):
+    with pytest.raises(
+        ConfigurationError, match=r"older evaluator.*delete the file and index again"
+    ):
         GlobalIndex(database)
 
 
@@ -52,11 +55,15 @@ def test_a_python_without_full_text_search_is_an_error_that_says_so(
 ) -> None:
     tables = store.FORMAT.tables.replace("USING fts5(", "USING fts5_of_nobody(")
     monkeypatch.setattr(store, "FORMAT", replace(store.FORMAT, tables=tables))
-    with pytest.raises(ConfigurationError, match=r"SQLite was built without it.*use a Python with FTS5"):
+    with pytest.raises(
+        ConfigurationError, match=r"SQLite was built without it.*use a Python with FTS5"
+    ):
         GlobalIndex(database)
 
 
-@pytest.mark.parametrize("statement", ["CREATE TABLE mine (a)", "PRAGMA application_id = 7", "PRAGMA user_version = 1"])
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE mine (a)", "PRAGMA application_id = 7", "PRAGMA user_version = 1"]
+)
 def test_a_database_of_another_program_is_refused(statement: str, database: Path) -> None:
     with sqlite3.connect(database) as connection:
         connection.execute(statement)
@@ -67,7 +74,9 @@ def test_a_database_of_another_program_is_refused(statement: str, database: Path
 
 def test_a_file_that_is_not_a_database_is_refused(database: Path, tmp_path: Path) -> None:
     database.write_bytes(b"# a file of somebody\n" * 100)
-    with pytest.raises(ContextError, match=r"memory.sqlite: the index cannot be opened: file is not a database"):
+    with pytest.raises(
+        ContextError, match=r"memory.sqlite: the index cannot be opened: file is not a database"
+    ):
         GlobalIndex(database)
     assert database.read_bytes().startswith(b"# a file of somebody")
     with pytest.raises(ContextError, match="cannot be opened"):
@@ -79,7 +88,10 @@ def test_damage_is_an_error_with_the_databases_name(database: Path, tree: Tree) 
         run(index.add_folder(tree({f"{n}.md": f"# heading{n} " * 20 for n in range(200)})))
     content = database.read_bytes()
     database.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
-    with GlobalIndex(database) as index, pytest.raises(ContextError, match=r"memory.sqlite: the index cannot be used"):
+    with (
+        GlobalIndex(database) as index,
+        pytest.raises(ContextError, match=r"memory.sqlite: the index cannot be used"),
+    ):
         run(index.get_relevant_context_for("heading7"))
 
 
@@ -106,9 +118,13 @@ with GlobalIndex(sys.argv[1]) as index:
 """
 
 
-def test_a_killed_process_leaves_whole_files_and_the_next_one_continues(database: Path, tree: Tree) -> None:
+def test_a_killed_process_leaves_whole_files_and_the_next_one_continues(
+    database: Path, tree: Tree
+) -> None:
     root = tree({f"{n}.md": f"# plum number{n}" for n in range(400)})
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(database), str(root)], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(database), str(root)], stdout=subprocess.PIPE
+    )
     assert child.stdout is not None
     for _ in range(3):
         assert child.stdout.readline() == b"written\n"
@@ -117,7 +133,9 @@ def test_a_killed_process_leaves_whole_files_and_the_next_one_continues(database
     with sqlite3.connect(database) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         (kept,) = connection.execute("SELECT count(*) FROM file").fetchone()
-        assert connection.execute("SELECT doc FROM vocabulary WHERE term = 'plum'").fetchone() == (kept,)
+        assert connection.execute("SELECT doc FROM vocabulary WHERE term = 'plum'").fetchone() == (
+            kept,
+        )
     connection.close()
     assert 48 <= kept < 400
     with GlobalIndex(database) as index:
@@ -129,7 +147,9 @@ def test_a_killed_process_leaves_whole_files_and_the_next_one_continues(database
 def test_several_processes_may_index_and_ask_at_once(database: Path, tree: Tree) -> None:
     root = tree({f"{n}.md": f"# plum number{n}" for n in range(120)})
     children = [
-        subprocess.Popen([sys.executable, "-c", CHILD, str(database), str(root)], stdout=subprocess.DEVNULL)
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(database), str(root)], stdout=subprocess.DEVNULL
+        )
         for _ in range(3)
     ]
     with GlobalIndex(database) as index:
@@ -139,7 +159,9 @@ def test_several_processes_may_index_and_ask_at_once(database: Path, tree: Tree)
         assert [child.wait(timeout=200) for child in children] == [0, 0, 0]
         assert len(run(index.get_relevant_context_for("plum", 1000))) == 120
     with sqlite3.connect(database) as connection:
-        assert connection.execute("SELECT doc FROM vocabulary WHERE term = 'plum'").fetchone() == (120,)
+        assert connection.execute("SELECT doc FROM vocabulary WHERE term = 'plum'").fetchone() == (
+            120,
+        )
     connection.close()
 
 
@@ -169,8 +191,10 @@ def test_a_file_that_ends_its_describer_is_skipped_and_the_others_are_not(
     with GlobalIndex(database) as index:
         report = run(index.add_folder(root, processes=2))
         assert dict(report.skipped) == {
-            "its describer crashed": 3, "took more than 2 s to describe": 1, "needs too much memory": 1,
-        }  # fmt: skip
+            "its describer crashed": 3,
+            "took more than 2 s to describe": 1,
+            "needs too much memory": 1,
+        }
         assert report.files == 40
         # What was skipped and has not changed is not tried again.
         monkeypatch.setattr(describer_pool, "_PROGRAM", "raise SystemExit")
@@ -180,9 +204,14 @@ def test_a_file_that_ends_its_describer_is_skipped_and_the_others_are_not(
         assert run(index.add_folder(root)).files == 40
 
 
-def test_describers_that_do_not_start_are_an_error(database: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describers_that_do_not_start_are_an_error(
+    database: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(describer_pool, "_PROGRAM", "raise SystemExit('no such thing')")
-    with GlobalIndex(database) as index, pytest.raises(ContextError, match="does not start: no such thing"):
+    with (
+        GlobalIndex(database) as index,
+        pytest.raises(ContextError, match="does not start: no such thing"),
+    ):
         run(index.add_folder(tree({"a.md": "# plum"})))
 
 
@@ -220,7 +249,9 @@ def test_describers_have_no_credentials_in_their_environment(
     database: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
-    monkeypatch.setattr(describer_pool, "_PROGRAM", "import os, sys; sys.exit(' '.join(sorted(os.environ)))")
+    monkeypatch.setattr(
+        describer_pool, "_PROGRAM", "import os, sys; sys.exit(' '.join(sorted(os.environ)))"
+    )
     with GlobalIndex(database) as index, pytest.raises(ContextError) as caught:
         run(index.add_folder(tree({"a.md": "# plum"})))
     assert "PATH" in str(caught.value) and "SOME_API_KEY" not in str(caught.value)

@@ -24,7 +24,9 @@ def ask(server: LoopbackServer, model: str, *, stream: bool = False) -> object:
     async def run() -> object:
         backend = LiteLLMBackend(base_url=server.base_url.removesuffix("/v1"), api_key=KEY)
         try:
-            return await backend.complete(a_request(model=model), on_text=[].append if stream else None)
+            return await backend.complete(
+                a_request(model=model), on_text=[].append if stream else None
+            )
         except ProviderError as exc:
             return exc
         finally:
@@ -68,10 +70,14 @@ def test_a_used_backend_can_be_pickled() -> None:
 
 def test_anthropics_own_shape_is_read() -> None:
     answer = {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x",
-        "content": [{"type": "text", "text": "hello"}], "stop_reason": "max_tokens",
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-x",
+        "content": [{"type": "text", "text": "hello"}],
+        "stop_reason": "max_tokens",
         "usage": {"input_tokens": 5, "output_tokens": 2},
-    }  # fmt: skip
+    }
     with LoopbackServer(json_reply(answer)) as server:
         response = ask(server, CLAUDE)
     assert getattr(response, "content", response) == "hello"
@@ -86,7 +92,9 @@ def test_key_and_prompt_are_not_sent_to_a_redirect(model: str, status: int, stre
     with LoopbackServer() as other, LoopbackServer() as server:
         for host in ("127.0.0.1", "localhost"):
             target = f"http://{host}:{other.port}/elsewhere"
-            server.enqueue(json_reply({}, status=status, headers={"Location": f"{target}?key={KEY}"}))
+            server.enqueue(
+                json_reply({}, status=status, headers={"Location": f"{target}?key={KEY}"})
+            )
             error = ask(server, model, stream=stream)
             assert isinstance(error, ProviderError)
             assert (error.kind, error.maybe_billed) == ("other", False)
@@ -98,10 +106,16 @@ def test_key_and_prompt_are_not_sent_to_a_redirect(model: str, status: int, stre
 
 
 @pytest.mark.parametrize("model", [CLAUDE, "openai/loopback-1"])
-def test_a_redirect_is_not_followed_by_httpx_transports_either(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redirect_is_not_followed_by_httpx_transports_either(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DISABLE_AIOHTTP_TRANSPORT", "True")
     with LoopbackServer() as other, LoopbackServer() as server:
-        server.enqueue(json_reply({}, status=307, headers={"Location": f"http://127.0.0.1:{other.port}/elsewhere"}))
+        server.enqueue(
+            json_reply(
+                {}, status=307, headers={"Location": f"http://127.0.0.1:{other.port}/elsewhere"}
+            )
+        )
         error = ask(server, model)
         assert "redirected to" in str(error)
         assert (server.posts, other.paths) == (1, [])
@@ -149,7 +163,9 @@ def test_httpx_itself_is_not_changed_and_other_clients_are_not_guarded() -> None
 
 def test_pydantic_warnings_about_models_of_litellm_are_hidden_in_each_call() -> None:
     def warn() -> None:
-        warnings.warn_explicit("made late", UserWarning, "schema.py", 1, module="pydantic._internal._generate_schema")
+        warnings.warn_explicit(
+            "made late", UserWarning, "schema.py", 1, module="pydantic._internal._generate_schema"
+        )
 
     for _ in range(2):
         # pytest does the same around each test.

@@ -33,7 +33,9 @@ from evaluator.testing import (
 from tests.patience import with_enough_time
 
 
-def ask(*replies: HttpReply | Answer, settings: dict[str, Any] | None = None, **how: Any) -> CallOutcome:
+def ask(
+    *replies: HttpReply | Answer, settings: dict[str, Any] | None = None, **how: Any
+) -> CallOutcome:
     async def run() -> CallOutcome:
         with LoopbackServer() as server:
             backend = OpenAICompatibleBackend(server.base_url, KEY, **(settings or {}))
@@ -47,23 +49,33 @@ def ask(*replies: HttpReply | Answer, settings: dict[str, Any] | None = None, **
 
 @pytest.mark.parametrize("length", [200_000_000, -1])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_body_past_the_cap_is_refused_with_and_without_its_length(length: int, stream: bool) -> None:
+def test_a_body_past_the_cap_is_refused_with_and_without_its_length(
+    length: int, stream: bool
+) -> None:
     huge = HttpReply((b" " * 65536,), length=length, repeat=True)
-    error = ask(huge, stream=stream, settings={"max_response_bytes": 1_000_000}).failed("malformed_response")
+    error = ask(huge, stream=stream, settings={"max_response_bytes": 1_000_000}).failed(
+        "malformed_response"
+    )
     assert "1000000 bytes" in error.message
     assert not error.retryable
 
 
 def test_an_endless_stream_ends_at_the_cap_with_its_partial_text() -> None:
-    endless = HttpReply((event(chunk({"content": "la " * 100})),), content_type="text/event-stream", repeat=True)
-    error = ask(endless, stream=True, settings={"max_response_bytes": 50_000}).failed("malformed_response")
+    endless = HttpReply(
+        (event(chunk({"content": "la " * 100})),), content_type="text/event-stream", repeat=True
+    )
+    error = ask(endless, stream=True, settings={"max_response_bytes": 50_000}).failed(
+        "malformed_response"
+    )
     assert error.partial is not None
     assert error.partial.startswith("la la ")
 
 
 def test_an_endless_line_ends_at_the_cap() -> None:
     endless = HttpReply((b"data: " + b"x" * 60_000,), content_type="text/event-stream", repeat=True)
-    ask(endless, stream=True, settings={"max_response_bytes": 5_000_000}).failed("malformed_response")
+    ask(endless, stream=True, settings={"max_response_bytes": 5_000_000}).failed(
+        "malformed_response"
+    )
 
 
 def test_silence_in_a_stream_ends_it_before_the_call_would_end() -> None:
@@ -72,7 +84,9 @@ def test_silence_in_a_stream_ends_it_before_the_call_would_end() -> None:
 
     def attempt(limit_s: float) -> Any:
         limits.append(limit_s)
-        return ask(silent, stream=True, timeout_s=300, settings={"idle_timeout_s": limit_s}).failed("timeout")
+        return ask(silent, stream=True, timeout_s=300, settings={"idle_timeout_s": limit_s}).failed(
+            "timeout"
+        )
 
     error = with_enough_time(attempt, lambda error: error.partial, 0.1)
     assert f"silent for {limits[-1]:g} s" in error.message
@@ -130,7 +144,15 @@ def test_a_backend_that_was_used_goes_to_another_process_without_its_connections
 
 @pytest.mark.parametrize(
     "url",
-    ["", "api.example.com/v1", "ftp://x/v1", "http://", "http://x:port/v1", "http://x/v1?a=b", "http://[x"],
+    [
+        "",
+        "api.example.com/v1",
+        "ftp://x/v1",
+        "http://",
+        "http://x:port/v1",
+        "http://x/v1?a=b",
+        "http://[x",
+    ],
 )
 def test_a_base_url_that_cannot_work_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigurationError):
@@ -144,7 +166,9 @@ def test_a_key_with_a_line_break_is_refused_without_being_shown() -> None:
 
 
 def test_secrets_of_headers_and_urls_are_masked() -> None:
-    backend = OpenAICompatibleBackend("https://me:hunter22@x/v1", KEY, headers={"X-Key": "topsecret1"})
+    backend = OpenAICompatibleBackend(
+        "https://me:hunter22@x/v1", KEY, headers={"X-Key": "topsecret1"}
+    )
     assert "hunter22" not in repr(backend)
     assert KEY not in repr(backend)
     error = ask(error_reply(400, "bad topsecret1"), settings={"headers": {"X-Key": "topsecret1"}})
@@ -154,7 +178,9 @@ def test_secrets_of_headers_and_urls_are_masked() -> None:
 def test_tool_schemas_may_be_any_mapping_and_values_that_are_not_json_are_refused_unsent() -> None:
     from types import MappingProxyType
 
-    good = ToolSpec("t", "d", MappingProxyType({"type": "object", "properties": MappingProxyType({})}))
+    good = ToolSpec(
+        "t", "d", MappingProxyType({"type": "object", "properties": MappingProxyType({})})
+    )
     assert ask(tools=(good,)).body["tools"][0]["function"]["parameters"]["properties"] == {}
     outcome = ask(tools=(ToolSpec("t", "d", {"x": object()}),))
     assert not outcome.failed("bad_request").maybe_billed
@@ -171,7 +197,12 @@ def test_arguments_that_are_not_a_json_object_are_wrapped_when_sent_back() -> No
 @pytest.mark.parametrize(
     ("message", "finish", "content", "reasoning"),
     [
-        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "stop", "ab", None),
+        (
+            {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            "stop",
+            "ab",
+            None,
+        ),
         ({"content": [{"type": "thinking", "thinking": "hm"}, "b", 7]}, "stop", "b", "hm"),
         ({"content": "x", "reasoning": "why"}, "stop", "x", "why"),
         ({"content": None}, "stop", "", None),
@@ -179,7 +210,9 @@ def test_arguments_that_are_not_a_json_object_are_wrapped_when_sent_back() -> No
         ({"content": "\ud800"}, "stop", "\ud800", None),
     ],
 )
-def test_odd_messages_are_read(message: dict[str, Any], finish: str, content: str, reasoning: str | None) -> None:
+def test_odd_messages_are_read(
+    message: dict[str, Any], finish: str, content: str, reasoning: str | None
+) -> None:
     response = read_completion({"choices": [{"message": message, "finish_reason": finish}]})
     assert (response.content, response.reasoning) == (content, reasoning)
 
@@ -188,7 +221,9 @@ def test_odd_messages_are_read(message: dict[str, Any], finish: str, content: st
 def test_a_count_that_no_call_can_have_is_invalid_and_not_silently_unknown(count: int) -> None:
     details = {"cached_tokens": count, "cache_creation_tokens": -4}
     usage = {"prompt_tokens": 3, "completion_tokens": count, "prompt_tokens_details": details}
-    response = read_completion({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage})
+    response = read_completion(
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}], "usage": usage}
+    )
     assert response.usage.invalid() == ("output_tokens", "cached_tokens")
     assert (response.usage.input_tokens, response.cache_write_tokens) == (3, None)
 
@@ -196,11 +231,18 @@ def test_a_count_that_no_call_can_have_is_invalid_and_not_silently_unknown(count
 @pytest.mark.parametrize(
     "data",
     [
-        None, [], 7, {}, {"choices": None}, {"choices": [None]}, {"choices": [{}]},
-        {"choices": [{"message": {"content": 7}}]}, {"choices": [{"message": {"tool_calls": 7}}]},
+        None,
+        [],
+        7,
+        {},
+        {"choices": None},
+        {"choices": [None]},
+        {"choices": [{}]},
+        {"choices": [{"message": {"content": 7}}]},
+        {"choices": [{"message": {"tool_calls": 7}}]},
         {"choices": [{"message": {"tool_calls": [{"function": {"name": ""}}]}}]},
     ],
-)  # fmt: skip
+)
 def test_data_that_is_not_a_completion_is_malformed(data: Any) -> None:
     with pytest.raises(ProviderError) as caught:
         read_completion(data)
@@ -232,7 +274,9 @@ def test_an_error_inside_a_200_is_an_error() -> None:
         (599, "", "", "server", True),
     ],
 )
-def test_error_statuses_have_different_kinds(status: int, message: str, code: str, kind: str, retryable: bool) -> None:
+def test_error_statuses_have_different_kinds(
+    status: int, message: str, code: str, kind: str, retryable: bool
+) -> None:
     error = failure(status, message, code=code)
     assert (error.kind, error.retryable, error.status) == (kind, retryable, status)
     assert pickle.loads(pickle.dumps(error)).kind == kind
@@ -241,11 +285,15 @@ def test_error_statuses_have_different_kinds(status: int, message: str, code: st
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (b'{"error": {"message": "m", "code": "c"}}', "m"), (b'{"error": "m"}', "m"),
-        (b'{"message": "m"}', "m"), (b'{"detail": "m"}', "m"), (b'[{"error": {"message": "m"}}]', "m"),
-        (b"plain \xff", "plain \ufffd"), (b"", ""),
+        (b'{"error": {"message": "m", "code": "c"}}', "m"),
+        (b'{"error": "m"}', "m"),
+        (b'{"message": "m"}', "m"),
+        (b'{"detail": "m"}', "m"),
+        (b'[{"error": {"message": "m"}}]', "m"),
+        (b"plain \xff", "plain \ufffd"),
+        (b"", ""),
     ],
-)  # fmt: skip
+)
 def test_messages_are_found_in_bodies_of_any_shape(body: bytes, expected: str) -> None:
     assert message_of(body)[0] == expected
 
@@ -253,11 +301,16 @@ def test_messages_are_found_in_bodies_of_any_shape(body: bytes, expected: str) -
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
-        ({}, None), ({"Retry-After": "1.5"}, 1.5), ({"retry-after-ms": "250"}, 0.25),
-        ({"Retry-After": "nan"}, None), ({"Retry-After": "inf"}, None), ({"Retry-After": "-1"}, None),
-        ({"Retry-After": "soon"}, None), ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({}, None),
+        ({"Retry-After": "1.5"}, 1.5),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "inf"}, None),
+        ({"Retry-After": "-1"}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
     ],
-)  # fmt: skip
+)
 def test_retry_after_is_a_wait_or_nothing(headers: dict[str, str], expected: float | None) -> None:
     assert retry_after(headers) == expected
 
@@ -291,8 +344,15 @@ A, B = ToolCall("a", "f", "{}"), ToolCall("b", "g", "[]")
 @pytest.mark.parametrize(
     ("deltas", "expected"),
     [
-        ([part("{", index=0, id="a", name="f"), part("[", index=1, id="b", name="g"),
-          part("]", index=1), part("}", index=0)], (A, B)),
+        (
+            [
+                part("{", index=0, id="a", name="f"),
+                part("[", index=1, id="b", name="g"),
+                part("]", index=1),
+                part("}", index=0),
+            ],
+            (A, B),
+        ),
         ([part("[]", index=1, id="b", name="g"), part("{}", index=0, id="a", name="f")], (A, B)),
         ([part("{}", id="a", name="f"), part("[]", id="b", name="g")], (A, B)),
         ([part("{}", index=0, id="a", name="f"), part("[]", index=0, id="b", name="g")], (A, B)),
@@ -301,6 +361,8 @@ A, B = ToolCall("a", "f", "{}"), ToolCall("b", "g", "[]")
         ([part("{}", index=0, id="a", name="f"), part("", index=0, id="a", name="f")], (A,)),
     ],
     ids=["interleaved", "backwards", "no index", "one index", "twice", "name late", "empty tail"],
-)  # fmt: skip
-def test_tool_calls_are_assembled_from_deltas(deltas: list[dict[str, Any]], expected: tuple[ToolCall, ...]) -> None:
+)
+def test_tool_calls_are_assembled_from_deltas(
+    deltas: list[dict[str, Any]], expected: tuple[ToolCall, ...]
+) -> None:
     assert assembled(*deltas) == expected

@@ -61,7 +61,9 @@ def test_answers_come_from_target_then_examples_then_nothing(hints: Hints, expec
         ('{"name": "a"}', '{"name": "a"}', []),
     ],
 )
-def test_where_calls_are_the_answer_the_target_gives_them(target: str, content: str, calls: list[object]) -> None:
+def test_where_calls_are_the_answer_the_target_gives_them(
+    target: str, content: str, calls: list[object]
+) -> None:
     response = answer(SimulatedBackend(), hints=Hints(output_type="calls", target=target))
     assert response.content == content
     assert [(call.name, json.loads(call.arguments)) for call in response.tool_calls] == calls
@@ -78,7 +80,10 @@ def test_a_script_answers_in_order_and_then_fails() -> None:
     assert answer(backend).content == "one"
     called = answer(backend)
     assert called.finish_reason == "tool_calls"
-    assert (called.tool_calls[0].name, called.tool_calls[0].arguments) == ("look_up", '{"word": "x"}')
+    assert (called.tool_calls[0].name, called.tool_calls[0].arguments) == (
+        "look_up",
+        '{"word": "x"}',
+    )
     both = answer(backend)
     assert both.content == "hm"
     assert both.tool_calls[0].arguments == '{"broken": '
@@ -137,7 +142,9 @@ def test_a_wrong_label_is_another_label() -> None:
     assert answer(SimulatedBackend(wrong=1), hints=hints).content == "finance"
 
 
-@pytest.mark.parametrize("settings", [{"wrong": 1.1}, {"hang": -0.1}, {"fail": float("nan")}, {"latency_s": -1}])
+@pytest.mark.parametrize(
+    "settings", [{"wrong": 1.1}, {"hang": -0.1}, {"fail": float("nan")}, {"latency_s": -1}]
+)
 def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError):
         SimulatedBackend(**settings)
@@ -152,32 +159,53 @@ def test_an_answer_longer_than_allowed_ends_with_length() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("object", dict), ("array", list), ("[]", list), ("string[]", list), ("number[]", list),
-        ("string", str), ("number", float), ("integer", int), ("boolean", bool), (None, dict),
-        ("some.module:Model", dict), ("{broken", dict),
+        ("object", dict),
+        ("array", list),
+        ("[]", list),
+        ("string[]", list),
+        ("number[]", list),
+        ("string", str),
+        ("number", float),
+        ("integer", int),
+        ("boolean", bool),
+        (None, dict),
+        ("some.module:Model", dict),
+        ("{broken", dict),
     ],
-)  # fmt: skip
+)
 def test_schema_names_give_values_of_their_kind(name: str | None, kind: type) -> None:
     content = answer(SimulatedBackend(), hints=Hints(output_type="json", schema=name)).content
     assert type(json.loads(content)) is kind
 
 
-NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "integer"}}}
+NODE = {
+    "type": "object",
+    "properties": {"next": {"$ref": "#/$defs/node"}, "v": {"type": "integer"}},
+}
 SCHEMAS = [
     {"type": "object", "required": ["a", "free"], "properties": {"a": {"enum": ["x", "y"]}}},
     {"type": "array", "items": {"type": "number", "minimum": 3, "maximum": 3.5}, "minItems": 3},
     {"$defs": {"node": {**NODE, "required": ["v"]}}, "$ref": "#/$defs/node"},
-    {"allOf": [{"required": ["p"]}, {"properties": {"p": {"type": "boolean"}}, "required": ["p"]}],
-     "type": "object"},
+    {
+        "allOf": [
+            {"required": ["p"]},
+            {"properties": {"p": {"type": "boolean"}}, "required": ["p"]},
+        ],
+        "type": "object",
+    },
     {"anyOf": [{"type": "null"}, {"type": "string", "minLength": 30}]},
     {"type": ["string", "null"], "maxLength": 4},
     {"type": "integer", "exclusiveMinimum": 4, "exclusiveMaximum": 6},
     {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.001},
     {"type": "integer", "multipleOf": 7, "minimum": 10, "maximum": 20},
-    {"type": "array", "prefixItems": [{"const": 1}, {"type": "string", "format": "date"}], "items": False},
+    {
+        "type": "array",
+        "prefixItems": [{"const": 1}, {"type": "string", "format": "date"}],
+        "items": False,
+    },
     {"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, 3]}, "minItems": 2},
     {"type": "object", "additionalProperties": False},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=[str(n) for n in range(len(SCHEMAS))])
@@ -212,7 +240,9 @@ def test_token_estimates_are_positive_for_any_text_and_grow_with_it(text: str) -
     ],
     ids=["prose", "chinese", "russian", "emoji", "digits", "base64"],
 )
-def test_token_estimates_do_not_undercut_a_real_tokenizer_and_stay_in_reach(text: str, counted: int) -> None:
+def test_token_estimates_do_not_undercut_a_real_tokenizer_and_stay_in_reach(
+    text: str, counted: int
+) -> None:
     """`counted` is the count of cl100k_base, within a few per cent."""
     assert counted * 0.98 <= estimate_tokens(text) <= counted * 3
 

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, ModelResponse, ProviderError, SimulatedBackend, TaskStore
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    ModelResponse,
+    ProviderError,
+    SimulatedBackend,
+    TaskStore,
+)
 from evaluator.errors import ConfigurationError, RecordError
 from evaluator.errors.results import Usage
 from evaluator.models import cache_store
@@ -24,9 +31,17 @@ from evaluator.testing import LoopbackServer, json_reply
 TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {}})
 IMAGE = Attachment("image/png", b"\x89PNG\r\n\x1a\n1", "a.png")
 ASKED = ModelRequest(
-    "m", (Message("system", "be brief"), Message("user", "first"), Message("assistant", "yes"), Message("user", "q")),
-    tools=(TOOL,), temperature=0.0, schema={"type": "object"},
-)  # fmt: skip
+    "m",
+    (
+        Message("system", "be brief"),
+        Message("user", "first"),
+        Message("assistant", "yes"),
+        Message("user", "q"),
+    ),
+    tools=(TOOL,),
+    temperature=0.0,
+    schema={"type": "object"},
+)
 ANSWER = ModelResponse("a", "stop", usage=Usage(10, 5, 0, 0, 0.25, 1), model="m-1")
 
 
@@ -80,14 +95,19 @@ CHANGES = [
     ({"request": replace(ASKED, schema=None)}, "schema: none now"),
     ({"request": replace(ASKED, schema={"type": "array"})}, "schema: changed"),
     ({"request": changed_message(0, Message("system", "be long"))}, "system message: changed"),
-    ({"request": changed_message(1, Message("user", "first", attachments=(IMAGE,)))}, "message 1 differs"),
+    (
+        {"request": changed_message(1, Message("user", "first", attachments=(IMAGE,)))},
+        "message 1 differs",
+    ),
     ({"request": changed_message(3, Message("user", "Q"))}, "message 3 differs"),
     ({"request": replace(ASKED, messages=(*ASKED.messages, Message("user", "more")))}, None),
 ]
 
 
 @pytest.mark.parametrize(("change", "words"), CHANGES)
-def test_a_request_that_differs_is_a_miss_that_names_the_difference_within_a_turn_and_epoch(cache, change, words):
+def test_a_request_that_differs_is_a_miss_that_names_the_difference_within_a_turn_and_epoch(
+    cache, change, words
+):
     put_answer(cache, of())
     key = of(**change)
     assert find_answer(cache, key) is None
@@ -97,7 +117,11 @@ def test_a_request_that_differs_is_a_miss_that_names_the_difference_within_a_tur
 
 
 def test_time_limits_hints_and_the_order_of_keys_do_not_change_the_key():
-    other = replace(ASKED, timeout_s=1.0, tools=(replace(TOOL, parameters={"properties": {}, "type": "object"}),))
+    other = replace(
+        ASKED,
+        timeout_s=1.0,
+        tools=(replace(TOOL, parameters={"properties": {}, "type": "object"}),),
+    )
     assert of(other).key == of().key
 
 
@@ -113,7 +137,12 @@ def test_an_attachment_counts_with_its_bytes(data):
 
 
 def test_a_hit_is_the_response_with_its_tokens_and_without_its_cost(cache):
-    response = replace(ANSWER, finish_reason="tool_calls", tool_calls=(ToolCall("1", "look", "{}"),), reasoning="hm")
+    response = replace(
+        ANSWER,
+        finish_reason="tool_calls",
+        tool_calls=(ToolCall("1", "look", "{}"),),
+        reasoning="hm",
+    )
     put_answer(cache, of(), response)
     assert find_answer(cache, of()) == replace(response, usage=Usage(10, 5, 0, 0, 0.0, 1))
 
@@ -168,7 +197,9 @@ def test_equal_requests_at_the_same_time_wait_for_the_first(cache):
         return await asyncio.gather(*(one() for _ in range(10)), return_exceptions=True)
 
     failed = [error for error in asyncio.run(main()) if error is not None]
-    assert (len(calls), len(failed)) == (2, 1), "a failed call answers no other, the next one answers all"
+    assert (len(calls), len(failed)) == (2, 1), (
+        "a failed call answers no other, the next one answers all"
+    )
 
 
 def test_the_file_is_private_and_holds_no_text_of_requests(cache):
@@ -195,7 +226,8 @@ def _fill(path: str, first: int) -> None:
 def test_several_processes_write_side_by_side(tmp_path):
     path = tmp_path / "c.db"
     processes = [
-        multiprocessing.get_context("spawn").Process(target=_fill, args=(str(path), first)) for first in (0, 20, 40)
+        multiprocessing.get_context("spawn").Process(target=_fill, args=(str(path), first))
+        for first in (0, 20, 40)
     ]
     for process in processes:
         process.start()
@@ -211,7 +243,9 @@ def test_several_processes_write_side_by_side(tmp_path):
 
 def test_statistics_show_savings_by_model(cache):
     put_answer(cache, of())
-    put_answer(cache, of(replace(ASKED, model="n")), replace(ANSWER, usage=Usage(10, 5, 0, 0, None, 1)))
+    put_answer(
+        cache, of(replace(ASKED, model="n")), replace(ANSWER, usage=Usage(10, 5, 0, 0, None, 1))
+    )
     for _ in range(3):
         find_answer(cache, of())
     find_answer(cache, of(replace(ASKED, model="n")))
@@ -249,9 +283,13 @@ def test_what_was_not_used_for_longest_is_removed_first(tmp_path):
     connection = cache_store.connect(path, 1.0)
     for number in range(300):
         key = of(changed_message(3, Message("user", str(number))))
-        row = cache_store.CachedResponse(key, '{"content": "' + "x" * 2000 + '"}', "{}", float(number))
+        row = cache_store.CachedResponse(
+            key, '{"content": "' + "x" * 2000 + '"}', "{}", float(number)
+        )
         cache_store.write(connection, [row], {}, {}, 0.0)
-    cache_store.write(connection, [], {of(changed_message(3, Message("user", "0"))).key: 1}, {}, 1000.0)
+    cache_store.write(
+        connection, [], {of(changed_message(3, Message("user", "0"))).key: 1}, {}, 1000.0
+    )
     bound = cache_store.size(connection) // 2
     cache_store.prune(connection, bound)
     assert cache_store.size(connection) <= bound * 0.9
@@ -310,7 +348,9 @@ def broken_row(path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("spoil", [damaged, of_another_program, newer, a_folder, broken_row], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "spoil", [damaged, of_another_program, newer, a_folder, broken_row], ids=lambda f: f.__name__
+)
 def test_an_unusable_cache_is_reported_once_and_the_run_continues(tmp_path, spoil):
     path = tmp_path / "c.db"
     spoil(path)
@@ -419,7 +459,9 @@ def ask(evaluator, name="ask", x="1", **options):
 
 def test_an_earlier_answer_is_used_again_and_marked_as_cached(make_evaluator, tmp_path):
     seen = []
-    evaluator = evaluating(make_evaluator, tmp_path, lambda r: seen.append(r) or f"answer {len(seen)}")
+    evaluator = evaluating(
+        make_evaluator, tmp_path, lambda r: seen.append(r) or f"answer {len(seen)}"
+    )
     first, second, other = ask(evaluator), ask(evaluator), ask(evaluator, epoch=2)
     assert [o.content for o in (first, second, other)] == ["answer 1", "answer 1", "answer 2"]
     assert [o.notes.get("cached_calls") for o in (first, second, other)] == [None, 1, None]
@@ -469,7 +511,9 @@ def test_simulated_answers_are_never_stored(make_evaluator, tmp_path):
 
 
 def said(content):
-    return {"choices": [{"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}]}
+    return {
+        "choices": [{"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}]
+    }
 
 
 def test_two_servers_do_not_share_answers(tmp_path):
@@ -482,7 +526,11 @@ def test_two_servers_do_not_share_answers(tmp_path):
             config = HandlerConfig(base_url=server.base_url, model="m", backoff_s=())
             evaluator = Evaluator(library, config, tasks_dir=None, cache=tmp_path / "c.db")
             contents.append(ask(evaluator).unwrap().content)
-        assert contents == [f"from {one.base_url}", f"from {other.base_url}", f"from {one.base_url}"]
+        assert contents == [
+            f"from {one.base_url}",
+            f"from {other.base_url}",
+            f"from {one.base_url}",
+        ]
         assert (one.posts, other.posts) == (1, 1)
 
 
@@ -490,7 +538,9 @@ def test_a_given_cache_is_shared_by_evaluators(make_evaluator, tmp_path):
     cache, seen = ResponseCache(tmp_path / "shared.db"), []
     xml = XML.removeprefix("<library>").removesuffix("</library>")
     for _ in range(2):
-        evaluator = make_evaluator(xml, backend=Mine(script=lambda r: seen.append(r) or "ok"), cache=cache)
+        evaluator = make_evaluator(
+            xml, backend=Mine(script=lambda r: seen.append(r) or "ok"), cache=cache
+        )
         ask(evaluator)
     assert len(seen) == 1
 

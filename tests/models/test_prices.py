@@ -15,12 +15,16 @@ from evaluator.models import prices
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {
         "big": {
-            "litellm_provider": "acme", "max_input_tokens": 1000, "max_output_tokens": 100,
-            "input_cost_per_token": 1e-6, "output_cost_per_token": 1e-5, "cache_read_input_token_cost": 1e-7,
+            "litellm_provider": "acme",
+            "max_input_tokens": 1000,
+            "max_output_tokens": 100,
+            "input_cost_per_token": 1e-6,
+            "output_cost_per_token": 1e-5,
+            "cache_read_input_token_cost": 1e-7,
             "input_cost_per_token_above_200k_tokens": 2e-6,
         },
         "nameless": {"litellm_provider": "acme", "max_input_tokens": "as told"},
-    }  # fmt: skip
+    }
     monkeypatch.setattr(prices, "_table", lambda: entries)
 
 
@@ -78,4 +82,6 @@ def test_reading_the_table_does_not_import_litellm() -> None:
 @pytest.mark.usefixtures("table")
 @pytest.mark.parametrize(("tokens", "price"), [(199_999, 1e-6), (200_000, 1e-6), (200_001, 2e-6)])
 def test_the_higher_price_begins_above_the_boundary_of_its_tier(tokens: int, price: float) -> None:
-    assert prices.cost_usd("acme/big", Usage(tokens, 0, 0, 0, None, 1)) == pytest.approx(tokens * price)
+    assert prices.cost_usd("acme/big", Usage(tokens, 0, 0, 0, None, 1)) == pytest.approx(
+        tokens * price
+    )

@@ -21,7 +21,12 @@ from evaluator.nodes import OutputFormat, Span
 from evaluator.record.store import TaskStore
 from evaluator.testing import Answer, HttpReply, LoopbackServer, error_reply
 
-N = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+N = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
 
 
 def test_short_forms_and_schemas_are_sent_and_nothing_else() -> None:
@@ -32,7 +37,13 @@ def test_short_forms_and_schemas_are_sent_and_nothing_else() -> None:
     assert of("json", "object") == {"type": "object"}
     assert of("json", "string[]") == {"type": "array", "items": {"type": "string"}}
     assert of("json", "integer") == {"type": "integer"}
-    for kind, schema in (("json", "any"), ("json", None), ("xml", "object"), ("text", None), ("json", "no/such.json")):
+    for kind, schema in (
+        ("json", "any"),
+        ("json", None),
+        ("xml", "object"),
+        ("text", None),
+        ("json", "no/such.json"),
+    ):
         assert of(kind, schema) is None
     assert native_schema(None) is None
 
@@ -53,7 +64,10 @@ def test_short_forms_and_schemas_are_sent_and_nothing_else() -> None:
         ({**N, "properties": {"n": {"type": ["object", "null"]}}}, False),
         ({**N, "properties": {"n": {"type": "array"}}}, False),
         ({**N, "properties": {"n": {"type": "integer", "multipleOf": 2}}}, False),
-        ({**N, "properties": {"n": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "object"}}}, False),
+        (
+            {**N, "properties": {"n": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "object"}}},
+            False,
+        ),
         ({**N, "properties": {"n": {}}}, False),
         ({**N, "allOf": []}, False),
         ({"type": "array", "items": N}, False),
@@ -88,7 +102,11 @@ def test_a_refusal_names_the_field(message: str, expected: bool) -> None:
 
 
 def evaluate(
-    folder: Path, *replies: HttpReply | Answer, schema: str = json.dumps(N), tasks: int = 1, **config: Any
+    folder: Path,
+    *replies: HttpReply | Answer,
+    schema: str = json.dumps(N),
+    tasks: int = 1,
+    **config: Any,
 ) -> tuple[list[TaskResult | TaskError], LoopbackServer, TaskStore]:
     """The same task several times, one after the other, with one Evaluator."""
     library = TemplateLibrary()
@@ -96,7 +114,13 @@ def evaluate(
         '<task name="count" type="atomic"><description>Count</description>'
         f"<output_format type=\"json\" schema='{schema}'/></task>"
     )
-    settings: dict[str, Any] = {"name": "test", "backoff_s": (), "native_output": True, "model": "m", **config}
+    settings: dict[str, Any] = {
+        "name": "test",
+        "backoff_s": (),
+        "native_output": True,
+        "model": "m",
+        **config,
+    }
 
     async def run(url: str) -> list[TaskResult | TaskError]:
         backend = OpenAICompatibleBackend(url)
@@ -115,8 +139,9 @@ def test_the_schema_is_sent_to_the_provider_and_the_answer_is_validated(tmp_path
     assert isinstance(result, TaskResult)
     assert result.parsed_content == {"n": 1}
     assert server.bodies[0]["response_format"] == {
-        "type": "json_schema", "json_schema": {"name": "answer", "schema": N, "strict": True},
-    }  # fmt: skip
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": N, "strict": True},
+    }
     assert "JSON Schema" in server.bodies[0]["messages"][-1]["content"]
     (wrong,), _, _ = evaluate(tmp_path / "wrong", Answer('{"n": "many"}'))
     assert isinstance(wrong, TaskError)
@@ -155,9 +180,9 @@ def test_a_refused_schema_is_remembered_for_the_model_in_every_profile() -> None
     config = HandlerConfig(name="a", base_url="http://127.0.0.1:9/v1", model="m")
     choice = chooser.choose(None, None, config)
     choice.refused_schemas.add("other")
-    assert chooser.choose(None, None, HandlerConfig(name="b", base_url=config.base_url, model="m")).refused_schemas == {
-        "other"
-    }
+    assert chooser.choose(
+        None, None, HandlerConfig(name="b", base_url=config.base_url, model="m")
+    ).refused_schemas == {"other"}
     assert chooser.choose("n", None, config).refused_schemas == set()
     asyncio.run(chooser.aclose())
 

@@ -62,15 +62,23 @@ class Setting:
         library = TemplateLibrary()
         for text in LIBRARY:
             library.add(text)
-        settings: dict[str, Any] = {"backoff_s": (), "timeout_s": 100.0, "roots": (str(self.folder),), **config}
+        settings: dict[str, Any] = {
+            "backoff_s": (),
+            "timeout_s": 100.0,
+            "roots": (str(self.folder),),
+            **config,
+        }
         self.server.enqueue(*replies)
 
         async def run() -> TaskResult | TaskError:
             backend = self.make(self.server.base_url)
             evaluator = Evaluator(
-                library, HandlerConfig(name="test", **settings), model=self.model, backend=backend,
+                library,
+                HandlerConfig(name="test", **settings),
+                model=self.model,
+                backend=backend,
                 tasks_dir=self.folder / "tasks",
-            )  # fmt: skip
+            )
             try:
                 return await evaluator.evaluate(task, on_text=(lambda _: None) if stream else None)
             finally:
@@ -110,7 +118,13 @@ FAULTS: list[tuple[str, list[HttpReply | Answer], bool, dict[str, Any], str]] = 
     ("429", [error_reply(429)], False, NO_RETRY, "rate_limit"),
     ("429 then an answer", [error_reply(429)], False, AT_ONCE, ""),
     ("429 with Retry-After", [error_reply(429, headers={"Retry-After": "0"})], False, AT_ONCE, ""),
-    ("429 with a long Retry-After", [error_reply(429, headers={"Retry-After": "900"})], False, AT_ONCE, "rate_limit"),
+    (
+        "429 with a long Retry-After",
+        [error_reply(429, headers={"Retry-After": "900"})],
+        False,
+        AT_ONCE,
+        "rate_limit",
+    ),
     ("500", [error_reply(500)], False, NO_RETRY, "server"),
     ("500 twice", [error_reply(500)] * 2, False, AT_ONCE, "server"),
     ("502", [error_reply(502)], False, NO_RETRY, "server"),
@@ -123,22 +137,73 @@ FAULTS: list[tuple[str, list[HttpReply | Answer], bool, dict[str, Any], str]] = 
     ("hang after headers", [HttpReply((), length=1000, end="hang")], False, SOON, "timeout"),
     ("hang in mid-stream", [half("hang")], True, SOON, "timeout"),
     ("slow drip", [DRIP], False, SOON, "timeout"),
-    ("truncated JSON", [HttpReply((b'{"choices": [{"mess',))], False, NO_RETRY, "malformed_response"),
-    ("empty choices", [json_reply({"id": "x", "model": "m", "choices": []})], False, NO_RETRY, "malformed_response"),
+    (
+        "truncated JSON",
+        [HttpReply((b'{"choices": [{"mess',))],
+        False,
+        NO_RETRY,
+        "malformed_response",
+    ),
+    (
+        "empty choices",
+        [json_reply({"id": "x", "model": "m", "choices": []})],
+        False,
+        NO_RETRY,
+        "malformed_response",
+    ),
     ("null content", [Answer(None, "stop")], False, NO_RETRY, ""),
-    ("invalid tool arguments", [Answer(None, "tool_calls", [("c", "read_file", '{"path": ')])], False, NO_RETRY, ""),
-    ("unknown tool", [Answer(None, "tool_calls", [("c", "no_such_tool", "{}")])], False, NO_RETRY, ""),
+    (
+        "invalid tool arguments",
+        [Answer(None, "tool_calls", [("c", "read_file", '{"path": ')])],
+        False,
+        NO_RETRY,
+        "",
+    ),
+    (
+        "unknown tool",
+        [Answer(None, "tool_calls", [("c", "no_such_tool", "{}")])],
+        False,
+        NO_RETRY,
+        "",
+    ),
     ("refusal", [Answer(None, "stop", extra={"refusal": "I will not."})], False, NO_RETRY, ""),
     ("length", [Answer("cut of", "length")], False, NO_RETRY, ""),
     ("content_filter", [Answer("", "content_filter")], False, NO_RETRY, ""),
-    ("wrong content type", [HttpReply((b"<!DOCTYPE html>",), content_type="text/html")], False, NO_RETRY, "malformed_response"),
+    (
+        "wrong content type",
+        [HttpReply((b"<!DOCTYPE html>",), content_type="text/html")],
+        False,
+        NO_RETRY,
+        "malformed_response",
+    ),
     ("200 MB", [BIG], False, NO_RETRY, "malformed_response"),
-    ("invalid UTF-8", [HttpReply((b'{"choices": "\xff"}',))], False, NO_RETRY, "malformed_response"),
-    ("rubbish in a stream",
-     [HttpReply((event(chunk({"content": "half "})), b"data: {oops\n\n"), content_type="text/event-stream")],
-     True, NO_RETRY, "malformed_response"),
-    ("repeated chunks", [stream_reply([chunk({"content": "ok"}), *[chunk({}, finish_reason="stop")] * 2])], True, NO_RETRY, ""),
-]  # fmt: skip
+    (
+        "invalid UTF-8",
+        [HttpReply((b'{"choices": "\xff"}',))],
+        False,
+        NO_RETRY,
+        "malformed_response",
+    ),
+    (
+        "rubbish in a stream",
+        [
+            HttpReply(
+                (event(chunk({"content": "half "})), b"data: {oops\n\n"),
+                content_type="text/event-stream",
+            )
+        ],
+        True,
+        NO_RETRY,
+        "malformed_response",
+    ),
+    (
+        "repeated chunks",
+        [stream_reply([chunk({"content": "ok"}), *[chunk({}, finish_reason="stop")] * 2])],
+        True,
+        NO_RETRY,
+        "",
+    ),
+]
 ENDS = {
     "null content": ("INVALID_OUTPUT", "returned nothing"),
     "refusal": ("TASK_FAILURE", "is a refusal"),
@@ -189,14 +254,18 @@ def test_every_fault_ends_in_time_and_its_result_and_record_say_what_happened(
 
 
 def test_a_wait_longer_than_the_time_limit_is_not_begun(setting: Setting) -> None:
-    outcome, _ = setting.evaluate("plain", error_reply(429, headers={"Retry-After": "900"}), backoff_s=(0.0,))
+    outcome, _ = setting.evaluate(
+        "plain", error_reply(429, headers={"Retry-After": "900"}), backoff_s=(0.0,)
+    )
     assert isinstance(outcome, TaskError)
     assert (outcome.type, outcome.reason) == ("RESOURCE_EXHAUSTION", "execution_timeout")
     assert "waiting 900 s" in outcome.message
 
 
 @pytest.mark.parametrize("how", ["native", "text"])
-def test_a_replay_answers_the_recorded_requests(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_answers_the_recorded_requests(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With thinking that is sent back, calls as text and an attached image."""
     monkeypatch.setattr("evaluator.handler.conversation.new_mark", lambda: "test")
     (tmp_path / "a.txt").write_text("forty-two")
@@ -207,13 +276,21 @@ def test_a_replay_answers_the_recorded_requests(how: str, tmp_path: Path, monkey
         '<tools><tool name="read_file"/></tools></task>'
     )
     thinking = {"thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "c2ln"}]}
-    spoken = '<tool_call_test>{"name": "read_file", "arguments": {"path": "a.txt"}}</tool_call_test>'
-    called = Answer(None, "tool_calls", [CALL], extra=thinking) if how == "native" else Answer(spoken, extra=thinking)
+    spoken = (
+        '<tool_call_test>{"name": "read_file", "arguments": {"path": "a.txt"}}</tool_call_test>'
+    )
+    called = (
+        Answer(None, "tool_calls", [CALL], extra=thinking)
+        if how == "native"
+        else Answer(spoken, extra=thinking)
+    )
     profile = HandlerConfig(name="test", model="m", tool_calling=how, roots=(str(tmp_path),))  # type: ignore[arg-type]
 
     async def run(backend: Backend, tasks: str) -> TaskResult | TaskError:
         try:
-            return await Evaluator(library, profile, backend=backend, tasks_dir=tmp_path / tasks).evaluate("look")
+            return await Evaluator(
+                library, profile, backend=backend, tasks_dir=tmp_path / tasks
+            ).evaluate("look")
         finally:
             await backend.aclose()
 
@@ -234,7 +311,12 @@ THOUGHT = {"reasoning_content": "six times seven"}
 SAME: dict[str, tuple[str, list[HttpReply | Answer], bool, dict[str, Any]]] = {
     "text": ("plain", [], False, {}),
     "streamed text": ("plain", [], True, {}),
-    "settings": ("plain", [], False, {"temperature": 0.5, "seed": 7, "max_output_tokens": 99, "system": "Be brief."}),
+    "settings": (
+        "plain",
+        [],
+        False,
+        {"temperature": 0.5, "seed": 7, "max_output_tokens": 99, "system": "Be brief."},
+    ),
     "no usage": ("plain", [Answer(usage=None)], False, {}),
     "reasoning": ("plain", [Answer("42", extra=THOUGHT)], False, {}),
     "streamed reasoning": ("plain", [Answer("42", extra=THOUGHT)], True, {}),
@@ -243,23 +325,62 @@ SAME: dict[str, tuple[str, list[HttpReply | Answer], bool, dict[str, Any]]] = {
     "no data": ("data", [Answer("none")], False, {}),
     "a tool": ("look", [Answer("Let me see.", "tool_calls", [CALL])], False, {}),
     "a streamed tool": ("look", [Answer("Let me see.", "tool_calls", [CALL])], True, {}),
-    "a tool in text": ("look", [Answer('<tool_call_test>{"name": "read_file", "arguments": {"path": "a.txt"}}</tool_call_test>')],
-                       True, {"tool_calling": "text"}),
-    "two tools": ("look", [Answer(None, "tool_calls", [CALL, ("call_b", "no_such_tool", "{}")])], False, {}),
-    "429 once": ("plain", [error_reply(429, "slow down", headers={"Retry-After": "0"})], False, {"backoff_s": (0.0,)}),
+    "a tool in text": (
+        "look",
+        [
+            Answer(
+                '<tool_call_test>{"name": "read_file", "arguments": {"path": "a.txt"}}</tool_call_test>'
+            )
+        ],
+        True,
+        {"tool_calling": "text"},
+    ),
+    "two tools": (
+        "look",
+        [Answer(None, "tool_calls", [CALL, ("call_b", "no_such_tool", "{}")])],
+        False,
+        {},
+    ),
+    "429 once": (
+        "plain",
+        [error_reply(429, "slow down", headers={"Retry-After": "0"})],
+        False,
+        {"backoff_s": (0.0,)},
+    ),
     "500 twice": ("plain", [error_reply(500, "broken")] * 2, False, {"backoff_s": (0.0,)}),
     "401": ("plain", [error_reply(401, "who are you?")], False, {}),
-    "schema refused": ("data", [error_reply(400, "unknown field response_format"), Answer('{"n": 1}')], False,
-                       {"native_output": True}),
-    "too long": ("plain", [error_reply(400, "maximum context length is 8", code="context_length_exceeded")], False, {}),
+    "schema refused": (
+        "data",
+        [error_reply(400, "unknown field response_format"), Answer('{"n": 1}')],
+        False,
+        {"native_output": True},
+    ),
+    "too long": (
+        "plain",
+        [error_reply(400, "maximum context length is 8", code="context_length_exceeded")],
+        False,
+        {},
+    ),
     "refusal": ("plain", [Answer(None, "stop", extra={"refusal": "I will not."})], False, {}),
     "length": ("plain", [Answer("cut of", "length")], False, {}),
     "unknown ending": ("plain", [Answer("x", "tired")], False, {}),
     "empty choices": ("plain", [json_reply({"id": "x", "model": "m", "choices": []})], False, {}),
-}  # fmt: skip
-_MASKED = frozenset({
-    "task_id", "created", "started", "owner", "ended", "at", "duration_s", "elapsed_s", "waited_s", "fingerprint", "task_file",
-})  # fmt: skip
+}
+_MASKED = frozenset(
+    {
+        "task_id",
+        "created",
+        "started",
+        "owner",
+        "ended",
+        "at",
+        "duration_s",
+        "elapsed_s",
+        "waited_s",
+        "fingerprint",
+        "task_file",
+    }
+)
 
 
 def said(body: Any) -> Any:
@@ -295,7 +416,9 @@ def test_the_same_task_leaves_the_same_record_through_both(
     for name in BACKENDS:
         with LoopbackServer() as server:
             setting = Setting(name, server, tmp_path / name)
-            _, recording = setting.evaluate(task, *replies, stream=stream, **{**config, "roots": (str(folder),)})
+            _, recording = setting.evaluate(
+                task, *replies, stream=stream, **{**config, "roots": (str(folder),)}
+            )
             url = server.base_url.removesuffix("/v1")
             records.append(
                 json.loads(

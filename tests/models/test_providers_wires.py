@@ -30,7 +30,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 CLAUDE, GEMINI = "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash"
 IMAGE = Attachment("image/png", b"\x89PNG", "a.png")
 PAPER = Attachment("application/pdf", b"%PDF-", "b/c.pdf")
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 TALK = (
     Message("system", "Be brief."),
     Message("user", "An example."),
@@ -41,35 +46,60 @@ TALK = (
 THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 HIDDEN: dict[str, Any] = {"type": "redacted_thinking", "data": "aGlkZGVu"}
 CLAUDE_USAGE = {
-    "input_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 50, "output_tokens": 20,
+    "input_tokens": 5,
+    "cache_read_input_tokens": 100,
+    "cache_creation_input_tokens": 50,
+    "output_tokens": 20,
     "output_tokens_details": {"thinking_tokens": 4},
-}  # fmt: skip
+}
 GEMINI_USAGE = {
-    "promptTokenCount": 100, "candidatesTokenCount": 7, "thoughtsTokenCount": 3, "totalTokenCount": 110,
+    "promptTokenCount": 100,
+    "candidatesTokenCount": 7,
+    "thoughtsTokenCount": 3,
+    "totalTokenCount": 110,
     "cachedContentTokenCount": 40,
-}  # fmt: skip
+}
 
 
-def claude(*content: Mapping[str, Any], reason: str | None = "end_turn", usage: Any = CLAUDE_USAGE) -> HttpReply:
+def claude(
+    *content: Mapping[str, Any], reason: str | None = "end_turn", usage: Any = CLAUDE_USAGE
+) -> HttpReply:
     data: dict[str, Any] = {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x",
-        "content": content or [{"type": "text", "text": "hello"}], "stop_reason": reason,
-    }  # fmt: skip
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-x",
+        "content": content or [{"type": "text", "text": "hello"}],
+        "stop_reason": reason,
+    }
     return json_reply(data if usage is None else {**data, "usage": usage})
 
 
-def claude_stream(*events: Mapping[str, Any], reason: str | None = "end_turn", end: bool = True) -> HttpReply:
-    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x", "content": [],
-            "stop_reason": None, "usage": {**CLAUDE_USAGE, "output_tokens": 1}}  # fmt: skip
+def claude_stream(
+    *events: Mapping[str, Any], reason: str | None = "end_turn", end: bool = True
+) -> HttpReply:
+    head = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-x",
+        "content": [],
+        "stop_reason": None,
+        "usage": {**CLAUDE_USAGE, "output_tokens": 1},
+    }
     sent = [{"type": "message_start", "message": head}, *events]
     if end:
-        sent += [{"type": "message_delta", "delta": {"stop_reason": reason}, "usage": CLAUDE_USAGE},
-                 {"type": "message_stop"}]  # fmt: skip
+        sent += [
+            {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": CLAUDE_USAGE},
+            {"type": "message_stop"},
+        ]
     pieces = tuple(b"event: " + str(data["type"]).encode() + b"\n" + event(data) for data in sent)
     return HttpReply(pieces, content_type="text/event-stream")
 
 
-def block(index: int, opening: Mapping[str, Any], *deltas: Mapping[str, Any]) -> list[dict[str, Any]]:
+def block(
+    index: int, opening: Mapping[str, Any], *deltas: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     return [
         {"type": "content_block_start", "index": index, "content_block": opening},
         *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
@@ -77,8 +107,13 @@ def block(index: int, opening: Mapping[str, Any], *deltas: Mapping[str, Any]) ->
     ]
 
 
-def gemini(*parts: Mapping[str, Any], reason: str | None = "STOP", usage: Any = GEMINI_USAGE) -> dict[str, Any]:
-    candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts or [{"text": "hello"}]}, "index": 0}
+def gemini(
+    *parts: Mapping[str, Any], reason: str | None = "STOP", usage: Any = GEMINI_USAGE
+) -> dict[str, Any]:
+    candidate: dict[str, Any] = {
+        "content": {"role": "model", "parts": parts or [{"text": "hello"}]},
+        "index": 0,
+    }
     if reason is not None:
         candidate["finishReason"] = reason
     data: dict[str, Any] = {"candidates": [candidate], "modelVersion": "gemini-x"}
@@ -89,7 +124,9 @@ def gemini_stream(*chunks: Mapping[str, Any]) -> HttpReply:
     return HttpReply(tuple(event(data) for data in chunks), content_type="text/event-stream")
 
 
-def ask(reply: HttpReply, model: str, *, stream: bool = False, **fields: Any) -> tuple[CallOutcome, LoopbackServer]:
+def ask(
+    reply: HttpReply, model: str, *, stream: bool = False, **fields: Any
+) -> tuple[CallOutcome, LoopbackServer]:
     async def run() -> CallOutcome:
         backend = LiteLLMBackend(base_url=server.base_url.removesuffix("/v1"), api_key=KEY)
         try:
@@ -117,7 +154,9 @@ def test_sampling_settings_on_other_wires() -> None:
 
 
 def test_a_request_to_anthropic() -> None:
-    outcome, server = ask(claude(), CLAUDE, messages=TALK, tools=(TOOL,), max_output_tokens=99, temperature=0.5)
+    outcome, server = ask(
+        claude(), CLAUDE, messages=TALK, tools=(TOOL,), max_output_tokens=99, temperature=0.5
+    )
     assert outcome.ok().content == "hello"
     assert (server.paths, server.posts) == (["/v1/messages"], 1)
     assert server.headers[0]["x-api-key"] == KEY
@@ -125,8 +164,14 @@ def test_a_request_to_anthropic() -> None:
     assert body["system"] == [{"type": "text", "text": "Be brief."}]
     assert (body["max_tokens"], body["temperature"]) == (99, 0.5)
     assert body["messages"][2]["content"] == [
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}},
-        {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}},
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="},
+        },
+        {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+        },
         {"type": "text", "text": "Look x up."},
     ]
     assert body["tools"][0]["input_schema"] == TOOL.parameters
@@ -134,7 +179,9 @@ def test_a_request_to_anthropic() -> None:
 
 
 def test_a_request_to_gemini() -> None:
-    outcome, server = ask(json_reply(gemini()), GEMINI, messages=TALK, tools=(TOOL,), max_output_tokens=99, cache=True)
+    outcome, server = ask(
+        json_reply(gemini()), GEMINI, messages=TALK, tools=(TOOL,), max_output_tokens=99, cache=True
+    )
     assert outcome.ok().content == "hello"
     assert (server.paths, server.posts) == (["/models/gemini-2.5-flash:generateContent"], 1)
     assert server.headers[0]["x-goog-api-key"] == KEY
@@ -169,9 +216,15 @@ def test_a_tool_result_is_marked_for_anthropic() -> None:
     assert str(body).count("cache_control") == 2
 
 
-def test_tokens_written_to_a_cache_cost_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = {"input_cost_per_token": 1.0, "output_cost_per_token": 0.0, "cache_creation_input_token_cost": 1.25,
-             "cache_read_input_token_cost": 0.1}  # fmt: skip
+def test_tokens_written_to_a_cache_cost_what_the_table_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entry = {
+        "input_cost_per_token": 1.0,
+        "output_cost_per_token": 0.0,
+        "cache_creation_input_token_cost": 1.25,
+        "cache_read_input_token_cost": 0.1,
+    }
     monkeypatch.setattr(prices, "_entry", {"m": entry}.get)
     usage = Usage(100, 0, 40, 0, None, 1)
     assert prices.cost_usd("m", usage) == pytest.approx(64.0)
@@ -187,50 +240,94 @@ def test_a_schema_reaches_both() -> None:
     assert body["generationConfig"]["response_json_schema"] == SCHEMA
 
 
-CALLED: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"word": "x"}}
+CALLED: dict[str, Any] = {
+    "type": "tool_use",
+    "id": "toolu_1",
+    "name": "look_up",
+    "input": {"word": "x"},
+}
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropics_thinking_is_separate_and_is_sent_back_signed(stream: bool) -> None:
     streamed = claude_stream(
-        *block(0, {"type": "thinking", "thinking": "", "signature": ""},
-               {"type": "thinking_delta", "thinking": "h"}, {"type": "thinking_delta", "thinking": "m"},
-               {"type": "signature_delta", "signature": "c2ln"}),
+        *block(
+            0,
+            {"type": "thinking", "thinking": "", "signature": ""},
+            {"type": "thinking_delta", "thinking": "h"},
+            {"type": "thinking_delta", "thinking": "m"},
+            {"type": "signature_delta", "signature": "c2ln"},
+        ),
         *block(1, HIDDEN),
-        *block(2, {"type": "text", "text": ""}, {"type": "text_delta", "text": "Loo"}, {"type": "text_delta", "text": "king."}),
-        *block(3, {**CALLED, "input": {}}, {"type": "input_json_delta", "partial_json": '{"word": '},
-               {"type": "input_json_delta", "partial_json": '"x"}'}),
+        *block(
+            2,
+            {"type": "text", "text": ""},
+            {"type": "text_delta", "text": "Loo"},
+            {"type": "text_delta", "text": "king."},
+        ),
+        *block(
+            3,
+            {**CALLED, "input": {}},
+            {"type": "input_json_delta", "partial_json": '{"word": '},
+            {"type": "input_json_delta", "partial_json": '"x"}'},
+        ),
         reason="tool_use",
-    )  # fmt: skip
+    )
     whole = claude(THOUGHT, HIDDEN, {"type": "text", "text": "Looking."}, CALLED, reason="tool_use")
-    outcome, _ = ask(streamed if stream else whole, CLAUDE, stream=stream, messages=TALK, tools=(TOOL,))
+    outcome, _ = ask(
+        streamed if stream else whole, CLAUDE, stream=stream, messages=TALK, tools=(TOOL,)
+    )
     response = outcome.ok()
-    assert (response.content, response.reasoning, response.finish_reason) == ("Looking.", "hm", "tool_calls")
+    assert (response.content, response.reasoning, response.finish_reason) == (
+        "Looking.",
+        "hm",
+        "tool_calls",
+    )
     assert response.tool_calls == (ToolCall("toolu_1", "look_up", '{"word": "x"}'),)
     assert response.thinking == (THOUGHT, HIDDEN)
     usage = response.usage
     assert (usage.input_tokens, usage.output_tokens) == (155, 20)
-    assert (usage.cached_tokens, usage.reasoning_tokens, response.cache_write_tokens) == (100, 4, 50)
+    assert (usage.cached_tokens, usage.reasoning_tokens, response.cache_write_tokens) == (
+        100,
+        4,
+        50,
+    )
     if stream:
         assert outcome.pieces == ("Loo", "king.")
     messages = (*TALK, response.message(), Message("tool", "a letter", tool_call_id="toolu_1"))
     body = ask(claude(), CLAUDE, messages=messages, tools=(TOOL,))[0].body
-    assert body["messages"][3]["content"] == [THOUGHT, HIDDEN, {"type": "text", "text": "Looking."}, CALLED]
+    assert body["messages"][3]["content"] == [
+        THOUGHT,
+        HIDDEN,
+        {"type": "text", "text": "Looking."},
+        CALLED,
+    ]
     assert body["messages"][4]["content"][0]["tool_use_id"] == "toolu_1"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_geminis_thoughts_are_separate_and_its_signature_is_sent_back(stream: bool) -> None:
     thought = {"text": "hm", "thought": True}
-    called = {"functionCall": {"name": "look_up", "args": {"word": "x"}}, "thoughtSignature": "c2ln"}
+    called = {
+        "functionCall": {"name": "look_up", "args": {"word": "x"}},
+        "thoughtSignature": "c2ln",
+    }
     streamed = gemini_stream(
-        gemini(thought, reason=None, usage=None), gemini({"text": "Loo"}, reason=None, usage=None),
-        gemini({"text": "king."}, reason=None, usage=None), gemini(called),
-    )  # fmt: skip
+        gemini(thought, reason=None, usage=None),
+        gemini({"text": "Loo"}, reason=None, usage=None),
+        gemini({"text": "king."}, reason=None, usage=None),
+        gemini(called),
+    )
     whole = json_reply(gemini(thought, {"text": "Looking."}, called))
-    outcome, _ = ask(streamed if stream else whole, GEMINI, stream=stream, messages=TALK, tools=(TOOL,))
+    outcome, _ = ask(
+        streamed if stream else whole, GEMINI, stream=stream, messages=TALK, tools=(TOOL,)
+    )
     response = outcome.ok()
-    assert (response.content, response.reasoning, response.finish_reason) == ("Looking.", "hm", "tool_calls")
+    assert (response.content, response.reasoning, response.finish_reason) == (
+        "Looking.",
+        "hm",
+        "tool_calls",
+    )
     (call,) = response.tool_calls
     assert (call.name, call.arguments) == ("look_up", '{"word": "x"}')
     usage = response.usage
@@ -243,49 +340,83 @@ def test_geminis_thoughts_are_separate_and_its_signature_is_sent_back(stream: bo
     sent = body["contents"][3]["parts"][1]
     assert sent["function_call"] == {"name": "look_up", "args": {"word": "x"}}
     assert sent["thoughtSignature"] == "c2ln"
-    assert body["contents"][4]["parts"][0]["function_response"]["response"] == {"content": "a letter"}
+    assert body["contents"][4]["parts"][0]["function_response"]["response"] == {
+        "content": "a letter"
+    }
 
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
-    [("end_turn", "stop"), ("max_tokens", "length"), ("refusal", "refusal"), ("tired", "unknown"),
-     ("model_context_window_exceeded", "length")],
-)  # fmt: skip
+    [
+        ("end_turn", "stop"),
+        ("max_tokens", "length"),
+        ("refusal", "refusal"),
+        ("tired", "unknown"),
+        ("model_context_window_exceeded", "length"),
+    ],
+)
 def test_anthropics_stop_reasons(reason: str, expected: str) -> None:
     text = block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "hello"})
-    response = same_whole_and_streamed(CLAUDE, claude(reason=reason), claude_stream(*text, reason=reason))
+    response = same_whole_and_streamed(
+        CLAUDE, claude(reason=reason), claude_stream(*text, reason=reason)
+    )
     assert response.finish_reason == expected
 
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
-    [("STOP", "stop"), ("MAX_TOKENS", "length"), ("MALFORMED_FUNCTION_CALL", "unknown"), ("TIRED", "unknown")],
+    [
+        ("STOP", "stop"),
+        ("MAX_TOKENS", "length"),
+        ("MALFORMED_FUNCTION_CALL", "unknown"),
+        ("TIRED", "unknown"),
+    ],
 )
 def test_geminis_finish_reasons(reason: str, expected: str) -> None:
-    streamed = gemini_stream(gemini({"text": "hel"}, reason=None, usage=None), gemini({"text": "lo"}, reason=reason))
-    assert same_whole_and_streamed(GEMINI, json_reply(gemini(reason=reason)), streamed).finish_reason == expected
+    streamed = gemini_stream(
+        gemini({"text": "hel"}, reason=None, usage=None), gemini({"text": "lo"}, reason=reason)
+    )
+    assert (
+        same_whole_and_streamed(GEMINI, json_reply(gemini(reason=reason)), streamed).finish_reason
+        == expected
+    )
 
 
 def test_an_answer_that_gemini_filters_has_that_finish_reason() -> None:
-    assert ask(json_reply(gemini(reason="SAFETY")), GEMINI)[0].ok().finish_reason == "content_filter"
-    blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 3}}
+    assert (
+        ask(json_reply(gemini(reason="SAFETY")), GEMINI)[0].ok().finish_reason == "content_filter"
+    )
+    blocked = {
+        "promptFeedback": {"blockReason": "SAFETY"},
+        "usageMetadata": {"promptTokenCount": 3},
+    }
     assert ask(json_reply(blocked), GEMINI)[0].ok().finish_reason == "content_filter"
 
 
 @pytest.mark.parametrize(
     ("model", "reply"),
     [
-        (CLAUDE, claude_stream(*block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "hel"}), end=False)),
+        (
+            CLAUDE,
+            claude_stream(
+                *block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "hel"}),
+                end=False,
+            ),
+        ),
         (GEMINI, gemini_stream(gemini({"text": "hel"}, reason=None, usage=None))),
     ],
-)  # fmt: skip
+)
 def test_a_cut_stream_is_not_an_answer(model: str, reply: HttpReply) -> None:
     error = ask(reply, model, stream=True)[0].failed("malformed_response")
     assert (error.partial, error.maybe_billed) == ("hel", True)
 
 
-@pytest.mark.parametrize(("model", "reply"), [(CLAUDE, claude(usage=None)), (GEMINI, json_reply(gemini(usage=None)))])
-def test_an_answer_that_litellm_cannot_read_is_malformed_and_maybe_billed(model: str, reply: HttpReply) -> None:
+@pytest.mark.parametrize(
+    ("model", "reply"), [(CLAUDE, claude(usage=None)), (GEMINI, json_reply(gemini(usage=None)))]
+)
+def test_an_answer_that_litellm_cannot_read_is_malformed_and_maybe_billed(
+    model: str, reply: HttpReply
+) -> None:
     error = ask(reply, model)[0].failed("malformed_response")
     assert error.maybe_billed
     assert "Traceback" not in error.message
@@ -300,12 +431,16 @@ def test_reasoning_without_a_count_is_unknown() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        HttpReply(silent=True, end="reset"), HttpReply(silent=True, end="close"),
-        HttpReply((b'{"id"',), length=1000, end="reset"), error_reply(500), error_reply(529), error_reply(401),
+        HttpReply(silent=True, end="reset"),
+        HttpReply(silent=True, end="close"),
+        HttpReply((b'{"id"',), length=1000, end="reset"),
+        error_reply(500),
+        error_reply(529),
+        error_reply(401),
         HttpReply((b" " * 65536,), length=200_000_000, repeat=True),
     ],
     ids=["reset", "closed", "cut", "500", "529", "401", "200 MB"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("model", [CLAUDE, GEMINI, "openai/x", "mistral/x", "ollama_chat/x"])
 def test_one_call_is_one_post_whatever_happens(model: str, stream: bool, reply: HttpReply) -> None:

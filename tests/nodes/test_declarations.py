@@ -38,25 +38,35 @@ ADD_ATTRIBUTE = "add it to the attribute group taskAttributes of schemas/task.xs
 
 
 def test_the_schema_has_the_type_of_every_operator():
-    assert set(enumeration("taskType")) == set(OPERATORS), "list them in the simple type taskType of schemas/task.xsd"
+    assert set(enumeration("taskType")) == set(OPERATORS), (
+        "list them in the simple type taskType of schemas/task.xsd"
+    )
 
 
 def test_every_operator_has_a_runner():
-    assert set(RUNNERS) == set(OPERATORS.values()), "add it to RUNNERS in evaluator/interpreter/operators/__init__.py"
+    assert set(RUNNERS) == set(OPERATORS.values()), (
+        "add it to RUNNERS in evaluator/interpreter/operators/__init__.py"
+    )
 
 
 def test_models_know_every_operator_that_runs_no_process():
     instructions = (shipped("templates") / "plan" / "compile_task.xml").read_text(encoding="utf-8")
     missing = [
-        name for name, cls in OPERATORS.items() if not cls.runs_process and f"\n- `{name}`: " not in instructions
+        name
+        for name, cls in OPERATORS.items()
+        if not cls.runs_process and f"\n- `{name}`: " not in instructions
     ]
-    assert not missing, "add a line for each to the list of types in templates/plan/compile_task.xml"
+    assert not missing, (
+        "add a line for each to the list of types in templates/plan/compile_task.xml"
+    )
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 def test_an_operator_states_which_names_its_children_see(operator):
     for field in FIELDS[operator]:
-        assert field.role != "node" or field.binds is not None, f"{field.name} of {operator.type} has no `binds`"
+        assert field.role != "node" or field.binds is not None, (
+            f"{field.name} of {operator.type} has no `binds`"
+        )
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
@@ -69,7 +79,9 @@ def test_the_schema_has_every_element_and_attribute_of_an_operator(operator):
 
 def test_the_docs_say_what_the_element_of_a_child_contains():
     roles = [
-        one.get("name") for one in component("group", "taskChild").iter(f"{XS}element") if one.get("type") == "role"
+        one.get("name")
+        for one in component("group", "taskChild").iter(f"{XS}element")
+        if one.get("type") == "role"
     ]
     page = (Path(__file__).parents[2] / "docs/reference/templates.md").read_text(encoding="utf-8")
     (sentence,) = [line for line in page.splitlines() if " contain one `<task>`" in line]
@@ -87,15 +99,21 @@ def test_every_operator_is_killed_and_resumed():
 def test_every_element_and_attribute_of_a_task_in_the_schema_belongs_to_an_operator():
     fields = [field for operator in OPERATORS.values() for field in FIELDS[operator]]
     elements = {field.element for field in fields} | {"include"}
-    assert names("group", "taskChild", "element") <= elements, "no operator declares it in evaluator/nodes/__init__.py"
+    assert names("group", "taskChild", "element") <= elements, (
+        "no operator declares it in evaluator/nodes/__init__.py"
+    )
     attributes = {field.attribute for field in fields if field.element is None}
-    assert names("attributeGroup", "taskAttributes", "attribute") <= attributes, "no operator declares it"
+    assert names("attributeGroup", "taskAttributes", "attribute") <= attributes, (
+        "no operator declares it"
+    )
 
 
 @pytest.mark.parametrize(("name", "cls"), [("handler", HandlerSpec), ("context", ContextSettings)])
 def test_the_schema_has_the_settings_of_a_part(name, cls):
     declared = {field.attribute or field.element for field in FIELDS[cls]}
-    assert declared == names("complexType", name, "attribute") | names("complexType", name, "element") - {"include"}
+    assert declared == names("complexType", name, "attribute") | names(
+        "complexType", name, "element"
+    ) - {"include"}
 
 
 def test_the_schema_has_the_choices_of_every_context_setting():
@@ -114,7 +132,9 @@ def test_the_schema_has_the_value_types():
 
 
 def test_every_form_can_be_read_and_written():
-    forms = {(field.form, field.attribute is None) for cls in OPERATORS.values() for field in FIELDS[cls]}
+    forms = {
+        (field.form, field.attribute is None) for cls in OPERATORS.values() for field in FIELDS[cls]
+    }
     assert {form for form, _ in forms} <= set(READERS)
     assert {form for form, is_element in forms if is_element} <= set(WRITERS)
 
@@ -125,7 +145,14 @@ def test_every_node_class_declares_its_fields():
 
 def test_every_type_name_has_a_check():
     samples = {
-        "any": None, "string": "x", "number": 1.5, "integer": 1, "boolean": True, "object": {}, "array": [], "[]": [],
-    }  # fmt: skip
+        "any": None,
+        "string": "x",
+        "number": 1.5,
+        "integer": 1,
+        "boolean": True,
+        "object": {},
+        "array": [],
+        "[]": [],
+    }
     assert set(samples) == set(TYPE_NAMES)
     assert all(matches(value, name) for name, value in samples.items())

@@ -29,7 +29,18 @@ from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import evaluate_expression
 from evaluator.library import TemplateLibrary, bound
 from evaluator.library.calls import calls_of
-from evaluator.nodes import Atomic, Call, Expression, IntSetting, Node, Repeats, Sequential, Span, Task, Text
+from evaluator.nodes import (
+    Atomic,
+    Call,
+    Expression,
+    IntSetting,
+    Node,
+    Repeats,
+    Sequential,
+    Span,
+    Task,
+    Text,
+)
 from evaluator.nodes.declare import FIELDS, OPERATORS, Known, child, condition, operator, setting
 from evaluator.nodes.values import INTEGER, STRING, Shape
 from evaluator.xml import schema, vocabulary
@@ -50,7 +61,9 @@ def define() -> type[Task]:
 
         most_drafts: IntSetting = setting("integer", default=2, element="most_drafts", least=1)
         draft: Node = child(binds={"draft_number": INTEGER})
-        good_enough: Expression = condition(binds={"draft_number": INTEGER, "longest_draft": STRING})
+        good_enough: Expression = condition(
+            binds={"draft_number": INTEGER, "longest_draft": STRING}
+        )
 
         def repeats(self, given) -> Repeats:
             if isinstance(self.most_drafts, Text):
@@ -69,7 +82,9 @@ async def run_best_draft(run: Run, task, prepared: PreparedTask) -> Outcome:
     reason = "most_drafts"
     for number in range(1, most + 1):
         scope = prepared.scope.child({"draft_number": number})
-        outcome = await run.services.evaluate(run, task.draft, prepared.inside(f"drafts[{number}]", scope))
+        outcome = await run.services.evaluate(
+            run, task.draft, prepared.inside(f"drafts[{number}]", scope)
+        )
         if isinstance(outcome, TaskError):
             return failed(outcome, prepared, f"draft {number} of {most}", failed_draft=number)
         if best is None or len(outcome.content) > len(best.content):
@@ -101,7 +116,9 @@ def best_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     )
     (folder / "task.xsd").write_text(xsd.replace(ELEMENT, ELEMENT + new, 1), encoding="utf-8")
     original = shipped.shipped
-    monkeypatch.setattr(shipped, "shipped", lambda kind: folder if kind == "schemas" else original(kind))
+    monkeypatch.setattr(
+        shipped, "shipped", lambda kind: folder if kind == "schemas" else original(kind)
+    )
     forget_schemas()
     cls = define()
     monkeypatch.setitem(RUNNERS, cls, run_best_draft)
@@ -161,7 +178,9 @@ def test_its_names_are_bound_inside_it_only_and_a_hint_says_where(tmp_path):
 
 
 def test_an_undefined_variable_in_its_settings_is_found(tmp_path):
-    assert ("undefined-variable", 4, 19) in findings(tmp_path, TEMPLATE.format(most="{{ n }}", name="product"))
+    assert ("undefined-variable", 4, 19) in findings(
+        tmp_path, TEMPLATE.format(most="{{ n }}", name="product")
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,9 +210,7 @@ def test_a_required_element_that_is_missing_is_an_error(tmp_path, element):
 
 
 def test_a_ref_supplies_what_is_missing(tmp_path):
-    both = (
-        f'<library>{GOOD}<task name="more" type="best_draft" ref="slogan"><most_drafts>5</most_drafts></task></library>'
-    )
+    both = f'<library>{GOOD}<task name="more" type="best_draft" ref="slogan"><most_drafts>5</most_drafts></task></library>'
     library = library_of(tmp_path, both)
     assert library.diagnostics == ()
     more = library.get("more").node
@@ -213,9 +230,14 @@ def test_its_calls_are_bounded_and_its_steps_planned(tmp_path):
     node = library.get("slogan").node
     found = bound(node, library)
     assert (found.min_calls, found.max_calls) == (1, 3)
-    assert found.explanation.split("\n") == ["best_draft slogan, 1 to 3 drafts: 1 to 3 calls", "  atomic one: 1 call"]
+    assert found.explanation.split("\n") == [
+        "best_draft slogan, 1 to 3 drafts: 1 to 3 calls",
+        "  atomic one: 1 call",
+    ]
     assert planned_steps(node, library, {}) == 6
-    by_variable = library_of(tmp_path, TEMPLATE.format(most="{{ product | length }}", name="product"))
+    by_variable = library_of(
+        tmp_path, TEMPLATE.format(most="{{ product | length }}", name="product")
+    )
     assert bound(by_variable.get("slogan").node, by_variable).max_calls is None
 
 
@@ -237,7 +259,9 @@ def test_children_that_run_differently_often_are_counted_each_by_its_own_declara
     node = Judged(description=Text("d", Span()), draft=one, judge=one, keep=two, drop=call)
     found = bound(node, {"again": one})
     assert (found.min_calls, found.max_calls) == (2 + 1 + 1, 5 + 1 + 2)
-    assert planned_steps(dataclasses.replace(node, drop=one), TemplateLibrary(), {}) == 2 * (5 + 1 + 2)
+    assert planned_steps(dataclasses.replace(node, drop=one), TemplateLibrary(), {}) == 2 * (
+        5 + 1 + 2
+    )
     assert calls_of(node)["again"][0] == "sometimes"
     assert calls_of(dataclasses.replace(two, steps=(one, call)))["again"][0] == "always"
 
@@ -267,8 +291,12 @@ def test_its_condition_may_call_a_function(make_evaluator, scripted):
     xml = GOOD.replace("longest_draft | length > 500", "is_good(longest_draft) == 'yes'")
     judge = """<template name="is_good" params="text">
       <task type="atomic"><description>Judge {{ text }}</description></task></template>"""
-    script = scripted({"Judge second": "yes", "Judge": "no", "Slogan 2": "second", "Slogan": "first"})
-    result = asyncio.run(make_evaluator(xml + judge, script=script).evaluate("slogan", {"product": "tea"})).unwrap()
+    script = scripted(
+        {"Judge second": "yes", "Judge": "no", "Slogan 2": "second", "Slogan": "first"}
+    )
+    result = asyncio.run(
+        make_evaluator(xml + judge, script=script).evaluate("slogan", {"product": "tea"})
+    ).unwrap()
     assert (result.content, result.notes["drafts"]) == ("second", 2)
 
 
@@ -277,7 +305,9 @@ def test_a_later_step_sees_the_notes_that_its_child_left(make_evaluator, scripte
     step = re.sub("<inputs>.*</inputs>", "", step)
     xml = f"""<task name="s" type="sequential"><description>d</description><steps>{step}
       <task type="atomic"><description>last</description></task></steps></task>"""
-    script = scripted({"Slogan": "A slogan\nNotes for later steps: it rhymes\nData used: a.md", "last": "z"})
+    script = scripted(
+        {"Slogan": "A slogan\nNotes for later steps: it rhymes\nData used: a.md", "last": "z"}
+    )
     asyncio.run(make_evaluator(xml, script=script).evaluate("s")).unwrap()
     assert [REQUEST in prompt for prompt in script.prompts] == [True, False]
     assert "it rhymes" in script.prompts[1]
@@ -285,7 +315,11 @@ def test_a_later_step_sees_the_notes_that_its_child_left(make_evaluator, scripte
 
 
 def test_a_failure_inside_it_says_where(make_evaluator, scripted):
-    error = asyncio.run(make_evaluator(GOOD, script=scripted({"Slogan 2": ""})).evaluate("slogan", {"product": "tea"}))
+    error = asyncio.run(
+        make_evaluator(GOOD, script=scripted({"Slogan 2": ""})).evaluate(
+            "slogan", {"product": "tea"}
+        )
+    )
     assert isinstance(error, TaskError)
     assert error.message.startswith("draft 2 of 3 failed: ")
     assert (error.details["failed_draft"], error.usage.turns) == (2, 2)
@@ -307,21 +341,37 @@ def test_an_operator_without_a_runner_cannot_run(make_evaluator, best_draft, mon
     assert error.reason == "unexpected_error"
 
 
-@pytest.mark.parametrize(("read", "reads_it"), [("steps.first.content", True), ("longest_draft", False)])
+@pytest.mark.parametrize(
+    ("read", "reads_it"), [("steps.first.content", True), ("longest_draft", False)]
+)
 def test_a_generated_step_that_its_condition_reads_is_never_left_out(read, reads_it):
     broken = '<task name="first" type="script"><description>d</description></task>'
     later = GOOD.replace("longest_draft |", f"{read} |").replace(f"for {'{{ product }}'}", "")
-    task = f'<task type="sequential"><description>d</description><steps>{broken}{later}</steps></task>'
+    task = (
+        f'<task type="sequential"><description>d</description><steps>{broken}{later}</steps></task>'
+    )
     generated = read_generated_task(task)
     assert (generated.node is None) == reads_it
     assert ("left-out" in {warning.code for warning in generated.warnings}) != reads_it
 
 
 @pytest.mark.parametrize(("length", "code"), [(0, 0), (1_000, 1)])
-def test_strict_makes_a_condition_that_did_not_hold_an_exit_code(monkeypatch, tmp_path, length, code):
+def test_strict_makes_a_condition_that_did_not_hold_an_exit_code(
+    monkeypatch, tmp_path, length, code
+):
     monkeypatch.chdir(tmp_path)
     library_of(tmp_path, GOOD.replace("> 500", f"> {length}"))
-    command = ("run", "--template", "slogan", "--library", "library", "--input", "product=tea", "--handler", "offline")
+    command = (
+        "run",
+        "--template",
+        "slogan",
+        "--library",
+        "library",
+        "--input",
+        "product=tea",
+        "--handler",
+        "offline",
+    )
     for options, expected in (([], 0), (["--strict"], code)):
         with pytest.raises(SystemExit) as ended:
             main([*command, *options])

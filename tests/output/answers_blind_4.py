@@ -9,7 +9,11 @@ from typing import Any
 
 
 def record(props, required=None, **more):
-    s = {"type": "object", "properties": props, "required": list(props) if required is None else required}
+    s = {
+        "type": "object",
+        "properties": props,
+        "required": list(props) if required is None else required,
+    }
     s.update(more)
     return s
 
@@ -36,7 +40,10 @@ PLAIN: list[tuple[str, Any]] = [
         'Sure! Here is the record you asked for:\n\n```json\n{"boat": "Skua", "length_m": 9}\n```\n\nLet me know if you need anything else!',
         {"boat": "Skua", "length_m": 9},
     ),
-    ('Based on the note, I would say {"mood": "calm", "energy": 3} describes it best.', {"mood": "calm", "energy": 3}),
+    (
+        'Based on the note, I would say {"mood": "calm", "energy": 3} describes it best.',
+        {"mood": "calm", "energy": 3},
+    ),
     ("The sorted sequence is [3, 8, 21].", [3, 8, 21]),
     ("There were no findings, so the list is empty: []", []),
     ('```{"port": 8443}```', {"port": 8443}),
@@ -51,12 +58,21 @@ PLAIN: list[tuple[str, Any]] = [
     ('### Response:\n{"verdict": "late", "days": 5}', {"verdict": "late", "days": 5}),
     ('> {\n>   "tone": "dry",\n>   "score": 4\n> }', {"tone": "dry", "score": 4}),
     ('<pre><code>{"shelf": 12, "row": "C"}</code></pre>', {"shelf": 12, "row": "C"}),
-    ('HTTP/1.1 200 OK\nContent-Type: application/json\n\n{"queued": 14, "failed": 0}', {"queued": 14, "failed": 0}),
+    (
+        'HTTP/1.1 200 OK\nContent-Type: application/json\n\n{"queued": 14, "failed": 0}',
+        {"queued": 14, "failed": 0},
+    ),
     ('\ufeff{"bom": "before me"}', {"bom": "before me"}),
     ('{\r\n  "line": "one",\r\n  "next": "two"\r\n}\r\n', {"line": "one", "next": "two"}),
-    ('{\u00a0\u00a0"indent":\u00a0"nbsp",\n\u00a0\u00a0"level":\u00a02\n}', {"indent": "nbsp", "level": 2}),
+    (
+        '{\u00a0\u00a0"indent":\u00a0"nbsp",\n\u00a0\u00a0"level":\u00a02\n}',
+        {"indent": "nbsp", "level": 2},
+    ),
     # --- reasoning
-    ('<think>\nMaybe {"color": "red"}? No, the text says teal.\n</think>\n{"color": "teal"}', {"color": "teal"}),
+    (
+        '<think>\nMaybe {"color": "red"}? No, the text says teal.\n</think>\n{"color": "teal"}',
+        {"color": "teal"},
+    ),
     (
         'The user wants the tide table, low water first.\n</think>\n\n{"low": "04:10", "high": "10:25"}',
         {"low": "04:10", "high": "10:25"},
@@ -84,12 +100,21 @@ PLAIN: list[tuple[str, Any]] = [
         '```json\n{"plan": "weekly"}\n```\nYou could also send it compactly, as in {"p": "w"}, but I would not.',
         {"plan": "weekly"},
     ),
-    ('{"greeting": "Hei"}\n\nNote: I replaced the {name} placeholder from your template.', {"greeting": "Hei"}),
+    (
+        '{"greeting": "Hei"}\n\nNote: I replaced the {name} placeholder from your template.',
+        {"greeting": "Hei"},
+    ),
     ('{"revenue": "flat"}\n\nSources:\n[1] Quarterly letter, page 3', {"revenue": "flat"}),
     ('{"seed": "barley"}\n\n{"seed": "barley"}', {"seed": "barley"}),
-    ('{"winner": "Odile"}\n\nUser: Thank you!\nAssistant: You are welcome, have a nice evening.', {"winner": "Odile"}),
+    (
+        '{"winner": "Odile"}\n\nUser: Thank you!\nAssistant: You are welcome, have a nice evening.',
+        {"winner": "Odile"},
+    ),
     # --- Python and JavaScript habits
-    ("{'active': True, 'parent': None, 'hidden': False}", {"active": True, "parent": None, "hidden": False}),
+    (
+        "{'active': True, 'parent': None, 'hidden': False}",
+        {"active": True, "parent": None, "hidden": False},
+    ),
     ("{'pair': ('left', 4), 'kind': 'tuple'}", {"pair": ["left", 4], "kind": "tuple"}),
     ("{'owner': \"O'Hara\", 'title': 'Baker'}", {"owner": "O'Hara", "title": "Baker"}),
     (r"{'reply': 'It\'s fine', 'n': 1}", {"reply": "It's fine", "n": 1}),
@@ -97,11 +122,20 @@ PLAIN: list[tuple[str, Any]] = [
     ("{u'stadt': u'Graz'}", {"stadt": "Graz"}),
     (r"{'pattern': r'\d+-\w', 'flags': 0}", {"pattern": r"\d+-\w", "flags": 0}),
     ('result = {"left": 10, "right": 20}', {"left": 10, "right": 20}),
-    ('const settings = {\n  theme: "dark",\n  fontSize: 14,\n};', {"theme": "dark", "fontSize": 14}),
+    (
+        'const settings = {\n  theme: "dark",\n  fontSize: 14,\n};',
+        {"theme": "dark", "fontSize": 14},
+    ),
     ('handleData({"rows": 3});', {"rows": 3}),
-    ('```python\nimport json\nprint(json.dumps({"sum": 91, "unit": "pt"}))\n```', {"sum": 91, "unit": "pt"}),
+    (
+        '```python\nimport json\nprint(json.dumps({"sum": 91, "unit": "pt"}))\n```',
+        {"sum": 91, "unit": "pt"},
+    ),
     (">>> lookup(\"fox\")\n{'legs': 4, 'wild': True}", {"legs": 4, "wild": True}),
-    ('{"note": """first line\nsecond line""", "n": 2}', {"note": "first line\nsecond line", "n": 2}),
+    (
+        '{"note": """first line\nsecond line""", "n": 2}',
+        {"note": "first line\nsecond line", "n": 2},
+    ),
     ('{"query": `select 1`, "rows": 1}', {"query": "select 1", "rows": 1}),
     ('{"text": "one long " + "sentence", "parts": 2}', {"text": "one long sentence", "parts": 2}),
     ('{"x": undefined, "y": 4}', {"x": None, "y": 4}),
@@ -119,7 +153,10 @@ PLAIN: list[tuple[str, Any]] = [
     ('{"speed" 40, "road" "dirt"}', {"speed": 40, "road": "dirt"}),
     ('{"cell": {"row": 2}}}', {"cell": {"row": 2}}),
     ('{"tags": ["new", "sale"}', {"tags": ["new", "sale"]}),
-    ('{"inner": {"deep": "x", "list": [1, 2]}, "end": "y"', {"inner": {"deep": "x", "list": [1, 2]}, "end": "y"}),
+    (
+        '{"inner": {"deep": "x", "list": [1, 2]}, "end": "y"',
+        {"inner": {"deep": "x", "list": [1, 2]}, "end": "y"},
+    ),
     ('{{"template": "braces", "n": 6}}', {"template": "braces", "n": 6}),
     ('"river": "Po", "km": 652}', {"river": "Po", "km": 652}),
     ('{"artist: "Lund", "year": 1988}', {"artist": "Lund", "year": 1988}),
@@ -133,7 +170,10 @@ PLAIN: list[tuple[str, Any]] = [
     ('{"share": 45%, "of": "votes"}', {"share": "45%", "of": "votes"}),
     ('{"date": 2031-05-09, "kind": "fair"}', {"date": "2031-05-09", "kind": "fair"}),
     ('{"starts": 14:30, "room": 5}', {"starts": "14:30", "room": 5}),
-    ('{"link": https://example.org/a?b=1#top, "ok": true}', {"link": "https://example.org/a?b=1#top", "ok": True}),
+    (
+        '{"link": https://example.org/a?b=1#top, "ok": true}',
+        {"link": "https://example.org/a?b=1#top", "ok": True},
+    ),
     ('{"release": 1.12.3, "stable": true}', {"release": "1.12.3", "stable": True}),
     ("[north, south, east]", ["north", "south", "east"]),
     # --- quotes
@@ -142,20 +182,32 @@ PLAIN: list[tuple[str, Any]] = [
         "{\u201eStra\u00dfe\u201c: \u201eAm Anger\u201c, \u201eHausnummer\u201c: 7}",
         {"Stra\u00dfe": "Am Anger", "Hausnummer": 7},
     ),
-    ('{"line": "She called it "odd" and left", "page": 8}', {"line": 'She called it "odd" and left', "page": 8}),
+    (
+        '{"line": "She called it "odd" and left", "page": 8}',
+        {"line": 'She called it "odd" and left', "page": 8},
+    ),
     ('["He wrote "never"", "She wrote back"]', ['He wrote "never"', "She wrote back"]),
     ('{"code": "print("ready")", "lang": "python"}', {"code": 'print("ready")', "lang": "python"}),
     (r"{\"mode\": \"fast\", \"level\": 2}", {"mode": "fast", "level": 2}),
     (r"{\n  \"cat\": \"Mio\",\n  \"age\": 4\n}", {"cat": "Mio", "age": 4}),
     ("{&quot;plant&quot;: &quot;fern&quot;, &quot;pots&quot;: 3}", {"plant": "fern", "pots": 3}),
-    ('{"html": "<a href="/start">Start</a>", "ok": true}', {"html": '<a href="/start">Start</a>', "ok": True}),
+    (
+        '{"html": "<a href="/start">Start</a>", "ok": true}',
+        {"html": '<a href="/start">Start</a>', "ok": True},
+    ),
     # --- strings: what is inside stays
-    ('{"poem": "Leaves fall\nand the yard\nturns brown"}', {"poem": "Leaves fall\nand the yard\nturns brown"}),
+    (
+        '{"poem": "Leaves fall\nand the yard\nturns brown"}',
+        {"poem": "Leaves fall\nand the yard\nturns brown"},
+    ),
     ('{"cols": "a\tb", "n": 2}', {"cols": "a\tb", "n": 2}),
     (r'{"formula": "\alpha + \sqrt{2} \cdot \pi"}', {"formula": r"\alpha + \sqrt{2} \cdot \pi"}),
     (r'{"regex": "^\d{3}\s[A-Z]$"}', {"regex": r"^\d{3}\s[A-Z]$"}),
     (r'{"dir": "C:\Daten\Ablage\", "free": true}', {"dir": "C:\\Daten\\Ablage\\", "free": True}),
-    (r'{"tex": "\\frac{1}{2}", "path": "D:\\new\\table"}', {"tex": r"\frac{1}{2}", "path": r"D:\new\table"}),
+    (
+        r'{"tex": "\\frac{1}{2}", "path": "D:\\new\\table"}',
+        {"tex": r"\frac{1}{2}", "path": r"D:\new\table"},
+    ),
     (
         '{"css": "a { color: red; } /* keep */", "url": "http://x.test//y # z"}',
         {"css": "a { color: red; } /* keep */", "url": "http://x.test//y # z"},
@@ -164,7 +216,10 @@ PLAIN: list[tuple[str, Any]] = [
         r'{"inner": "{\"k\": [1, 2,]}", "n": "007", "b": "True", "z": "null"}',
         {"inner": '{"k": [1, 2,]}', "n": "007", "b": "True", "z": "null"},
     ),
-    ('{"padded": "  two spaces each side  ", "empty": ""}', {"padded": "  two spaces each side  ", "empty": ""}),
+    (
+        '{"padded": "  two spaces each side  ", "empty": ""}',
+        {"padded": "  two spaces each side  ", "empty": ""},
+    ),
     (
         '```json\n{"readme": "Run:\\n```bash\\nmake all\\n```\\nDone."}\n```',
         {"readme": "Run:\n```bash\nmake all\n```\nDone."},
@@ -177,15 +232,24 @@ PLAIN: list[tuple[str, Any]] = [
         r'{"word": "caf\u00e9", "face": "\ud83d\ude42", "slash": "a\/b"}',
         {"word": "caf\u00e9", "face": "\U0001f642", "slash": "a/b"},
     ),
-    ('{"": "empty key", "a.b c": 1, "__proto__": {"x": 2}}', {"": "empty key", "a.b c": 1, "__proto__": {"x": 2}}),
-    ('{"account": 12345678901234567890, "tiny": 2.5e-7}', {"account": 12345678901234567890, "tiny": 2.5e-7}),
+    (
+        '{"": "empty key", "a.b c": 1, "__proto__": {"x": 2}}',
+        {"": "empty key", "a.b c": 1, "__proto__": {"x": 2}},
+    ),
+    (
+        '{"account": 12345678901234567890, "tiny": 2.5e-7}',
+        {"account": 12345678901234567890, "tiny": 2.5e-7},
+    ),
     (
         '{\n  "mail": "Dear Ms Vogt, "\n          "thank you for waiting.",\n  "sent": false\n}',
         {"mail": "Dear Ms Vogt, thank you for waiting.", "sent": False},
     ),
     ('[\n  "salt"\n  "pepper"\n  "thyme"\n]', ["salt", "pepper", "thyme"]),
     # --- comments
-    ('{\n  "rate": 3, // per hour\n  /* checked twice */\n  "cap": 40 # hard limit\n}', {"rate": 3, "cap": 40}),
+    (
+        '{\n  "rate": 3, // per hour\n  /* checked twice */\n  "cap": 40 # hard limit\n}',
+        {"rate": 3, "cap": 40},
+    ),
     # --- languages other than English
     (
         '\u5f53\u7136\uff0c\u7ed3\u679c\u5982\u4e0b\uff1a\n{"\u57ce\u5e02"\uff1a"\u676d\u5dde"\uff0c"\u4eba\u6570"\uff1a30}',
@@ -209,7 +273,10 @@ PLAIN: list[tuple[str, Any]] = [
         '[TOOL_CALLS] [{"name": "find_route", "arguments": {"to": "Ulm"}}]',
         [{"name": "find_route", "arguments": {"to": "Ulm"}}],
     ),
-    ('<function=book_table>{"guests": 5, "time": "19:00"}</function>', {"guests": 5, "time": "19:00"}),
+    (
+        '<function=book_table>{"guests": 5, "time": "19:00"}</function>',
+        {"guests": 5, "time": "19:00"},
+    ),
     ('{"status": "done", "left": 0}<|im_end|>', {"status": "done", "left": 0}),
     ('<answer>\n{"leader": "Kim", "laps": 12}\n</answer>', {"leader": "Kim", "laps": 12}),
     # --- cut at the end
@@ -220,7 +287,10 @@ PLAIN: list[tuple[str, Any]] = [
     ("[15, 22, 3", [15, 22]),
     ('{"kept": "yes", "unfini', {"kept": "yes"}),
     ('{"kept": "yes", "waiting":', {"kept": "yes"}),
-    ('```json\n{"people": [{"n": "Ute", "age": 51}, {"n": "Raf', {"people": [{"n": "Ute", "age": 51}, {"n": "Raf"}]}),
+    (
+        '```json\n{"people": [{"n": "Ute", "age": 51}, {"n": "Raf',
+        {"people": [{"n": "Ute", "age": 51}, {"n": "Raf"}]},
+    ),
     ('{"matrix": [[1, 2], [3, 4],', {"matrix": [[1, 2], [3, 4]]}),
     # --- depth
     ("[" * 60 + "7" + "]" * 60, None),
@@ -275,32 +345,60 @@ TYPED: list[tuple[str, Any, Any]] = [
     ("**Yes**, the invoice is overdue.", "boolean", True),
     ("No. The two files differ in the header.", "boolean", False),
     ("```\ntrue\n```", "boolean", True),
-    ("<think>Yes? The deadline was Friday, so yes... wait, it was moved.</think>\nFalse", "boolean", False),
+    (
+        "<think>Yes? The deadline was Friday, so yes... wait, it was moved.</think>\nFalse",
+        "boolean",
+        False,
+    ),
     (r"$\boxed{\text{True}}$", "boolean", True),
     ("The statement is true.", "boolean", True),
     ("Verdict: FALSE", "boolean", False),
     # --- string
     ('"Oslo"', "string", "Oslo"),
     ("The kettle is on the stove.", "string", "The kettle is on the stove."),
-    ("<think>They want a French greeting.</think>\n\nBonjour \u00e0 tous", "string", "Bonjour \u00e0 tous"),
-    ("Put {name} where the guest is mentioned.", "string", "Put {name} where the guest is mentioned."),
+    (
+        "<think>They want a French greeting.</think>\n\nBonjour \u00e0 tous",
+        "string",
+        "Bonjour \u00e0 tous",
+    ),
+    (
+        "Put {name} where the guest is mentioned.",
+        "string",
+        "Put {name} where the guest is mentioned.",
+    ),
     # --- enum
     ("Category: `Billing`", E("billing", "technical", "other"), "billing"),
     ("I would put this ticket at HIGH priority.", E("low", "medium", "high"), "high"),
     ("In Progress", E("open", "in_progress", "done"), "in_progress"),
     ("Very high", E("high", "very high", "low"), "very high"),
     ("Neutral. The reviewer only lists facts.", SENT, "neutral"),
-    ("\u60c5\u611f\uff1a\u8d1f\u9762\u3002", E("\u6b63\u9762", "\u4e2d\u6027", "\u8d1f\u9762"), "\u8d1f\u9762"),
+    (
+        "\u60c5\u611f\uff1a\u8d1f\u9762\u3002",
+        E("\u6b63\u9762", "\u4e2d\u6027", "\u8d1f\u9762"),
+        "\u8d1f\u9762",
+    ),
     ('Stimmung: "negativ"', E("positiv", "negativ"), "negativ"),
     ("Final answer: (B)", E("A", "B", "C", "D"), "B"),
     ("The language is C++.", E("C", "C++", "C#"), "C++"),
     ("2", {"type": "integer", "enum": [1, 2, 3]}, 2),
     ('{"label": "POSITIVE"}', record({"label": SENT}), {"label": "positive"}),
     ("No", E("yes", "no", "unknown"), "no"),
-    ('["Red", "dark blue", "GREEN"]', A(E("red", "green", "dark_blue")), ["red", "dark_blue", "green"]),
-    ("<think>It could be negative, the second half complains.</think>\n**Positive**", SENT, "positive"),
+    (
+        '["Red", "dark blue", "GREEN"]',
+        A(E("red", "green", "dark_blue")),
+        ["red", "dark_blue", "green"],
+    ),
+    (
+        "<think>It could be negative, the second half complains.</think>\n**Positive**",
+        SENT,
+        "positive",
+    ),
     # --- string[] and arrays of scalars
-    ("Here are three capitals:\n\n1. Oslo\n2. Lima\n3. Cairo", "string[]", ["Oslo", "Lima", "Cairo"]),
+    (
+        "Here are three capitals:\n\n1. Oslo\n2. Lima\n3. Cairo",
+        "string[]",
+        ["Oslo", "Lima", "Cairo"],
+    ),
     ("- apples\n- pears\n- plums", "string[]", ["apples", "pears", "plums"]),
     (
         "1. Wash, peel and slice\n2. Boil: ten minutes\n3. Serve",
@@ -313,14 +411,22 @@ TYPED: list[tuple[str, Any, Any]] = [
     ('{"keywords": ["loom", "thread"]}', "string[]", ["loom", "thread"]),
     ('["12", "true", "null"]', "string[]", ["12", "true", "null"]),
     ('```json\n["walk the dog", "buy sta', "string[]", ["walk the dog", "buy sta"]),
-    ('The tags are ["a", "b"]. (I left out the ones in brackets [sic].)', A(S, minItems=2), ["a", "b"]),
+    (
+        'The tags are ["a", "b"]. (I left out the ones in brackets [sic].)',
+        A(S, minItems=2),
+        ["a", "b"],
+    ),
     ('["4", "11", "-2"]', A(INT), [4, 11, -2]),
     ("* 3.5\n* 4.25\n* 0.75", A(N), [3.5, 4.25, 0.75]),
     ('["yes", "no", "yes"]', A(B), [True, False, True]),
     ("[4, 8, 15, 16, 2", A(INT), [4, 8, 15, 16]),
     ('["Tarn", "3"]', {"type": "array", "prefixItems": [S, INT]}, ["Tarn", 3]),
     # --- fields read as the schema wants them
-    ('{"count": "12", "name": "12"}', record({"count": INT, "name": S}), {"count": 12, "name": "12"}),
+    (
+        '{"count": "12", "name": "12"}',
+        record({"count": INT, "name": S}),
+        {"count": 12, "name": "12"},
+    ),
     ('{"price": "$19.99"}', record({"price": N}), {"price": 19.99}),
     ('{"percent": "87%"}', record({"percent": N}), {"percent": 87}),
     (
@@ -334,7 +440,11 @@ TYPED: list[tuple[str, Any, Any]] = [
         {"city": "Lagash", "population": 8405837, "capital": False},
     ),
     ('{"budget": 1_500_000}', record({"budget": INT}), {"budget": 1500000}),
-    ('{"is_spam": "Yes", "urgent": "false"}', record({"is_spam": B, "urgent": B}), {"is_spam": True, "urgent": False}),
+    (
+        '{"is_spam": "Yes", "urgent": "false"}',
+        record({"is_spam": B, "urgent": B}),
+        {"is_spam": True, "urgent": False},
+    ),
     ('{"rows": 12.0}', record({"rows": INT}), {"rows": 12}),
     ('{"id": "0042"}', record({"id": {"type": ["string", "integer"]}}), {"id": "0042"}),
     (
@@ -342,9 +452,17 @@ TYPED: list[tuple[str, Any, Any]] = [
         record({"nickname": {"type": ["string", "null"]}, "name": S}),
         {"nickname": None, "name": "Bo"},
     ),
-    ('{"due": 2030-11-02, "done": no}', record({"due": S, "done": B}), {"due": "2030-11-02", "done": False}),
+    (
+        '{"due": 2030-11-02, "done": no}',
+        record({"due": S, "done": B}),
+        {"due": "2030-11-02", "done": False},
+    ),
     ('{"flag": "true"}', record({"flag": S}), {"flag": "true"}),
-    ('{"apples": "3", "pears": 5}', {"type": "object", "additionalProperties": INT}, {"apples": 3, "pears": 5}),
+    (
+        '{"apples": "3", "pears": 5}',
+        {"type": "object", "additionalProperties": INT},
+        {"apples": 3, "pears": 5},
+    ),
     (
         r'{"address": "{\"street\": \"Kai 4\", \"zip\": \"5003\"}"}',
         record({"address": record({"street": S, "zip": S})}),
@@ -367,7 +485,11 @@ TYPED: list[tuple[str, Any, Any]] = [
         {"title": "Low tide", "tags": ["sea", "photo"], "published": True},
     ),
     ("name: Nadia\nage: 45", PERSON, {"name": "Nadia", "age": 45}),
-    ("<person>\n  <name>Sven</name>\n  <age>19</age>\n</person>", PERSON, {"name": "Sven", "age": 19}),
+    (
+        "<person>\n  <name>Sven</name>\n  <age>19</age>\n</person>",
+        PERSON,
+        {"name": "Sven", "age": 19},
+    ),
     (
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nBergen\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
         record({"city": S, "days": INT}),
@@ -430,7 +552,13 @@ TYPED: list[tuple[str, Any, Any]] = [
     (
         'Here you go:\n{"order": {"id": "A-9", "lines": [{"item": "vase", "qty": "2"}, {"item": "bowl", "qty": 1,}]}, "paid": True}',
         record({"order": record({"id": S, "lines": A(ITEM)}), "paid": B}),
-        {"order": {"id": "A-9", "lines": [{"item": "vase", "qty": 2}, {"item": "bowl", "qty": 1}]}, "paid": True},
+        {
+            "order": {
+                "id": "A-9",
+                "lines": [{"item": "vase", "qty": 2}, {"item": "bowl", "qty": 1}],
+            },
+            "paid": True,
+        },
     ),
     ('{"kind": "circle", "radius": "2.5"}', SHAPE, {"kind": "circle", "radius": 2.5}),
     (
@@ -446,7 +574,10 @@ TYPED: list[tuple[str, Any, Any]] = [
     (
         '{label: "root", children: [{label: "left"}, {label: "right", children: [{label: "leaf"}]}]}',
         TREE,
-        {"label": "root", "children": [{"label": "left"}, {"label": "right", "children": [{"label": "leaf"}]}]},
+        {
+            "label": "root",
+            "children": [{"label": "left"}, {"label": "right", "children": [{"label": "leaf"}]}],
+        },
     ),
     (
         '{"summary": "Short trip", "notes": "The bus was cro',
@@ -483,21 +614,35 @@ XML: list[tuple[str, Any]] = [
         "<spice><label>Salt & Pepper</label><price>3.20</price></spice>",
         {"spice": {"label": "Salt & Pepper", "price": "3.20"}},
     ),
-    ("<cond><expr>x < 5</expr><then>stop</then></cond>", {"cond": {"expr": "x < 5", "then": "stop"}}),
+    (
+        "<cond><expr>x < 5</expr><then>stop</then></cond>",
+        {"cond": {"expr": "x < 5", "then": "stop"}},
+    ),
     (
         "<letter><to>Mina</to><text>The snow came early and",
         {"letter": {"to": "Mina", "text": "The snow came early and"}},
     ),
     ("<trip><from>Bern</from><via>Olten</via>", {"trip": {"from": "Bern", "via": "Olten"}}),
-    ("<guest><first>Ana</frist><last>Roca</last></guest>", {"guest": {"first": "Ana", "last": "Roca"}}),
-    ("<Place><City>Rome</city><Land>Italy</land></Place>", {"Place": {"City": "Rome", "Land": "Italy"}}),
+    (
+        "<guest><first>Ana</frist><last>Roca</last></guest>",
+        {"guest": {"first": "Ana", "last": "Roca"}},
+    ),
+    (
+        "<Place><City>Rome</city><Land>Italy</land></Place>",
+        {"Place": {"City": "Rome", "Land": "Italy"}},
+    ),
     (
         "<think>Should I use <a>1</a>? No, the root must be report.</think>\n<report><state>clear</state><level>low</level></report>",
         {"report": {"state": "clear", "level": "low"}},
     ),
     (
         "<team>\n  <member>\n    <nick>fox</nick>\n    <role>lead</role>\n  </member>\n  <member>\n    <nick>owl</nick>\n    <role>scout</role>\n  </member>\n  <town>Riga</town>\n</team>",
-        {"team": {"member": [{"nick": "fox", "role": "lead"}, {"nick": "owl", "role": "scout"}], "town": "Riga"}},
+        {
+            "team": {
+                "member": [{"nick": "fox", "role": "lead"}, {"nick": "owl", "role": "scout"}],
+                "town": "Riga",
+            }
+        },
     ),
     (
         "\u041a\u043e\u043d\u0435\u0447\u043d\u043e:\n<\u043a\u043d\u0438\u0433\u0430><\u0430\u0432\u0442\u043e\u0440>\u041b\u0435\u0432\u0438\u043d</\u0430\u0432\u0442\u043e\u0440><\u0433\u043e\u0434>1998</\u0433\u043e\u0434></\u043a\u043d\u0438\u0433\u0430>",
@@ -516,9 +661,15 @@ XML: list[tuple[str, Any]] = [
         "```xml\n<vote><for>3</for><against>4</against></vote>\n```\nSorry, I swapped the numbers. The corrected version:\n```xml\n<vote><for>4</for><against>3</against></vote>\n```",
         {"vote": {"for": "4", "against": "3"}},
     ),
-    ("```xml\n<room><floor>2</floor><view>sea</view></room>", {"room": {"floor": "2", "view": "sea"}}),
+    (
+        "```xml\n<room><floor>2</floor><view>sea</view></room>",
+        {"room": {"floor": "2", "view": "sea"}},
+    ),
     ("<row><id>7</ id><mark>ok</mark ></row>", {"row": {"id": "7", "mark": "ok"}}),
-    ('<log><entry>{"a": 1}</entry><flag>true</flag></log>', {"log": {"entry": '{"a": 1}', "flag": "true"}}),
+    (
+        '<log><entry>{"a": 1}</entry><flag>true</flag></log>',
+        {"log": {"entry": '{"a": 1}', "flag": "true"}},
+    ),
     (
         "The poem in the form you wanted: <poem><verse>first line\nsecond line</verse><by>anon</by></poem> I hope you like it.",
         {"poem": {"verse": "first line\nsecond line", "by": "anon"}},

@@ -25,7 +25,11 @@ def enum(*values: str) -> dict:
 
 def obj(required: Any = None, **props: Any) -> dict:
     """An object; every property is required unless `required` says which."""
-    return {"type": "object", "properties": props, "required": list(props) if required is None else list(required)}
+    return {
+        "type": "object",
+        "properties": props,
+        "required": list(props) if required is None else list(required),
+    }
 
 
 def opt(schema: dict) -> dict:
@@ -55,8 +59,14 @@ PLAIN: list[tuple[str, Any]] = [
         'Taking the group {oak, elm, ash} from your message into account, the update is: {"tree": "elm", "height_m": 9}',
         {"tree": "elm", "height_m": 9},
     ),
-    ('I called `count_rows()` on the second sheet and got {"rows": 88, "sheet": "B"}', {"rows": 88, "sheet": "B"}),
-    ('## Result\n\n**Extracted fields**\n\n{"plate": "KR-204", "color": "teal"}', {"plate": "KR-204", "color": "teal"}),
+    (
+        'I called `count_rows()` on the second sheet and got {"rows": 88, "sheet": "B"}',
+        {"rows": 88, "sheet": "B"},
+    ),
+    (
+        '## Result\n\n**Extracted fields**\n\n{"plate": "KR-204", "color": "teal"}',
+        {"plate": "KR-204", "color": "teal"},
+    ),
     (
         'As stated in [1] and confirmed by [3], the outcome is {"confirmed": true, "sources": 2}',
         {"confirmed": True, "sources": 2},
@@ -66,9 +76,15 @@ PLAIN: list[tuple[str, Any]] = [
         [{"id": 7, "job": "mow"}],
     ),
     ("[]\n\nNone of the listings matched your filters.", []),
-    ('json\n{"context_fit": 0.5, "reason": "partly covered"}', {"context_fit": 0.5, "reason": "partly covered"}),
+    (
+        'json\n{"context_fit": 0.5, "reason": "partly covered"}',
+        {"context_fit": 0.5, "reason": "partly covered"},
+    ),
     ('```\njson\n{"lane": 2, "open": false}\n```', {"lane": 2, "open": False}),
-    ('ANSWER\n======\n```json\n{"step": "lookup", "term": "tide table"}\n``', {"step": "lookup", "term": "tide table"}),
+    (
+        'ANSWER\n======\n```json\n{"step": "lookup", "term": "tide table"}\n``',
+        {"step": "lookup", "term": "tide table"},
+    ),
     (
         'My mistake, this should be better: ```{"task": "archive", "folder": "2021"}```',
         {"task": "archive", "folder": "2021"},
@@ -94,7 +110,10 @@ PLAIN: list[tuple[str, Any]] = [
         "```python\nresult = {'berth': 14, 'paid': True, 'notes': [None, 'late']}\n```",
         {"berth": 14, "paid": True, "notes": [None, "late"]},
     ),
-    ('```javascript\nconst settings = {\n  theme: "dusk",\n  columns: 3,\n};\n```', {"theme": "dusk", "columns": 3}),
+    (
+        '```javascript\nconst settings = {\n  theme: "dusk",\n  columns: 3,\n};\n```',
+        {"theme": "dusk", "columns": 3},
+    ),
     (
         '```jsonc\n{\n  // shown in the footer\n  "owner": "Mirela",\n  "year": 2018\n}\n```',
         {"owner": "Mirela", "year": 2018},
@@ -122,22 +141,37 @@ PLAIN: list[tuple[str, Any]] = [
         'Thought: I should check the stock first.\nAction: stock_lookup\nAction Input: {"sku": "QT-17", "warehouse": "east"}\nObservation:',
         {"sku": "QT-17", "warehouse": "east"},
     ),
-    ('Final Answer: {"winner": "team violet", "margin": 3}', {"winner": "team violet", "margin": 3}),
+    (
+        'Final Answer: {"winner": "team violet", "margin": 3}',
+        {"winner": "team violet", "margin": 3},
+    ),
     ('{"mood": "calm"}\n\n\n\n   \t\n\n\n', {"mood": "calm"}),
     ('\ufeff{"sensor": "S4", "ok": true}', {"sensor": "S4", "ok": True}),
-    ('{"a_side": "Lighthouse",\r\n "b_side": "Kelp"\r\n}\r\n', {"a_side": "Lighthouse", "b_side": "Kelp"}),
+    (
+        '{"a_side": "Lighthouse",\r\n "b_side": "Kelp"\r\n}\r\n',
+        {"a_side": "Lighthouse", "b_side": "Kelp"},
+    ),
     # -- reasoning
-    ('<think>\nThe user wants one object. Keep it short.\n</think>\n\n{"verdict": "keep"}', {"verdict": "keep"}),
+    (
+        '<think>\nThe user wants one object. Keep it short.\n</think>\n\n{"verdict": "keep"}',
+        {"verdict": "keep"},
+    ),
     (
         '<think>\nMaybe {"verdict": "drop", "score": 2}? No, the second photo shows the stamp.\n</think>\n{"verdict": "keep", "score": 8}',
         {"verdict": "keep", "score": 8},
     ),
-    ('<think>\n\n</think>\n\n```json\n{"steps": ["soak", "rinse"]}\n```', {"steps": ["soak", "rinse"]}),
+    (
+        '<think>\n\n</think>\n\n```json\n{"steps": ["soak", "rinse"]}\n```',
+        {"steps": ["soak", "rinse"]},
+    ),
     (
         'Okay, so the person asks about the tram. The last one leaves at 23:40.\n</think>\n\n{"last_tram": "23:40"}',
         {"last_tram": "23:40"},
     ),
-    ('<thinking>I could return [1, 2] but the question asks for names.</thinking>\n["Orla", "Piet"]', ["Orla", "Piet"]),
+    (
+        '<thinking>I could return [1, 2] but the question asks for names.</thinking>\n["Orla", "Piet"]',
+        ["Orla", "Piet"],
+    ),
     (
         '{"template": "<think>plan</think> then speak", "lang": "en"}',
         {"template": "<think>plan</think> then speak", "lang": "en"},
@@ -146,12 +180,23 @@ PLAIN: list[tuple[str, Any]] = [
     ("{'room': 'B12', 'seats': 30}", {"room": "B12", "seats": 30}),
     (
         "{\"tasks\": [{'content': 'paint the fence', 'done': False}, {'content': 'oil the gate', 'done': True}]}",
-        {"tasks": [{"content": "paint the fence", "done": False}, {"content": "oil the gate", "done": True}]},
+        {
+            "tasks": [
+                {"content": "paint the fence", "done": False},
+                {"content": "oil the gate", "done": True},
+            ]
+        },
     ),
     (r"{'motto': 'it\'s only rain', 'n': 1}", {"motto": "it's only rain", "n": 1}),
-    ("{'advice': 'don't lean on the rail', 'floor': 2}", {"advice": "don't lean on the rail", "floor": 2}),
+    (
+        "{'advice': 'don't lean on the rail', 'floor': 2}",
+        {"advice": "don't lean on the rail", "floor": 2},
+    ),
     ("{'guest': \"Maeve O'Dowd\", 'vip': None}", {"guest": "Maeve O'Dowd", "vip": None}),
-    ("{'line': 'None of this is True', 'checked': None}", {"line": "None of this is True", "checked": None}),
+    (
+        "{'line': 'None of this is True', 'checked': None}",
+        {"line": "None of this is True", "checked": None},
+    ),
     (
         '{"review": "My aunt called it "a small miracle" twice", "stars": 5}',
         {"review": 'My aunt called it "a small miracle" twice', "stars": 5},
@@ -177,17 +222,26 @@ PLAIN: list[tuple[str, Any]] = [
         '{"script": """for x in range(3):\n    print("lap", x)""", "lang": "python"}',
         {"script": 'for x in range(3):\n    print("lap", x)', "lang": "python"},
     ),
-    ('{"sql": `SELECT name FROM boats`, "limit": 20}', {"sql": "SELECT name FROM boats", "limit": 20}),
+    (
+        '{"sql": `SELECT name FROM boats`, "limit": 20}',
+        {"sql": "SELECT name FROM boats", "limit": 20},
+    ),
     # -- bare words
     ('{lamp: "brass", watts: 40}', {"lamp": "brass", "watts": 40}),
     ("{status: active, retries: 3}", {"status": "active", "retries": 3}),
     ('{"borough": Upper Marsh, "wards": 6}', {"borough": "Upper Marsh", "wards": 6}),
     (r'{"plan": F:\Plans\Week.txt, "open": true}', {"plan": r"F:\Plans\Week.txt", "open": True}),
-    ('{"link": https://example.org/maps?id=4, "zoom": 7}', {"link": "https://example.org/maps?id=4", "zoom": 7}),
+    (
+        '{"link": https://example.org/maps?id=4, "zoom": 7}',
+        {"link": "https://example.org/maps?id=4", "zoom": 7},
+    ),
     ('{"due": 2031-04-09, "rank": 1}', {"due": "2031-04-09", "rank": 1}),
     ('{"load": 10 kg, "wheels": 2}', {"load": "10 kg", "wheels": 2}),
     ('{"growth": 12%, "quarter": 3}', {"growth": "12%", "quarter": 3}),
-    ('{"gate": None, "locked": True, "alarm": False}', {"gate": None, "locked": True, "alarm": False}),
+    (
+        '{"gate": None, "locked": True, "alarm": False}',
+        {"gate": None, "locked": True, "alarm": False},
+    ),
     ('{"middle_name": undefined, "age": 52}', {"middle_name": None, "age": 52}),
     ('{"ok": TRUE, "warn": FALSE, "extra": NULL}', {"ok": True, "warn": False, "extra": None}),
     ('{1: "gold", 2: "silver"}', {"1": "gold", "2": "silver"}),
@@ -195,7 +249,10 @@ PLAIN: list[tuple[str, Any]] = [
     # -- commas, brackets, comments
     ('{"brand": "Korv & Co", "shops": 27,}', {"brand": "Korv & Co", "shops": 27}),
     ('["hinge", "latch", ]', ["hinge", "latch"]),
-    ('{"rule": "ends with a, }", "more": ["x, ]",],}', {"rule": "ends with a, }", "more": ["x, ]"]}),
+    (
+        '{"rule": "ends with a, }", "more": ["x, ]",],}',
+        {"rule": "ends with a, }", "more": ["x, ]"]},
+    ),
     (
         '{\n  "bank": "Fjord Trust"\n  "branch": "West"\n  "desk": 4\n}',
         {"bank": "Fjord Trust", "branch": "West", "desk": 4},
@@ -210,13 +267,19 @@ PLAIN: list[tuple[str, Any]] = [
         '{\n  "width": 80, // measured at the base\n  "depth": 35  // don\'t count the {handle}\n}',
         {"width": 80, "depth": 35},
     ),
-    ('{"crew": ["Ulf", /* on leave: "Siv", */ "Tor"], "ship": "Brisa"}', {"crew": ["Ulf", "Tor"], "ship": "Brisa"}),
+    (
+        '{"crew": ["Ulf", /* on leave: "Siv", */ "Tor"], "ship": "Brisa"}',
+        {"crew": ["Ulf", "Tor"], "ship": "Brisa"},
+    ),
     ('{\n  "retries": 4,  # per host\n  "color": "#ffcc00"\n}', {"retries": 4, "color": "#ffcc00"}),
     (
         '{"home": "https://example.net//x", // public\n "glob": "src/*/main.c", }',
         {"home": "https://example.net//x", "glob": "src/*/main.c"},
     ),
-    ('{"jobs": [{"kind": "weld", "spec": {"seam": "lap"}]}', {"jobs": [{"kind": "weld", "spec": {"seam": "lap"}}]}),
+    (
+        '{"jobs": [{"kind": "weld", "spec": {"seam": "lap"}]}',
+        {"jobs": [{"kind": "weld", "spec": {"seam": "lap"}}]},
+    ),
     ('{"ids": [4, 5, 6}', {"ids": [4, 5, 6]}),
     (
         '{"tool": "dim_light", "input": {"room": "study", "pct": 20}',
@@ -226,7 +289,10 @@ PLAIN: list[tuple[str, Any]] = [
     ('{{"style": "gothic", "arches": 7}}', {"style": "gothic", "arches": 7}),
     ('"pet": "ferret", "age": 3}', {"pet": "ferret", "age": 3}),
     (r'{"song": "Heron", \n"bars": \n[8, 16]\n}', {"song": "Heron", "bars": [8, 16]}),
-    ('Write this to the log: {"message": "} and { are fine here"}', {"message": "} and { are fine here"}),
+    (
+        'Write this to the log: {"message": "} and { are fine here"}',
+        {"message": "} and { are fine here"},
+    ),
     # -- inside of strings
     (
         '{"reason": "The crate was wet.\nThe label came off.", "lost": 1}',
@@ -237,11 +303,23 @@ PLAIN: list[tuple[str, Any]] = [
         '{"code": "def hi():\n    return \\"hej\\"\n", "lines": 2}',
         {"code": 'def hi():\n    return "hej"\n', "lines": 2},
     ),
-    (r'{"formula": "\alpha + \gamma = \pi", "id": 3}', {"formula": r"\alpha + \gamma = \pi", "id": 3}),
-    (r'{"path": "C:\Projects\Atlas\main.c", "ok": true}', {"path": r"C:\Projects\Atlas\main.c", "ok": True}),
+    (
+        r'{"formula": "\alpha + \gamma = \pi", "id": 3}',
+        {"formula": r"\alpha + \gamma = \pi", "id": 3},
+    ),
+    (
+        r'{"path": "C:\Projects\Atlas\main.c", "ok": true}',
+        {"path": r"C:\Projects\Atlas\main.c", "ok": True},
+    ),
     ('{"target": "D:\\Exports\\", "keep": 5}', {"target": "D:\\Exports\\", "keep": 5}),
-    (r'{"dish": "cr\u00eape", "face": "\ud83d\ude00", "url": "a\/b"}', {"dish": "crêpe", "face": "😀", "url": "a/b"}),
-    ('{"ticket": 98765432109876543210, "zip": "04109"}', {"ticket": 98765432109876543210, "zip": "04109"}),
+    (
+        r'{"dish": "cr\u00eape", "face": "\ud83d\ude00", "url": "a\/b"}',
+        {"dish": "crêpe", "face": "😀", "url": "a/b"},
+    ),
+    (
+        '{"ticket": 98765432109876543210, "zip": "04109"}',
+        {"ticket": 98765432109876543210, "zip": "04109"},
+    ),
     # -- cut off
     ('{"summary": "The pump was repla', {"summary": "The pump was repla"}),
     ('{"lot": 4, "price": 129', {"lot": 4}),
@@ -306,7 +384,11 @@ TYPED: list[tuple[str, Any, Any]] = [
             "properties": {"tank": {"$ref": "#/$defs/Tank"}},
             "required": ["tank"],
             "$defs": {
-                "Tank": {"type": "object", "properties": {"litres": {"type": "integer"}}, "required": ["litres"]}
+                "Tank": {
+                    "type": "object",
+                    "properties": {"litres": {"type": "integer"}},
+                    "required": ["litres"],
+                }
             },
         },
         {"tank": {"litres": 80}},
@@ -320,13 +402,21 @@ TYPED: list[tuple[str, Any, Any]] = [
         False,
     ),
     ('{"valid": "true"}', obj(valid=B), {"valid": True}),
-    ('{"relevant": "No", "why": "other city"}', obj(relevant=B, why=S), {"relevant": False, "why": "other city"}),
+    (
+        '{"relevant": "No", "why": "other city"}',
+        obj(relevant=B, why=S),
+        {"relevant": False, "why": "other city"},
+    ),
     (
         '{"COMMENT": "The seal is broken.", "DAMAGED": "True"}',
         obj(COMMENT=S, DAMAGED=B),
         {"COMMENT": "The seal is broken.", "DAMAGED": True},
     ),
-    ("{'spam': True, 'reviewed': False}", obj(spam=B, reviewed=B), {"spam": True, "reviewed": False}),
+    (
+        "{'spam': True, 'reviewed': False}",
+        obj(spam=B, reviewed=B),
+        {"spam": True, "reviewed": False},
+    ),
     ('{"answer": "yes"}', obj(answer=S), {"answer": "yes"}),
     # -- enums
     ('{"sentiment": "POSITIVE"}', obj(sentiment=_SENT), {"sentiment": "positive"}),
@@ -338,7 +428,11 @@ TYPED: list[tuple[str, Any, Any]] = [
     (r'{"layout": "\"grid\""}', obj(layout=enum("rows", "grid")), {"layout": "grid"}),
     ("The tone of this letter is **negative**.", _SENT, "negative"),
     ("Category: Billing", enum("billing", "shipping", "returns"), "billing"),
-    ("Label: spam\nReason: it asks for a password on a page with a strange address.", enum("spam", "ham"), "spam"),
+    (
+        "Label: spam\nReason: it asks for a password on a page with a strange address.",
+        enum("spam", "ham"),
+        "spam",
+    ),
     ('"Neutral"', _SENT, "neutral"),
     ("```\nlow-risk\n```", enum("LOW_RISK", "HIGH_RISK"), "LOW_RISK"),
     ("Very good!", enum("good", "very_good", "poor"), "very_good"),
@@ -346,9 +440,21 @@ TYPED: list[tuple[str, Any, Any]] = [
     ("The second law rules out the other options.\n\nANSWER: **C**", _LETTER, "C"),
     ("Choice: (B)", _LETTER, "B"),
     (r"\boxed{\text{A}}", _LETTER, "A"),
-    ('{"tags": ["URGENT", "Legal"]}', obj(tags=arr(enum("urgent", "legal", "press"))), {"tags": ["urgent", "legal"]}),
-    ('{"severity": "Severity: High."}', obj(severity=enum("low", "medium", "high")), {"severity": "high"}),
-    ('{"valve": "Closed"}', obj(valve={"anyOf": [enum("open", "closed"), enum("missing")]}), {"valve": "closed"}),
+    (
+        '{"tags": ["URGENT", "Legal"]}',
+        obj(tags=arr(enum("urgent", "legal", "press"))),
+        {"tags": ["urgent", "legal"]},
+    ),
+    (
+        '{"severity": "Severity: High."}',
+        obj(severity=enum("low", "medium", "high")),
+        {"severity": "high"},
+    ),
+    (
+        '{"valve": "Closed"}',
+        obj(valve={"anyOf": [enum("open", "closed"), enum("missing")]}),
+        {"valve": "closed"},
+    ),
     ('{"season": null}', obj(season=opt(enum("spring", "autumn"))), {"season": None}),
     # -- JSON in a string
     (r'{"colors": "[\"rust\", \"slate\"]"}', obj(colors=arr(S)), {"colors": ["rust", "slate"]}),
@@ -357,7 +463,11 @@ TYPED: list[tuple[str, Any, Any]] = [
         obj(plant=S, care={"type": "object"}),
         {"plant": "fern", "care": {"light": "shade", "days": 3}},
     ),
-    (r'"{\"keyword\": \"moss\", \"max\": 10}"', obj(keyword=S, max=INT), {"keyword": "moss", "max": 10}),
+    (
+        r'"{\"keyword\": \"moss\", \"max\": 10}"',
+        obj(keyword=S, max=INT),
+        {"keyword": "moss", "max": 10},
+    ),
     ("{\"labels\": \"['home', 'garden']\"}", obj(labels=arr(S)), {"labels": ["home", "garden"]}),
     (
         r'{"todos": [{"t": "sweep"}, "{\"t\": \"mop\"}"]}',
@@ -378,7 +488,11 @@ TYPED: list[tuple[str, Any, Any]] = [
     ),
     ('{"cmd": "ls"}{"cmd": "pwd"}', arr(obj(cmd=S)), [{"cmd": "ls"}, {"cmd": "pwd"}]),
     ('{"nut": "hazel"},\n{"nut": "pecan"}', arr(obj(nut=S)), [{"nut": "hazel"}, {"nut": "pecan"}]),
-    ('{"rack": 5, "slot": 18}{"rack": 5, "slot": 18}', obj(rack=INT, slot=INT), {"rack": 5, "slot": 18}),
+    (
+        '{"rack": 5, "slot": 18}{"rack": 5, "slot": 18}',
+        obj(rack=INT, slot=INT),
+        {"rack": 5, "slot": 18},
+    ),
     (
         '```json\n{"city": "Turku", "temp": 4}\n```\nYou can post it like this:\n```json\n{"headers": {"Accept": "*/*"}}\n```',
         obj(city=S, temp=INT),
@@ -394,7 +508,11 @@ TYPED: list[tuple[str, Any, Any]] = [
         obj(word=S, count=INT),
         {"word": "sand", "count": 2},
     ),
-    ('Here are the names: ["Elin", "Noor"]. Let me know if you need the ages.', arr(S), ["Elin", "Noor"]),
+    (
+        'Here are the names: ["Elin", "Noor"]. Let me know if you need the ages.',
+        arr(S),
+        ["Elin", "Noor"],
+    ),
     ("- cedar\n- larch\n- rowan", "string[]", ["cedar", "larch", "rowan"]),
     (
         "1. Measure the wall\n2. Cut the boards\n3. Sand the edges",
@@ -411,7 +529,11 @@ TYPED: list[tuple[str, Any, Any]] = [
         {"mill": "north", "built": 1880, "comment": "roof is new"},
     ),
     # -- syntax with schema
-    (r'{"dir": "C:\Data\Weekly", "depth": "2"}', obj(dir=S, depth=INT), {"dir": r"C:\Data\Weekly", "depth": 2}),
+    (
+        r'{"dir": "C:\Data\Weekly", "depth": "2"}',
+        obj(dir=S, depth=INT),
+        {"dir": r"C:\Data\Weekly", "depth": 2},
+    ),
     (
         '{"criteria": "be brief\nbe kind", "weight": 0.5}',
         obj(criteria=S, weight=N),
@@ -443,7 +565,10 @@ TYPED: list[tuple[str, Any, Any]] = [
 XML: list[tuple[str, Any]] = [
     ("<answer>B</answer>", {"answer": "B"}),
     ("<fleet><van>blue</van><van>white</van></fleet>", {"fleet": {"van": ["blue", "white"]}}),
-    ("\n\n  <trip><from>Bergen</from><to>Voss</to></trip>  \n", {"trip": {"from": "Bergen", "to": "Voss"}}),
+    (
+        "\n\n  <trip><from>Bergen</from><to>Voss</to></trip>  \n",
+        {"trip": {"from": "Bergen", "to": "Voss"}},
+    ),
     (
         "Here is the list in XML:\n\n```xml\n<shelf>\n  <jar>salt</jar>\n  <jar>dill</jar>\n  <owner>Kim</owner>\n</shelf>\n```",
         {"shelf": {"jar": ["salt", "dill"], "owner": "Kim"}},
@@ -464,7 +589,10 @@ XML: list[tuple[str, Any]] = [
         "<edit><file>loop.c</file><code><![CDATA[if (a < b && c > d) { run(); }]]></code></edit>",
         {"edit": {"file": "loop.c", "code": "if (a < b && c > d) { run(); }"}},
     ),
-    ("<check><rule>load < 40</rule><ok>yes</ok></check>", {"check": {"rule": "load < 40", "ok": "yes"}}),
+    (
+        "<check><rule>load < 40</rule><ok>yes</ok></check>",
+        {"check": {"rule": "load < 40", "ok": "yes"}},
+    ),
     (
         "<think>The user wants a city & a country, size < 3 lines.</think>\n<place><city>Graz</city><country>Austria</country></place>",
         {"place": {"city": "Graz", "country": "Austria"}},
@@ -473,7 +601,10 @@ XML: list[tuple[str, Any]] = [
         "<report><title>Dry dock</title><body>The hull was scra",
         {"report": {"title": "Dry dock", "body": "The hull was scra"}},
     ),
-    ("<pair><left>sun</left><right>moon</right></pair></pair>", {"pair": {"left": "sun", "right": "moon"}}),
+    (
+        "<pair><left>sun</left><right>moon</right></pair></pair>",
+        {"pair": {"left": "sun", "right": "moon"}},
+    ),
     (
         "<cast>\n  <!-- only the leads -->\n  <actor>Ines Varga</actor>\n  <actor>Tomas Lund</actor>\n</cast>\nI hope this is what you meant.",
         {"cast": {"actor": ["Ines Varga", "Tomas Lund"]}},
@@ -492,7 +623,10 @@ XML: list[tuple[str, Any]] = [
 # ---- REFUSED --------------------------------------------------------------------------------------------------------
 REFUSED: list[tuple[str, Any]] = [
     # -- nothing there
-    ("I'm sorry, but I can't open attachments, so I am unable to fill in the form.", obj(name=S, amount=N)),
+    (
+        "I'm sorry, but I can't open attachments, so I am unable to fill in the form.",
+        obj(name=S, amount=N),
+    ),
     ("", obj(name=S)),
     ("```json\n```", obj(name=S)),
     ("<think>\nThe user sent a photo of a boat. I should first find the name on the", obj(boat=S)),

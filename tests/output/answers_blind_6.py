@@ -14,7 +14,12 @@ B = {"type": "boolean"}
 
 
 def obj(props: dict, optional: tuple = (), **more: Any) -> dict:
-    return {"type": "object", "properties": props, "required": [k for k in props if k not in optional], **more}
+    return {
+        "type": "object",
+        "properties": props,
+        "required": [k for k in props if k not in optional],
+        **more,
+    }
 
 
 def arr(items: Any) -> dict:
@@ -83,15 +88,24 @@ The user wants the ward and the bed. Maybe {"ward": "C2", "bed": 4}? No, the not
         '<tool_call>\n{"name": "set_irrigation", "arguments": {"zone": 3, "minutes": 25}}\n</tool_call>',
         {"name": "set_irrigation", "arguments": {"zone": 3, "minutes": 25}},
     ),
-    ('<function=lookup_statute>{"code": "BGB", "section": "573"}</function>', {"code": "BGB", "section": "573"}),
-    ('Assistant: {"language": "Welsh", "confidence": 0.97}', {"language": "Welsh", "confidence": 0.97}),
+    (
+        '<function=lookup_statute>{"code": "BGB", "section": "573"}</function>',
+        {"code": "BGB", "section": "573"},
+    ),
+    (
+        'Assistant: {"language": "Welsh", "confidence": 0.97}',
+        {"language": "Welsh", "confidence": 0.97},
+    ),
     ('json\n{"genre": "roguelike", "coop": true}', {"genre": "roguelike", "coop": True}),
     ('~~~json\n{"aisle": 7, "stock": 0}\n~~~', {"aisle": 7, "stock": 0}),
     (
         '```json\n{\n  "court": "Regional Court",\n  "docket": "4 O 118/23"\n}',
         {"court": "Regional Court", "docket": "4 O 118/23"},
     ),
-    ('The record is `{"tag": "EE-4471", "breed": "Merino"}` as requested.', {"tag": "EE-4471", "breed": "Merino"}),
+    (
+        'The record is `{"tag": "EE-4471", "breed": "Merino"}` as requested.',
+        {"tag": "EE-4471", "breed": "Merino"},
+    ),
     ('**{"winner": "south", "tricks": 9}**', {"winner": "south", "tricks": 9}),
     (
         '> {\n>   "from": "Ines",\n>   "topic": "roof repair",\n>   "replies": 4\n> }',
@@ -166,7 +180,10 @@ Start the server with:
         'Put the name where the letter says {user}.\n\n{"user": "Tomasz", "salutation": "Szanowny Panie"}',
         {"user": "Tomasz", "salutation": "Szanowny Panie"},
     ),
-    ('2031-02-11T04:12:09Z INFO extractor result={"pages": 12, "ocr": false}', {"pages": 12, "ocr": False}),
+    (
+        '2031-02-11T04:12:09Z INFO extractor result={"pages": 12, "ocr": false}',
+        {"pages": 12, "ocr": False},
+    ),
     (
         'Natürlich, hier ist das Ergebnis als JSON:\n\n{"Straße": "Lärchenweg", "Nr": "7a", "Größe": 84.5}\n\nViele Grüße!',
         {"Straße": "Lärchenweg", "Nr": "7a", "Größe": 84.5},
@@ -206,8 +223,14 @@ result = {
     ('{1: "gold", 2: "silver", 3: "bronze"}', {"1": "gold", "2": "silver", "3": "bronze"}),
     ('{"dog"=>"Rex", "chip"=>nil, "age"=>4}', {"dog": "Rex", "chip": None, "age": 4}),
     ("{mask: 0x1F, gain: .5, offset: +3}", {"mask": 31, "gain": 0.5, "offset": 3}),
-    ('{"before": undefined, "after": none, "kept": true}', {"before": None, "after": None, "kept": True}),
-    ('{"open": TRUE, "holiday": FALSE, "closing": NULL}', {"open": True, "holiday": False, "closing": None}),
+    (
+        '{"before": undefined, "after": none, "kept": true}',
+        {"before": None, "after": None, "kept": True},
+    ),
+    (
+        '{"open": TRUE, "holiday": FALSE, "closing": NULL}',
+        {"open": True, "holiday": False, "closing": None},
+    ),
     ('{"motto": "slow " + "and " + "steady", "laps": 3}', {"motto": "slow and steady", "laps": 3}),
     (
         '{"poem": """Rain on the roof,\n"tick" says the clock.""", "lines": 2}',
@@ -223,7 +246,10 @@ result = {
     ),
     ('({"callback": "done", "code": 200});', {"callback": "done", "code": 200}),
     # --- escaped as a whole, odd encodings
-    (r"{\n  \"bus\": \"N7\",\n  \"stops\": [\"Mill\", \"Quay\"]\n}", {"bus": "N7", "stops": ["Mill", "Quay"]}),
+    (
+        r"{\n  \"bus\": \"N7\",\n  \"stops\": [\"Mill\", \"Quay\"]\n}",
+        {"bus": "N7", "stops": ["Mill", "Quay"]},
+    ),
     ("{&quot;crop&quot;: &quot;rye&quot;, &quot;ha&quot;: 4}", {"crop": "rye", "ha": 4}),
     ('\ufeff{\u00a0"lot":\u00a0"K-9",\u00a0"bids": 3}', {"lot": "K-9", "bids": 3}),
     ("{“museum”: “Prado”, “rooms”: 118}", {"museum": "Prado", "rooms": 118}),
@@ -250,7 +276,10 @@ result = {
     ('{"kiln": 2,, "cone": 6}', {"kiln": 2, "cone": 6}),
     ('{"tags": ["flu", "winter", "count": 2}', {"tags": ["flu", "winter"], "count": 2}),
     ('{"scores": [11, 7, 11}', {"scores": [11, 7, 11]}),
-    ('{"plant": {"name": "basil", "light": "full"}}}', {"plant": {"name": "basil", "light": "full"}}),
+    (
+        '{"plant": {"name": "basil", "light": "full"}}}',
+        {"plant": {"name": "basil", "light": "full"}},
+    ),
     (
         '{"visit": {"doctor": "Dr. Abe", "reason": "cough"}\n\nHope that helps!',
         {"visit": {"doctor": "Dr. Abe", "reason": "cough"}},
@@ -262,8 +291,14 @@ result = {
     ('{tribunal": "Lille", "year": 2019}', {"tribunal": "Lille", "year": 2019}),
     ('{\n  "plot": "B7,\n  "crop": "barley"\n}', {"plot": "B7", "crop": "barley"}),
     # --- words and numbers without quotes
-    ("{status: shipped, carrier: DHL, parcels: 2}", {"status": "shipped", "carrier": "DHL", "parcels": 2}),
-    ('{"remark": needs a new valve, "priority": 2}', {"remark": "needs a new valve", "priority": 2}),
+    (
+        "{status: shipped, carrier: DHL, parcels: 2}",
+        {"status": "shipped", "carrier": "DHL", "parcels": 2},
+    ),
+    (
+        '{"remark": needs a new valve, "priority": 2}',
+        {"remark": "needs a new valve", "priority": 2},
+    ),
     ('{max-speed: 80, road type: "gravel"}', {"max-speed": 80, "road type": "gravel"}),
     ('{"load": 10 kg, "trips": 3}', {"load": "10 kg", "trips": 3}),
     ('{"humidity": 63%, "fare": $49.90}', {"humidity": "63%", "fare": "$49.90"}),
@@ -272,7 +307,10 @@ result = {
         '{"match": "Lyon - Nantes", "score": 3:2, "minute": 88}',
         {"match": "Lyon - Nantes", "score": "3:2", "minute": 88},
     ),
-    ('{"team": "orange", "color": #ff8800, "size": 4}', {"team": "orange", "color": "#ff8800", "size": 4}),
+    (
+        '{"team": "orange", "color": #ff8800, "size": 4}',
+        {"team": "orange", "color": "#ff8800", "size": 4},
+    ),
     (
         '{"contact": ana@farm.example, "site": https://farm.example/shop?id=7, "open": true}',
         {"contact": "ana@farm.example", "site": "https://farm.example/shop?id=7", "open": True},
@@ -282,18 +320,31 @@ result = {
         '{"quote": "She said "stop", then left", "speaker": "Mara"}',
         {"quote": 'She said "stop", then left', "speaker": "Mara"},
     ),
-    ('{"title": "The song "Blue Kite"", "year": 1974}', {"title": 'The song "Blue Kite"', "year": 1974}),
+    (
+        '{"title": "The song "Blue Kite"", "year": 1974}',
+        {"title": 'The song "Blue Kite"', "year": 1974},
+    ),
     ('{"item": "27" monitor", "price": 189}', {"item": '27" monitor', "price": 189}),
-    ('{"html": "<a href="/home">Start</a>", "ok": true}', {"html": '<a href="/home">Start</a>', "ok": True}),
+    (
+        '{"html": "<a href="/home">Start</a>", "ok": true}',
+        {"html": '<a href="/home">Start</a>', "ok": True},
+    ),
     ('{"payload": "{"id": 5}", "retry": false}', {"payload": '{"id": 5}', "retry": False}),
     ("{'owner': 'O'Brien', 'boat': 'Gull'}", {"owner": "O'Brien", "boat": "Gull"}),
-    (r"{'hint': 'It\'s under the mat', 'used': False}", {"hint": "It's under the mat", "used": False}),
+    (
+        r"{'hint': 'It\'s under the mat', 'used': False}",
+        {"hint": "It's under the mat", "used": False},
+    ),
     (
         """{"language": "python", "code": "def area(r):
     # circle
     return 3.14 * r ** 2
 ", "tests": 2}""",
-        {"language": "python", "code": "def area(r):\n    # circle\n    return 3.14 * r ** 2\n", "tests": 2},
+        {
+            "language": "python",
+            "code": "def area(r):\n    # circle\n    return 3.14 * r ** 2\n",
+            "tests": 2,
+        },
     ),
     (
         """```json
@@ -309,15 +360,25 @@ Done."
 ```""",
         {"file": "README.md", "content": "# Setup\n\n```bash\nmake all\n```\nDone."},
     ),
-    (r'{"formula": "\alpha + \sqrt{\lambda}", "n": 2}', {"formula": "\\alpha + \\sqrt{\\lambda}", "n": 2}),
+    (
+        r'{"formula": "\alpha + \sqrt{\lambda}", "n": 2}',
+        {"formula": "\\alpha + \\sqrt{\\lambda}", "n": 2},
+    ),
     (r'{"latex": "\\frac{1}{2} \\times \\beta"}', {"latex": "\\frac{1}{2} \\times \\beta"}),
     (r'{"pattern": "^\d{4}-\w+$", "flags": "i"}', {"pattern": "^\\d{4}-\\w+$", "flags": "i"}),
-    (r'{"install": "D:\Spiele\Karten\", "players": 2}', {"install": "D:\\Spiele\\Karten\\", "players": 2}),
+    (
+        r'{"install": "D:\Spiele\Karten\", "players": 2}',
+        {"install": "D:\\Spiele\\Karten\\", "players": 2},
+    ),
     ('{"cell": "A1\tB1", "sheet": 2,}', {"cell": "A1\tB1", "sheet": 2}),
     # --- valid strings that only look like something
     (
         r'{"note": "write </think> and ```json here", "url": "http://x.example//a", "cut": "/* no */ # no"}',
-        {"note": "write </think> and ```json here", "url": "http://x.example//a", "cut": "/* no */ # no"},
+        {
+            "note": "write </think> and ```json here",
+            "url": "http://x.example//a",
+            "cut": "/* no */ # no",
+        },
     ),
     (
         '{"a": "null", "b": "true", "c": "12", "d": "None", "e": ""}',
@@ -361,7 +422,12 @@ COMMENT = {
         }
     },
 }
-SHAPE = {"anyOf": [obj({"kind": const("circle"), "radius": N}), obj({"kind": const("box"), "width": N, "height": N})]}
+SHAPE = {
+    "anyOf": [
+        obj({"kind": const("circle"), "radius": N}),
+        obj({"kind": const("box"), "width": N, "height": N}),
+    ]
+}
 ACTION = {
     "oneOf": [
         obj({"action": const("refund"), "amount": N}),
@@ -387,7 +453,11 @@ TYPED: list[tuple[str, Any, Any]] = [
     ("Yes.", "boolean", True),
     ("Verdict: **False**", "boolean", False),
     ("```json\ntrue\n```", "boolean", True),
-    ("<think>The deadline was Friday; the letter arrived on Monday.</think>\n\nNo", "boolean", False),
+    (
+        "<think>The deadline was Friday; the letter arrived on Monday.</think>\n\nNo",
+        "boolean",
+        False,
+    ),
     # --- one text
     (
         "<think>Noise, heat, vibration: it is the bearing.</think>\nThe pump's bearing is worn.",
@@ -398,9 +468,17 @@ TYPED: list[tuple[str, Any, Any]] = [
     ('"14"', "string", "14"),
     # --- one option
     ("Sentiment: **Negative**.", enum("positive", "neutral", "negative"), "negative"),
-    ("I would file this ticket under *billing*.", enum("billing", "delivery", "returns"), "billing"),
+    (
+        "I would file this ticket under *billing*.",
+        enum("billing", "delivery", "returns"),
+        "billing",
+    ),
     ("In Progress", enum("open", "in_progress", "done"), "in_progress"),
-    ("Category: toxic\nReason: the message insults another player.", enum("harmless", "toxic", "advert"), "toxic"),
+    (
+        "Category: toxic\nReason: the message insults another player.",
+        enum("harmless", "toxic", "advert"),
+        "toxic",
+    ),
     ("The correct answer is (C).", enum("A", "B", "C", "D"), "C"),
     ("Priorität: „Hoch“", enum("niedrig", "mittel", "hoch"), "hoch"),
     ("<label>HAM</label>", enum("spam", "ham"), "ham"),
@@ -422,7 +500,11 @@ TYPED: list[tuple[str, Any, Any]] = [
         obj({"product": S, "discount_percent": N}),
         {"product": "gloves", "discount_percent": 15},
     ),
-    ('{"calf": "Lotte", "weight_kg": 72.5 kg}', obj({"calf": S, "weight_kg": N}), {"calf": "Lotte", "weight_kg": 72.5}),
+    (
+        '{"calf": "Lotte", "weight_kg": 72.5 kg}',
+        obj({"calf": S, "weight_kg": N}),
+        {"calf": "Lotte", "weight_kg": 72.5},
+    ),
     (
         '{"drug": "ibuprofen", "dose": 400 mg, "per_day": 3}',
         obj({"drug": S, "dose": S, "per_day": INT}),
@@ -477,7 +559,11 @@ TYPED: list[tuple[str, Any, Any]] = [
         {"verdict": "remove", "rule": 4},
     ),
     # --- text that holds JSON
-    (r'"{\"pump\": 2, \"state\": \"idle\"}"', obj({"pump": INT, "state": S}), {"pump": 2, "state": "idle"}),
+    (
+        r'"{\"pump\": 2, \"state\": \"idle\"}"',
+        obj({"pump": INT, "state": S}),
+        {"pump": 2, "state": "idle"},
+    ),
     (
         r'{"name": "move_piece", "arguments": "{\"from\": \"e2\", \"to\": \"e4\"}"}',
         obj({"name": S, "arguments": obj({"from": S, "to": S})}),
@@ -494,7 +580,11 @@ TYPED: list[tuple[str, Any, Any]] = [
         {"case": "R-5", "witnesses": ["Adeyemi", "Kuhn"]},
     ),
     # --- unions told apart by a constant
-    ('{"kind": "box", "width": "3.5", "height": 2}', SHAPE, {"kind": "box", "width": 3.5, "height": 2}),
+    (
+        '{"kind": "box", "width": "3.5", "height": 2}',
+        SHAPE,
+        {"kind": "box", "width": 3.5, "height": 2},
+    ),
     (
         'I choose the second option.\n\n```json\n{"action": "reply", "message": "Your parcel left \'Depot 4\' today."}\n```',
         ACTION,
@@ -580,7 +670,11 @@ So my answer is {"rank": 3, "clan": "Owls"}""",
         "string[]",
         ["Willow Bank", "Stone Acre", "Larkfield"],
     ),
-    ("keywords = ['habeas corpus', 'standing', 'ripeness']", "string[]", ["habeas corpus", "standing", "ripeness"]),
+    (
+        "keywords = ['habeas corpus', 'standing', 'ripeness']",
+        "string[]",
+        ["habeas corpus", "standing", "ripeness"],
+    ),
     ('["oak", "ash", "bee', "string[]", ["oak", "ash", "bee"]),
     ('["1", "2.5", "1,000,000"]', arr(N), [1, 2.5, 1000000]),
     ('The matrix is\n[[1, 0, "2"],\n [0, 1, "-4"]]', arr(arr(N)), [[1, 0, 2], [0, 1, -4]]),
@@ -605,7 +699,11 @@ So my answer is {"rank": 3, "clan": "Owls"}""",
         {"type": "object", "additionalProperties": N},
         {"wheat": 6.2, "maize": 9, "oats": 3.1},
     ),
-    ('{"name": "Kaito"}', obj({"name": S, "nickname": S}, optional=("nickname",)), {"name": "Kaito"}),
+    (
+        '{"name": "Kaito"}',
+        obj({"name": S, "nickname": S}, optional=("nickname",)),
+        {"name": "Kaito"},
+    ),
     (
         '{"song": "Ebb", "bpm": 92, "mode": "dorian"}',
         obj({"song": S, "bpm": INT}),
@@ -626,7 +724,10 @@ So my answer is {"rank": 3, "clan": "Owls"}""",
         obj({"trip": obj({"legs": arr(obj({"from": S, "to": S, "km": INT})), "paid": B})}),
         {
             "trip": {
-                "legs": [{"from": "Oslo", "to": "Bergen", "km": 463}, {"from": "Bergen", "to": "Voss", "km": 103}],
+                "legs": [
+                    {"from": "Oslo", "to": "Bergen", "km": 463},
+                    {"from": "Bergen", "to": "Voss", "km": 103},
+                ],
                 "paid": True,
             }
         },
@@ -651,13 +752,21 @@ So my answer is {"rank": 3, "clan": "Owls"}""",
         obj({"dish": S, "serves": INT, "spicy": B}),
         {"dish": "dal", "serves": 4, "spicy": True},
     ),
-    ("- **vessel**: Petrel\n- **crew**: 11", obj({"vessel": S, "crew": INT}), {"vessel": "Petrel", "crew": 11}),
+    (
+        "- **vessel**: Petrel\n- **crew**: 11",
+        obj({"vessel": S, "crew": INT}),
+        {"vessel": "Petrel", "crew": 11},
+    ),
     (
         "| crop | hectares |\n|---|---|\n| wheat | 12 |\n| beet | 5 |",
         arr(obj({"crop": S, "hectares": N})),
         [{"crop": "wheat", "hectares": 12}, {"crop": "beet", "hectares": 5}],
     ),
-    ('Конечно! Вот ответ:\n{"город": "Казань", "дней": 3} 😊', "object", {"город": "Казань", "дней": 3}),
+    (
+        'Конечно! Вот ответ:\n{"город": "Казань", "дней": 3} 😊',
+        "object",
+        {"город": "Казань", "дней": 3},
+    ),
 ]
 
 XML: list[tuple[str, Any]] = [
@@ -682,8 +791,14 @@ XML: list[tuple[str, Any]] = [
         {"review": {"file": "a.c", "code": "if (x < 3 && y > 1) return;"}},
     ),
     ("<unit><name>R&D</name><head>Sol</head></unit>", {"unit": {"name": "R&D", "head": "Sol"}}),
-    ("<rule><if>temp < 4</if><then>close vents</then></rule>", {"rule": {"if": "temp < 4", "then": "close vents"}}),
-    ("<farm><!-- two barns only --><barn>north</barn><barn>mill</barn></farm>", {"farm": {"barn": ["north", "mill"]}}),
+    (
+        "<rule><if>temp < 4</if><then>close vents</then></rule>",
+        {"rule": {"if": "temp < 4", "then": "close vents"}},
+    ),
+    (
+        "<farm><!-- two barns only --><barn>north</barn><barn>mill</barn></farm>",
+        {"farm": {"barn": ["north", "mill"]}},
+    ),
     (
         "<trip><leg><from>Graz</from><to>Linz</to></leg><leg><from>Linz</from><to>Passau</to></leg></trip>",
         {"trip": {"leg": [{"from": "Graz", "to": "Linz"}, {"from": "Linz", "to": "Passau"}]}},
@@ -692,14 +807,20 @@ XML: list[tuple[str, Any]] = [
         "<recipe><title>Borscht</title><step>Grate the beets</step><step>Simmer for an ho",
         {"recipe": {"title": "Borscht", "step": ["Grate the beets", "Simmer for an ho"]}},
     ),
-    ("<game><board><size>19</size></board><komi>6.5</komi>", {"game": {"board": {"size": "19"}, "komi": "6.5"}}),
+    (
+        "<game><board><size>19</size></board><komi>6.5</komi>",
+        {"game": {"board": {"size": "19"}, "komi": "6.5"}},
+    ),
     ("<書籍><題名>雪の道</題名><頁>212</頁></書籍>", {"書籍": {"題名": "雪の道", "頁": "212"}}),
     (
         "<result>\n  <label>safe</label>\n  <valid>true</valid>\n  <count>007</count>\n</result>\n\nNo rule was broken.",
         {"result": {"label": "safe", "valid": "true", "count": "007"}},
     ),
     ("<song><title>Tide</title><key>D</song>", {"song": {"title": "Tide", "key": "D"}}),
-    ("<Claim><Party>Ruiz</Party><Sum>400</sum></claim>", {"Claim": {"Party": "Ruiz", "Sum": "400"}}),
+    (
+        "<Claim><Party>Ruiz</Party><Sum>400</sum></claim>",
+        {"Claim": {"Party": "Ruiz", "Sum": "400"}},
+    ),
 ]
 
 REFUSED: list[tuple[str, Any]] = [
@@ -707,7 +828,10 @@ REFUSED: list[tuple[str, Any]] = [
     ("1", "boolean"),
     ("1,5", "number"),
     ("", "object"),
-    ("I'm sorry, but I can't read the scanned page well enough to extract the data.", obj({"name": S, "date": S})),
+    (
+        "I'm sorry, but I can't read the scanned page well enough to extract the data.",
+        obj({"name": S, "date": S}),
+    ),
     ("<think>The lease began in May, so the notice period would be", obj({"months": INT})),
     ('{"patient": "Y. Sato", "pulse": 80}', obj({"patient": S, "pulse": INT, "ward": S})),
     ('{"tags": "urgent", "id": 4}', obj({"tags": arr(S), "id": INT})),
@@ -732,7 +856,10 @@ REFUSED: list[tuple[str, Any]] = [
     ('{"protocol": "v1", "body": "hi"}', obj({"protocol": const("v2"), "body": S})),
     ('{"armed": 0, "zone": 2}', obj({"armed": B, "zone": INT})),
     ('{"count": true}', obj({"count": INT})),
-    ('{"name": "Bea", "address": "12 Elm Row"}', obj({"name": S, "address": obj({"street": S, "no": INT})})),
+    (
+        '{"name": "Bea", "address": "12 Elm Row"}',
+        obj({"name": S, "address": obj({"street": S, "no": INT})}),
+    ),
     ('["ewe", null, "ram"]', "string[]"),
     ('{"rye": 4.1, "hops": "unknown"}', {"type": "object", "additionalProperties": N}),
 ]

@@ -146,7 +146,12 @@ ONE = [
 UNIONS = [
     {"anyOf": [{"enum": ["open", "closed"]}, {"enum": ["missing"]}]},
     {"oneOf": [{"const": "open"}, {"const": "closed"}, {"type": "null"}]},
-    {"anyOf": [{"anyOf": [{"const": "open"}, {"const": "missing"}]}, {"type": "string", "enum": ["closed"]}]},
+    {
+        "anyOf": [
+            {"anyOf": [{"const": "open"}, {"const": "missing"}]},
+            {"type": "string", "enum": ["closed"]},
+        ]
+    },
     {"type": ["string", "null"], "enum": ["open", "closed", None]},
     {"anyOf": [{"enum": ["closed"]}, {"type": "null"}]},
     {"anyOf": [{"$ref": "#/properties/w"}, {"const": "open"}]},
@@ -161,7 +166,11 @@ def test_an_answer_that_names_one_value_is_read(text: str, schema: Any, value: A
 
 @pytest.mark.parametrize("union", UNIONS)
 def test_words_of_all_alternatives_are_found(union: dict[str, Any]) -> None:
-    schema = {"type": "object", "properties": {"v": union, "w": {"enum": ["closed", "shut"]}}, "required": ["v"]}
+    schema = {
+        "type": "object",
+        "properties": {"v": union, "w": {"enum": ["closed", "shut"]}},
+        "required": ["v"],
+    }
     assert parse_output('{"v": "Closed."}', schema=schema).value == {"v": "closed"}
     assert parse_output('{"v": "Ajar"}', schema=schema).error is not None
 

@@ -19,17 +19,66 @@ SCALARS = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text()
 )
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
+)
 CONTAINERS = st.lists(VALUES, min_size=1) | st.dictionaries(st.text(), VALUES, min_size=1)
 PROSE = st.sampled_from(["", "Here it is: ", "Sure!\n\n", "It's done.\n", "I think <b>this</b>:\n"])
 FRAGMENTS = st.lists(
     st.sampled_from(
-        ['{"a":', '"', "'", "[", "]", "{", "}", ",", ":", "\\", "\\u12", "```", "```json\n", "<think>", "</think>", "//", "/*", "#",
-         "1", "-", "1,299", "NaN", "True", "tru", "…", "...", "“", "”", "\n", " ", "a", "\\boxed{", "Answer:", "yes", "$", "=", ";",
-         "\ud800", "\x00", "４", '{"k": "v"}', "[1]", "(", "<a>", "%"]
-    ), max_size=40,
-).map("".join)  # fmt: skip
-SCHEMAS = st.sampled_from([None, "object", "string[]", "number", "integer", "boolean", "string", "array", "number[]"])
+        [
+            '{"a":',
+            '"',
+            "'",
+            "[",
+            "]",
+            "{",
+            "}",
+            ",",
+            ":",
+            "\\",
+            "\\u12",
+            "```",
+            "```json\n",
+            "<think>",
+            "</think>",
+            "//",
+            "/*",
+            "#",
+            "1",
+            "-",
+            "1,299",
+            "NaN",
+            "True",
+            "tru",
+            "…",
+            "...",
+            "“",
+            "”",
+            "\n",
+            " ",
+            "a",
+            "\\boxed{",
+            "Answer:",
+            "yes",
+            "$",
+            "=",
+            ";",
+            "\ud800",
+            "\x00",
+            "４",
+            '{"k": "v"}',
+            "[1]",
+            "(",
+            "<a>",
+            "%",
+        ]
+    ),
+    max_size=40,
+).map("".join)
+SCHEMAS = st.sampled_from(
+    [None, "object", "string[]", "number", "integer", "boolean", "string", "array", "number[]"]
+)
 
 
 @settings(deadline=None, max_examples=60)
@@ -42,7 +91,9 @@ def test_any_value_written_as_json_comes_back_unchanged(value: Any, indent: int 
 
 @settings(deadline=None, max_examples=40)
 @given(CONTAINERS, PROSE, PROSE)
-def test_prose_and_fences_around_a_value_do_not_change_it(value: Any, before: str, after: str) -> None:
+def test_prose_and_fences_around_a_value_do_not_change_it(
+    value: Any, before: str, after: str
+) -> None:
     written = json.dumps(value)
     for text in (
         f"{before}\n```json\n{written}\n```\n{after}",
@@ -56,11 +107,17 @@ def test_prose_and_fences_around_a_value_do_not_change_it(value: Any, before: st
 
 
 QUOTED = st.text(alphabet='"”“＂,:}] a\\1\n/#', max_size=6)
-QUOTED_VALUES = st.recursive(QUOTED, lambda inner: st.lists(inner) | st.dictionaries(QUOTED, inner), max_leaves=6)
+QUOTED_VALUES = st.recursive(
+    QUOTED, lambda inner: st.lists(inner) | st.dictionaries(QUOTED, inner), max_leaves=6
+)
 
 
 @settings(deadline=None, max_examples=100)
-@given(CONTAINERS | st.lists(QUOTED_VALUES, min_size=1) | st.dictionaries(QUOTED, QUOTED_VALUES, min_size=1))
+@given(
+    CONTAINERS
+    | st.lists(QUOTED_VALUES, min_size=1)
+    | st.dictionaries(QUOTED, QUOTED_VALUES, min_size=1)
+)
 @example({'"＂': None})
 @example(["\n＂}a"])
 @example({":\n\n”,": 3})
@@ -74,7 +131,9 @@ def test_a_trailing_comma_changes_nothing_else(value: Any) -> None:
 def _holds(whole: Any, part: Any) -> bool:
     """Whether `part` is `whole` with ends left out: fewer items or members, or a shorter string."""
     if isinstance(part, dict):
-        return isinstance(whole, dict) and all(key in whole and _holds(whole[key], part[key]) for key in part)
+        return isinstance(whole, dict) and all(
+            key in whole and _holds(whole[key], part[key]) for key in part
+        )
     if isinstance(part, list):
         return isinstance(whole, list) and len(part) <= len(whole) and all(map(_holds, whole, part))
     if isinstance(part, str):
@@ -108,10 +167,43 @@ def test_no_text_raises_and_the_original_is_kept(text: str, schema: str | None, 
 
 MEGABYTE = 1_000_000
 HOSTILE = [
-    "[", "{", '"', "'", "\\", "```", "<think>", "</think>", "[1,", "[]", "{}", "[[],", '{"a":', '{"a":1 ', '["', "['", '["a" ',
-    '{"a"}', "[}", '{"a":"', "/*", "[/*", "[,", "{a:", "\\boxed{", "Answer: ", "1,", "9", "[...,", "“", "<a>", '{"a":1]', "{'a':1}\n",
-    "[1 ", "$1,299", "`",
-]  # fmt: skip
+    "[",
+    "{",
+    '"',
+    "'",
+    "\\",
+    "```",
+    "<think>",
+    "</think>",
+    "[1,",
+    "[]",
+    "{}",
+    "[[],",
+    '{"a":',
+    '{"a":1 ',
+    '["',
+    "['",
+    '["a" ',
+    '{"a"}',
+    "[}",
+    '{"a":"',
+    "/*",
+    "[/*",
+    "[,",
+    "{a:",
+    "\\boxed{",
+    "Answer: ",
+    "1,",
+    "9",
+    "[...,",
+    "“",
+    "<a>",
+    '{"a":1]',
+    "{'a':1}\n",
+    "[1 ",
+    "$1,299",
+    "`",
+]
 
 
 @pytest.mark.parametrize("piece", HOSTILE)

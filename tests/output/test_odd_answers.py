@@ -14,7 +14,11 @@ import pytest
 
 from evaluator.output import parse_output
 
-NOT_READ = ('{**"a"**: 1, **"b"**: 2}', '{"color": <Color.RED: \'red\'>, "n": 1}', '{"a" : 1 , "b" ; 2}')
+NOT_READ = (
+    '{**"a"**: 1, **"b"**: 2}',
+    '{"color": <Color.RED: \'red\'>, "n": 1}',
+    '{"a" : 1 , "b" ; 2}',
+)
 """Texts of the tables that are not read as a person does."""
 UNCHANGED = "12.0"
 """Valid JSON, which stays as it is: a float that is equal to the integer of the table."""
@@ -24,7 +28,9 @@ PLAIN = [(text, None, value) for table in TABLES for text, value in table.PLAIN]
 TYPED = [case for table in TABLES for case in table.TYPED]
 
 
-@pytest.mark.parametrize(("text", "schema", "value"), [case for case in (*PLAIN, *TYPED) if case[0] not in NOT_READ])
+@pytest.mark.parametrize(
+    ("text", "schema", "value"), [case for case in (*PLAIN, *TYPED) if case[0] not in NOT_READ]
+)
 def test_an_answer_is_read_as_a_person_reads_it(text: str, schema: Any, value: Any) -> None:
     parsed = parse_output(text, schema=schema)
     assert (parsed.value, parsed.error) == (value, None), parsed.warnings

@@ -11,8 +11,14 @@ from evaluator.output import parse_output
 
 def record(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
     """A schema of an object; a string is a type name. All properties are required, or those that are named."""
-    fields = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in properties.items()}
-    return {"type": "object", "properties": fields, "required": list(fields) if required is None else required}
+    fields = {
+        name: {"type": kind} if isinstance(kind, str) else kind for name, kind in properties.items()
+    }
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": list(fields) if required is None else required,
+    }
 
 
 def array(items: Any) -> dict[str, Any]:
@@ -32,8 +38,16 @@ OPTIONAL = record(
     nickname={"type": ["string", "null"]},
     age={"anyOf": [{"type": "integer"}, {"type": "null"}]},
 )
-SHAPE = {"oneOf": [record(kind={"const": "circle"}, radius="number"), record(kind={"const": "rect"}, width="number")]}
-TREE = {"$ref": "#/$defs/n", "$defs": {"n": record(["label"], label="string", children=array({"$ref": "#/$defs/n"}))}}
+SHAPE = {
+    "oneOf": [
+        record(kind={"const": "circle"}, radius="number"),
+        record(kind={"const": "rect"}, width="number"),
+    ]
+}
+TREE = {
+    "$ref": "#/$defs/n",
+    "$defs": {"n": record(["label"], label="string", children=array({"$ref": "#/$defs/n"}))},
+}
 ANNA = {"name": "Anna", "age": 34}
 TWO = [{"name": "A", "age": 1}, {"name": "B", "age": 2}]
 
@@ -66,7 +80,11 @@ READ: list[tuple[str, Any, Any]] = [
     ("low\nhigh", LEVELS, ["low", "high"]),
     ("Tags:\nsea\nphoto", "string[]", ["sea", "photo"]),
     ("Tags:\nsea\nphoto", TAGGED, {"tags": ["sea", "photo"]}),
-    ("New York\nSan Luis Obispo\nLos Angeles", "string[]", ["New York", "San Luis Obispo", "Los Angeles"]),
+    (
+        "New York\nSan Luis Obispo\nLos Angeles",
+        "string[]",
+        ["New York", "San Luis Obispo", "Los Angeles"],
+    ),
     ("• a\n• b", "string[]", ["a", "b"]),
     ("- [ ] a\n- [ ] b", "string[]", ["a", "b"]),
     ('- "a"\n- "b"', "string[]", ["a", "b"]),
@@ -83,7 +101,11 @@ READ: list[tuple[str, Any, Any]] = [
     ('"a", "b"', "string[]", ["a", "b"]),
     ("- a: 1\n- b: 2", "string[]", ["a: 1", "b: 2"]),
     ("Name: Anna\nAge: 34\n\nLet me know!", PERSON, {"name": "Anna", "age": 34}),
-    ("Here is the person:\n\n**Name**: Anna Holm\n**Age**: 34 years", PERSON, {"name": "Anna Holm", "age": 34}),
+    (
+        "Here is the person:\n\n**Name**: Anna Holm\n**Age**: 34 years",
+        PERSON,
+        {"name": "Anna Holm", "age": 34},
+    ),
     ("# Name\nAnna\n\n# Age\n34", PERSON, {"name": "Anna", "age": 34}),
     ("**Name**\nAnna\n\n**Age**\n34", PERSON, {"name": "Anna", "age": 34}),
     ("Name: Anna, Age: 34", PERSON, {"name": "Anna", "age": 34}),
@@ -125,7 +147,11 @@ READ: list[tuple[str, Any, Any]] = [
     ),
     ("kind: circle\nradius: 2.5", SHAPE, {"kind": "circle", "radius": 2.5}),
     ("Kind: **Rect**\nWidth: 3", SHAPE, {"kind": "rect", "width": 3}),
-    ("name: Bo\nnickname: null\nage: null", OPTIONAL, {"name": "Bo", "nickname": None, "age": None}),
+    (
+        "name: Bo\nnickname: null\nage: null",
+        OPTIONAL,
+        {"name": "Bo", "nickname": None, "age": None},
+    ),
     ("name: Bo", OPTIONAL, {"name": "Bo"}),
     ("name: Bo\nage:", OPTIONAL, {"name": "Bo", "age": None}),
     ("---\nname: Anna\nage: 34\n---", PERSON, {"name": "Anna", "age": 34}),
@@ -165,7 +191,11 @@ READ: list[tuple[str, Any, Any]] = [
         array(ITEM),
         [{"item": "rope", "qty": 4}, {"item": "hook", "qty": 5}],
     ),
-    ("| Field | Value |\n|---|---|\n| Name | Anna |\n| Age | 34 |", PERSON, {"name": "Anna", "age": 34}),
+    (
+        "| Field | Value |\n|---|---|\n| Name | Anna |\n| Age | 34 |",
+        PERSON,
+        {"name": "Anna", "age": 34},
+    ),
     ("| name | age |\n|---|---|\n| Anna | 34 |", PERSON, {"name": "Anna", "age": 34}),
     (
         'item,qty\n"bolt, big",40\nwasher,75',
@@ -193,7 +223,11 @@ READ: list[tuple[str, Any, Any]] = [
         array(PERSON),
         [{"name": "A", "age": 1}, {"name": "B", "age": 2}],
     ),
-    ("```xml\n<person><name>Sven</name><age>19</age></person>\n```", PERSON, {"name": "Sven", "age": 19}),
+    (
+        "```xml\n<person><name>Sven</name><age>19</age></person>\n```",
+        PERSON,
+        {"name": "Sven", "age": 19},
+    ),
     (
         "<doc><title>L</title><tags><tag>a</tag><tag>b</tag></tags><published>true</published></doc>",
         ARTICLE,
@@ -211,7 +245,11 @@ READ: list[tuple[str, Any, Any]] = [
     ),
     ("<person><Name>A</Name><AGE>1</AGE></person>", PERSON, {"name": "A", "age": 1}),
     ("<tags><tag>a</tag><tag>b</tag></tags>", "string[]", ["a", "b"]),
-    ("<result><person><name>A</name><age>1</age></person></result>", PERSON, {"name": "A", "age": 1}),
+    (
+        "<result><person><name>A</name><age>1</age></person></result>",
+        PERSON,
+        {"name": "A", "age": 1},
+    ),
     ('{"people": [{"name":"A","age":1}]}', array(PERSON), [{"name": "A", "age": 1}]),
     ('[{"name":"A","age":1}]', PERSON, {"name": "A", "age": 1}),
     ('{"person": {"name":"A","age":1}}', PERSON, {"name": "A", "age": 1}),
@@ -219,7 +257,11 @@ READ: list[tuple[str, Any, Any]] = [
     ('[{"name":"f","arguments":{"name":"A","age":1}}]', PERSON, {"name": "A", "age": 1}),
     ('{"result":{"data":{"name":"A","age":1}}}', PERSON, {"name": "A", "age": 1}),
     ("{'tool': 'f', 'tool_input': {'name': 'A', 'age': 1}}", PERSON, {"name": "A", "age": 1}),
-    ('<tool_call>{"name":"f","arguments":{"name":"A","age":1}}</tool_call>', PERSON, {"name": "A", "age": 1}),
+    (
+        '<tool_call>{"name":"f","arguments":{"name":"A","age":1}}</tool_call>',
+        PERSON,
+        {"name": "A", "age": 1},
+    ),
     (
         '{"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\\"name\\":\\"A\\",\\"age\\":1}"}}]}',
         PERSON,
@@ -288,7 +330,9 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("text", "schema", "value"), READ)
-def test_another_form_is_read_where_a_schema_asks_for_it(text: str, schema: Any, value: Any) -> None:
+def test_another_form_is_read_where_a_schema_asks_for_it(
+    text: str, schema: Any, value: Any
+) -> None:
     parsed = parse_output(text, schema=schema)
     assert (parsed.value, parsed.error) == (value, None)
     assert parsed.warnings
@@ -304,12 +348,14 @@ def test_a_form_with_no_reading_or_two_is_refused(text: str, schema: Any) -> Non
 @pytest.mark.parametrize(
     ("text", "schema", "warning"),
     [
-        ("- a\n- b", STRINGS, "the items of a list"), ("Name: Anna\nAge: 34", PERSON, "labelled lines"),
+        ("- a\n- b", STRINGS, "the items of a list"),
+        ("Name: Anna\nAge: 34", PERSON, "labelled lines"),
         ("| item | qty |\n|---|---|\n| rope | 4 |", array(ITEM), "the rows of a table"),
-        ("<name>Anna</name><age>34</age>", PERSON, "XML elements"), ("P(name='Anna', age=34)", PERSON, "constructor calls"),
+        ("<name>Anna</name><age>34</age>", PERSON, "XML elements"),
+        ("P(name='Anna', age=34)", PERSON, "constructor calls"),
         ('{"tags": ["a"]}', STRINGS, "a value inside another one"),
     ],
-)  # fmt: skip
+)
 def test_each_form_has_a_warning_of_its_own(text: str, schema: Any, warning: str) -> None:
     assert any(one.startswith(warning) for one in parse_output(text, schema=schema).warnings)
 

@@ -29,9 +29,13 @@ def test_xml_that_cannot_be_read_is_one_string_and_an_error_only_with_a_schema()
 
 @pytest.mark.parametrize(
     "text",
-    ["<think><r>no</r></think><r>yes</r>", "<r>no</r></thinking>\n<r>yes</r>", "<r>yes</r><think>or <r>no</r>",
-     "<reasoning>so</reasoning><r>yes</r>"],
-)  # fmt: skip
+    [
+        "<think><r>no</r></think><r>yes</r>",
+        "<r>no</r></thinking>\n<r>yes</r>",
+        "<r>yes</r><think>or <r>no</r>",
+        "<reasoning>so</reasoning><r>yes</r>",
+    ],
+)
 def test_reasoning_is_not_an_answer_in_xml_either(text: str) -> None:
     parsed = parse_output(text, type="xml")
     assert parsed.value == {"r": "yes"}

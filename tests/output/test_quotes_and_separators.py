@@ -36,7 +36,8 @@ SURPLUS: list[tuple[str, Any]] = [
     ('["Sure!"", "Ok."]', ["Sure!", "Ok."]),
 ]
 SURPLUS_KEPT: list[tuple[str, Any]] = [
-    ('{"a": "", "b": "",}', {"a": "", "b": ""}), ('["", "x", "",]', ["", "x", ""]),
+    ('{"a": "", "b": "",}', {"a": "", "b": ""}),
+    ('["", "x", "",]', ["", "x", ""]),
     ('{"screen": "27"", "w": 70}', {"screen": '27"', "w": 70}),
     ('{"height": "5\'10""}', {"height": "5'10\""}),
     ('{"a": "He said "yes"", "b": 1}', {"a": 'He said "yes"', "b": 1}),
@@ -51,8 +52,11 @@ SURPLUS_KEPT: list[tuple[str, Any]] = [
     ('{"\\"＂": "“so””, he said",}', {'"＂': "“so””, he said"}),
     ('{"a": """, "b": """}', {"a": '"', "b": '"'}),
     ("{'who': 'O'Hara', \"n\": 1}", {"who": "O'Hara", "n": 1}),
-    ('{"board": "3/4"", "pipe": "2 1/2"", "tv": "about 13.3""}', {"board": '3/4"', "pipe": '2 1/2"', "tv": 'about 13.3"'}),
-]  # fmt: skip
+    (
+        '{"board": "3/4"", "pipe": "2 1/2"", "tv": "about 13.3""}',
+        {"board": '3/4"', "pipe": '2 1/2"', "tv": 'about 13.3"'},
+    ),
+]
 NOT_CLOSED: list[tuple[str, Any]] = [
     ("{«name»: «Ada, «age»: 36}", {"name": "Ada", "age": 36}),
     ("{'who': 'O'Hara, 'n': 1}", {"who": "O'Hara", "n": 1}),
@@ -67,9 +71,15 @@ NOT_OPENED: list[tuple[str, Any]] = [
     ('["Open", don\'t walk", "Close"]', ["Open", "don't walk", "Close"]),
     ('{"title": First, best", "n": 1}', {"title": "First, best", "n": 1}),
     ('{"title": Second: good"}', {"title": "Second: good"}),
-    ('{"a": He said \\"no\\" and left.\\nThen", "n": 1}', {"a": 'He said "no" and left.\nThen', "n": 1}),
+    (
+        '{"a": He said \\"no\\" and left.\\nThen", "n": 1}',
+        {"a": 'He said "no" and left.\nThen', "n": 1},
+    ),
     ('{"a": {"last": Ünal"\n}, "b": 1}', {"a": {"last": "Ünal"}, "b": 1}),
-    ('{"q": SELECT * FROM t WHERE a = \'x\'", "n": 10}', {"q": "SELECT * FROM t WHERE a = 'x'", "n": 10}),
+    (
+        '{"q": SELECT * FROM t WHERE a = \'x\'", "n": 10}',
+        {"q": "SELECT * FROM t WHERE a = 'x'", "n": 10},
+    ),
     ('{"a": "x", first name": "y"}', {"a": "x", "first name": "y"}),
     ('{"a": "x", größe": "y"}', {"a": "x", "größe": "y"}),
     ("{'steps': ['Open', don't walk', 'Close']}", {"steps": ["Open", "don't walk", "Close"]}),
@@ -96,27 +106,41 @@ NOT_OPENED_KEPT: list[tuple[str, Any]] = [
     ('see [the note" here] {"a": 1}', {"a": 1}),
 ]
 SEPARATORS: list[tuple[str, Any, str]] = [
-    ('{"name""Ada","age"36,"ok"true,"x"null,"o"{"p":1}}',
-     {"name": "Ada", "age": 36, "ok": True, "x": None, "o": {"p": 1}}, "missing colon"),
+    (
+        '{"name""Ada","age"36,"ok"true,"x"null,"o"{"p":1}}',
+        {"name": "Ada", "age": 36, "ok": True, "x": None, "o": {"p": 1}},
+        "missing colon",
+    ),
     ('{"a":1,"count"-3.5e2}', {"a": 1, "count": -350.0}, "missing colon"),
     ("{'first''Zoë','n'3}", {"first": "Zoë", "n": 3}, "missing colon"),
     ("{“größe”“Zoë”,“last”:“Ünal”}", {"größe": "Zoë", "last": "Ünal"}, "missing colon"),
     ('{"a":"x","text""' + "word " * 60 + '"}', {"a": "x", "text": "word " * 60}, "missing colon"),
-    ('{"zip":3000"pos":{"lat":1.5"n":null}}', {"zip": 3000, "pos": {"lat": 1.5, "n": None}}, "missing comma"),
+    (
+        '{"zip":3000"pos":{"lat":1.5"n":null}}',
+        {"zip": 3000, "pos": {"lat": 1.5, "n": None}},
+        "missing comma",
+    ),
     ('{"ok":true"roles":[1"x",2]}', {"ok": True, "roles": [1, "x", 2]}, "missing comma"),
     ('{"a":["x"1,2]}', {"a": ["x", 1, 2]}, "missing comma"),
     ('{"a": "say \\"x\\".",, "b": 1}', {"a": 'say "x".', "b": 1}, "extra commas"),
     ('{"a": "x\\ny",,\n"b": ["x", , "y\\n"]}', {"a": "x\ny", "b": ["x", "y\n"]}, "extra commas"),
     ('["red"; "green", "blue"]', ["red", "green", "blue"], "separators"),
-    ('{"c": [1; 2, 3], "d": [1.5;-2], "e": [true; false]}', {"c": [1, 2, 3], "d": [1.5, -2], "e": [True, False]},
-     "separators"),
+    (
+        '{"c": [1; 2, 3], "d": [1.5;-2], "e": [true; false]}',
+        {"c": [1, 2, 3], "d": [1.5, -2], "e": [True, False]},
+        "separators",
+    ),
     ('{"a"; 1, "b" ; "x"}', {"a": 1, "b": "x"}, "separators"),
     ('["a"; 1, 2]', ["a", 1, 2], "separators"),
-    ("{'items'[{'sku':'A-1'}],'total':1}", {"items": [{"sku": "A-1"}], "total": 1}, "missing colon"),
+    (
+        "{'items'[{'sku':'A-1'}],'total':1}",
+        {"items": [{"sku": "A-1"}], "total": 1},
+        "missing colon",
+    ),
     ("{“steps” [“a”, “b”], “c”: 1}", {"steps": ["a", "b"], "c": 1}, "missing colon"),
     ('{"n":[1[2,["a"]]],"m":2}', {"n": [1, [2, ["a"]]], "m": 2}, "missing comma"),
     ('{"n": [1, [2; ["a", "b"]]]}', {"n": [1, [2, ["a", "b"]]]}, "separators"),
-]  # fmt: skip
+]
 SEPARATORS_KEPT: list[tuple[str, Any]] = [
     ('{"say "hi", ok": 1, "b": 2}', {'say "hi", ok': 1, "b": 2}),
     ('{"the "36" one": 1, "b": 2}', {'the "36" one': 1, "b": 2}),
@@ -152,7 +176,9 @@ def test_missing_extra_and_other_separators_are_read(text: str, value: Any, frag
 def test_quotes_and_separators_that_belong_to_a_text_stay_in_it(text: str, value: Any) -> None:
     parsed = parse_output(text)
     assert parsed.value == value
-    assert not any("doubled" in warning or "opening quote" in warning for warning in parsed.warnings)
+    assert not any(
+        "doubled" in warning or "opening quote" in warning for warning in parsed.warnings
+    )
 
 
 def _is_repaired(text: str, value: Any, fragment: str) -> None:

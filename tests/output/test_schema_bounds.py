@@ -18,7 +18,10 @@ from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
 
 JSON = st.recursive(
     st.sampled_from([None, True, False, 0, 1, -1, 1.0, 2.5, "", "a", "bb", "ccc"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 TYPES = st.sampled_from(["object", "array", "string", "number", "integer", "boolean", "null"])
@@ -72,7 +75,9 @@ SCHEMAS = st.recursive(
 @example({"uniqueItems": True}, {}, [1, True, 1.0])
 @example({"enum": [[1], {"a": False}]}, {}, [True])
 @example({"oneOf": [{"$ref": "#/$defs/x"}, {"items": {"$ref": "#"}}]}, {"type": "string"}, [["a"]])
-def test_the_fast_verdict_is_that_of_jsonschema(schema: dict[str, Any], more: dict[str, Any], value: Any) -> None:
+def test_the_fast_verdict_is_that_of_jsonschema(
+    schema: dict[str, Any], more: dict[str, Any], value: Any
+) -> None:
     document = {**schema, "$defs": {"x": more}}
     fast = fast_check(document, Draft202012Validator.VALIDATORS)
     assert fast is not None
@@ -82,7 +87,9 @@ def test_the_fast_verdict_is_that_of_jsonschema(schema: dict[str, Any], more: di
         assert fast(value) is None
         return
     assert fast(value) in (expected, None)
-    assert (BoundedValidator(document, Draft202012Validator).errors(value, 1, Watch()) == []) is expected
+    assert (
+        BoundedValidator(document, Draft202012Validator).errors(value, 1, Watch()) == []
+    ) is expected
 
 
 @pytest.mark.parametrize(
@@ -103,15 +110,32 @@ def test_a_schema_with_other_keywords_is_left_to_jsonschema(schema: dict[str, An
 
 def test_values_that_python_takes_for_equal_are_distinguished_as_in_json() -> None:
     assert identity_of(1) == identity_of(1.0) != identity_of(True)
-    assert identity_of([1, {"a": []}]) == identity_of([1.0, {"a": []}]) != identity_of([True, {"a": []}])
+    assert (
+        identity_of([1, {"a": []}])
+        == identity_of([1.0, {"a": []}])
+        != identity_of([True, {"a": []}])
+    )
     assert identity_of([]) != identity_of({})
     assert identity_of({"a": 1, "b": 2}) == identity_of({"b": 2, "a": 1})
 
 
-RECURSIVE = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#"}}, {"type": "array", "minItems": 9}]}
-TWICE = {"$ref": "#/$defs/0", "$defs": {
-    **{str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}, {"$ref": f"#/$defs/{n + 1}"}]} for n in range(40)}, "40": {"type": "object"},
-}}  # fmt: skip
+RECURSIVE = {
+    "oneOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"type": "array", "minItems": 9},
+    ]
+}
+TWICE = {
+    "$ref": "#/$defs/0",
+    "$defs": {
+        **{
+            str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}, {"$ref": f"#/$defs/{n + 1}"}]}
+            for n in range(40)
+        },
+        "40": {"type": "object"},
+    },
+}
 ROWS = [{"id": number, "tags": ["a", number]} for number in range(2000)]
 NESTED: Any = "a"
 for _ in range(50):
@@ -122,7 +146,11 @@ HOSTILE: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "a recursive union": (RECURSIVE, NESTED, [[[[[[[[[1]]]]]]]]]),
     "references that double": (TWICE, {"a": 1}, None),
     "unique objects": ({"type": "array", "uniqueItems": True}, ROWS, [*ROWS, ROWS[0]]),
-    "unique numbers and objects": ({"uniqueItems": True}, [*range(5000), *ROWS], [{"a": 1}, {"a": 1.0}]),
+    "unique numbers and objects": (
+        {"uniqueItems": True},
+        [*range(5000), *ROWS],
+        [{"a": 1}, {"a": 1.0}],
+    ),
     "a megabyte of numbers": ({"items": {"type": "number"}}, [1] * 400_000, ["x", *[1] * 400_000]),
     "an enumeration of objects": ({"items": {"enum": ROWS}}, ROWS[:500], [*ROWS[:10], {"id": 0}]),
 }
@@ -146,12 +174,30 @@ def test_a_value_that_does_not_fit_is_refused(name: str) -> None:
 
 
 SLOW: dict[str, tuple[dict[str, Any], Any]] = {
-    "a recursive union with a pattern": ({"oneOf": [{"type": "string", "pattern": "a"}, {"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}]}, NESTED),
-    "references that double, of draft 7": ({"$schema": "http://json-schema.org/draft-07/schema#", **TWICE}, 1),
-    "keys that are not evaluated": ({"unevaluatedProperties": False, "allOf": [{"$ref": "#/$defs/0"}], "$defs": TWICE["$defs"]}, {"a": 1}),
+    "a recursive union with a pattern": (
+        {
+            "oneOf": [
+                {"type": "string", "pattern": "a"},
+                {"items": {"$ref": "#"}},
+                {"items": {"$ref": "#"}},
+            ]
+        },
+        NESTED,
+    ),
+    "references that double, of draft 7": (
+        {"$schema": "http://json-schema.org/draft-07/schema#", **TWICE},
+        1,
+    ),
+    "keys that are not evaluated": (
+        {"unevaluatedProperties": False, "allOf": [{"$ref": "#/$defs/0"}], "$defs": TWICE["$defs"]},
+        {"a": 1},
+    ),
     "an enumeration under contains": ({"items": {"contains": {"enum": ROWS}}}, [ROWS] * 20),
-    "names of properties": ({"items": {"propertyNames": {"enum": [str(n) for n in range(5000)]}}}, [{"1": 1}] * 100),
-}  # fmt: skip
+    "names of properties": (
+        {"items": {"propertyNames": {"enum": [str(n) for n in range(5000)]}}},
+        [{"1": 1}] * 100,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SLOW)
@@ -181,7 +227,10 @@ def test_an_exponential_violation_is_refused_without_its_place() -> None:
 
 
 def test_the_steps_of_a_fast_check_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    fast = fast_check({"items": {"anyOf": [{"type": "string"}, {"type": "number"}]}}, Draft202012Validator.VALIDATORS)
+    fast = fast_check(
+        {"items": {"anyOf": [{"type": "string"}, {"type": "number"}]}},
+        Draft202012Validator.VALIDATORS,
+    )
     assert fast is not None and fast([1] * 1000) is True
     monkeypatch.setattr(fast_module, "MAX_STEPS", 100)
     assert fast([1] * 1000) is None

@@ -35,7 +35,11 @@ def checked(document: dict[str, Any], value: Any) -> Any:
     [
         ({"pattern": SLOW}, HOSTILE, "$"),
         ({"properties": {"a": {"items": {"pattern": SLOW}}}}, {"a": ["aa", HOSTILE]}, "$.a[1]"),
-        ({"properties": {"a": {"anyOf": [{"pattern": SLOW}, {"type": "null"}]}}}, {"a": HOSTILE}, "$.a"),
+        (
+            {"properties": {"a": {"anyOf": [{"pattern": SLOW}, {"type": "null"}]}}},
+            {"a": HOSTILE},
+            "$.a",
+        ),
         ({"properties": {"a": {"anyOf": [{"pattern": SLOW}, True]}}}, {"a": HOSTILE}, "$"),
         ({"not": {"pattern": SLOW}}, HOSTILE, "$"),
         ({"if": {"pattern": SLOW}, "then": True}, HOSTILE, "$"),
@@ -43,11 +47,31 @@ def checked(document: dict[str, Any], value: Any) -> Any:
         ({"patternProperties": {SLOW: {}}}, KEY, "$"),
         ({"additionalProperties": False, "patternProperties": {SLOW: {}}}, KEY, "$"),
         ({"unevaluatedProperties": False, "patternProperties": {SLOW: {}}}, KEY, "$"),
-        ({"unevaluatedProperties": False, "allOf": [{"$ref": "#/$defs/k"}], "$defs": {"k": {"patternProperties": {SLOW: {}}}}}, KEY, "$"),
-        ({"$schema": "https://json-schema.org/draft/2020-12/schema", "items": {"$ref": "#"}, "pattern": SLOW}, [HOSTILE], "$[0]"),
-        ({"$schema": "http://json-schema.org/draft-04/schema#", "items": {"pattern": SLOW}}, [HOSTILE], "$[0]"),
+        (
+            {
+                "unevaluatedProperties": False,
+                "allOf": [{"$ref": "#/$defs/k"}],
+                "$defs": {"k": {"patternProperties": {SLOW: {}}}},
+            },
+            KEY,
+            "$",
+        ),
+        (
+            {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "items": {"$ref": "#"},
+                "pattern": SLOW,
+            },
+            [HOSTILE],
+            "$[0]",
+        ),
+        (
+            {"$schema": "http://json-schema.org/draft-04/schema#", "items": {"pattern": SLOW}},
+            [HOSTILE],
+            "$[0]",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_pattern_that_takes_too_long_is_a_violation_that_says_so(
     schema: dict[str, Any], value: Any, path: str
 ) -> None:
@@ -68,7 +92,8 @@ def test_the_output_of_a_task_is_refused_with_the_place() -> None:
 
 def test_many_texts_share_one_bound_and_long_valid_values_pass() -> None:
     assert isinstance(
-        checked({"type": "array", "not": {"contains": {"pattern": SLOW}}}, [HOSTILE] * 10_000), NotChecked
+        checked({"type": "array", "not": {"contains": {"pattern": SLOW}}}, [HOSTILE] * 10_000),
+        NotChecked,
     )
     assert checked({"items": {"pattern": "^[a-z]+$"}}, ["word"] * 50_000) is None
 
@@ -84,11 +109,29 @@ def test_a_pattern_too_large_to_compile_is_a_bad_schema(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [
-        ("^a{e}$", "a{e}"), ("^a{e}$", "b"), ("x{i}", "x"), ("^{a}{2}$", "{a}}"), ("a{s<=1}", "b"), ("^a{,2}$", "aa"), ("^a{,2}$", "aaa"),
-        ("a{", "a{"), ("a{2", "a{2"), ("^a{}$", "a{}"), ("^[[:alpha:]]$", ":]"), ("^[[:alpha:]]$", "b"), ("^[]a]$", "]"), ("^[^]a]$", "b"),
-        (r"^[\]\[]$", "["), (r"^\[{e}\]$", "[{e}]"), ("^a$", "a\n"), (r"^\d+\Z", "1\n"), ("(?i)^É$", "é"), ("^[a||b]$", "|"), ("^a(?#[x)[b[]$", "a["),
+        ("^a{e}$", "a{e}"),
+        ("^a{e}$", "b"),
+        ("x{i}", "x"),
+        ("^{a}{2}$", "{a}}"),
+        ("a{s<=1}", "b"),
+        ("^a{,2}$", "aa"),
+        ("^a{,2}$", "aaa"),
+        ("a{", "a{"),
+        ("a{2", "a{2"),
+        ("^a{}$", "a{}"),
+        ("^[[:alpha:]]$", ":]"),
+        ("^[[:alpha:]]$", "b"),
+        ("^[]a]$", "]"),
+        ("^[^]a]$", "b"),
+        (r"^[\]\[]$", "["),
+        (r"^\[{e}\]$", "[{e}]"),
+        ("^a$", "a\n"),
+        (r"^\d+\Z", "1\n"),
+        ("(?i)^É$", "é"),
+        ("^[a||b]$", "|"),
+        ("^a(?#[x)[b[]$", "a["),
     ],
-)  # fmt: skip
+)
 def test_syntax_that_regex_reads_differently_has_the_meaning_of_re(pattern: str, text: str) -> None:
     assert bool(compile_as_re(pattern).search(text)) is bool(_re(pattern).search(text))
 
@@ -128,7 +171,9 @@ PIECES = [
 ]
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.text("ab{}[]:1e-é", max_size=6))
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.text("ab{}[]:1e-é", max_size=6)
+)
 @example("[[a]{e}", "a{e}")
 def test_every_pattern_of_re_finds_the_same(pattern: str, text: str) -> None:
     try:
@@ -139,12 +184,16 @@ def test_every_pattern_of_re_finds_the_same(pattern: str, text: str) -> None:
 
 
 KEYS = st.sampled_from(["a", "ab", "b", "x1", "y"])
-LEAF = st.sampled_from([True, False, {}, {"type": "integer"}, {"type": "string"}, {"pattern": "^a"}])
+LEAF = st.sampled_from(
+    [True, False, {}, {"type": "integer"}, {"type": "string"}, {"pattern": "^a"}]
+)
 OBJECT = st.fixed_dictionaries(
     {},
     optional={
         "properties": st.dictionaries(KEYS, LEAF, max_size=2),
-        "patternProperties": st.dictionaries(st.sampled_from(["^a", r"\d", "b$"]), LEAF, max_size=2),
+        "patternProperties": st.dictionaries(
+            st.sampled_from(["^a", r"\d", "b$"]), LEAF, max_size=2
+        ),
         "additionalProperties": LEAF,
         "unevaluatedProperties": LEAF,
         "$ref": st.just("#/$defs/more"),
@@ -168,12 +217,21 @@ NESTED = st.recursive(
     ),
     max_leaves=4,
 )
-MORE = st.fixed_dictionaries({"patternProperties": st.dictionaries(st.sampled_from(["^x", "y"]), LEAF, max_size=2)})
+MORE = st.fixed_dictionaries(
+    {"patternProperties": st.dictionaries(st.sampled_from(["^x", "y"]), LEAF, max_size=2)}
+)
 VALUES = st.dictionaries(KEYS, st.sampled_from([1, "a", "z", None]), max_size=4)
 
 
-@given(NESTED, MORE, VALUES, st.sampled_from([Draft7Validator, Draft201909Validator, Draft202012Validator]))
-def test_the_verdict_is_that_of_jsonschema_itself(document: Any, more: Any, value: Any, kind: Any) -> None:
+@given(
+    NESTED,
+    MORE,
+    VALUES,
+    st.sampled_from([Draft7Validator, Draft201909Validator, Draft202012Validator]),
+)
+def test_the_verdict_is_that_of_jsonschema_itself(
+    document: Any, more: Any, value: Any, kind: Any
+) -> None:
     document = {**document, "$defs": {"more": more}}
     watch = Watch()
     errors = first_errors(bounded(kind)(undrafted(document)), value, watch, 1)

@@ -23,7 +23,12 @@ ITEMS = {
         "ok": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
         "note": {"type": ["string", "number"]},
     },
-    "$defs": {"item": {"type": "object", "properties": {"price": {"type": "number"}, "count": {"type": "integer"}}}},
+    "$defs": {
+        "item": {
+            "type": "object",
+            "properties": {"price": {"type": "number"}, "count": {"type": "integer"}},
+        }
+    },
 }
 CHOICE = {"enum": ["good", "bad"]}
 
@@ -36,31 +41,54 @@ READ: list[tuple[str, Any, Any, tuple[str, ...]]] = [
     ("**Final answer:** **42**", "number", 42, ("a label",)),
     ("The answer is 42.", "integer", 42, ("a label",)),
     ("I count 7 of them", "integer", 7, ("only number",)),
-    ("－４２", "integer", -42, ("read as a integer",)), ("−3.5", "number", -3.5, ("read as a number",)),
+    ("－４２", "integer", -42, ("read as a integer",)),
+    ("−3.5", "number", -3.5, ("read as a number",)),
     ("3 + 4 = 7", "integer", 7, ("a label",)),
     ("<think>maybe 9</think>42", "integer", 42, ("reasoning",)),
     ("```\n$5\n```", "number", 5, ("number", "fence")),
     ('"42"', "number", 42, ("text was read as a number",)),
-    ("Answer: no", "boolean", False, ("a label",)), ("Yes.", "boolean", True, ("boolean",)),
-    ("No, because it is late.", "boolean", False, ("first word",)), ("The answer is yes, clearly", "boolean", True, ("a label",)),
-    ("False", "boolean", False, ("literals",)), ('"yes"', "boolean", True, ("text was read as a boolean",)),
-    ("Paris", "string", "Paris", ("unchanged",)), ('"Paris"', "string", "Paris", ()), ("'Paris'", "string", "Paris", ("single",)),
-    ("Answer: good", CHOICE, "good", ("a label",)), ("**bad**.", CHOICE, "bad", ("its words",)),
-    ("[1, 2]", "array", [1, 2], ()), ("[1, 2]", "[]", [1, 2], ()), ("[1, 2.0]", "integer[]", [1, 2.0], ()),
-    ('["a"]', "string[]", ["a"], ()), ('["1,000", "$2"]', "number[]", [1000, 2], ("text was read as a number",)),
-    ('[["1"]]', "integer[][]", [[1]], ("text was read",)), ("[yes, no]", "boolean[]", [True, False], ("unquoted", "boolean")),
+    ("Answer: no", "boolean", False, ("a label",)),
+    ("Yes.", "boolean", True, ("boolean",)),
+    ("No, because it is late.", "boolean", False, ("first word",)),
+    ("The answer is yes, clearly", "boolean", True, ("a label",)),
+    ("False", "boolean", False, ("literals",)),
+    ('"yes"', "boolean", True, ("text was read as a boolean",)),
+    ("Paris", "string", "Paris", ("unchanged",)),
+    ('"Paris"', "string", "Paris", ()),
+    ("'Paris'", "string", "Paris", ("single",)),
+    ("Answer: good", CHOICE, "good", ("a label",)),
+    ("**bad**.", CHOICE, "bad", ("its words",)),
+    ("[1, 2]", "array", [1, 2], ()),
+    ("[1, 2]", "[]", [1, 2], ()),
+    ("[1, 2.0]", "integer[]", [1, 2.0], ()),
+    ('["a"]', "string[]", ["a"], ()),
+    ('["1,000", "$2"]', "number[]", [1000, 2], ("text was read as a number",)),
+    ('[["1"]]', "integer[][]", [[1]], ("text was read",)),
+    ("[yes, no]", "boolean[]", [True, False], ("unquoted", "boolean")),
     ('[{"a": 1}] or {"b": 1}', "object", {"b": 1}, ("around", "fits best")),
     ('{"b": 1} or [{"a": 1}]', "object[]", [{"a": 1}], ("around",)),
     ('{"items": []} {"other": 1}', ITEMS, {"items": []}, ("around", "fits best")),
-    ('{"items": [{"price": "$5", "count": "3"}], "ok": "yes", "note": "7"}', ITEMS,
-     {"items": [{"price": 5, "count": 3}], "ok": True, "note": "7"}, ("as a number", "as a boolean")),
-    ('{"items": [{"price": $5}]}', ITEMS, {"items": [{"price": 5}]}, ("unquoted text", "as a number")),
-    ("5", "any", 5, ()), ("3.0", "integer", 3.0, ()),
-]  # fmt: skip
+    (
+        '{"items": [{"price": "$5", "count": "3"}], "ok": "yes", "note": "7"}',
+        ITEMS,
+        {"items": [{"price": 5, "count": 3}], "ok": True, "note": "7"},
+        ("as a number", "as a boolean"),
+    ),
+    (
+        '{"items": [{"price": $5}]}',
+        ITEMS,
+        {"items": [{"price": 5}]},
+        ("unquoted text", "as a number"),
+    ),
+    ("5", "any", 5, ()),
+    ("3.0", "integer", 3.0, ()),
+]
 
 
 @pytest.mark.parametrize(("text", "schema", "value", "fragments"), READ)
-def test_the_schema_guides_the_reading(text: str, schema: Any, value: Any, fragments: tuple[str, ...]) -> None:
+def test_the_schema_guides_the_reading(
+    text: str, schema: Any, value: Any, fragments: tuple[str, ...]
+) -> None:
     for declared in (schema, json.dumps(schema)) if isinstance(schema, dict) else (schema,):
         parsed = parse_output(text, schema=declared)
         assert parsed.error is None, parsed.error
@@ -68,7 +96,10 @@ def test_the_schema_guides_the_reading(text: str, schema: Any, value: Any, fragm
         assert type(parsed.value) is type(value)
         assert bool(parsed.warnings) == bool(fragments), parsed.warnings
         for fragment in fragments:
-            assert any(fragment in warning for warning in parsed.warnings), (fragment, parsed.warnings)
+            assert any(fragment in warning for warning in parsed.warnings), (
+                fragment,
+                parsed.warnings,
+            )
 
 
 REFUSED: list[tuple[str, Any, str, str | None, str | None, str | None]] = [
@@ -82,31 +113,61 @@ REFUSED: list[tuple[str, Any, str, str | None, str | None, str | None]] = [
     ("3.7", "integer", "type_mismatch", "$", "integer", "number"),
     ("Answer: 3.7", "integer", "type_mismatch", "$", "integer", "number"),
     ('"3.7"', "integer", "type_mismatch", "$", "integer", "string"),
-    ("1", "boolean", "type_mismatch", "$", "boolean", "integer"), ("0", "boolean", "type_mismatch", "$", "boolean", "integer"),
-    ('"1"', "boolean", "type_mismatch", "$", "boolean", "string"), ("true", "number", "type_mismatch", "$", "number", "boolean"),
+    ("1", "boolean", "type_mismatch", "$", "boolean", "integer"),
+    ("0", "boolean", "type_mismatch", "$", "boolean", "integer"),
+    ('"1"', "boolean", "type_mismatch", "$", "boolean", "string"),
+    ("true", "number", "type_mismatch", "$", "number", "boolean"),
     ("null", "object", "type_mismatch", "$", "object", "null"),
     ("[1]", "object", "type_mismatch", "$", "object", "array"),
     ('{"answer": 42}', "number", "type_mismatch", "$", "number", "object"),
     ("NaN", "number", "type_mismatch", "$", "number", "null"),
-    ("42/100", "number", "no_json", "$", "number", "text"), ("1,5", "number", "no_json", "$", "number", "text"),
-    ("3/4", "number", "no_json", "$", "number", "text"), ("between 3 and 4", "number", "no_json", "$", "number", "text"),
+    ("42/100", "number", "no_json", "$", "number", "text"),
+    ("1,5", "number", "no_json", "$", "number", "text"),
+    ("3/4", "number", "no_json", "$", "number", "text"),
+    ("between 3 and 4", "number", "no_json", "$", "number", "text"),
     ("no one knows", "boolean", "no_json", "$", "boolean", "text"),
-    ("hello", "object", "no_json", "$", "object", "text"), ("", "string", "no_json", "$", "string", "text"),
+    ("hello", "object", "no_json", "$", "object", "text"),
+    ("", "string", "no_json", "$", "string", "text"),
     ('<think>{"a": 1}</think> done', "object", "no_json", "$", "object", "text"),
-    ('{"items": [{}, {}, {"price": null}]}', ITEMS, "type_mismatch", "$.items[2].price", "number", "null"),
-    ('{"items": [{"count": 3.7}]}', ITEMS, "type_mismatch", "$.items[0].count", "integer", "number"),
+    (
+        '{"items": [{}, {}, {"price": null}]}',
+        ITEMS,
+        "type_mismatch",
+        "$.items[2].price",
+        "number",
+        "null",
+    ),
+    (
+        '{"items": [{"count": 3.7}]}',
+        ITEMS,
+        "type_mismatch",
+        "$.items[0].count",
+        "integer",
+        "number",
+    ),
     ('{"items": {"price": 1}}', ITEMS, "type_mismatch", "$.items", "array", "object"),
     ('{"items": [], "ok": 1}', ITEMS, "type_mismatch", "$.ok", None, "integer"),
     ("{}", ITEMS, "schema_violation", "$", "property 'items'", "missing"),
     ('"ugly"', CHOICE, "schema_violation", "$", 'enum: ["good", "bad"]', '"ugly"'),
-    ('{"a b": {"c": 1}}', {"properties": {"a b": {"properties": {"c": {"type": "string"}}}}}, "type_mismatch", "$['a b'].c", "string", "integer"),
-    ("1", "strnig", "bad_schema", None, None, None), ("1", "no_such.json", "bad_schema", None, None, None),
-    ("1", "{nope", "bad_schema", None, None, None), ("1", '{"type": "strnig"}', "bad_schema", None, None, None),
+    (
+        '{"a b": {"c": 1}}',
+        {"properties": {"a b": {"properties": {"c": {"type": "string"}}}}},
+        "type_mismatch",
+        "$['a b'].c",
+        "string",
+        "integer",
+    ),
+    ("1", "strnig", "bad_schema", None, None, None),
+    ("1", "no_such.json", "bad_schema", None, None, None),
+    ("1", "{nope", "bad_schema", None, None, None),
+    ("1", '{"type": "strnig"}', "bad_schema", None, None, None),
     ("1", {"$ref": "http://127.0.0.1:9/x"}, "bad_schema", None, None, None),
     ("1", {"$ref": "#/$defs/none"}, "bad_schema", None, None, None),
-    ("1", "no_such_module:Model", "bad_schema", None, None, None), ("1", "json:nothing", "bad_schema", None, None, None),
-    ("1", "json:loads", "bad_schema", None, None, None), ("1", 7, "bad_schema", None, None, None),
-]  # fmt: skip
+    ("1", "no_such_module:Model", "bad_schema", None, None, None),
+    ("1", "json:nothing", "bad_schema", None, None, None),
+    ("1", "json:loads", "bad_schema", None, None, None),
+    ("1", 7, "bad_schema", None, None, None),
+]
 
 
 @pytest.mark.parametrize(("text", "schema", "kind", "path", "expected", "actual"), REFUSED)
@@ -149,14 +210,18 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_class_gives_an_instance() -> None:
-    assert parse_output('{"name": "a", "price": "$2"}', schema=Line).value == Line(name="a", price=2.0)
+    assert parse_output('{"name": "a", "price": "$2"}', schema=Line).value == Line(
+        name="a", price=2.0
+    )
     assert parse_output("{'x': 3}", schema=Point).value == Point(3)
     assert parse_output('[{"x": 1}]', schema=list[Point]).value == [Point(1)]
     assert parse_output("Answer: 4", schema=int).value == 4
     assert parse_output("{}", schema=dict).value == {}
 
 
-def test_a_model_named_by_text_gives_an_instance_with_the_defaults_of_the_model(models: str) -> None:
+def test_a_model_named_by_text_gives_an_instance_with_the_defaults_of_the_model(
+    models: str,
+) -> None:
     line = parse_output('{"name": "a", "price": "2"}', schema=f"{models}:Line").value
     assert type(line).__name__ == "Line"
     assert line.model_dump() == {"name": "a", "price": 2, "count": 1}
@@ -165,8 +230,12 @@ def test_a_model_named_by_text_gives_an_instance_with_the_defaults_of_the_model(
 
 
 @pytest.mark.parametrize("place", ["shop_here_for_test", "shop_here_for_test.py"])
-def test_a_model_is_found_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    (tmp_path / "shop_here_for_test.py").write_text("import pydantic\nclass Line(pydantic.BaseModel):\n    name: str\n")
+def test_a_model_is_found_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "shop_here_for_test.py").write_text(
+        "import pydantic\nclass Line(pydantic.BaseModel):\n    name: str\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [path for path in sys.path if path])
     before = list(sys.path)
@@ -176,7 +245,9 @@ def test_a_model_is_found_in_the_current_folder(tmp_path: Path, monkeypatch: pyt
     assert sys.path == before
 
 
-def test_no_module_is_imported_where_imports_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_module_is_imported_where_imports_are_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "shop_off_for_test.py").write_text("raise RuntimeError('imported')\n")
     monkeypatch.chdir(tmp_path)
     with without_imports():
@@ -187,10 +258,13 @@ def test_no_module_is_imported_where_imports_are_off(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ('{"name": 1, "price": 2}', "$.name"), ('{"name": "a"}', "$"), ('{"name": "a", "price": 2, "count": 1.5}', "$.count"),
-        ('{"name": "a", "price": true}', "$.price"), ('{"name": "a", "price": 1, "flag": 1}', "$.flag"),
+        ('{"name": 1, "price": 2}', "$.name"),
+        ('{"name": "a"}', "$"),
+        ('{"name": "a", "price": 2, "count": 1.5}', "$.count"),
+        ('{"name": "a", "price": true}', "$.price"),
+        ('{"name": "a", "price": 1, "flag": 1}', "$.flag"),
     ],
-)  # fmt: skip
+)
 def test_a_model_is_as_strict_as_its_types_say(text: str, path: str) -> None:
     error = parse_output(text, schema=Line).error
     assert error is not None

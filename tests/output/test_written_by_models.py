@@ -18,7 +18,10 @@ KEYS: list[Case] = [
     ('{user.name: "Ada", user.age: 36}', {"user.name": "Ada", "user.age": 36}),
     ('{first name: "Ada", last name: "King"}', {"first name": "Ada", "last name": "King"}),
     ('{"a": "x", zip code: 3000, "b": "y"}', {"a": "x", "zip code": 3000, "b": "y"}),
-    ('{content-type: "json", x_y: 1, $ref: "#/a"}', {"content-type": "json", "x_y": 1, "$ref": "#/a"}),
+    (
+        '{content-type: "json", x_y: 1, $ref: "#/a"}',
+        {"content-type": "json", "x_y": 1, "$ref": "#/a"},
+    ),
     ('{"a": "x",\n  b: "y",\n  c: [1]\n}', {"a": "x", "b": "y", "c": [1]}),
     ('{"name": "Ada", 2: "two", "x": 1}', {"name": "Ada", "2": "two", "x": 1}),
     ("{'a': 'b', c: 'd'}", {"a": "b", "c": "d"}),
@@ -44,17 +47,32 @@ QUOTES: list[Case] = [
     ('{"code": "if (x == "}") return", "b": 1}', {"code": 'if (x == "}") return', "b": 1}),
     ('{"code": "a["k"]", "b": 1}', {"code": 'a["k"]', "b": 1}),
     ('{"code": "print("]")", "b": 1}', {"code": 'print("]")', "b": 1}),
-    ('{"fmt": "wrap it in "[" and "]" marks", "n": 1}', {"fmt": 'wrap it in "[" and "]" marks', "n": 1}),
-    ('{"outer": {"code": "x = {"a": "b"}"}, "n": 1}', {"outer": {"code": 'x = {"a": "b"}'}, "n": 1}),
-    ('{"a": "he said "yes, really" and left", "b": 2}', {"a": 'he said "yes, really" and left', "b": 2}),
+    (
+        '{"fmt": "wrap it in "[" and "]" marks", "n": 1}',
+        {"fmt": 'wrap it in "[" and "]" marks', "n": 1},
+    ),
+    (
+        '{"outer": {"code": "x = {"a": "b"}"}, "n": 1}',
+        {"outer": {"code": 'x = {"a": "b"}'}, "n": 1},
+    ),
+    (
+        '{"a": "he said "yes, really" and left", "b": 2}',
+        {"a": 'he said "yes, really" and left', "b": 2},
+    ),
     ('{"a": "he said "yes", then left", "b": 2}', {"a": 'he said "yes", then left', "b": 2}),
     ('{"a": "the "best", "most" liked", "n": 1}', {"a": 'the "best", "most" liked', "n": 1}),
     ('["the "best", "most" liked", "x"]', ['the "best", "most" liked', "x"]),
     ('{"a": ""quoted" start", "b": 1}', {"a": '"quoted" start', "b": 1}),
     ('{"a": "end "quoted"", "b": 1}', {"a": 'end "quoted"', "b": 1}),
     ('{"a": "all "quoted""}', {"a": 'all "quoted"'}),
-    ('{"title": "The "Great" Gatsby", "year": 1925}', {"title": 'The "Great" Gatsby', "year": 1925}),
-    ('{"html": "<a href="x.html">link</a>", "n": 1}', {"html": '<a href="x.html">link</a>', "n": 1}),
+    (
+        '{"title": "The "Great" Gatsby", "year": 1925}',
+        {"title": 'The "Great" Gatsby', "year": 1925},
+    ),
+    (
+        '{"html": "<a href="x.html">link</a>", "n": 1}',
+        {"html": '<a href="x.html">link</a>', "n": 1},
+    ),
     ('{"h": "5\' 10"", "w": 3}', {"h": "5' 10\"", "w": 3}),
     ('{"a": """triple""", "b": 1}', {"a": "triple", "b": 1}),
     ('{"a": """line one\nsays "hi"\n""", "b": 1}', {"a": 'line one\nsays "hi"\n', "b": 1}),
@@ -256,10 +274,17 @@ CUT: list[Case] = [
 ]
 
 GROUPS = {
-    "keys": KEYS, "quotes": QUOTES, "brackets": BRACKETS, "literals": LITERALS, "comments": COMMENTS,
-    "blanks": BLANKS, "abandoned": ABANDONED,
-    "punctuation": PUNCTUATION, "around": AROUND, "cut": CUT,
-}  # fmt: skip
+    "keys": KEYS,
+    "quotes": QUOTES,
+    "brackets": BRACKETS,
+    "literals": LITERALS,
+    "comments": COMMENTS,
+    "blanks": BLANKS,
+    "abandoned": ABANDONED,
+    "punctuation": PUNCTUATION,
+    "around": AROUND,
+    "cut": CUT,
+}
 CASES = [
     pytest.param(text, value, id=f"{group}-{n}")
     for group, cases in GROUPS.items()
@@ -282,14 +307,29 @@ def test_a_block_inside_one_that_is_unreadable_is_not_the_answer(text: str) -> N
 
 UNION = {
     "oneOf": [
-        {"type": "object", "properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}}, "required": ["kind", "radius"]},
-        {"type": "object", "properties": {"kind": {"const": "square"}, "side": {"type": "number"}}, "required": ["kind", "side"]},
+        {
+            "type": "object",
+            "properties": {"kind": {"const": "circle"}, "radius": {"type": "number"}},
+            "required": ["kind", "radius"],
+        },
+        {
+            "type": "object",
+            "properties": {"kind": {"const": "square"}, "side": {"type": "number"}},
+            "required": ["kind", "side"],
+        },
     ]
-}  # fmt: skip
+}
 MOOD = {"type": "string", "enum": ["positive", "negative", "neutral"]}
 LABELS = {"type": "string", "enum": ["bug-report", "feature_request", "Other"]}
-REVIEW = {"type": "object", "properties": {"mood": MOOD, "stars": {"type": "integer"}}, "required": ["mood"]}
-ARGUMENTS = {"type": "object", "properties": {"name": {"type": "string"}, "args": {"type": "object"}}}
+REVIEW = {
+    "type": "object",
+    "properties": {"mood": MOOD, "stars": {"type": "integer"}},
+    "required": ["mood"],
+}
+ARGUMENTS = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "args": {"type": "object"}},
+}
 
 WITH_SCHEMA: list[tuple[str, Any, Any]] = [
     ('"{\\"a\\": 1}"', "object", {"a": 1}),
@@ -322,7 +362,7 @@ WITH_SCHEMA: list[tuple[str, Any, Any]] = [
     ("1\n2.5\nnull", "array", [1, 2.5, None]),
     ("Yes.", "boolean", True),
     ("- 7", "integer", -7),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "schema", "value"), WITH_SCHEMA)
@@ -358,7 +398,10 @@ def test_a_text_with_no_single_reading_is_an_error(text: str, schema: Any) -> No
     assert parsed.error is not None
 
 
-MEMBERS, FENCED = {"x": 1, "y": ["a"]}, '```json\n{"code": "```python\nx = 1\n```\nand more", "n": 1}\n```'
+MEMBERS, FENCED = (
+    {"x": 1, "y": ["a"]},
+    '```json\n{"code": "```python\nx = 1\n```\nand more", "n": 1}\n```',
+)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +433,9 @@ def test_a_second_block_that_is_cut_off_is_reported() -> None:
 
 
 def test_the_reading_of_a_value_that_needs_no_quote_repair_stays_exact() -> None:
-    for text in ('{"a": "x, \\"b\\": 1", "c": "}", "d": "]", "e": "\\"}",}', '["}", "]", ",", ":",]'):
+    for text in (
+        '{"a": "x, \\"b\\": 1", "c": "}", "d": "]", "e": "\\"}",}',
+        '["}", "]", ",", ":",]',
+    ):
         parsed = parse_output(text)
         assert parsed.warnings == ("a trailing comma was left out",)

@@ -10,16 +10,24 @@ import uuid
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is a part of Linux")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="/proc is a part of Linux"
+)
 SECRET = f"not-a-real-key-{uuid.uuid4()}"  # not that of the same test in another process
 LOOK = "import ctypes, os, subprocess, sys\n{hide}\nown = open('/proc/self/environ').read()\n"
 
 
 def show(expression: str, *, hide: bool = True) -> str:
-    hiding = "from evaluator.processes.own_environment import hide_own_environment as hide; hide()" if hide else ""
+    hiding = (
+        "from evaluator.processes.own_environment import hide_own_environment as hide; hide()"
+        if hide
+        else ""
+    )
     code = LOOK.format(hide=hiding) + f"print({expression})"
     environment = {**os.environ, "OPENAI_API_KEY": SECRET, "EMPTY_TOKEN": ""}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -27,7 +35,12 @@ def test_the_initial_environment_keeps_only_what_scripts_get():
     assert SECRET in show("own", hide=False)
     names = {entry.partition("=")[0] for entry in show("own").split("\0") if entry}
     assert "PATH" in names
-    assert {name for name in names if not name.startswith("LC_")} <= {"PATH", "HOME", "LANG", "TMPDIR"}
+    assert {name for name in names if not name.startswith("LC_")} <= {
+        "PATH",
+        "HOME",
+        "LANG",
+        "TMPDIR",
+    }
 
 
 @pytest.mark.parametrize(
@@ -69,7 +82,11 @@ def command(tmp_path):
 
 def test_a_script_of_the_command_finds_the_key_in_no_process_of_it(command):
     def count(text: str) -> int:
-        return int(command("run", "--template", "look", "--handler", "offline", "--input", f"stdin={text}").stdout)
+        return int(
+            command(
+                "run", "--template", "look", "--handler", "offline", "--input", f"stdin={text}"
+            ).stdout
+        )
 
     assert count("PATH=") > 0  # the control: environments can be read
     assert count(SECRET) == 0
@@ -81,9 +98,24 @@ def test_a_script_of_a_batch_finds_the_key_in_no_process_of_it(command, tmp_path
         row = {"stdin": text, "target": "0"}
         (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
         ran = command(
-            "batch", "--template", "look", "--rows", "rows.jsonl", "--scorer", "exact", "--threshold", "accuracy >= 1",
-            "--handler", "offline", "--engine", engine, "--output", folder, "--progress", "none",
-        )  # fmt: skip
+            "batch",
+            "--template",
+            "look",
+            "--rows",
+            "rows.jsonl",
+            "--scorer",
+            "exact",
+            "--threshold",
+            "accuracy >= 1",
+            "--handler",
+            "offline",
+            "--engine",
+            engine,
+            "--output",
+            folder,
+            "--progress",
+            "none",
+        )
         assert ran.returncode in (0, 4), ran.stderr
         return ran.returncode == 0
 

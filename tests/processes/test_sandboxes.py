@@ -39,7 +39,12 @@ def sandbox(request) -> Sandbox:
 
 def test_output_exit_code_and_input_pass_through(sandbox, tmp_path):
     result = run("cat; echo err >&2; exit 3", sandbox, tmp_path, stdin="in")
-    assert (result.stdout, result.stderr, result.exit_code, result.signal) == ("in", "err\n", 3, None)
+    assert (result.stdout, result.stderr, result.exit_code, result.signal) == (
+        "in",
+        "err\n",
+        3,
+        None,
+    )
 
 
 @pytest.mark.parametrize("code", [1, 125, 126, 127])
@@ -68,13 +73,17 @@ def test_a_working_folder_that_does_not_exist_is_a_clear_error(sandbox, tmp_path
 
 def test_the_time_limit_ends_the_script_and_what_it_started(sandbox, tmp_path):
     script = "echo before; (sleep 1000 &) ; sleep 1000"
-    result = with_enough_time(lambda limit_s: run(script, sandbox, tmp_path, timeout_s=limit_s), lambda ran: ran.stdout)
+    result = with_enough_time(
+        lambda limit_s: run(script, sandbox, tmp_path, timeout_s=limit_s), lambda ran: ran.stdout
+    )
     assert (result.stdout, result.timed_out) == ("before\n", True)
     assert result.survivors == 0
 
 
 def test_endless_output_ends_the_script(sandbox, tmp_path):
-    result = run("while :; do echo 0123456789012345678901234567890123456789; done", sandbox, tmp_path)
+    result = run(
+        "while :; do echo 0123456789012345678901234567890123456789; done", sandbox, tmp_path
+    )
     assert result.overrun == "output"
 
 
@@ -82,7 +91,10 @@ def test_a_shell_keeps_its_state_between_commands(sandbox, tmp_path):
     async def session() -> list[str]:
         shell = Shell(tmp_path, sandbox=sandbox)
         try:
-            return [(await shell.run(command)).stdout for command in ("x=7; cd /; pwd", 'echo "$x"; pwd')]
+            return [
+                (await shell.run(command)).stdout
+                for command in ("x=7; cd /; pwd", 'echo "$x"; pwd')
+            ]
         finally:
             await shell.end()
 
@@ -115,8 +127,17 @@ def test_hidden_files_and_folders_cannot_be_seen(walls, tmp_path):
     (tmp_path / "tasks" / "done").mkdir(parents=True)
     (tmp_path / "tasks" / "done" / "TASK-1.md").write_text("record")
     (tmp_path / "index").write_text("index")
-    hidden = (tmp_path / "tasks", tmp_path / "tasks" / "done", tmp_path / "index", tmp_path / "missing")
-    result = run("ls -A tasks; cat index; echo x > tasks/new; echo x > index", Sandbox(walls.kind, walls.image, hidden=hidden), tmp_path)  # fmt: skip
+    hidden = (
+        tmp_path / "tasks",
+        tmp_path / "tasks" / "done",
+        tmp_path / "index",
+        tmp_path / "missing",
+    )
+    result = run(
+        "ls -A tasks; cat index; echo x > tasks/new; echo x > index",
+        Sandbox(walls.kind, walls.image, hidden=hidden),
+        tmp_path,
+    )
     assert result.stdout == ""
     assert sorted(os.listdir(tmp_path / "tasks")) == ["done"]
     assert (tmp_path / "index").read_text() == "index"
@@ -134,7 +155,9 @@ def test_a_folder_reached_by_a_link_hides_the_same_files(walls, tmp_path):
 def test_what_decides_about_later_runs_cannot_be_changed(walls, tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "file").write_text("old")
-    result = run(f"cat {name}/file; echo new > {name}/file; mv {name} gone; mkdir {name}", walls, tmp_path)
+    result = run(
+        f"cat {name}/file; echo new > {name}/file; mv {name} gone; mkdir {name}", walls, tmp_path
+    )
     assert result.stdout == "old"
     assert (tmp_path / name / "file").read_text() == "old"
 
@@ -158,22 +181,33 @@ def pairs(words: list[str]) -> set[tuple[str, str]]:
 def test_a_container_gets_every_limit_no_network_and_no_variable(engine, monkeypatch):
     stand_in, sandbox, work = engine
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    result = run(["sh", "-c", "pwd; exit 4"], sandbox, work, memory_bytes=64 << 20, max_processes=20)
+    result = run(
+        ["sh", "-c", "pwd; exit 4"], sandbox, work, memory_bytes=64 << 20, max_processes=20
+    )
     assert (result.stdout, result.exit_code) == (f"{work}\n", 4)
     words, cleanup = stand_in.calls()
     options, command = words[: words.index("--")], words[words.index("--") + 1 :]
     assert command == ["img:1", "sh", "-c", "pwd; exit 4"]
     size = str(64 << 20)
     assert pairs(options) >= {
-        ("--network", "none"), ("--memory", size), ("--memory-swap", size), ("--pids-limit", "20"), ("--cpus", "1.5"),
-        ("--cap-drop", "ALL"), ("--security-opt", "no-new-privileges"), ("--pull", "never"), ("--workdir", str(work)),
+        ("--network", "none"),
+        ("--memory", size),
+        ("--memory-swap", size),
+        ("--pids-limit", "20"),
+        ("--cpus", "1.5"),
+        ("--cap-drop", "ALL"),
+        ("--security-opt", "no-new-privileges"),
+        ("--pull", "never"),
+        ("--workdir", str(work)),
         ("--user", f"{os.getuid()}:{os.getgid()}"),
         ("--mount", f'type=bind,"source={work}","target={work}"'),
-    }  # fmt: skip
+    }
     assert {"--rm", "--read-only", "--interactive"} <= set(options)
     assert "sk-secret" not in str(words)
     variables = {value.partition("=")[0] for option, value in pairs(options) if option == "--env"}
-    assert variables <= {"HOME", "LANG", "EVALUATOR_SCRIPT_ID"} | {n for n in variables if n.startswith("LC_")}
+    assert variables <= {"HOME", "LANG", "EVALUATOR_SCRIPT_ID"} | {
+        n for n in variables if n.startswith("LC_")
+    }
     assert cleanup == ["rm", "--force", dict(pairs(options))["--name"]]
 
 
@@ -223,7 +257,9 @@ def test_a_sandbox_that_works_is_tried_once(engine):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
 def test_a_missing_program_is_an_error_that_names_the_package(kind, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigurationError, match=f"install .*{kind.replace('docker', 'docker.io')}"):
+    with pytest.raises(
+        ConfigurationError, match=f"install .*{kind.replace('docker', 'docker.io')}"
+    ):
         Sandbox(kind, "img").program()
     with pytest.raises(ToolError, match="is not installed"):
         run([sys.executable, "-c", ""], Sandbox(kind, "img"), tmp_path)
@@ -252,14 +288,20 @@ def test_the_stricter_of_two_sandboxes_is_chosen_and_never_more_network(own, oth
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("docker", "needs an image"), ("jail", "expected one of none, bubblewrap"), ("bubblewrap:img", "take an image")],
+    [
+        ("docker", "needs an image"),
+        ("jail", "expected one of none, bubblewrap"),
+        ("bubblewrap:img", "take an image"),
+    ],
 )
 def test_an_invalid_sandbox_is_a_clear_error(text, words):
     with pytest.raises(UsageError, match=words):
         Sandbox.parse(text)
 
 
-@pytest.mark.parametrize("text", ["none", "bubblewrap", "docker:python:3.12-slim", "podman:localhost:5000/a/b"])
+@pytest.mark.parametrize(
+    "text", ["none", "bubblewrap", "docker:python:3.12-slim", "podman:localhost:5000/a/b"]
+)
 def test_a_sandbox_is_written_as_it_is_read(text):
     assert str(Sandbox.parse(text)) == text
 

@@ -89,8 +89,16 @@ def test_the_environment_contains_no_secret(monkeypatch):
     names = {line.partition("=")[0] for line in run(["env"]).stdout.splitlines()}
     assert "PATH" in names
     assert {name for name in names if not name.startswith("LC_")} <= {
-        "PATH", "HOME", "LANG", "TMPDIR", "EVALUATOR_SCRIPT_ID", "PWD", "OLDPWD", "SHLVL", "_",
-    }  # fmt: skip
+        "PATH",
+        "HOME",
+        "LANG",
+        "TMPDIR",
+        "EVALUATOR_SCRIPT_ID",
+        "PWD",
+        "OLDPWD",
+        "SHLVL",
+        "_",
+    }
 
 
 def test_a_given_environment_replaces_the_scrubbed_one():
@@ -99,7 +107,9 @@ def test_a_given_environment_replaces_the_scrubbed_one():
 
 
 def test_only_the_three_standard_descriptors_are_inherited():
-    listed = run([sys.executable, "-I", "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))"]).stdout
+    listed = run(
+        [sys.executable, "-I", "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))"]
+    ).stdout
     assert listed == "['0', '1', '2', '3']\n"  # 3 is the listing itself
 
 
@@ -179,9 +189,7 @@ def test_memory_is_bounded_of_all_processes_together():
 
 
 def test_memory_that_processes_share_is_counted_once():
-    share = (
-        "import os, time\nkept = bytes(10**8)[:-1]\nfor _ in range(6):\n    if os.fork() == 0: break\ntime.sleep(0.5)"
-    )
+    share = "import os, time\nkept = bytes(10**8)[:-1]\nfor _ in range(6):\n    if os.fork() == 0: break\ntime.sleep(0.5)"
     result = run([sys.executable, "-c", share], memory_bytes=250_000_000)
     assert (result.overrun, result.exit_code) == (None, 0)
 
@@ -200,7 +208,9 @@ def test_too_many_processes_are_killed():
 
 def test_a_grandchild_in_its_own_session_dies_on_timeout(tmp_path):
     note = tmp_path / "pids"
-    child = f"import os, time; open({str(note)!r}, 'a').write(str(os.getpid()) + ' '); time.sleep(60)"
+    child = (
+        f"import os, time; open({str(note)!r}, 'a').write(str(os.getpid()) + ' '); time.sleep(60)"
+    )
     script = textwrap.dedent(
         f"""
         import os, subprocess, sys, time
@@ -256,7 +266,9 @@ def test_a_cancelled_run_leaves_no_process(fifo):
 
 def test_cancelling_again_and_again_still_waits_for_the_dead(fifo):
     async def cancel() -> int:
-        task = asyncio.create_task(run_script([sys.executable, "-c", STAY, str(fifo)], timeout_s=60))
+        task = asyncio.create_task(
+            run_script([sys.executable, "-c", STAY, str(fifo)], timeout_s=60)
+        )
         pid = int(await asyncio.to_thread(fifo.read_text))
         while not task.done():
             task.cancel()
@@ -358,7 +370,9 @@ def test_a_killed_evaluator_takes_its_scripts_along(fifo):
 
 def test_many_at_once_each_get_their_own_output():
     async def all_of_them():
-        return await asyncio.gather(*(run_script(["echo", str(n)], timeout_s=100) for n in range(16)))
+        return await asyncio.gather(
+            *(run_script(["echo", str(n)], timeout_s=100) for n in range(16))
+        )
 
     assert [result.stdout for result in asyncio.run(all_of_them())] == [f"{n}\n" for n in range(16)]
 

@@ -79,7 +79,9 @@ def start(folder):
 
 def test_folder_variables_functions_and_open_files_stay(start, folder):
     run = start()
-    first = run("mkdir sub; cd sub; x='a b'; declare -A m; m[k]=v; f() { echo \"f $1\"; }; exec 5>log; echo $$")
+    first = run(
+        "mkdir sub; cd sub; x='a b'; declare -A m; m[k]=v; f() { echo \"f $1\"; }; exec 5>log; echo $$"
+    )
     assert (first.exit_code, first.new) == (0, True)
     second = run('pwd; echo "$x ${m[k]}"; f 1; echo logged >&5; echo $$')
     assert second.stdout == f"{folder}/sub\na b v\nf 1\n{first.stdout}"
@@ -127,8 +129,16 @@ def test_folder_variables_functions_and_open_files_stay(start, folder):
         ("sleep 60 & echo started", "started\n", 0),
         ("setsid sleep 60 & disown; echo started", "started\n", 0),
         ("(setsid sh -c 'sleep 60 & exec sleep 60' &); echo started", "started\n", 0),
-        ("echo 0123456789abcdef0123456789abcdef:0.; false", "0123456789abcdef0123456789abcdef:0.\n", 1),
-        ("for fd in 200 201 202 203; do (: >&$fd) 2>/dev/null || echo closed; done", "closed\n" * 4, 0),
+        (
+            "echo 0123456789abcdef0123456789abcdef:0.; false",
+            "0123456789abcdef0123456789abcdef:0.\n",
+            1,
+        ),
+        (
+            "for fd in 200 201 202 203; do (: >&$fd) 2>/dev/null || echo closed; done",
+            "closed\n" * 4,
+            0,
+        ),
         ("exec <<<'left over'", "", 0),
         (f"x={'y' * 300_000}; echo ${{#x}}", "300000\n", 0),
     ],
@@ -164,7 +174,9 @@ def test_output_that_repeats_the_mark_of_its_command_does_not_end_it(start):
         ("echo said; while :; do :; done", "timeout", None, None),
     ],
 )
-def test_after_a_command_that_ended_the_shell_the_next_one_has_a_new_shell(start, command, ended, exit_code, signalled):
+def test_after_a_command_that_ended_the_shell_the_next_one_has_a_new_shell(
+    start, command, ended, exit_code, signalled
+):
     def attempt(limit_s):
         run = start(timeout_s=limit_s)
         run("x=1")
@@ -240,15 +252,21 @@ def test_a_background_process_that_kills_the_shell_between_commands_is_survived(
 
 
 def test_a_killed_supervisor_is_reported_and_the_next_command_has_a_new_shell(start, monkeypatch):
-    monkeypatch.setattr(supervisor, "_IS_CONFINED", False)  # as on a kernel that does not keep signals in
+    monkeypatch.setattr(
+        supervisor, "_IS_CONFINED", False
+    )  # as on a kernel that does not keep signals in
     run = start()
     run("x=1")
-    with pytest.raises(ToolError, match=r"the shell is gone: .*supervisor.*; the next command begins a new one"):
+    with pytest.raises(
+        ToolError, match=r"the shell is gone: .*supervisor.*; the next command begins a new one"
+    ):
         run("kill -9 $PPID; sleep 60")
     assert run("echo ${x-none}").stdout == "none\n"
 
 
-def test_the_environment_contains_no_secret_and_the_shell_reads_no_startup_file(start, folder, monkeypatch):
+def test_the_environment_contains_no_secret_and_the_shell_reads_no_startup_file(
+    start, folder, monkeypatch
+):
     (folder / ".bashrc").write_text("echo read")
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("BASH_ENV", str(folder / ".bashrc"))
@@ -311,7 +329,9 @@ def test_nothing_outlives_a_killed_process(folder):
         asyncio.run(main())
     """
     command = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             pids = [int(word) for word in process.stdout.readline().split()]
             assert len(pids) == 3
@@ -325,7 +345,12 @@ def test_nothing_outlives_a_killed_process(folder):
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [("", "empty"), (" \n", "empty"), ("a\0b", "NUL"), ("echo \ud800", "character that the system cannot take")],
+    [
+        ("", "empty"),
+        (" \n", "empty"),
+        ("a\0b", "NUL"),
+        ("echo \ud800", "character that the system cannot take"),
+    ],
 )
 def test_an_invalid_command_is_refused(start, command, words):
     with pytest.raises(ToolError, match=words):
@@ -351,7 +376,9 @@ def call(folder):
         registry = ToolRegistry([bash_tool(shell)])
 
         def ask(*, consent="yes", remaining_s=60.0, **arguments):
-            context = ToolContext(FileAccess([folder]), CallbackAsker(lambda _: consent), remaining_s=remaining_s)
+            context = ToolContext(
+                FileAccess([folder]), CallbackAsker(lambda _: consent), remaining_s=remaining_s
+            )
             return runner.run(registry.call("bash", json.dumps(arguments), context))
 
         yield ask
@@ -362,7 +389,11 @@ def test_the_model_receives_exit_code_output_and_a_note_about_a_new_shell(call):
     new = "a new shell, in the initial folder and without the variables of an earlier one"
     first = json.loads(call(command="x=1; echo out; echo err >&2; false").content)
     assert first == {"exit_code": 1, "stdout": "out\n", "stderr": "err\n", "notes": [new]}
-    assert json.loads(call(command="echo $x").content) == {"exit_code": 0, "stdout": "1\n", "stderr": ""}
+    assert json.loads(call(command="echo $x").content) == {
+        "exit_code": 0,
+        "stdout": "1\n",
+        "stderr": "",
+    }
     assert call(restart=True).content.startswith("the shell was ended")
     assert json.loads(call(command="echo $x").content)["notes"] == [new]
     ended = json.loads(call(command="kill -9 $$").content)

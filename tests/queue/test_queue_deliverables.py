@@ -48,10 +48,18 @@ def work(queue, make_evaluator):
     """`work(template, answers, …)`: runs an entry with that template against a model with these answers, one a call."""
 
     def run(template, answers, *, graders=(), **options):
-        granted = load_profiles()["offline"].override(tools=tuple(ToolGrant(name, "allow") for name in TOOLS))
+        granted = load_profiles()["offline"].override(
+            tools=tuple(ToolGrant(name, "allow") for name in TOOLS)
+        )
         evaluator = make_evaluator(XML, script=answers, profiles={"offline": granted}, **options)
         queue.add("do it", template=template, max_retries=1)
-        asyncio.run(queue.work(evaluator, until_empty=True, verifiers=[GraderVerifier(evaluator, g) for g in graders]))
+        asyncio.run(
+            queue.work(
+                evaluator,
+                until_empty=True,
+                verifiers=[GraderVerifier(evaluator, g) for g in graders],
+            )
+        )
         return queue.list()[0]
 
     return run
@@ -62,7 +70,12 @@ def write(path):
 
 
 def delegate(template):
-    request = {"type": "atomic", "description": "write a part", "inputs": {}, "hints": {"template": template}}
+    request = {
+        "type": "atomic",
+        "description": "write a part",
+        "inputs": {},
+        "hints": {"template": template},
+    }
     return {"tool": "subtask", "arguments": request}
 
 
@@ -71,7 +84,15 @@ def delegate(template):
     [
         ([write("reports/a.md"), "done"], "reports/a.md"),
         ([write("a.md"), write("b.md"), "done"], "b.md"),
-        ([write("a.md"), write("b.md"), {"tool": "delete_file", "arguments": {"path": "b.md"}}, "done"], "a.md"),
+        (
+            [
+                write("a.md"),
+                write("b.md"),
+                {"tool": "delete_file", "arguments": {"path": "b.md"}},
+                "done",
+            ],
+            "a.md",
+        ),
         ([write("a.md"), delegate("write_part"), write("part.md"), "written", "done"], "part.md"),
         ([write("../a.md"), "it failed"], "queue/deliverables/T-01.md"),
         (["the answer"], "queue/deliverables/T-01.md"),
@@ -95,7 +116,9 @@ def test_every_tool_that_writes_delivers_its_file(work, tmp_path, tool, argument
 
 def test_every_tool_that_changes_a_file_is_known():
     tools = [*builtin_tools(), text_editor_tool()]
-    changing = {tool.name for tool in tools if tool.effect and "path" in declared_arguments(tool)} - {"delete_file"}
+    changing = {
+        tool.name for tool in tools if tool.effect and "path" in declared_arguments(tool)
+    } - {"delete_file"}
     assert changing == {name for name, _ in WRITES}, (
         "add it to _WRITING in evaluator/queue/deliverables.py and a call of it to WRITES here"
     )
@@ -111,7 +134,11 @@ def test_an_answer_names_the_file(work, tmp_path, spelling):
     (tmp_path / "rows.csv").write_text("1\n2\n")
     named = str(tmp_path / "rows.csv") if spelling == "absolute" else spelling
     entry = work("export_rows", [json.dumps({"deliverable_path": named, "deliverable": "2 rows"})])
-    assert (entry.status, entry.deliverable, entry.deliverable_path) == ("done", "2 rows", str(tmp_path / "rows.csv"))
+    assert (entry.status, entry.deliverable, entry.deliverable_path) == (
+        "done",
+        "2 rows",
+        str(tmp_path / "rows.csv"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +159,8 @@ def test_a_file_that_does_not_exist_or_may_not_be_read_is_not_accepted(work, nam
 
 
 @pytest.mark.parametrize(
-    "answer", [{"deliverable_path": None}, {"deliverable_path": " "}, {"deliverable_path": 3}, ["a"]]
+    "answer",
+    [{"deliverable_path": None}, {"deliverable_path": " "}, {"deliverable_path": 3}, ["a"]],
 )
 def test_an_answer_that_names_no_file_is_stored(work, tmp_path, answer):
     entry = work("export_rows", [json.dumps(answer)])
@@ -141,5 +169,7 @@ def test_an_answer_that_names_no_file_is_stored(work, tmp_path, answer):
 
 def test_a_grader_reads_the_file(work, tmp_path, scripted):
     (tmp_path / "rows.csv").write_text("1\n2\n")
-    script = scripted({"GRADE [1\n2\n]": '{"success": true}', "EXPORT": '{"deliverable_path": "rows.csv"}'})
+    script = scripted(
+        {"GRADE [1\n2\n]": '{"success": true}', "EXPORT": '{"deliverable_path": "rows.csv"}'}
+    )
     assert work("export_rows", script, graders=["grade"]).status == "done"

@@ -13,15 +13,29 @@ from hypothesis import strategies as st
 
 from evaluator.errors import UsageError
 from evaluator.queue.document import document_bytes, read_document
-from evaluator.queue.entries import STATUSES, TYPES, QueueDocument, QueueEntry, StrategyAttempt, entry_id
+from evaluator.queue.entries import (
+    STATUSES,
+    TYPES,
+    QueueDocument,
+    QueueEntry,
+    StrategyAttempt,
+    entry_id,
+)
 
 EXAMPLE = json.loads((Path(__file__).parent / "example.json").read_text(encoding="utf-8"))
-SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "task-queue.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "schemas" / "task-queue.schema.json").read_text(encoding="utf-8")
+)
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 OPTIONAL = (
-    "subagent_session", "deliverable", "deliverable_path", "blocked_reason", "user_action_required", "started_at",
+    "subagent_session",
+    "deliverable",
+    "deliverable_path",
+    "blocked_reason",
+    "user_action_required",
+    "started_at",
     "completed_at",
-)  # fmt: skip
+)
 DELETED = object()
 
 
@@ -74,19 +88,34 @@ REFUSED = [
     (changed("tasks"), "$.tasks is missing"),
     (changed("tasks", to={"T-01": {}}), "$.tasks is an object, expected an array"),
     (changed("tasks", 0, to="T-01"), "$.tasks[0] is 'T-01', expected an object"),
-    (changed("max_retries", to=3), "$.max_retries is not a field of the queue; did you mean `maxRetries`?"),
+    (
+        changed("max_retries", to=3),
+        "$.max_retries is not a field of the queue; did you mean `maxRetries`?",
+    ),
     (changed("maxConcurrent", to=0), "$.maxConcurrent is 0, expected an integer, 1 or more"),
     (changed("maxConcurrent", to=True), "$.maxConcurrent is true, expected an integer"),
-    (changed("maxRetries", to=2**53), "$.maxRetries is 9007199254740992, expected an integer up to 9007199254740991"),
+    (
+        changed("maxRetries", to=2**53),
+        "$.maxRetries is 9007199254740992, expected an integer up to 9007199254740991",
+    ),
     (changed(*TASK, "retries", to=10**30), "$.tasks[1].retries is 10000"),
-    (changed("lastId", to="T-9007199254740993"), "$.lastId is 'T-9007199254740993', expected an id"),
+    (
+        changed("lastId", to="T-9007199254740993"),
+        "$.lastId is 'T-9007199254740993', expected an id",
+    ),
     (changed("lastId", to=f"T-{'9' * 5000}"), "$.lastId is 'T-99999"),
     (changed("archiveDays", to=7.5), "$.archiveDays is 7.5"),
     (changed("lastId", to="T-02"), "$.lastId is 'T-02', lower than the id T-03"),
     (changed("lastId", to=None), "$.lastId is null, lower than the id T-03"),
-    (changed(*TASK, "addedAt", to="2026-03-07T09:00:00Z"), "$.tasks[1].addedAt is not a field of the queue; did you mean `added_at`?"),
+    (
+        changed(*TASK, "addedAt", to="2026-03-07T09:00:00Z"),
+        "$.tasks[1].addedAt is not a field of the queue; did you mean `added_at`?",
+    ),
     (changed(*TASK, "priority", to=1), "$.tasks[1].priority is not a field of the queue"),
-    (changed(*TASK, "status", to="in_progress"), "$.tasks[1].status is 'in_progress', which is not a status"),
+    (
+        changed(*TASK, "status", to="in_progress"),
+        "$.tasks[1].status is 'in_progress', which is not a status",
+    ),
     (changed(*TASK, "status", to="Done"), "$.tasks[1].status is 'Done'"),
     (changed(*TASK, "status", to=["done"]), "$.tasks[1].status is an array"),
     (changed(*TASK, "type", to="research"), "$.tasks[1].type is 'research', which is not a type"),
@@ -98,27 +127,46 @@ REFUSED = [
     (changed(*TASK, "maxRetries"), "$.tasks[1].maxRetries is missing"),
     (changed(*TASK, "retries", to=-1), "$.tasks[1].retries is -1"),
     (changed(*TASK, "deliverable", to=5), "$.tasks[1].deliverable is 5, expected text"),
-    (changed(*TASK, "added_at", to="yesterday"), "$.tasks[1].added_at is 'yesterday', expected a time in ISO 8601"),
-    (changed(*TASK, "completed_at", to="2026-03-07"), "$.tasks[1].completed_at is '2026-03-07', expected a time"),
-    (changed(*TASK, "strategies_tried", to=None), "$.tasks[1].strategies_tried is null, expected an array"),
-    (changed(*TASK, "strategies_tried", 0, "attempt", to=0), "$.tasks[1].strategies_tried[0].attempt is 0"),
-    (changed(*TASK, "strategies_tried", 0, "notes", to=""), "$.tasks[1].strategies_tried[0].notes is not a field"),
+    (
+        changed(*TASK, "added_at", to="yesterday"),
+        "$.tasks[1].added_at is 'yesterday', expected a time in ISO 8601",
+    ),
+    (
+        changed(*TASK, "completed_at", to="2026-03-07"),
+        "$.tasks[1].completed_at is '2026-03-07', expected a time",
+    ),
+    (
+        changed(*TASK, "strategies_tried", to=None),
+        "$.tasks[1].strategies_tried is null, expected an array",
+    ),
+    (
+        changed(*TASK, "strategies_tried", 0, "attempt", to=0),
+        "$.tasks[1].strategies_tried[0].attempt is 0",
+    ),
+    (
+        changed(*TASK, "strategies_tried", 0, "notes", to=""),
+        "$.tasks[1].strategies_tried[0].notes is not a field",
+    ),
     (changed(*TASK, "goal", to="\ud800"), "$.tasks[1].goal holds half of a surrogate pair"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("value", "message"), REFUSED)
 def test_a_file_of_another_shape_is_refused_with_the_place(value, message):
     with pytest.raises(UsageError) as caught:
         read(value)
-    assert str(caught.value).startswith(f"q.json: {message}") and str(caught.value).endswith("nothing was imported")
+    assert str(caught.value).startswith(f"q.json: {message}") and str(caught.value).endswith(
+        "nothing was imported"
+    )
 
 
 def test_the_schema_refuses_what_the_reader_refuses():
     # Except for what a schema cannot express: bytes, ids of other entries, halves of surrogate pairs, real times.
     beyond = ("an entry above", "lower than the id", "surrogate")
     values = [
-        value for value, message in REFUSED if not isinstance(value, bytes) and not any(b in message for b in beyond)
+        value
+        for value, message in REFUSED
+        if not isinstance(value, bytes) and not any(b in message for b in beyond)
     ]
     assert len(values) > 20
     assert [value for value in values if VALIDATOR.is_valid(value)] == []
@@ -130,15 +178,32 @@ times = st.datetimes().map(lambda found: found.strftime("%Y-%m-%dT%H:%M:%SZ").rj
 attempts = st.builds(StrategyAttempt, st.integers(1, 9), text, text, times, text, maybe)
 entries = st.builds(
     QueueEntry,
-    st.integers(1, 500).map(entry_id), text, text, st.sampled_from(TYPES), st.sampled_from(STATUSES),
-    st.integers(0, 5), st.integers(0, 5), times, maybe, st.lists(attempts, max_size=3).map(tuple), maybe, maybe, maybe,
-    maybe, st.none() | times, st.none() | times,
-)  # fmt: skip
+    st.integers(1, 500).map(entry_id),
+    text,
+    text,
+    st.sampled_from(TYPES),
+    st.sampled_from(STATUSES),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    times,
+    maybe,
+    st.lists(attempts, max_size=3).map(tuple),
+    maybe,
+    maybe,
+    maybe,
+    maybe,
+    st.none() | times,
+    st.none() | times,
+)
 documents = st.builds(
     QueueDocument,
-    text, st.integers(500, 2000).map(entry_id), st.lists(entries, max_size=3, unique_by=lambda e: e.id).map(tuple),
-    st.integers(1, 9), st.integers(0, 9), st.integers(0, 99),
-)  # fmt: skip
+    text,
+    st.integers(500, 2000).map(entry_id),
+    st.lists(entries, max_size=3, unique_by=lambda e: e.id).map(tuple),
+    st.integers(1, 9),
+    st.integers(0, 9),
+    st.integers(0, 99),
+)
 
 
 @given(documents)

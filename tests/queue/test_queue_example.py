@@ -53,7 +53,9 @@ def check(folder: Path, names: set[str]) -> list[list[str]]:
     (archive,) = (folder / "queue" / "archive").iterdir()
     entries = json.loads(archive.read_bytes())["tasks"]
     assert json.loads((folder / "queue" / "task-queue.json").read_bytes())["tasks"] == []
-    described = [f"Summarise the document {name} of the inbox in at most 20 words" for name in sorted(names)]
+    described = [
+        f"Summarise the document {name} of the inbox in at most 20 words" for name in sorted(names)
+    ]
     assert sorted(entry["description"] for entry in entries) == described
     assert [entry["id"] for entry in entries] == [f"T-{n:02d}" for n in range(1, len(names) + 1)]
     for entry in entries:
@@ -61,7 +63,10 @@ def check(folder: Path, names: set[str]) -> list[list[str]]:
         *earlier, last = entry["strategies_tried"]
         assert entry["deliverable"] in last["result"] and last["verification_failure"] is None
         for attempt in earlier:
-            assert attempt["result"].startswith("interrupted: ") or "words" in attempt["verification_failure"]
+            assert (
+                attempt["result"].startswith("interrupted: ")
+                or "words" in attempt["verification_failure"]
+            )
     assert {path.name: path.read_text() for path in (folder / "summaries").glob("*.md")} == {
         name: SUMMARIES[name] for name in names
     }
@@ -75,12 +80,16 @@ def test_killed_again_and_again_it_does_every_document_once_and_resumes_attempts
 ) -> None:
     folder = tmp_path / "watched"
     for number in (1, 4, 4, 6):
-        done = subprocess.run([sys.executable, "-c", KILLED, EXAMPLE, folder, str(number)], stderr=subprocess.PIPE)
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, EXAMPLE, folder, str(number)], stderr=subprocess.PIPE
+        )
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     example.main(folder)
     attempts = check(folder, SUMMARIES.keys() - {"late.md"})
     assert "(interrupted " in str(attempts), "no kill interrupted an attempt"
-    assert [len([result for result in results if result.startswith("TASK-")]) for results in attempts] == [1, 2, 1]
+    assert [
+        len([result for result in results if result.startswith("TASK-")]) for results in attempts
+    ] == [1, 2, 1]
 
 
 def test_a_restart_takes_new_documents_and_repeats_none(
@@ -97,7 +106,11 @@ def test_a_restart_takes_new_documents_and_repeats_none(
     (folder / "inbox" / "late.md").write_text(SUMMARIES["late.md"])
     assert run() == "T-04 late.md: It came later.\n"
     assert list(map(len, check(folder, set(SUMMARIES)))) == [1, 2, 1, 1]
-    assert len(list((folder / "tasks" / "done").iterdir())) == len(tasks) + 2  # the summary and its verification
-    (folder / "documents" / "late.md").rename(folder / "inbox" / "late.md")  # as after a kill before it was moved
+    assert (
+        len(list((folder / "tasks" / "done").iterdir())) == len(tasks) + 2
+    )  # the summary and its verification
+    (folder / "documents" / "late.md").rename(
+        folder / "inbox" / "late.md"
+    )  # as after a kill before it was moved
     assert run() == "T-04 late.md: It came later.\n"
     check(folder, set(SUMMARIES))

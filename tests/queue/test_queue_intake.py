@@ -44,7 +44,8 @@ def test_the_goal_is_the_first_sentence(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(" \n", "is empty"), ("x" * (MAX_CHARS + 1), "100,001 characters"), ("\ud800", "surrogate")]
+    ("text", "message"),
+    [(" \n", "is empty"), ("x" * (MAX_CHARS + 1), "100,001 characters"), ("\ud800", "surrogate")],
 )
 def test_a_text_that_cannot_be_an_entry_is_refused(text, message):
     with pytest.raises(UsageError, match=message):

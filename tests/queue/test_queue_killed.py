@@ -22,7 +22,9 @@ def bench() -> ModuleType:
     return module
 
 
-def test_every_entry_ends_once_although_workers_are_killed(bench: ModuleType, tmp_path: Path) -> None:
+def test_every_entry_ends_once_although_workers_are_killed(
+    bench: ModuleType, tmp_path: Path
+) -> None:
     found = bench.killed(tmp_path, 50, processes=3, at_once=2, latency_s=0.05, kills=4)
     assert found.kills == 4 and found.attempts_lost >= 4 and found.files_checked > 1
 

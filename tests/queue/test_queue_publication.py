@@ -102,7 +102,9 @@ def test_an_edited_file_is_noticed_once_kept_and_imported(store, publisher, noti
     data = edited(publisher, goal="do it well", status="skipped")
     store.skip(2)
     assert not publisher.publish() and not publisher.publish()
-    assert publisher.path.read_bytes() == data and len(notices) == 1 and "queue import" in notices[0]
+    assert (
+        publisher.path.read_bytes() == data and len(notices) == 1 and "queue import" in notices[0]
+    )
     found = import_document(store, data, "q")
     assert (found.changed, found.unchanged) == (["T-01"], ["T-02"])
     publisher.accept(data)
@@ -119,7 +121,12 @@ def test_an_edit_that_retries_a_blocked_entry_is_a_retry(store, publisher):
     value["tasks"][2]["status"] = "pending"
     assert import_document(store, json.dumps(value).encode(), "q").changed == ["T-03"]
     entry = store.get(3).entry
-    assert (entry.status, entry.retries, entry.blocked_reason, len(entry.strategies_tried)) == ("pending", 0, None, 3)
+    assert (entry.status, entry.retries, entry.blocked_reason, len(entry.strategies_tried)) == (
+        "pending",
+        0,
+        None,
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,12 +135,18 @@ def test_an_edit_that_retries_a_blocked_entry_is_a_retry(store, publisher):
         ({"goal": "x"}, lambda store: store.skip(1), "was edited and has changed in the queue too"),
         ({"status": "done"}, None, "is pending; an edit cannot make it done"),
         ({"status": "running"}, None, "is pending; an edit cannot make it running"),
-        ({"goal": "x"}, lambda store: store.claim(60), "was edited and has changed in the queue too"),
+        (
+            {"goal": "x"},
+            lambda store: store.claim(60),
+            "was edited and has changed in the queue too",
+        ),
         ({"added_at": "2025-03-08T09:00:00Z"}, None, "is not the T-01 of this queue"),
         ({"id": "T-02", "added_at": "2025-03-08T09:00:00Z"}, None, "is not the T-02 of this queue"),
     ],
 )
-def test_an_edit_that_contradicts_the_queue_is_refused(store, publisher, fields, meanwhile, message):
+def test_an_edit_that_contradicts_the_queue_is_refused(
+    store, publisher, fields, meanwhile, message
+):
     for _ in range(2):
         add(store)
     value = json.loads(document_bytes(read_document(publish(publisher), "q")))
@@ -166,12 +179,16 @@ def test_an_id_that_was_given_before_is_not_given_by_a_file(store):
     value = json.loads(EXAMPLE)
     store.raise_last_number(9)
     del value["tasks"][0]
-    with pytest.raises(UsageError, match="has the id T-02, which was given before; the next free id is T-10"):
+    with pytest.raises(
+        UsageError, match="has the id T-02, which was given before; the next free id is T-10"
+    ):
         import_document(store, json.dumps(value).encode(), "x")
 
 
 @pytest.mark.parametrize("point", ["begin_publication", "end_publication"])
-def test_a_crash_while_publishing_is_not_taken_for_an_edit(store, tmp_path, publisher, notices, point):
+def test_a_crash_while_publishing_is_not_taken_for_an_edit(
+    store, tmp_path, publisher, notices, point
+):
     add(store)
     publish(publisher)
     add(store)
@@ -179,7 +196,9 @@ def test_a_crash_while_publishing_is_not_taken_for_an_edit(store, tmp_path, publ
         whole = getattr(crashing, point)
 
         def crash(*arguments):
-            if point == "begin_publication":  # the intention is stored, and the file is not replaced
+            if (
+                point == "begin_publication"
+            ):  # the intention is stored, and the file is not replaced
                 whole(*arguments)
             raise KeyboardInterrupt
 
@@ -212,7 +231,9 @@ with TaskQueue(sys.argv[1]) as queue:
 
 def test_a_disk_that_takes_no_more_is_an_error_that_changes_nothing(tmp_path):
     folder = tmp_path / "queue"
-    done = subprocess.run([sys.executable, "-c", FULL, folder], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, folder], capture_output=True, text=True, check=True
+    )
     error, third = done.stdout.splitlines()
     assert "cannot be read or written" in error and "has free space" in error and third == "T-02"
     found = read_document((folder / "task-queue.json").read_bytes(), "q")

@@ -54,7 +54,10 @@ def work(folder: Path, url: str, *, unfinished: OnUnfinished = "stop", **options
     evaluator = make_evaluator(folder, url, **options)
     with TaskQueue(folder / "queue") as queue, evaluator:
         queue.work_sync(
-            evaluator, until_empty=True, verifiers=[GraderVerifier(evaluator, "grade")], unfinished=unfinished
+            evaluator,
+            until_empty=True,
+            verifiers=[GraderVerifier(evaluator, "grade")],
+            unfinished=unfinished,
         )
 
 
@@ -89,7 +92,9 @@ def interrupt_in_second_call(folder: Path, server: LoopbackServer) -> None:
     async def released() -> None:
         evaluator = make_evaluator(folder, server.base_url)
         with TaskQueue(folder / "queue") as queue:
-            working = asyncio.create_task(queue.work(evaluator, verifiers=[GraderVerifier(evaluator, "grade")]))
+            working = asyncio.create_task(
+                queue.work(evaluator, verifiers=[GraderVerifier(evaluator, "grade")])
+            )
             await asyncio.to_thread(server.wait_for_posts, 2)
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
@@ -134,13 +139,18 @@ def test_a_released_attempt_is_resumed(folder, server):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("template", "TASK-1: steps[2]/turn[1]: the template 'report' was edited since this run began"),
+        (
+            "template",
+            "TASK-1: steps[2]/turn[1]: the template 'report' was edited since this run began",
+        ),
         ("model", "TASK-1 was begun with another model"),
         ("guidance", "TASK-1 was begun with another text"),
         ("tasks", "its task files are in "),
     ],
 )
-def test_what_has_changed_meanwhile_begins_a_new_attempt_and_is_named(folder, server, change, reason):
+def test_what_has_changed_meanwhile_begins_a_new_attempt_and_is_named(
+    folder, server, change, reason
+):
     interrupt_in_second_call(folder, server)
     options: dict = {}
     if change == "template":
@@ -167,10 +177,15 @@ def test_only_the_grading_begins_again_when_only_the_grader_has_changed(folder, 
     (folder / "t.xml").write_text(XML.replace("GRADE", "JUDGE"))
     server.enqueue(GOOD)
     work(folder, server.base_url)
-    assert (server.posts, entry_of(folder).strategies_tried[0].result) == (5, "TASK-1: 3 (interrupted once)")
+    assert (server.posts, entry_of(folder).strategies_tried[0].result) == (
+        5,
+        "TASK-1: 3 (interrupted once)",
+    )
 
 
-def test_a_recorded_failure_whose_worker_ended_before_it_was_stored_is_not_made_again(folder, server, monkeypatch):
+def test_a_recorded_failure_whose_worker_ended_before_it_was_stored_is_not_made_again(
+    folder, server, monkeypatch
+):
     def crash(*args, **options):
         raise RuntimeError("the process ends here")
 
@@ -186,7 +201,12 @@ def test_a_recorded_failure_whose_worker_ended_before_it_was_stored_is_not_made_
     server.enqueue(Answer("1"), Answer("2"), Answer("{}"), GOOD)
     work(folder, server.base_url)
     first, second = entry_of(folder).strategies_tried
-    assert (server.posts, first.attempt, second.attempt, entry_of(folder).status) == (7, 1, 2, "done")
+    assert (server.posts, first.attempt, second.attempt, entry_of(folder).status) == (
+        7,
+        1,
+        2,
+        "done",
+    )
     assert first.result.startswith("TASK-1: ") and first.result.endswith(" (interrupted once)")
 
 

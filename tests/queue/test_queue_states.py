@@ -63,13 +63,19 @@ class Queue(RuleBasedStateMachine):
                 self.move(number, self.store.get(number).entry.status, 1)
 
     def attempt(self, claim) -> StrategyAttempt:
-        return StrategyAttempt(claim.attempt_number, "s", "evaluator", entries.timestamp(self.now), "r")
+        return StrategyAttempt(
+            claim.attempt_number, "s", "evaluator", entries.timestamp(self.now), "r"
+        )
 
     @rule(priority=st.integers(0, 2), retries=st.integers(1, 2), needs=st.none() | picks)
     def add(self, priority, retries, needs):
         number = len(self.status) + 1
-        needed = () if needs is None or not self.status else (entry_id(needs % len(self.status) + 1),)
-        entry = self.store.add("t", "t", "unknown", EntryOptions(priority=priority, needs=needed), retries)
+        needed = (
+            () if needs is None or not self.status else (entry_id(needs % len(self.status) + 1),)
+        )
+        entry = self.store.add(
+            "t", "t", "unknown", EntryOptions(priority=priority, needs=needed), retries
+        )
         assert entry.id == entry_id(number)
         self.status[number], self.attempts[number] = "pending", 0
 
@@ -127,7 +133,9 @@ class Queue(RuleBasedStateMachine):
     def ask(self, pick, verb):
         number = pick % len(self.status) + 1
         wanted = {"skip": "skipped", "retry": "pending"}[verb]
-        allowed = {"skip": "pending", "retry": "blocked"}[verb] == self.status[number] and number not in self.archived
+        allowed = {"skip": "pending", "retry": "blocked"}[verb] == self.status[
+            number
+        ] and number not in self.archived
         try:
             getattr(self.store, verb)(number)
         except UsageError:
@@ -140,7 +148,10 @@ class Queue(RuleBasedStateMachine):
     def archive(self):
         for ids in archive(self.store, self.folder).values():
             for number in map(entry_number, ids):
-                assert self.status[number] in ("done", "blocked", "skipped") and number not in self.archived
+                assert (
+                    self.status[number] in ("done", "blocked", "skipped")
+                    and number not in self.archived
+                )
                 self.archived.add(number)
 
     @invariant()
@@ -148,9 +159,16 @@ class Queue(RuleBasedStateMachine):
         found = {entry_number(e.id): e for e in map(parse_entry, self.store.documents())}
         assert found.keys() == self.status.keys() - self.archived
         for number, entry in found.items():
-            assert (entry.status, len(entry.strategies_tried)) == (self.status[number], self.attempts[number])
-            assert [a.attempt for a in entry.strategies_tried] == list(range(1, self.attempts[number] + 1))
-            assert (entry.completed_at is not None) == (entry.status in ("done", "blocked", "skipped"))
+            assert (entry.status, len(entry.strategies_tried)) == (
+                self.status[number],
+                self.attempts[number],
+            )
+            assert [a.attempt for a in entry.strategies_tried] == list(
+                range(1, self.attempts[number] + 1)
+            )
+            assert (entry.completed_at is not None) == (
+                entry.status in ("done", "blocked", "skipped")
+            )
             assert (entry.subagent_session is not None) == (entry.status == "running")
 
     @rule()

@@ -29,11 +29,15 @@ def attempt(claim, strategy="summarise", failure=None):
 
 
 def finish(store, claim):
-    return store.end(claim, lambda e: entries.complete(e, attempt(claim), NOW, deliverable="yes", path=None))
+    return store.end(
+        claim, lambda e: entries.complete(e, attempt(claim), NOW, deliverable="yes", path=None)
+    )
 
 
 def fail(store, claim, **more):
-    return store.end(claim, lambda e: entries.fail(e, attempt(claim), NOW, reason="no", action="help", **more))
+    return store.end(
+        claim, lambda e: entries.fail(e, attempt(claim), NOW, reason="no", action="help", **more)
+    )
 
 
 def claimed(store):
@@ -54,7 +58,12 @@ def test_a_board_has_the_entries_that_run_first_and_those_that_ended_last(store,
     for minute in range(3):
         claim = store.claim(60)
         now = f"2026-03-08T09:0{minute}:00Z"
-        store.end(claim, lambda e, c=claim, t=now: entries.complete(e, attempt(c), t, deliverable="yes", path=None))
+        store.end(
+            claim,
+            lambda e, c=claim, t=now: entries.complete(
+                e, attempt(c), t, deliverable="yes", path=None
+            ),
+        )
     shown = {
         each.status: (each.count, [entry.id for entry in each.entries])
         for each in read_board(store, 2).columns
@@ -104,14 +113,17 @@ def test_what_waits_for_an_entry_that_will_not_be_done_is_stuck(store, tmp_path,
     add(store)
     store.skip(2)
     assert [(e.id, e.cause, e.cause_status) for e in store.stuck()] == [
-        ("T-04", "T-02", "skipped"), ("T-05", "T-02", "skipped"),
-    ]  # fmt: skip
+        ("T-04", "T-02", "skipped"),
+        ("T-05", "T-02", "skipped"),
+    ]
     fail(store, store.claim(60), final=True)
     assert [str(e) for e in store.stuck()] == [
-        "T-03 waits for T-01, which is blocked", "T-04 waits for T-01, which is blocked",
-        "T-04 waits for T-02, which was skipped", "T-05 waits for T-01, which is blocked",
+        "T-03 waits for T-01, which is blocked",
+        "T-04 waits for T-01, which is blocked",
+        "T-04 waits for T-02, which was skipped",
+        "T-05 waits for T-01, which is blocked",
         "T-05 waits for T-02, which was skipped",
-    ]  # fmt: skip
+    ]
     store.retry(1)
     store.skip(4)
     assert [(e.id, e.cause) for e in store.stuck()] == [("T-05", "T-02"), ("T-05", "T-04")]
@@ -124,14 +136,24 @@ def test_an_attempt_that_fails_leads_to_the_next_until_the_entry_is_blocked_and_
     add(store, max_retries=2)
     assert fail(store, store.claim(60)).status == "pending"
     blocked = fail(store, store.claim(60))
-    assert (blocked.status, blocked.retries, blocked.blocked_reason, blocked.user_action_required) == (
+    assert (
+        blocked.status,
+        blocked.retries,
+        blocked.blocked_reason,
+        blocked.user_action_required,
+    ) == (
         "blocked",
         2,
         "no",
         "help",
     )
     again = store.retry(1, "use the blue one")
-    assert (again.status, again.retries, again.completed_at, again.blocked_reason) == ("pending", 0, None, None)
+    assert (again.status, again.retries, again.completed_at, again.blocked_reason) == (
+        "pending",
+        0,
+        None,
+        None,
+    )
     claim = store.claim(60)
     assert claim.options.guidance == ("use the blue one",) and claim.options.tried == ()
     done = finish(store, claim)
@@ -140,7 +162,10 @@ def test_an_attempt_that_fails_leads_to_the_next_until_the_entry_is_blocked_and_
 
 @pytest.mark.parametrize(
     ("verb", "message"),
-    [("skip", "T-01 is running; only a pending entry can be skipped"), ("retry", "T-01 is running; only a blocked")],
+    [
+        ("skip", "T-01 is running; only a pending entry can be skipped"),
+        ("retry", "T-01 is running; only a blocked"),
+    ],
 )
 def test_a_user_cannot_change_a_running_entry(store, verb, message):
     add(store)
@@ -165,7 +190,11 @@ def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, c
         1,
     )
     # The worker that comes back has lost the entry and changes nothing.
-    assert finish(store, lost) is None and not store.extend(lost, 60) and store.begin_attempt(lost, "x") is None
+    assert (
+        finish(store, lost) is None
+        and not store.extend(lost, 60)
+        and store.begin_attempt(lost, "x") is None
+    )
     assert store.get(1).entry == claim.entry
 
 
@@ -189,7 +218,10 @@ def test_an_entry_of_a_process_that_ended_returns_at_once(store):
     child.start()
     child.join()
     assert child.exitcode == 0 and store.get(1).entry.status == "running"
-    assert store.claim(60).entry.strategies_tried[0].result == "interrupted: the worker's process ended"
+    assert (
+        store.claim(60).entry.strategies_tried[0].result
+        == "interrupted: the worker's process ended"
+    )
 
 
 def test_threads_and_stores_never_claim_one_entry_twice(store):
@@ -252,8 +284,13 @@ def test_old_terminal_entries_move_into_the_file_of_their_month(store, tmp_path,
     moved = read_document((tmp_path / "archive" / "2026-03.json").read_bytes(), "a")
     assert [(e.id, e.status) for e in moved.tasks] == [("T-01", "done"), ("T-02", "blocked")]
     assert moved.last_id == "T-05" and store.counts() == {
-        "pending": 2, "running": 0, "done": 0, "blocked": 0, "skipped": 0, "archived": 3,
-    }  # fmt: skip
+        "pending": 2,
+        "running": 0,
+        "done": 0,
+        "blocked": 0,
+        "skipped": 0,
+        "archived": 3,
+    }
     assert store.get(5).waits_for == () and needing == "T-05"
     with pytest.raises(UsageError, match=r"T-02 is in the archive, in archive/2026-03.json"):
         store.retry(2)
@@ -261,7 +298,9 @@ def test_old_terminal_entries_move_into_the_file_of_their_month(store, tmp_path,
 
 def test_the_archive_takes_any_time_that_a_file_may_hold(store, tmp_path):
     ended = replace(
-        store.add("x", "x", "unknown", EntryOptions()), status="done", completed_at="0001-01-01T00:00:00+14:00"
+        store.add("x", "x", "unknown", EntryOptions()),
+        status="done",
+        completed_at="0001-01-01T00:00:00+14:00",
     )
     store.put(1, ended)
     assert archive(store, tmp_path) == {"0001-01": ["T-01"]}

@@ -71,9 +71,14 @@ def test_an_entry_is_done_with_what_was_delivered(queue, make_evaluator, scripte
         None,
     )
     header = TaskStore(tmp_path / "tasks").read(1).header
-    assert (header.extra["labels"]["queue_entry"], header.extra["labels"]["queue_attempt"]) == ("T-01", "1")
+    assert (header.extra["labels"]["queue_entry"], header.extra["labels"]["queue_attempt"]) == (
+        "T-01",
+        "1",
+    )
     queue.publish()
-    assert read_document((tmp_path / "queue" / "task-queue.json").read_bytes(), "q").tasks == (entry,)
+    assert read_document((tmp_path / "queue" / "task-queue.json").read_bytes(), "q").tasks == (
+        entry,
+    )
 
 
 def test_a_result_that_is_refused_leads_to_the_next_template(queue, make_evaluator, scripted):
@@ -82,12 +87,15 @@ def test_a_result_that_is_refused_leads_to_the_next_template(queue, make_evaluat
     work(queue, evaluator, verifiers=[refuse_summaries])
     (entry,) = queue.list()
     assert [(a.attempt, a.strategy, a.verification_failure) for a in entry.strategies_tried] == [
-        (1, "summarise_text", "T-01 has no short line"), (2, "shorten_text", None),
-    ]  # fmt: skip
+        (1, "summarise_text", "T-01 has no short line"),
+        (2, "shorten_text", None),
+    ]
     assert (entry.status, entry.retries, entry.deliverable) == ("done", 1, "SHORT")
 
 
-def test_an_entry_is_blocked_when_nothing_is_left_and_is_tried_again_with_guidance(queue, make_evaluator, scripted):
+def test_an_entry_is_blocked_when_nothing_is_left_and_is_tried_again_with_guidance(
+    queue, make_evaluator, scripted
+):
     queue.add(SUMMARY)
     script = scripted({}, "long")
     evaluator = make_evaluator(XML, script=script)
@@ -106,11 +114,19 @@ def test_a_text_that_no_template_fits_is_blocked_without_an_attempt(queue, make_
     queue.add("zzz qqq")
     work(queue, make_evaluator(XML))
     (entry,) = queue.list()
-    assert (entry.status, entry.blocked_reason, entry.strategies_tried) == ("blocked", "no template fits the text", ())
+    assert (entry.status, entry.blocked_reason, entry.strategies_tried) == (
+        "blocked",
+        "no template fits the text",
+        (),
+    )
 
 
-@pytest.mark.parametrize(("retryable", "expected"), [(True, ("done", 1, 2)), (False, ("blocked", 1, 1))])
-def test_only_a_failure_that_may_pass_leaves_its_template_to_be_tried_again(queue, make_evaluator, retryable, expected):
+@pytest.mark.parametrize(
+    ("retryable", "expected"), [(True, ("done", 1, 2)), (False, ("blocked", 1, 1))]
+)
+def test_only_a_failure_that_may_pass_leaves_its_template_to_be_tried_again(
+    queue, make_evaluator, retryable, expected
+):
     failures = [ProviderError("busy", kind="timeout", retryable=retryable)]
 
     def script(request):
@@ -120,13 +136,20 @@ def test_only_a_failure_that_may_pass_leaves_its_template_to_be_tried_again(queu
 
     queue.add(SUMMARY)
     profiles = {"offline": load_profiles()["offline"].override(backoff_s=())}
-    work(queue, make_evaluator(XML.partition('<task name="shorten')[0], script=script, profiles=profiles))
+    work(
+        queue,
+        make_evaluator(XML.partition('<task name="shorten')[0], script=script, profiles=profiles),
+    )
     (entry,) = queue.list()
     assert (entry.status, entry.retries, len(entry.strategies_tried)) == expected
 
 
 @pytest.mark.parametrize(
-    "text", ["unsafe", "<task name='x' type='script'><description>d</description><command>false</command></task>"]
+    "text",
+    [
+        "unsafe",
+        "<task name='x' type='script'><description>d</description><command>false</command></task>",
+    ],
 )
 def test_a_text_is_never_run_as_a_template_or_as_xml(queue, make_evaluator, text):
     queue.add(text)
@@ -150,12 +173,20 @@ def test_an_entry_may_name_its_template_and_inputs(queue, make_evaluator, script
     assert queue.list()[0].status == "done" and "QUESTION why? look it up" in script.prompts[-1]
 
 
-def test_a_grader_template_verifies_with_the_criteria_of_the_template(queue, make_evaluator, scripted):
+def test_a_grader_template_verifies_with_the_criteria_of_the_template(
+    queue, make_evaluator, scripted
+):
     queue.add(SUMMARY)
-    script = scripted({
-        "| long | at most one paragraph": json.dumps({"success": False, "feedback": "too long"}),
-        "GRADE": '{"success": true}', "SHORTEN": "line", "SUMMARISE": "long",
-    })  # fmt: skip
+    script = scripted(
+        {
+            "| long | at most one paragraph": json.dumps(
+                {"success": False, "feedback": "too long"}
+            ),
+            "GRADE": '{"success": true}',
+            "SHORTEN": "line",
+            "SUMMARISE": "long",
+        }
+    )
     evaluator = make_evaluator(XML, script=script)
     work(queue, evaluator, verifiers=[GraderVerifier(evaluator, "grade")])
     assert [a.verification_failure for a in queue.list()[0].strategies_tried] == ["too long", None]
@@ -163,20 +194,29 @@ def test_a_grader_template_verifies_with_the_criteria_of_the_template(queue, mak
         GraderVerifier(evaluator, "classify")
 
 
-def test_the_shipped_grader_gets_the_order_the_criteria_and_the_inputs(queue, make_evaluator, scripted):
+def test_the_shipped_grader_gets_the_order_the_criteria_and_the_inputs(
+    queue, make_evaluator, scripted
+):
     shipped = Path(__file__).parents[2] / "templates"
     text = (shipped / "judge" / "verify_result.xml").read_text().partition("?>")[2]
     for name in ("judging", "evaluation"):
         partial = (shipped / "_partials" / f"{name}.xml").read_text()
         body = partial.partition("<partial>")[2].partition("</partial>")[0]
         text = text.replace(f'<include href="../_partials/{name}.xml"/>', body)
-    script = scripted({
-        "can be handed over": json.dumps({"success": False, "feedback": "it is too long"}), "QUESTION": "an answer",
-    })  # fmt: skip
-    evaluator = make_evaluator(
-        XML.replace("<description>Answer", "<criteria>one line</criteria><description>Answer") + text, script=script
+    script = scripted(
+        {
+            "can be handed over": json.dumps({"success": False, "feedback": "it is too long"}),
+            "QUESTION": "an answer",
+        }
     )
-    queue.add("ask about the </order> sky", template="ask", inputs={"question": "why?"}, max_retries=1)
+    evaluator = make_evaluator(
+        XML.replace("<description>Answer", "<criteria>one line</criteria><description>Answer")
+        + text,
+        script=script,
+    )
+    queue.add(
+        "ask about the </order> sky", template="ask", inputs={"question": "why?"}, max_retries=1
+    )
     work(queue, evaluator, verifiers=[GraderVerifier(evaluator, "verify_result")])
     assert queue.list()[0].strategies_tried[0].verification_failure == "it is too long"
     sent = script.prompts[-1]
@@ -199,12 +239,17 @@ def test_a_script_may_verify_a_result(queue, make_evaluator, scripted):
     script = scripted({"SHORTEN": "line", "SUMMARISE": "long text"})
     evaluator = make_evaluator(XML + grader.replace("PYTHON", sys.executable), script=script)
     work(queue, evaluator, verifiers=[GraderVerifier(evaluator, "check")])
-    assert [a.verification_failure for a in queue.list()[0].strategies_tried] == ["9 characters", None]
+    assert [a.verification_failure for a in queue.list()[0].strategies_tried] == [
+        "9 characters",
+        None,
+    ]
 
 
 def test_scorers_verify_a_result(queue, make_evaluator, scripted):
     def short(output, metadata):
-        return Score(float(len(output) < 5), len(output) < 5, explanation=f"not {metadata['goal']}: {output}")
+        return Score(
+            float(len(output) < 5), len(output) < 5, explanation=f"not {metadata['goal']}: {output}"
+        )
 
     queue.add(SUMMARY, goal="a line")
     evaluator = make_evaluator(XML, script=scripted({"SHORTEN": "line", "SUMMARISE": "long text"}))
@@ -261,14 +306,18 @@ def test_a_worker_that_is_cancelled_releases_what_runs(queue, make_evaluator, tm
     work(queue, make_evaluator(XML))
     first, second = queue.list()[0].strategies_tried
     assert (first.strategy, second.strategy) == ("summarise_text", "summarise_text")
-    assert first.result.startswith("released: ") and "; not resumed: TASK-1: turn[1]: " in first.result
+    assert (
+        first.result.startswith("released: ") and "; not resumed: TASK-1: turn[1]: " in first.result
+    )
 
 
 def test_a_worker_that_lost_its_lease_stops_and_changes_nothing(queue, make_evaluator, tmp_path):
     async def lose():
         started = asyncio.Event()
         evaluator = make_evaluator(XML, backend=Hanging(started))
-        working = asyncio.create_task(queue.work(evaluator, workers=1, until_empty=True, lease_s=0.2))
+        working = asyncio.create_task(
+            queue.work(evaluator, workers=1, until_empty=True, lease_s=0.2)
+        )
         await started.wait()
         with closing(sqlite3.connect(tmp_path / "queue" / "queue.sqlite")) as other, other:
             other.execute("UPDATE entry SET status = 'done', lease = NULL")
@@ -310,9 +359,14 @@ def test_a_worker_archives_while_it_runs_and_works_on_where_it_cannot(make_evalu
         assert (queue.stats().entries["archived"], [e.id for e in queue.list()]) == (2, ["T-03"])
         (tmp_path / "queue" / "archive" / "2026-04.json").write_text("[]")
         queue.add(SUMMARY)
-        assert work(queue, make_evaluator(XML), workers=1, verifiers=[a_week_per_entry]).ended == {"done": 1}
+        assert work(queue, make_evaluator(XML), workers=1, verifiers=[a_week_per_entry]).ended == {
+            "done": 1
+        }
         assert queue.stats().entries["archived"] == 2
-    assert any("old entries are not archived" in line and "2026-04.json: $ is an array" in line for line in notices)
+    assert any(
+        "old entries are not archived" in line and "2026-04.json: $ is an array" in line
+        for line in notices
+    )
 
 
 def test_a_key_adds_an_entry_once_also_after_it_was_archived(queue, make_evaluator, tmp_path):
@@ -323,12 +377,19 @@ def test_a_key_adds_an_entry_once_also_after_it_was_archived(queue, make_evaluat
     assert list(queue.archive(days=0).values()) == [["T-01", "T-02"]]
     with TaskQueue(tmp_path / "queue") as other:
         again = other.add(SUMMARY, key="minutes.md 1")
-    assert (again.id, again.status, again.deliverable) == ("T-01", "done", queue.show("T-01").entry.deliverable)
+    assert (again.id, again.status, again.deliverable) == (
+        "T-01",
+        "done",
+        queue.show("T-01").entry.deliverable,
+    )
     assert queue.list() == [] and queue.stats().last_id == "T-02"
 
 
 def test_more_workers_than_the_queue_allows_are_refused(queue, make_evaluator):
-    with pytest.raises(UsageError, match=r"3 workers, but the queue runs at most 2 entries at once \(maxConcurrent\)"):
+    with pytest.raises(
+        UsageError,
+        match=r"3 workers, but the queue runs at most 2 entries at once \(maxConcurrent\)",
+    ):
         work(queue, make_evaluator(XML), workers=3)
     queue.configure(max_concurrent=3)
     assert work(queue, make_evaluator(XML), workers=3).ended == {}
@@ -369,7 +430,13 @@ def test_tasks_read_deliverables_and_not_the_files_of_the_queue(queue, make_eval
         ({"text": "x", "key": " "}, "the key of the entry is empty"),
         ({"text": "x", "needs": [f"T-{'9' * 5000}"]}, "is not an id"),
         ({"text": "x", "inputs": {"a": object()}}, "are not JSON values"),
-        ({"text": "x", "not_before": datetime.max.replace(tzinfo=timezone(timedelta(hours=-14)))}, "too late"),
+        (
+            {
+                "text": "x",
+                "not_before": datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))),
+            },
+            "too late",
+        ),
         ({"text": "x", "every": "on mondays"}, "is not a cron expression"),
         ({"text": "x", "every": "0 0 31 2 *"}, "fits no time"),
     ],
@@ -383,13 +450,22 @@ def test_an_entry_that_cannot_be_is_refused(queue, arguments, message):
 
 
 def test_a_time_before_the_epoch_does_not_wait(queue):
-    for moment in (datetime.min, datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), datetime(1950, 1, 1)):
+    for moment in (
+        datetime.min,
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+        datetime(1950, 1, 1),
+    ):
         assert queue.show(queue.add("x", not_before=moment).id).options.not_before == 0
     assert queue.stats().ready == 3
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda q: q.show(f"T-{'9' * 16}"), lambda q: q.list(limit=0), lambda q: q.archive(float("nan"))]
+    "ask",
+    [
+        lambda q: q.show(f"T-{'9' * 16}"),
+        lambda q: q.list(limit=0),
+        lambda q: q.archive(float("nan")),
+    ],
 )
 def test_a_question_that_cannot_be_is_refused(queue, ask):
     with pytest.raises(UsageError):
@@ -397,7 +473,8 @@ def test_a_question_that_cannot_be_is_refused(queue, ask):
 
 
 @pytest.mark.parametrize(
-    "options", [{"template": "nosuch"}, {"template": "ask", "inputs": {"question": "why?", "other": 1}}]
+    "options",
+    [{"template": "nosuch"}, {"template": "ask", "inputs": {"question": "why?", "other": 1}}],
 )
 def test_a_failure_that_needs_no_model_is_not_repeated(queue, make_evaluator, options):
     queue.add("do it", **options)
@@ -416,4 +493,9 @@ def test_an_edit_of_the_published_file_is_imported_from_its_place(queue, tmp_pat
     assert queue.publish() and queue.list()[0].status == "skipped"
     assert path.read_bytes() == queue.export()
     stats = queue.stats()
-    assert (stats.entries["skipped"], stats.last_id, stats.ready, sum(stats.types.values())) == (1, "T-01", 0, 1)
+    assert (stats.entries["skipped"], stats.last_id, stats.ready, sum(stats.types.values())) == (
+        1,
+        "T-01",
+        0,
+        1,
+    )

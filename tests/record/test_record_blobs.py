@@ -23,7 +23,9 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 @pytest.mark.parametrize("durable", [False, True])
 def test_what_is_kept_is_read_back_from_one_private_file(tmp_path: Path, durable: bool) -> None:
     assert (
-        blobs.write_blob(tmp_path, DATA, durable=durable) == blobs.write_blob(tmp_path, DATA, durable=durable) == DIGEST
+        blobs.write_blob(tmp_path, DATA, durable=durable)
+        == blobs.write_blob(tmp_path, DATA, durable=durable)
+        == DIGEST
     )
     (path,) = (tmp_path / blobs.FOLDER).iterdir()
     assert (path.name, path.stat().st_mode & 0o777) == (DIGEST, 0o600)

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from evaluator import ReplayBackend, TaskStore
 from evaluator.errors import EvaluatorError, ProviderError, UsageError
 from evaluator.models.backend import Message, ModelRequest, ToolCall
-from evaluator.record.conversation import RecordedConversation, answered_steps, conversations, messages_of
+from evaluator.record.conversation import (
+    RecordedConversation,
+    answered_steps,
+    conversations,
+    messages_of,
+)
 from evaluator.record.other_writers import read_other
 from evaluator.record.steps import Recording, Step, StepEnd, StepKind, StepStart
 
@@ -22,7 +27,13 @@ CALLED = {"content": "", "finish_reason": "tool_calls", "tool_calls": [CALL]}
 
 
 def turn(
-    path: str, messages: Any, output: Any = None, *, status: Any = "success", error: str | None = None, **start: Any
+    path: str,
+    messages: Any,
+    output: Any = None,
+    *,
+    status: Any = "success",
+    error: str | None = None,
+    **start: Any,
 ) -> Step:
     """A model step; `output` None and status "running" for one in flight."""
     args = {"model": "m", "settings": {"seed": 1}, "messages": messages}
@@ -52,9 +63,13 @@ ANSWERED = {"role": "assistant", "content": "done"}
 
 @pytest.mark.parametrize("session", ["", "steps[2]/inputs.data", "turn[1]/x", "a\nb"])
 @pytest.mark.parametrize(
-    "answer", [reference(), {"role": "tool", "content": "seen", "tool_call_id": "c1"}], ids=["by reference", "whole"]
+    "answer",
+    [reference(), {"role": "tool", "content": "seen", "tool_call_id": "c1"}],
+    ids=["by reference", "whole"],
 )
-def test_messages_are_in_the_order_in_which_they_were_sent_and_answered(session: str, answer: dict[str, Any]) -> None:
+def test_messages_are_in_the_order_in_which_they_were_sent_and_answered(
+    session: str, answer: dict[str, Any]
+) -> None:
     under = f"{session}/" if session else ""
     (found,) = read(
         turn(f"{under}turn[1]", [HELLO], CALLED),
@@ -78,15 +93,26 @@ def test_a_tool_that_failed_has_answered_and_one_that_was_aborted_has_not() -> N
     ):
         (found,) = read(turns[0], *steps, turns[1])
         assert found.messages[2]["content"] == content
-    (found,) = read(turns[0], used("turn[1]/tool[1]", "", "aborted"), used("x/turn[1]/tool[1]", "other"), turns[1])
+    (found,) = read(
+        turns[0],
+        used("turn[1]/tool[1]", "", "aborted"),
+        used("x/turn[1]/tool[1]", "other"),
+        turns[1],
+    )
     assert found.messages[2] == reference()
 
 
 def test_the_messages_of_one_step_can_be_had_alone() -> None:
-    steps = (turn("s/turn[1]", [HELLO], CALLED), used("s/turn[1]/tool[1]", "seen"), turn("s/turn[2]", [reference()]))
+    steps = (
+        turn("s/turn[1]", [HELLO], CALLED),
+        used("s/turn[1]/tool[1]", "seen"),
+        turn("s/turn[2]", [reference()]),
+    )
     answers = answered_steps(steps)
     assert messages_of(steps[0], answers) == (HELLO,)
-    assert messages_of(steps[2], answers) == ({"role": "tool", "content": "seen", "tool_call_id": "c1"},)
+    assert messages_of(steps[2], answers) == (
+        {"role": "tool", "content": "seen", "tool_call_id": "c1"},
+    )
 
 
 LOST = turn("turn[1]", [HELLO], "", status="failed", error="rate_limit: busy")
@@ -96,13 +122,27 @@ LOST = turn("turn[1]", [HELLO], "", status="failed", error="rate_limit: busy")
     ("steps", "messages", "status"),
     [
         ([LOST, turn("turn[1]", [HELLO], said("done"), attempt=2)], [HELLO, ANSWERED], None),
-        ([turn("turn[1]", [HELLO], "do", status="aborted"), turn("turn[1]", [HELLO], said("done"))], [HELLO, ANSWERED], None),
+        (
+            [
+                turn("turn[1]", [HELLO], "do", status="aborted"),
+                turn("turn[1]", [HELLO], said("done")),
+            ],
+            [HELLO, ANSWERED],
+            None,
+        ),
         ([LOST], [HELLO], "failed"),
         ([LOST, turn("turn[1]", [HELLO], status="running", attempt=2)], [HELLO], "running"),
-        ([turn("turn[1]", [HELLO], said("done")), turn("turn[2]", [reference()], "", status="aborted")], [HELLO, ANSWERED, reference()], "aborted"),
+        (
+            [
+                turn("turn[1]", [HELLO], said("done")),
+                turn("turn[2]", [reference()], "", status="aborted"),
+            ],
+            [HELLO, ANSWERED, reference()],
+            "aborted",
+        ),
     ],
     ids=["retried", "resumed", "failed", "in flight", "second turn aborted"],
-)  # fmt: skip
+)
 def test_the_attempt_that_was_answered_counts_else_the_last(
     steps: list[Step], messages: list[dict[str, Any]], status: str | None
 ) -> None:
@@ -114,8 +154,11 @@ def test_the_attempt_that_was_answered_counts_else_the_last(
 def test_how_a_turn_without_an_answer_ended_is_shown() -> None:
     (found,) = read(turn("turn[1]", [HELLO], "half an", status="aborted", error="CancelledError: "))
     assert found.to_dict()["unanswered"] == {
-        "path": "turn[1]", "status": "aborted", "error": "CancelledError: ", "partial": "half an",
-    }  # fmt: skip
+        "path": "turn[1]",
+        "status": "aborted",
+        "error": "CancelledError: ",
+        "partial": "half an",
+    }
 
 
 def test_a_turn_with_other_inputs_starts_the_conversation_again() -> None:
@@ -127,7 +170,10 @@ def test_a_turn_with_other_inputs_starts_the_conversation_again() -> None:
         turn("turn[1]", [other], said("at once"), fingerprint="g"),
     )
     assert found.messages == [other, {"role": "assistant", "content": "at once"}]
-    (found,) = read(turn("turn[1]", [HELLO], said("done")), turn("turn[1]", [other], status="running", fingerprint="g"))
+    (found,) = read(
+        turn("turn[1]", [HELLO], said("done")),
+        turn("turn[1]", [other], status="running", fingerprint="g"),
+    )
     assert found.messages == [other]
     assert found.unanswered is not None
 
@@ -153,7 +199,12 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-PATHS = st.sampled_from(["turn[1]", "turn[2]", "a/turn[1]", "a/turn[2]", "turn[1]/tool[1]", "turn[x]", ""]) | TEXT
+PATHS = (
+    st.sampled_from(
+        ["turn[1]", "turn[2]", "a/turn[1]", "a/turn[2]", "turn[1]/tool[1]", "turn[x]", ""]
+    )
+    | TEXT
+)
 MESSAGES = st.lists(
     st.fixed_dictionaries(
         {},
@@ -167,12 +218,26 @@ MESSAGES = st.lists(
     | JSON,
     max_size=3,
 )
-ARGS = st.fixed_dictionaries({}, optional={"model": JSON, "settings": JSON, "messages": MESSAGES | JSON}) | JSON
-OUTPUTS = st.fixed_dictionaries({}, optional={"content": JSON, "reasoning": JSON, "tool_calls": MESSAGES | JSON}) | JSON
+ARGS = (
+    st.fixed_dictionaries(
+        {}, optional={"model": JSON, "settings": JSON, "messages": MESSAGES | JSON}
+    )
+    | JSON
+)
+OUTPUTS = (
+    st.fixed_dictionaries(
+        {}, optional={"content": JSON, "reasoning": JSON, "tool_calls": MESSAGES | JSON}
+    )
+    | JSON
+)
 ENDS = st.builds(
-    StepEnd, st.sampled_from(["success", "failed", "aborted"]), OUTPUTS, st.just(0.1), st.none() | TEXT,
+    StepEnd,
+    st.sampled_from(["success", "failed", "aborted"]),
+    OUTPUTS,
+    st.just(0.1),
+    st.none() | TEXT,
     st.none() | st.dictionaries(TEXT, JSON, max_size=2),
-)  # fmt: skip
+)
 STARTS = st.builds(
     StepStart,
     PATHS,
@@ -182,14 +247,18 @@ STARTS = st.builds(
     st.sampled_from(["", "f", "g"]),
 )
 RECORDINGS = st.builds(
-    lambda starts: Recording(None, tuple(Step(n, start, end) for n, (start, end) in enumerate(starts, 1))),
+    lambda starts: Recording(
+        None, tuple(Step(n, start, end) for n, (start, end) in enumerate(starts, 1))
+    ),
     st.lists(st.tuples(STARTS, st.none() | ENDS), max_size=6),
 )
 
 
 @given(RECORDINGS)
 @settings(max_examples=200, deadline=None)
-def test_any_recording_has_conversations_and_each_model_step_is_in_one(recording: Recording) -> None:
+def test_any_recording_has_conversations_and_each_model_step_is_in_one(
+    recording: Recording,
+) -> None:
     found = conversations(recording)
     assert bool(found) == any(step.start.kind == "model" for step in recording.steps)
     assert len({c.path for c in found}) == len(found)
@@ -201,9 +270,18 @@ def test_any_recording_has_conversations_and_each_model_step_is_in_one(recording
 
 
 FRAGMENTS = st.sampled_from(
-    ["## Step 1: turn[1]\n", "## Step 1 (retry): ask\n", "- **Args**: {}\n", "- Output:\n  ```json\n  [1]\n  ```\n",
-     "- Status: ok\n", "- **Status**: failed\n", "- Kind: model\n", "## Summary\n- Final Status: completed\n", "words\n"]
-)  # fmt: skip
+    [
+        "## Step 1: turn[1]\n",
+        "## Step 1 (retry): ask\n",
+        "- **Args**: {}\n",
+        "- Output:\n  ```json\n  [1]\n  ```\n",
+        "- Status: ok\n",
+        "- **Status**: failed\n",
+        "- Kind: model\n",
+        "## Summary\n- Final Status: completed\n",
+        "words\n",
+    ]
+)
 
 
 @given(st.lists(FRAGMENTS, max_size=10))
@@ -220,7 +298,10 @@ def test_output_that_is_nested_too_deeply_is_not_an_error() -> None:
     for _ in range(5000):
         deep = [deep]
     (found,) = read(turn("turn[1]", [HELLO, deep], {"content": deep}))
-    assert found.messages == [HELLO, {"role": "assistant", "content": "[nested too deeply to show]"}]
+    assert found.messages == [
+        HELLO,
+        {"role": "assistant", "content": "[nested too deeply to show]"},
+    ]
 
 
 # -- replay ---------------------------------------------------------------------------------------------------
@@ -230,7 +311,10 @@ def ask(backend: ReplayBackend, *messages: Message) -> str:
     return asyncio.run(backend.complete(ModelRequest("m", messages))).content
 
 
-USER, WISH = Message("user", "hello"), Message("assistant", "", (ToolCall("c1", "look", '{"at": 1}'),))
+USER, WISH = (
+    Message("user", "hello"),
+    Message("assistant", "", (ToolCall("c1", "look", '{"at": 1}'),)),
+)
 
 
 def test_a_conversation_with_references_is_replayed_to_its_end() -> None:
@@ -253,7 +337,9 @@ def test_a_conversation_with_references_is_replayed_to_its_end() -> None:
 
 def test_equal_conversations_are_answered_in_the_order_of_the_record() -> None:
     steps = [turn("a/turn[1]", [HELLO], said("first")), turn("b/turn[1]", [HELLO], said("second"))]
-    backend = ReplayBackend(Recording(None, tuple(Step(n, s.start, s.end) for n, s in enumerate(steps, 1))))
+    backend = ReplayBackend(
+        Recording(None, tuple(Step(n, s.start, s.end) for n, s in enumerate(steps, 1)))
+    )
     assert [ask(backend, USER) for _ in range(3)] == ["first", "second", "second"]
 
 

@@ -100,13 +100,35 @@ def expected(run: Run, records: int) -> tuple[Step, ...]:
 
 
 SMALL = Run(
-    Header(3, "2026-01-02T03:04:05.678Z", "say hello", {"name": "Ada"}, template="greet", model="m"),
-    (
-        Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1"), StepEnd("failed", None, 0.25, "no\nanswer")),
-        Step(1, StepStart("turn[1]", "model", "m", {"n": 1}, "f1", 2, 3, 2.0), StepEnd("success", "hi", 1.5)),
-        Step(2, StepStart("parse", "parse", "text", None, "f2"), StepEnd("success", {"a": [1, "x\ny"]}, 0.0)),
+    Header(
+        3, "2026-01-02T03:04:05.678Z", "say hello", {"name": "Ada"}, template="greet", model="m"
     ),
-    (0, 0, Resumption("2026-01-02T03:05:00.000Z", Owner(7, 8, "0-a", "h"), 12, "any change"), 1, 2, 1, 2),
+    (
+        Step(
+            1,
+            StepStart("turn[1]", "model", "m", {"n": 1}, "f1"),
+            StepEnd("failed", None, 0.25, "no\nanswer"),
+        ),
+        Step(
+            1,
+            StepStart("turn[1]", "model", "m", {"n": 1}, "f1", 2, 3, 2.0),
+            StepEnd("success", "hi", 1.5),
+        ),
+        Step(
+            2,
+            StepStart("parse", "parse", "text", None, "f2"),
+            StepEnd("success", {"a": [1, "x\ny"]}, 0.0),
+        ),
+    ),
+    (
+        0,
+        0,
+        Resumption("2026-01-02T03:05:00.000Z", Owner(7, 8, "0-a", "h"), 12, "any change"),
+        1,
+        2,
+        1,
+        2,
+    ),
     Summary("completed", 2, 1, 2.0, {"turns": 2}, {"status": "COMPLETE", "content": "hi"}),
 )
 WHOLE_FILE = write(SMALL).data.decode()
@@ -139,7 +161,9 @@ NASTY = st.sampled_from(
 )
 TEXT = st.one_of(NASTY, st.text(st.characters(exclude_categories=()), max_size=20))
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(allow_nan=False), TEXT),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(allow_nan=False), TEXT
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=4)),
     max_leaves=8,
 )
@@ -206,7 +230,9 @@ def runs(draw: st.DrawFn) -> Run:
     starts = draw(st.lists(STARTS, max_size=4))
     steps = tuple(Step(n, s, draw(st.none() | ENDS)) for n, s in enumerate(starts, 1))
     notes = {i for i, step in enumerate(steps) if step.end is not None and draw(st.booleans())}
-    mentions = [i for i, step in enumerate(steps) for _ in range(1 if step.end is None or i in notes else 2)]
+    mentions = [
+        i for i, step in enumerate(steps) for _ in range(1 if step.end is None or i in notes else 2)
+    ]
     order: list[int | Resumption] = list(draw(st.permutations(mentions)))
     # Files hold steps in the order in which they begin.
     rank = {index: new for new, index in enumerate(dict.fromkeys(order))}
@@ -231,14 +257,18 @@ def test_what_is_read_is_what_was_written(run: Run) -> None:
     assert same(read.header, run.header)
     assert same(read.steps, run.steps)
     assert same(read.summary, run.summary)
-    assert same(read.resumptions, tuple(entry for entry in run.order if isinstance(entry, Resumption)))
+    assert same(
+        read.resumptions, tuple(entry for entry in run.order if isinstance(entry, Resumption))
+    )
     assert (read.tail, read.torn_offset, read.warnings) == ("clean", None, ())
     assert read.status == ("running" if run.summary is None else run.summary.status)
 
 
 @given(runs(), st.data())
 @settings(max_examples=150, deadline=None)
-def test_any_prefix_of_the_bytes_reads_as_a_prefix_of_the_steps(run: Run, data: st.DataObject) -> None:
+def test_any_prefix_of_the_bytes_reads_as_a_prefix_of_the_steps(
+    run: Run, data: st.DataObject
+) -> None:
     written = write(run)
     cut = data.draw(st.integers(0, len(written.data)))
     check_prefix(run, written, cut)
@@ -296,7 +326,10 @@ def check_changed(whole: Recording, changed: bytes) -> None:
         return
     # Not refused: then it says that it is torn, and what it holds is a prefix.
     assert read.tail == "torn"
-    assert same(read.steps, whole.steps[: len(read.steps)]) or read.steps[:-1] == whole.steps[: len(read.steps) - 1]
+    assert (
+        same(read.steps, whole.steps[: len(read.steps)])
+        or read.steps[:-1] == whole.steps[: len(read.steps) - 1]
+    )
     assert read.summary is None
 
 
@@ -304,7 +337,11 @@ def test_a_record_cannot_be_moved_left_out_or_repeated() -> None:
     written = write(SMALL)
     a, b, c = written.ends[0], written.ends[1], written.ends[2]
     data = written.data
-    for other in (data[:a] + data[b:], data[:a] + data[b:c] + data[a:b] + data[c:], data[:b] + data[a:]):
+    for other in (
+        data[:a] + data[b:],
+        data[:a] + data[b:c] + data[a:b] + data[c:],
+        data[:b] + data[a:],
+    ):
         with pytest.raises(CorruptRecord) as caught:
             decode(other, "x.md")
         assert caught.value.path == "x.md"
@@ -314,7 +351,9 @@ def test_a_record_cannot_be_moved_left_out_or_repeated() -> None:
 
 @pytest.mark.parametrize("keep", [0, 100, 1023, 1024, 1500])
 def test_disk_blocks_that_were_never_written_read_as_a_torn_end(keep: int) -> None:
-    steps = tuple(Step(n, StepStart(f"s{n}", "tool", "t", "x" * 300, "f"), None) for n in range(1, 5))
+    steps = tuple(
+        Step(n, StepStart(f"s{n}", "tool", "t", "x" * 300, "f"), None) for n in range(1, 5)
+    )
     data = write(Run(SMALL.header, steps, (0, 1, 2, 3), None)).data
     read = decode(data[:keep] + b"\0" * (len(data) - keep))
     assert read.tail == "torn"
@@ -351,7 +390,9 @@ def test_scan_tells_a_writer_where_to_go_on() -> None:
     state = scan(written.data[: written.ends[4] + 7])
     assert state.offset == written.ends[4]
     record = encode_end(1, StepEnd("success", "again", 0.0), state.chain, restate="m")
-    assert decode(written.data[: state.offset] + record.data).steps[1].end == StepEnd("success", "again", 0.0)
+    assert decode(written.data[: state.offset] + record.data).steps[1].end == StepEnd(
+        "success", "again", 0.0
+    )
 
 
 def test_the_file_looks_as_documented() -> None:
@@ -415,7 +456,11 @@ def test_without_steps_header_takeovers_and_summary_are_read(run: Run) -> None:
     assert same(header_of(written.data), run.header)
     assert header_of(written.data[: written.ends[0] - 1]) is None
     assert same(found.summary, None if run.summary is None else replace(run.summary, result=None))
-    assert (found.resumptions, found.status, found.tail) == (whole.resumptions, whole.status, whole.tail)
+    assert (found.resumptions, found.status, found.tail) == (
+        whole.resumptions,
+        whole.status,
+        whole.tail,
+    )
 
 
 def test_a_text_that_only_looks_like_a_summary_is_not_read_as_one() -> None:
@@ -423,7 +468,9 @@ def test_a_text_that_only_looks_like_a_summary_is_not_read_as_one() -> None:
     step = Step(1, StepStart("p", "tool", "t", fake), None)
     assert decode(write(Run(SMALL.header, (step,), (0,), None)).data, steps=False).summary is None
     failed = Summary("failed", 1, 0, 0.0, None, None, fake)
-    assert decode(write(Run(SMALL.header, (step,), (0,), failed)).data, steps=False).summary == failed
+    assert (
+        decode(write(Run(SMALL.header, (step,), (0,), failed)).data, steps=False).summary == failed
+    )
 
 
 def test_a_fingerprint_does_not_depend_on_the_order_of_keys_and_on_nothing_else() -> None:
@@ -451,9 +498,13 @@ def test_a_duration_that_is_not_a_time_is_refused(seconds: float) -> None:
 @example("", {"0/0": "\n"})
 @example("```\n## Result <!-- result 0 0 00000000 00000000 -->\n\x00\ud800\r\n", {})
 @settings(deadline=None)
-def test_a_result_that_refers_to_a_step_has_that_step_s_text(content: str, more: dict[str, object]) -> None:
+def test_a_result_that_refers_to_a_step_has_that_step_s_text(
+    content: str, more: dict[str, object]
+) -> None:
     output = {"content": content}
-    steps = (Step(1, StepStart("turn[1]", "model", "m", None, "f"), StepEnd("success", output, 0.1)),)
+    steps = (
+        Step(1, StepStart("turn[1]", "model", "m", None, "f"), StepEnd("success", output, 0.1)),
+    )
     data, chain = write(Run(SMALL.header, steps, (0, 0), None)).data, 0
     chain = scan(data).chain
     result = {**more, "content": content}
@@ -470,7 +521,9 @@ def test_a_file_that_was_ended_is_open_again_after_a_resume_record() -> None:
     ended = decode(written)
     assert ended.status == "completed" and ended.summary is not None
     owner = Owner(7, 8, "0-a", "h")
-    record = encode_resumption(Resumption("2026-01-02T03:06:00.000Z", owner, 0, ""), scan(written).chain)
+    record = encode_resumption(
+        Resumption("2026-01-02T03:06:00.000Z", owner, 0, ""), scan(written).chain
+    )
     reopened = decode(written + record.data)
     assert reopened.summary is None
     assert reopened.status == "running"

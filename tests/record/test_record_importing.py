@@ -45,7 +45,9 @@ def test_every_file_of_a_folder_is_taken_over_or_reported(store: TaskStore, flat
         "TASK-m1x9k2ab.md": ("imported", "TASK-3", None),
     }
     assert "not a status: 'wonderful'" in (found["TASK-9.md"].reason or "")
-    assert found["TASK-5.md"].warnings == ("line 6: this is not a field and is left out: '__Not a field__'",)
+    assert found["TASK-5.md"].warnings == (
+        "line 6: this is not a field and is left out: '__Not a field__'",
+    )
     assert TaskLists(store.root).read("agent").content == "# Agent\n\n- [ ] a\n"
     assert {path: path.read_bytes() for path in flat.iterdir()} == before
 
@@ -59,15 +61,22 @@ def test_what_is_taken_over_is_what_was_read(store: TaskStore, flat: Path) -> No
         assert here.header is not None
         assert there.header is not None
         assert (here.status, here.header.created, here.header.request) == (
-            there.status, there.header.created, there.header.request
-        )  # fmt: skip
+            there.status,
+            there.header.created,
+            there.header.request,
+        )
         source = here.header.extra["imported"]
         assert source["path"] == str(file.path)
-        assert source.get("id") == (f"TASK-{there.header.task_id}" if there.header.task_id else None)
+        assert source.get("id") == (
+            f"TASK-{there.header.task_id}" if there.header.task_id else None
+        )
         assert there.header.extra.items() <= here.header.extra.items()
         assert here.summary is not None
         assert there.summary is not None
-        assert (here.summary.retries, here.summary.reason) == (there.summary.retries, there.summary.reason)
+        assert (here.summary.retries, here.summary.reason) == (
+            there.summary.retries,
+            there.summary.reason,
+        )
     assert [task.status for task in store.list()] == ["failed", "aborted", "completed"]
 
 
@@ -76,21 +85,31 @@ def test_a_file_is_taken_over_once(store: TaskStore, flat: Path, tmp_path: Path)
     (tmp_path / "copy.md").write_text(NAMED)
     again = list(import_files(TaskStore(store.root), [flat, tmp_path / "copy.md"]))
     assert [file.name for file in again if file.state == "known"] == [
-        *(name for name in first if name is not None), "TASK-3"
-    ]  # fmt: skip
+        *(name for name in first if name is not None),
+        "TASK-3",
+    ]
     assert [task.id for task in store.list()] == [3, 2, 1]
-    assert [file.reason for file in import_files(store, [store.root / "done"]) if file.state == "ignored"] == [
-        "this program wrote it; name its folder with --tasks"
-    ] * 3
+    assert [
+        file.reason
+        for file in import_files(store, [store.root / "done"])
+        if file.state == "ignored"
+    ] == ["this program wrote it; name its folder with --tasks"] * 3
 
 
-def test_a_task_that_had_not_ended_is_taken_over_as_aborted(store: TaskStore, tmp_path: Path) -> None:
+def test_a_task_that_had_not_ended_is_taken_over_as_aborted(
+    store: TaskStore, tmp_path: Path
+) -> None:
     path = tmp_path / "TASK-4.md"
-    path.write_text("# TASK-4\n- Status: running\n## Step 1: a\n- Status: failed\n## Step 1 (retry): a\n- Args: {}\n")
+    path.write_text(
+        "# TASK-4\n- Status: running\n## Step 1: a\n- Status: failed\n## Step 1 (retry): a\n- Args: {}\n"
+    )
     [file] = import_files(store, [path])
     read = store.read(1)
     assert (file.name, read.status) == ("TASK-1", "aborted")
-    assert [(s.number, s.start.attempt, s.status) for s in read.steps] == [(1, 1, "failed"), (1, 2, "aborted")]
+    assert [(s.number, s.start.attempt, s.status) for s in read.steps] == [
+        (1, 1, "failed"),
+        (1, 2, "aborted"),
+    ]
 
 
 def test_folders_of_finished_lists_and_secrets_are_kept_as_such(tmp_path: Path) -> None:
@@ -133,8 +152,10 @@ def test_an_unreadable_file_is_reported_and_leaves_nothing_behind(
 def test_a_flat_folder_is_listed_and_read_where_it_is(flat: Path) -> None:
     store = TaskStore(flat)
     assert [(task.id, task.status) for task in store.list()] == [
-        (208, "completed"), (9, "unreadable"), (5, "aborted")
-    ]  # fmt: skip
+        (208, "completed"),
+        (9, "unreadable"),
+        (5, "aborted"),
+    ]
     assert store.unnumbered() == ["TASK-m1x9k2ab.md"]
     assert store.read(208).status == "completed"
     # A run of this program in that folder gets a higher number.

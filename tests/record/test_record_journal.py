@@ -98,7 +98,9 @@ def test_a_retry_keeps_the_number_of_its_step(store: TaskStore) -> None:
     assert (journal.steps, journal.retries) == (2, 1)
     journal.close(DONE)
     path = journal.path
-    assert [(s.number, s.start.path, s.start.attempt, s.status) for s in store.read(path).steps] == [
+    assert [
+        (s.number, s.start.path, s.start.attempt, s.status) for s in store.read(path).steps
+    ] == [
         (1, "turn[1]", 1, "failed"),
         (2, "other", 1, "success"),
         (1, "turn[1]", 2, "success"),
@@ -155,7 +157,9 @@ def test_an_abandoned_journal_keeps_what_was_added(store: TaskStore) -> None:
         journal.end(number, StepEnd("success", "paid for", 0.1))
     read = store.read(journal.id)
     assert read.status == "interrupted"
-    assert [(step.status, step.end and step.end.output) for step in read.steps] == [("success", "paid for")]
+    assert [(step.status, step.end and step.end.output) for step in read.steps] == [
+        ("success", "paid for")
+    ]
 
 
 @pytest.mark.parametrize("sync", SYNC_POLICIES)
@@ -207,7 +211,9 @@ def test_steps_that_wait_for_the_disk_together_share_one_sync(
     journal.abandon()
 
 
-def test_after_a_failed_sync_nothing_more_is_written(store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_sync_nothing_more_is_written(
+    store: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -251,7 +257,8 @@ def test_a_write_that_the_kernel_cuts_short_is_taken_back(store: TaskStore) -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "advice"), [(errno.ENOSPC, "free space"), (errno.EIO, "dmesg"), (errno.EDQUOT, "free space")]
+    ("code", "advice"),
+    [(errno.ENOSPC, "free space"), (errno.EIO, "dmesg"), (errno.EDQUOT, "free space")],
 )
 def test_a_full_or_failing_disk_ends_the_file_at_its_last_whole_flush(
     store: TaskStore, monkeypatch: pytest.MonkeyPatch, code: int, advice: str
@@ -274,7 +281,9 @@ def test_a_full_or_failing_disk_ends_the_file_at_its_last_whole_flush(
     assert not journal.path.exists()
 
 
-def test_short_writes_go_on_where_they_stopped(store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_go_on_where_they_stopped(
+    store: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.pwrite
     monkeypatch.setattr(journal_module.os, "pwrite", lambda fd, data, at: real(fd, data[:7], at))
     journal = store.create()
@@ -289,9 +298,13 @@ def test_secrets_never_reach_the_file(tmp_path: Path) -> None:
     secret = 'very"secret\nvalue'
     store = TaskStore(tmp_path / "tasks", redactor=Redactor({"MY_KEY": secret}))
     journal = store.create(f"use {secret}", {"key": secret, secret: [secret]}, extra={"x": secret})
-    number = journal.begin(StepStart("p", "tool", f"t {secret}", {"a": {"b": f"- {secret} -"}, "c": secret}))
+    number = journal.begin(
+        StepStart("p", "tool", f"t {secret}", {"a": {"b": f"- {secret} -"}, "c": secret})
+    )
     other = journal.begin(StepStart("q", "tool", f"t {secret}", secret))
-    journal.end(number, StepEnd("failed", [secret], 0.1, f"bad {secret}", {"x": secret}, {"y": secret}))
+    journal.end(
+        number, StepEnd("failed", [secret], 0.1, f"bad {secret}", {"x": secret}, {"y": secret})
+    )
     journal.end(other, StepEnd("failed", secret, 0.1))
     journal.close(Summary("failed", 2, 0, 0.1, {"z": secret}, {"m": secret}, f"because {secret}"))
     path = journal.path
@@ -299,7 +312,10 @@ def test_secrets_never_reach_the_file(tmp_path: Path) -> None:
     assert "very" not in text
     assert "secret" not in text
     read = store.read(path)
-    assert read.steps[0].start.args == {"a": {"b": "- [redacted:MY_KEY] -"}, "c": "[redacted:MY_KEY]"}
+    assert read.steps[0].start.args == {
+        "a": {"b": "- [redacted:MY_KEY] -"},
+        "c": "[redacted:MY_KEY]",
+    }
     assert read.steps[1].end == StepEnd("failed", "[redacted:MY_KEY]", 0.1)
 
 
@@ -328,7 +344,9 @@ sys.stdin.read()
 """
 
 
-def test_a_killed_process_leaves_all_that_it_flushed_and_reads_as_interrupted(store: TaskStore) -> None:
+def test_a_killed_process_leaves_all_that_it_flushed_and_reads_as_interrupted(
+    store: TaskStore,
+) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(store.root)],
         stdin=subprocess.PIPE,
@@ -372,7 +390,9 @@ journal.flush()
 """
 
 
-def test_a_process_killed_inside_a_write_leaves_a_torn_end_after_whole_records(store: TaskStore) -> None:
+def test_a_process_killed_inside_a_write_leaves_a_torn_end_after_whole_records(
+    store: TaskStore,
+) -> None:
     child = subprocess.run([sys.executable, "-c", KILLED_IN_A_WRITE, str(store.root)], check=False)
     assert child.returncode == -signal.SIGKILL
     read = store.read(1)

@@ -50,7 +50,9 @@ FAULTS_OF_CODE = ("AttributeError", "AssertionError", "TypeError", "KeyError", "
 
 def write_record(folder: Path, *, result: object) -> bytes:
     with TaskStore(folder).create("r", {"x": "y"}, template="summarise") as journal:
-        number = journal.begin(StepStart("turn[1]", "model", "m", {"model": "m", "messages": []}, "f"))
+        number = journal.begin(
+            StepStart("turn[1]", "model", "m", {"model": "m", "messages": []}, "f")
+        )
         journal.end(number, StepEnd("success", {"content": "fine"}, 0.1))
         journal.close(Summary("completed", 1, 0, 0.1, None, result))
         path = journal.path
@@ -74,13 +76,18 @@ def damaged(tmp_path: Path) -> Path:
 
 def run(flags: list[str], root: Path) -> str:
     done = subprocess.run(
-        [sys.executable, *flags, "-c", READ_ALL, str(root)], capture_output=True, text=True, check=False
+        [sys.executable, *flags, "-c", READ_ALL, str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_damaged_records_give_the_same_errors_with_and_without_assertions(damaged: Path, tmp_path: Path) -> None:
+def test_damaged_records_give_the_same_errors_with_and_without_assertions(
+    damaged: Path, tmp_path: Path
+) -> None:
     import shutil
 
     copy = tmp_path / "copy"

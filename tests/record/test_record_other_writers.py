@@ -115,7 +115,9 @@ def test_steps_retries_and_the_summary_are_read() -> None:
     assert (read.header.task_id, read.header.created) == (208, "2025-03-02T09:10:11.120Z")
     assert read.header.extra == {"Turn ID": "turn-9c1"}
     first, second, retry = read.steps
-    assert first.start == StepStart("step[1]", "tool", "file_read", {"path": "notes/plan.txt"}, "", 1, 3)
+    assert first.start == StepStart(
+        "step[1]", "tool", "file_read", {"path": "notes/plan.txt"}, "", 1, 3
+    )
     assert first.end == StepEnd("success", "first\n  second, indented", 0.041)
     assert second.start.name == "web_fetch"
     assert second.start.args == {"url": "https://example.test/a_b"}
@@ -199,12 +201,18 @@ def test_a_named_task_with_steps_of_the_third_level_is_read() -> None:
     assert read.header is not None
     assert (read.header.task_id, read.header.request) == (0, "send the figure")
     assert read.header.extra == {
-        "ID": "TASK-m1x9k2ab", "Updated": "2026-05-16T14:31:24.310Z", "Steps": "1/3 succeeded"
-    }  # fmt: skip
+        "ID": "TASK-m1x9k2ab",
+        "Updated": "2026-05-16T14:31:24.310Z",
+        "Steps": "1/3 succeeded",
+    }
     first, second, third = read.steps
-    assert first.start == StepStart("step[1]", "tool", "pdf_extract_images", {"path": "/tmp/a`b.pdf"}, "", 1, 1)
+    assert first.start == StepStart(
+        "step[1]", "tool", "pdf_extract_images", {"path": "/tmp/a`b.pdf"}, "", 1, 1
+    )
     output = 'three images\n```json\n{"a": 1}\n```\n- **Status:** aborted\n### not a step'
-    assert first.end == StepEnd("success", output, 0.79, None, None, {"Started": "2026-05-16T14:30:24.410Z"})
+    assert first.end == StepEnd(
+        "success", output, 0.79, None, None, {"Started": "2026-05-16T14:30:24.410Z"}
+    )
     assert (second.start.attempt, second.start.max_attempts) == (3, 3)
     assert second.end == StepEnd("failed", None, 2.0, "tool failed after 3 attempts\nno such file")
     # Without a result, the mark in the heading says how the step ended.
@@ -224,7 +232,9 @@ def test_a_named_task_may_have_a_number_no_step_and_no_end() -> None:
 
 
 def test_each_part_that_is_left_out_is_named_with_its_line() -> None:
-    read = decode(b"# TASK-1\nwords\n- Status: ok\n\n## Step 1: x\n- Status: ok\n\nmore\n```\nblock\n```\n")
+    read = decode(
+        b"# TASK-1\nwords\n- Status: ok\n\n## Step 1: x\n- Status: ok\n\nmore\n```\nblock\n```\n"
+    )
     assert read.warnings == (
         "line 8: this is not a field and is left out: 'more'",
         "line 9: this is not a field and is left out: 'block'",
@@ -240,7 +250,10 @@ def test_windows_line_ends_and_a_byte_order_mark_change_nothing() -> None:
 def test_a_file_without_a_summary_has_the_status_of_its_title() -> None:
     head = RETRIED.partition("***\n\n## Summary")[0]
     assert decode(head.encode()).status == "completed"
-    assert decode(head.replace("**Status**: completed", "**Status**: running").encode()).status == "running"
+    assert (
+        decode(head.replace("**Status**: completed", "**Status**: running").encode()).status
+        == "running"
+    )
 
 
 def test_a_step_that_has_not_ended_is_running() -> None:
@@ -261,7 +274,10 @@ def test_a_retry_without_a_count_is_the_next_attempt() -> None:
 def test_invalid_json_is_read_as_text_with_a_warning() -> None:
     read = decode(b"# TASK-1\n## Step 1: x\n- Args:\n  ```json\n  {oops\n  ```\n- Status: ok\n")
     assert read.steps[0].start.args == "{oops"
-    assert decode(b"# TASK-1\n## Step 1: x\n- Args: [1e999]\n- Status: ok\n").steps[0].start.args == "[1e999]"
+    assert (
+        decode(b"# TASK-1\n## Step 1: x\n- Args: [1e999]\n- Status: ok\n").steps[0].start.args
+        == "[1e999]"
+    )
     assert read.warnings == ("line 4: this block is marked as json and is not JSON; read as text",)
 
 
@@ -275,10 +291,18 @@ def test_invalid_json_is_read_as_text_with_a_warning() -> None:
         ("# TASK-1\n## Step 1: x\n- Attempt: many\n- Status: ok\n", 3, "not a count"),
         ("# TASK-1\n## Step 1: x\n- Duration: long\n- Status: ok\n", 3, "not a duration"),
         ("# TASK-1\n## Step 1: x\n- Output:\n  ```\n  never ends\n", 4, "never closed"),
-        ("# TASK-1\n## Step 1: x\n- Duration: 1" + "0" * 400 + "s\n- Status: ok\n", 3, "too long a duration"),
+        (
+            "# TASK-1\n## Step 1: x\n- Duration: 1" + "0" * 400 + "s\n- Status: ok\n",
+            3,
+            "too long a duration",
+        ),
         ("# Task: x\n## Steps\n### Step 1: x\n- **Output:**\n```\nx\n```\ny\n", 5, "never closed"),
         ("# TASK-1\n## Summary\n- Total Steps: 3\n", 2, "no Final Status"),
-        ("# TASK-1\n## Summary\n- Total Steps: some\n- Final Status: completed\n", 3, "not a count"),
+        (
+            "# TASK-1\n## Summary\n- Total Steps: some\n- Final Status: completed\n",
+            3,
+            "not a count",
+        ),
     ],
 )
 def test_what_cannot_be_read_gives_the_line_and_the_reason(text: str, line: int, says: str) -> None:

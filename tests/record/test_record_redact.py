@@ -61,7 +61,9 @@ def test_a_bearer_token_is_hidden_and_the_word_is_not() -> None:
     assert Redactor().redact("the bearer of this letter") == "the bearer of this letter"
 
 
-@pytest.mark.parametrize("text", ["task-management-and-other-things", "ask-me-anything-at-all-please", "risk-free"])
+@pytest.mark.parametrize(
+    "text", ["task-management-and-other-things", "ask-me-anything-at-all-please", "risk-free"]
+)
 def test_words_that_only_contain_a_prefix_are_left_alone(text: str) -> None:
     assert Redactor().redact(text) is text
 
@@ -72,7 +74,9 @@ def test_of_two_secrets_the_longer_is_meant() -> None:
 
 
 @given(st.text(min_size=8, max_size=20), st.text(max_size=10), st.text(max_size=10))
-def test_a_secret_is_found_in_texts_keys_and_json_inside_texts(secret: str, before: str, after: str) -> None:
+def test_a_secret_is_found_in_texts_keys_and_json_inside_texts(
+    secret: str, before: str, after: str
+) -> None:
     redactor = Redactor({"X": secret})
     marked = before + secret + after
     value = {"a": [marked], marked: 1, "json": json.dumps({"k": secret}), "n": 3, "none": None}
@@ -94,14 +98,16 @@ ENCODINGS: dict[str, Callable[[bytes], str]] = {
     "hex": bytes.hex,
     "upper-case hex": lambda data: data.hex().upper(),
     "URL": lambda data: quote(data, safe=""),
-    "URL, lower case": lambda data: re.sub("%..", lambda match: match[0].lower(), quote(data, safe="")),
+    "URL, lower case": lambda data: re.sub(
+        "%..", lambda match: match[0].lower(), quote(data, safe="")
+    ),
     "form": quote_plus,
     "JSON": lambda data: json.dumps(data.decode()),
     "JSON in JSON": lambda data: json.dumps(json.dumps(data.decode())),
     **{
-        f"base64 after {before} bytes, {after} bytes follow": lambda data, b=before, a=after: base64.b64encode(
-            b"x" * b + data + b"y" * a
-        ).decode()
+        f"base64 after {before} bytes, {after} bytes follow": lambda data, b=before, a=after: (
+            base64.b64encode(b"x" * b + data + b"y" * a).decode()
+        )
         for before in range(4)
         for after in range(3)
     },
@@ -138,10 +144,16 @@ def test_the_usual_encodings_of_a_secret_are_hidden(secret: str, encoding: str) 
         ("ANYTHING", "amqp://user:queue-pass@mq.example", "queue-pass"),
         ("APP_DSN", "host=db.example user=app password=dsn-pass-1 sslmode=require", "dsn-pass-1"),
         ("DB", "Server=db.example;User Id=app;Pwd=ado-pass-1;", "ado-pass-1"),
-        ("SENTRY_DSN", "https://publickey0@sentry.example/1", "https://publickey0@sentry.example/1"),
+        (
+            "SENTRY_DSN",
+            "https://publickey0@sentry.example/1",
+            "https://publickey0@sentry.example/1",
+        ),
     ],
 )
-def test_passwords_are_hidden_whatever_the_variable_is_called(name: str, value: str, hidden: str) -> None:
+def test_passwords_are_hidden_whatever_the_variable_is_called(
+    name: str, value: str, hidden: str
+) -> None:
     read = Redactor.from_environment({name: value}).redact(f"it is {value}.")
     assert hidden not in read
     assert "[redacted:" + name in read
@@ -150,7 +162,9 @@ def test_passwords_are_hidden_whatever_the_variable_is_called(name: str, value: 
 
 
 def test_a_password_in_a_url_is_hidden_decoded_too() -> None:
-    redactor = Redactor.from_environment({"DATABASE_URL": "postgres://app:p%40ss-word@db.example/app"})
+    redactor = Redactor.from_environment(
+        {"DATABASE_URL": "postgres://app:p%40ss-word@db.example/app"}
+    )
     assert "p@ss-word" not in redactor.redact("it is p@ss-word")
 
 

@@ -21,12 +21,28 @@ from evaluator.record.tree import MAX_DEPTH, TaskNode, read_tree, render_tree
 
 FAILED = Step(
     1,
-    StepStart("turn[1]", "model", "m", {"messages": [{"role": "user", "content": "a\nb"}]}, "f", 1, 3),
-    StepEnd("failed", None, 0.25, "busy", {"input_tokens": None, "turns": 1, "tool_calls": 0, "cost_usd": 0.0004}),
+    StepStart(
+        "turn[1]", "model", "m", {"messages": [{"role": "user", "content": "a\nb"}]}, "f", 1, 3
+    ),
+    StepEnd(
+        "failed",
+        None,
+        0.25,
+        "busy",
+        {"input_tokens": None, "turns": 1, "tool_calls": 0, "cost_usd": 0.0004},
+    ),
 )
 LINK = Step(2, StepStart("turn[1]/tool[1]/subtask", "subtask", "sub", {"task_id": 13}))
 RECORDING = Recording(
-    Header(12, "2026-01-02T03:04:05.678Z", "say hello", {"name": "Ada"}, template="greet", model="m", parent=4),
+    Header(
+        12,
+        "2026-01-02T03:04:05.678Z",
+        "say hello",
+        {"name": "Ada"},
+        template="greet",
+        model="m",
+        parent=4,
+    ),
     (FAILED, Step(1, StepStart("turn[1]", "model", "m", None, "f", 2, 3, 2.0), None), LINK),
     Summary("aborted", 1, 1, 150.0, None, None, "the user said no", 3),
     "aborted",
@@ -84,17 +100,26 @@ def test_colours_add_nothing_but_colours() -> None:
 
 def test_recorded_text_cannot_act_on_the_terminal() -> None:
     hostile = "\x1b]0;title\x07 \x1b[2J \r \u202e \x9b31m \ud800 é ✓"
-    step = Step(1, StepStart(hostile, "tool", hostile, {hostile: hostile}), StepEnd("failed", [hostile], 0.1, hostile))
+    step = Step(
+        1,
+        StepStart(hostile, "tool", hostile, {hostile: hostile}),
+        StepEnd("failed", [hostile], 0.1, hostile),
+    )
     shown = render_text(Recording(Header(1, hostile, hostile), (step,), warnings=(hostile,)))
-    assert not {c for c in shown if ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" or "\ud800" <= c < "\ue000"} - {
-        "\n"
-    }
+    assert not {
+        c
+        for c in shown
+        if ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" or "\ud800" <= c < "\ue000"
+    } - {"\n"}
     assert visible("é ✓\n\tx") == "é ✓\n\tx"
     assert visible("a\nb", one_line=True) == "a\\nb"
 
 
 def test_a_file_that_ends_before_its_header_can_be_shown() -> None:
-    assert render_text(Recording(None, status="interrupted")) == "a task without a header  interrupted\n"
+    assert (
+        render_text(Recording(None, status="interrupted"))
+        == "a task without a header  interrupted\n"
+    )
 
 
 def test_a_run_without_an_end_tells_what_it_has_used_so_far() -> None:
@@ -133,18 +158,39 @@ TALK = (
     Step(
         1,
         StepStart(
-            "a/turn[1]", "model", "m",
-            {"model": "m/1", "settings": {"seed": 1}, "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x\ny"}]},
+            "a/turn[1]",
+            "model",
+            "m",
+            {
+                "model": "m/1",
+                "settings": {"seed": 1},
+                "messages": [
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": "x\ny"},
+                ],
+            },
         ),
-        StepEnd("success", {"content": "", "finish_reason": "tool_calls", "tool_calls": [CALL], "reasoning": "why"}, 0.1),
+        StepEnd(
+            "success",
+            {
+                "content": "",
+                "finish_reason": "tool_calls",
+                "tool_calls": [CALL],
+                "reasoning": "why",
+            },
+            0.1,
+        ),
     ),
     Step(2, StepStart("a/turn[1]/tool[1]", "tool", "look"), StepEnd("success", "seen", 0.1)),
     Step(
         3,
         StepStart(
-            "a/turn[2]", "model", "m",
+            "a/turn[2]",
+            "model",
+            "m",
             {
-                "model": "m/1", "settings": {},
+                "model": "m/1",
+                "settings": {},
                 "messages": [
                     {"role": "tool", "tool_call_id": "c1", "content_of": "turn[1]/tool[1]"},
                     {"role": "tool", "tool_call_id": "c2", "content_of": "turn[1]/tool[2]"},
@@ -153,7 +199,7 @@ TALK = (
         ),
         StepEnd("failed", "half", 0.1, "server: gone"),
     ),
-)  # fmt: skip
+)
 
 TALKED = """\
 TASK-3  failed
@@ -192,28 +238,40 @@ def test_a_conversation_is_shown_role_by_role() -> None:
 
 
 def test_a_task_without_a_model_has_no_conversation() -> None:
-    assert render_messages(Recording(Header(3, ""), TALK[1:2])) == "TASK-3  running\n  no model was called\n"
+    assert (
+        render_messages(Recording(Header(3, ""), TALK[1:2]))
+        == "TASK-3  running\n  no model was called\n"
+    )
 
 
 # -- the tree -------------------------------------------------------------------------------------------------
 
 
-def store_of(folder: Path, links: dict[int, list[int]], parents: dict[int, int] | None = None) -> TaskStore:
+def store_of(
+    folder: Path, links: dict[int, list[int]], parents: dict[int, int] | None = None
+) -> TaskStore:
     """Finished tasks 1, 2, … with a call each and links to subtasks."""
     store = TaskStore(folder)
     usage = {"input_tokens": 90, "output_tokens": 10, "cost_usd": 0.5}
     for number, children in links.items():
         journal = store.create(template=f"t{number}", parent=(parents or {}).get(number))
         assert journal.id == number
-        journal.end(journal.begin(StepStart("s[1]/turn[1]", "model", "m")), StepEnd("success", {}, 1.5, None, usage))
+        journal.end(
+            journal.begin(StepStart("s[1]/turn[1]", "model", "m")),
+            StepEnd("success", {}, 1.5, None, usage),
+        )
         for n, child in enumerate(children, 1):
-            start = StepStart(f"s[1]/turn[1]/tool[{n}]/subtask", "subtask", f"t{child}", {"task_id": child})
+            start = StepStart(
+                f"s[1]/turn[1]/tool[{n}]/subtask", "subtask", f"t{child}", {"task_id": child}
+            )
             journal.end(journal.begin(start), StepEnd("success", {}, 2.0))
         journal.close(Summary("completed", 1, 0, 2.5, usage))
     return store
 
 
-def test_a_tree_shows_the_steps_by_path_and_the_subtasks_files_below_their_links(tmp_path: Path) -> None:
+def test_a_tree_shows_the_steps_by_path_and_the_subtasks_files_below_their_links(
+    tmp_path: Path,
+) -> None:
     store = store_of(tmp_path, {1: [2], 2: [3, 9], 3: []}, {2: 1, 3: 2})
     tree = read_tree(store, store.read(2))
     assert (
@@ -240,7 +298,13 @@ def test_attempts_and_places_that_several_steps_share_have_a_line_each() -> None
     def step(number: int, path: str, attempt: int = 1) -> Step:
         return Step(number, StepStart(path, "model", "m", attempt=attempt, max_attempts=3))
 
-    steps = (step(1, "a/b/turn[1]"), step(2, "c"), step(1, "a/b/turn[1]", 2), step(3, "a/b/turn[2]"), step(4, "c/d"))
+    steps = (
+        step(1, "a/b/turn[1]"),
+        step(2, "c"),
+        step(1, "a/b/turn[1]", 2),
+        step(3, "a/b/turn[2]"),
+        step(4, "c/d"),
+    )
     assert (
         render_tree(TaskNode(1, Recording(Header(1, ""), steps)))
         == """\
@@ -260,14 +324,18 @@ def test_files_that_link_to_each_other_are_followed_once(tmp_path: Path) -> None
     shown = render_tree(read_tree(store, store.read(1)))
     assert shown.count("TASK-2  completed") == 1
     assert shown.count("TASK-3  completed") == 1
-    assert shown.startswith("TASK-3  completed  t3  2.5 s  100 tokens  $0.50  (parent)\nTASK-1  completed")
+    assert shown.startswith(
+        "TASK-3  completed  t3  2.5 s  100 tokens  $0.50  (parent)\nTASK-1  completed"
+    )
     assert shown.count("shown above") == 4
 
 
 def test_a_damaged_file_is_shown_in_its_place(tmp_path: Path) -> None:
     store = store_of(tmp_path, {1: [2], 2: []})
     store.path_of(2).write_bytes(b"# TASK-2\n\n- **Status**: wonderful\n")
-    assert "TASK-2.md:3: Status is not a status: 'wonderful'" in render_tree(read_tree(store, store.read(1)))
+    assert "TASK-2.md:3: Status is not a status: 'wonderful'" in render_tree(
+        read_tree(store, store.read(1))
+    )
 
 
 def test_a_chain_of_files_is_followed_only_so_deep(tmp_path: Path) -> None:
@@ -283,9 +351,25 @@ def test_a_chain_of_files_is_followed_only_so_deep(tmp_path: Path) -> None:
 # -- hostile content ------------------------------------------------------------------------------------------
 
 NASTY = st.sampled_from(
-    ["\x1b[2J", "\x9b31m", "\r", "\x00", "\u202e", "\ud800", "\n", "\t", "a/b", "turn[1]", "\x1b]0;t\x07"]
+    [
+        "\x1b[2J",
+        "\x9b31m",
+        "\r",
+        "\x00",
+        "\u202e",
+        "\ud800",
+        "\n",
+        "\t",
+        "a/b",
+        "turn[1]",
+        "\x1b]0;t\x07",
+    ]
 )
-TEXT = NASTY | st.text(st.characters(exclude_categories=()), max_size=8) | st.lists(NASTY, max_size=4).map("".join)
+TEXT = (
+    NASTY
+    | st.text(st.characters(exclude_categories=()), max_size=8)
+    | st.lists(NASTY, max_size=4).map("".join)
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -293,8 +377,18 @@ JSON = st.recursive(
 )
 OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
 MESSAGE = st.fixed_dictionaries(
-    {}, optional={"role": TEXT, "content": JSON, "reasoning": JSON, "content_of": JSON, "tool_call_id": TEXT, "tool_calls": st.lists(st.fixed_dictionaries({"id": TEXT, "name": TEXT, "arguments": TEXT}) | JSON, max_size=2)}
-)  # fmt: skip
+    {},
+    optional={
+        "role": TEXT,
+        "content": JSON,
+        "reasoning": JSON,
+        "content_of": JSON,
+        "tool_call_id": TEXT,
+        "tool_calls": st.lists(
+            st.fixed_dictionaries({"id": TEXT, "name": TEXT, "arguments": TEXT}) | JSON, max_size=2
+        ),
+    },
+)
 ARGS = (
     st.fixed_dictionaries(
         {},
@@ -307,11 +401,21 @@ ARGS = (
     )
     | JSON
 )
-USAGE = st.dictionaries(st.sampled_from(["input_tokens", "output_tokens", "cost_usd"]) | TEXT, JSON, max_size=3)
+USAGE = st.dictionaries(
+    st.sampled_from(["input_tokens", "output_tokens", "cost_usd"]) | TEXT, JSON, max_size=3
+)
 STEPS = st.builds(
     Step,
     st.integers(1, 9),
-    st.builds(StepStart, TEXT, st.sampled_from(get_args(StepKind)), TEXT, ARGS, st.just("f"), st.integers(1, 3)),
+    st.builds(
+        StepStart,
+        TEXT,
+        st.sampled_from(get_args(StepKind)),
+        TEXT,
+        ARGS,
+        st.just("f"),
+        st.integers(1, 3),
+    ),
     st.none()
     | st.builds(
         StepEnd,
@@ -325,12 +429,33 @@ STEPS = st.builds(
 )
 RECORDINGS = st.builds(
     Recording,
-    header=st.none() | st.builds(Header, st.integers(0, 99), TEXT, TEXT, OBJECT, template=st.none() | TEXT, model=st.none() | TEXT, parent=st.none() | st.integers(0, 9), extra=OBJECT),
+    header=st.none()
+    | st.builds(
+        Header,
+        st.integers(0, 99),
+        TEXT,
+        TEXT,
+        OBJECT,
+        template=st.none() | TEXT,
+        model=st.none() | TEXT,
+        parent=st.none() | st.integers(0, 9),
+        extra=OBJECT,
+    ),
     steps=st.lists(STEPS, max_size=4).map(tuple),
-    summary=st.none() | st.builds(Summary, st.sampled_from(["completed", "failed"]), st.integers(0, 9), st.integers(0, 9), st.floats(0, 1e6), st.none() | USAGE, JSON, st.none() | TEXT),
+    summary=st.none()
+    | st.builds(
+        Summary,
+        st.sampled_from(["completed", "failed"]),
+        st.integers(0, 9),
+        st.integers(0, 9),
+        st.floats(0, 1e6),
+        st.none() | USAGE,
+        JSON,
+        st.none() | TEXT,
+    ),
     status=st.sampled_from(["running", "interrupted", "completed", "failed", "aborted"]),
     warnings=st.lists(TEXT, max_size=2).map(tuple),
-)  # fmt: skip
+)
 
 
 @given(RECORDINGS, st.booleans())
@@ -338,16 +463,27 @@ RECORDINGS = st.builds(
 def test_no_view_has_a_control_character_but_newlines_tabs_and_its_own_colours(
     recording: Recording, colour: bool
 ) -> None:
-    tree = TaskNode(1, recording, None, {0: TaskNode(2, None, "\x1b[2J\r")}, TaskNode(3, None, "\n\x07"))
-    for shown in (render_text(recording, colour), render_messages(recording, colour), render_tree(tree, colour)):
+    tree = TaskNode(
+        1, recording, None, {0: TaskNode(2, None, "\x1b[2J\r")}, TaskNode(3, None, "\n\x07")
+    )
+    for shown in (
+        render_text(recording, colour),
+        render_messages(recording, colour),
+        render_tree(tree, colour),
+    ):
         plain = re.sub("\x1b\\[[0-9]{1,2}m", "", shown) if colour else shown
-        found = {c for c in plain if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")} - {"\n", "\t"}
+        found = {c for c in plain if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")} - {
+            "\n",
+            "\t",
+        }
         assert not found
         assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") & set(plain)
         assert shown.endswith("\n")
     # Colours are the renderer's own: none comes from what is shown.
     if colour:
-        assert re.sub("\x1b\\[[0-9]{1,2}m", "", render_messages(recording, True)) == render_messages(recording, False)
+        assert re.sub(
+            "\x1b\\[[0-9]{1,2}m", "", render_messages(recording, True)
+        ) == render_messages(recording, False)
     assert len(conversations(recording)) == render_messages(recording).count("\nConversation")
 
 
@@ -356,7 +492,9 @@ def test_values_that_are_nested_too_deeply_are_reported() -> None:
     for _ in range(3000):
         deep = {"x": deep}
     end = StepEnd("success", deep, 0.1, None, {"turns": deep}, {"e": deep})
-    recording = Recording(Header(1, "", "", deep), (Step(1, StepStart("turn[1]", "model", "m", deep), end),))
+    recording = Recording(
+        Header(1, "", "", deep), (Step(1, StepStart("turn[1]", "model", "m", deep), end),)
+    )
     assert render_text(recording).count("[nested too deeply to show]") == 5
     message = {"role": "user", "content": deep, "reasoning": deep, "tool_calls": [deep]}
     step = Step(1, StepStart("turn[1]", "model", "m", {"messages": [message], "settings": deep}))

@@ -18,22 +18,42 @@ from evaluator.record.store import TaskStore, TaskSummary
 NOW = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
 
 
-def task(number: int, status: Any, created: str = "", error: str | None = None, **fields: Any) -> TaskSummary:
+def task(
+    number: int, status: Any, created: str = "", error: str | None = None, **fields: Any
+) -> TaskSummary:
     reason = fields.pop("reason", None)
-    summary = None if status in ("running", "interrupted") else Summary(status, 1, 0, 0.5, None, None, reason)
+    summary = (
+        None
+        if status in ("running", "interrupted")
+        else Summary(status, 1, 0, 0.5, None, None, reason)
+    )
     header = None if error else Header(number, created, **fields)
     return TaskSummary(number, Path(f"TASK-{number}.md"), status, header, summary, error)
 
 
 TASKS = (
     task(1, "completed", "2026-03-01T00:00:00.000Z", template="review_code", model="openai/large"),
-    task(2, "failed", "2026-03-01T23:59:59.999Z", template="review_text", model="local/small", reason="Server BUSY"),
-    task(3, "aborted", "2026-03-02T00:00:00.000Z", template="[odd]", parent=2, reason="the user said no"),
+    task(
+        2,
+        "failed",
+        "2026-03-01T23:59:59.999Z",
+        template="review_text",
+        model="local/small",
+        reason="Server BUSY",
+    ),
+    task(
+        3,
+        "aborted",
+        "2026-03-02T00:00:00.000Z",
+        template="[odd]",
+        parent=2,
+        reason="the user said no",
+    ),
     task(4, "running", "2026-03-02T10:30:00.000Z", model="openai/small", parent=2),
     task(5, "interrupted", error="line 1: the Title is not what was written"),
     task(6, "completed", "some day", template="review_code"),
     task(7, "completed", "2026-03-02T10:30:00", template="a\nb"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +99,11 @@ def test_conditions_combine(conditions: dict[str, Any], ids: list[int]) -> None:
         ("2026-03-01T14:30", True, datetime(2026, 3, 1, 14, 30, tzinfo=UTC)),
         ("2026-03-01 14:30:15.5", False, datetime(2026, 3, 1, 14, 30, 15, 500000, tzinfo=UTC)),
         (" 2026-03-01T14:30Z ", False, datetime(2026, 3, 1, 14, 30, tzinfo=UTC)),
-        ("2026-03-01T14:30-05:00", False, datetime(2026, 3, 1, 14, 30, tzinfo=timezone(timedelta(hours=-5)))),
+        (
+            "2026-03-01T14:30-05:00",
+            False,
+            datetime(2026, 3, 1, 14, 30, tzinfo=timezone(timedelta(hours=-5))),
+        ),
         ("90s", False, NOW - timedelta(seconds=90)),
         ("30m", True, NOW - timedelta(minutes=30)),
         ("1.5h", False, NOW - timedelta(minutes=90)),
@@ -109,16 +133,22 @@ def test_any_text_is_a_time_with_a_zone_or_refused(text: str) -> None:
     assert found is None or found.tzinfo is not None
 
 
-def finished(store: TaskStore, template: str, status: Any = "completed", reason: str | None = None) -> int:
+def finished(
+    store: TaskStore, template: str, status: Any = "completed", reason: str | None = None
+) -> int:
     journal = store.create("r", template=template)
     journal.close(Summary(status, 0, 0, 0.1, None, None, reason))
     return journal.id
 
 
-def test_what_is_found_comes_newest_first_and_is_counted_after_the_conditions(tmp_path: Path) -> None:
+def test_what_is_found_comes_newest_first_and_is_counted_after_the_conditions(
+    tmp_path: Path,
+) -> None:
     store = TaskStore(tmp_path / "tasks")
     for n in range(6):
-        finished(store, "even" if n % 2 == 0 else "odd", *(("failed", "out of luck") if n == 4 else ()))
+        finished(
+            store, "even" if n % 2 == 0 else "odd", *(("failed", "out of luck") if n == 4 else ())
+        )
     assert [t.id for t in find(store, template="even")] == [5, 3, 1]
     assert [t.id for t in find(store, template="even", limit=2)] == [5, 3]
     assert [t.id for t in find(store, template="even", limit=0)] == []
@@ -126,7 +156,9 @@ def test_what_is_found_comes_newest_first_and_is_counted_after_the_conditions(tm
     assert [t.id for t in find(store, until=datetime(2020, 1, 1))] == []
     (tmp_path / "tasks" / "done" / "TASK-9.md").write_text("# TASK-9 <!-- evaluator-task broken")
     assert [t.id for t in find(store, error="title")] == []
-    (tmp_path / "tasks" / "done" / "TASK-9.md").write_text("# TASK-9 <!-- evaluator-task broken\n\n")
+    (tmp_path / "tasks" / "done" / "TASK-9.md").write_text(
+        "# TASK-9 <!-- evaluator-task broken\n\n"
+    )
     assert [t.id for t in find(store, error="title")] == [9]
 
 
@@ -157,7 +189,9 @@ def test_invalid_conditions_are_refused_before_anything_is_read(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"since": 5}, {"error": 4}, {"template": 3}, {"model": 1}, {"limit": "x"}, {"parent": "x"}], ids=str
+    "wrong",
+    [{"since": 5}, {"error": 4}, {"template": 3}, {"model": 1}, {"limit": "x"}, {"parent": "x"}],
+    ids=str,
 )
 def test_conditions_of_the_wrong_type_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):

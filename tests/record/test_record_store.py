@@ -52,7 +52,9 @@ for n in range(10):
 """
 
 
-def test_twenty_processes_that_start_at_once_get_no_id_twice_and_each_only_higher_ones(root: Path) -> None:
+def test_twenty_processes_that_start_at_once_get_no_id_twice_and_each_only_higher_ones(
+    root: Path,
+) -> None:
     children = [
         subprocess.Popen(
             [sys.executable, "-c", CREATING, str(root)],
@@ -175,7 +177,9 @@ def open_to_all(root: Path) -> None:
         (open_to_all, "chmod o-w"),
     ],
 )
-def test_a_folder_that_cannot_be_trusted_is_refused(root: Path, prepare: Callable[[Path], None], says: str) -> None:
+def test_a_folder_that_cannot_be_trusted_is_refused(
+    root: Path, prepare: Callable[[Path], None], says: str
+) -> None:
     prepare(root)
     with pytest.raises(RecordError, match=says):
         TaskStore(root).create()
@@ -279,7 +283,9 @@ def test_a_file_created_a_moment_ago_is_not_yet_called_interrupted(root: Path) -
     assert store.read(2).status == "interrupted"
 
 
-def test_a_task_that_is_finished_while_it_is_looked_for_is_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_finished_while_it_is_looked_for_is_found(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = TaskStore(root)
     task_id = finish(store)
     places = [root / "active" / f"TASK-{task_id}.md", store.path_of(task_id)]
@@ -296,7 +302,9 @@ def test_a_listed_task_has_header_and_summary_without_its_result(root: Path) -> 
     assert task.summary == Summary("completed", 1, 0, 0.5, {"turns": 1})
 
 
-def test_a_task_that_was_reopened_is_listed_as_before_until_something_is_written(root: Path) -> None:
+def test_a_task_that_was_reopened_is_listed_as_before_until_something_is_written(
+    root: Path,
+) -> None:
     store = TaskStore(root)
     journal, recording = store.reopen(finish(store))
     assert [task.status for task in store.list()] == [recording.status] == ["completed"]
@@ -368,7 +376,11 @@ def test_a_process_whose_end_nobody_has_asked_for_is_gone() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         with open(f"/proc/{child.pid}/stat", "rb") as file:
-            owner = replace(current_owner(), pid=child.pid, started=int(file.read().rpartition(b")")[2].split()[19]))
+            owner = replace(
+                current_owner(),
+                pid=child.pid,
+                started=int(file.read().rpartition(b")")[2].split()[19]),
+            )
         assert not is_gone(owner) and is_gone(replace(owner, started=owner.started + 1))
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -390,14 +402,18 @@ def empty_file(root: Path, number: int) -> Path:
     return path
 
 
-def test_an_empty_file_of_a_killed_process_is_no_task_and_is_removed_by_the_next_one(root: Path) -> None:
+def test_an_empty_file_of_a_killed_process_is_no_task_and_is_removed_by_the_next_one(
+    root: Path,
+) -> None:
     for number in (1, 2):
         TaskStore(root).create().abandon()
         (root / "active" / f"TASK-{number}.md").unlink()
     path = empty_file(root, 2)
     store = TaskStore(root)
     assert not list(store.list()) and not list(store.interrupted())
-    with pytest.raises(TaskNotBegun, match="run the task again, or for a subtask resume the task that asked for it"):
+    with pytest.raises(
+        TaskNotBegun, match="run the task again, or for a subtask resume the task that asked for it"
+    ):
         store.reopen(2)
     journal = store.create("next")
     assert journal.id == 3 and not path.exists()

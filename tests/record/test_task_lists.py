@@ -75,8 +75,16 @@ def test_the_first_incomplete_step_has_its_line_section_and_role(tasks: TaskList
 
 # text → (done, line, section, role) of each step
 STEPS: list[tuple[str, list[tuple[bool, int, str, str | None]]]] = [
-    ("- [ ] a\n* [x] b\n+ [X] c\n3. [ ] d\n4) [ ] e\n", [(False, 1, "", None), (True, 2, "", None), (True, 3, "", None),
-     (False, 4, "", None), (False, 5, "", None)]),
+    (
+        "- [ ] a\n* [x] b\n+ [X] c\n3. [ ] d\n4) [ ] e\n",
+        [
+            (False, 1, "", None),
+            (True, 2, "", None),
+            (True, 3, "", None),
+            (False, 4, "", None),
+            (False, 5, "", None),
+        ],
+    ),
     ("      - [ ] nested\n", [(False, 1, "", None)]),
     ("- [] a\n- [y] b\n-[ ] c\n[ ] d\n- [ ]e\n", []),
     ("```\n- [ ] a\n```\n- [ ] b\n", [(False, 4, "", None)]),
@@ -90,9 +98,14 @@ STEPS: list[tuple[str, list[tuple[bool, int, str, str | None]]]] = [
     ("# [A] x\n- [ ] a\n", [(False, 2, "[A] x", None)]),
     ("## [A] x\n### y\n- [ ] a\n## z\n- [ ] b\n", [(False, 3, "y", "A"), (False, 5, "z", None)]),
     # A bracketed word below a role is a part of its section.
-    ("## [A] x\n### [TESTS] y\n- [ ] a\n#### z\n- [ ] b\n### v\n- [ ] c\n", [(False, 3, "[TESTS] y", "A"),
-     (False, 5, "z", "A"), (False, 7, "v", "A")]),
-    ("## x\n### [A] y\n- [ ] a\n### [B] z\n- [ ] b\n", [(False, 3, "y", "A"), (False, 5, "z", "B")]),
+    (
+        "## [A] x\n### [TESTS] y\n- [ ] a\n#### z\n- [ ] b\n### v\n- [ ] c\n",
+        [(False, 3, "[TESTS] y", "A"), (False, 5, "z", "A"), (False, 7, "v", "A")],
+    ),
+    (
+        "## x\n### [A] y\n- [ ] a\n### [B] z\n- [ ] b\n",
+        [(False, 3, "y", "A"), (False, 5, "z", "B")],
+    ),
     ("## [A] x\n# y\n### z\n- [ ] a\n", [(False, 4, "z", None)]),
     ("## [text](link)\n- [ ] a\n", [(False, 2, "[text](link)", None)]),
     ("## [x] a\n- [ ] a\n", [(False, 2, "[x] a", None)]),
@@ -103,19 +116,27 @@ STEPS: list[tuple[str, list[tuple[bool, int, str, str | None]]]] = [
     ("[A] x\n-----\n- [ ] a\n", [(False, 3, "", None)]),
     ("##\n- [ ]\n", [(False, 2, "", None)]),
     # Without checkboxes: numbered headings, else numbered lists.
-    ("# 1. t\n## [A] 1. x\n1. detail\n### 2) y (done)\n## Step 3: z ✅\n## Step 4\n## 5 v\n", [(False, 2, "", "A"),
-     (True, 4, "1. x", "A"), (True, 5, "", None), (False, 6, "", None)]),
-    ("## 1. x\n\n- **Status**: done\n## 2. y\n- **Status:** open\n## 3. z\nResult: Succeeded, twice\n",
-     [(True, 1, "", None), (False, 4, "", None), (True, 6, "", None)]),
-    ("### [A] Details:\n1.  **Schema**:\n    * a\n2. ~~Tool~~\n   1. nested\n```\n3. c\n```\n3) [x](link)\n",
-     [(False, 2, "Details:", "A"), (True, 4, "Details:", "A"), (False, 9, "Details:", "A")]),
+    (
+        "# 1. t\n## [A] 1. x\n1. detail\n### 2) y (done)\n## Step 3: z ✅\n## Step 4\n## 5 v\n",
+        [(False, 2, "", "A"), (True, 4, "1. x", "A"), (True, 5, "", None), (False, 6, "", None)],
+    ),
+    (
+        "## 1. x\n\n- **Status**: done\n## 2. y\n- **Status:** open\n## 3. z\nResult: Succeeded, twice\n",
+        [(True, 1, "", None), (False, 4, "", None), (True, 6, "", None)],
+    ),
+    (
+        "### [A] Details:\n1.  **Schema**:\n    * a\n2. ~~Tool~~\n   1. nested\n```\n3. c\n```\n3) [x](link)\n",
+        [(False, 2, "Details:", "A"), (True, 4, "Details:", "A"), (False, 9, "Details:", "A")],
+    ),
     ("1. a\n- [x] b\n", [(True, 2, "", None)]),
     ("words\n- a\n1.5 b\n", []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "steps"), STEPS)
-def test_a_text_is_read_as_sections_and_steps(text: str, steps: list[tuple[bool, int, str, str | None]]) -> None:
+def test_a_text_is_read_as_sections_and_steps(
+    text: str, steps: list[tuple[bool, int, str, str | None]]
+) -> None:
     assert [(s.done, s.line, s.section, s.role) for s in read_outline(text).steps] == steps
 
 
@@ -137,19 +158,28 @@ def test_a_text_names_its_owner_before_its_sections(text: str, owner: str | None
     assert read_outline(text).owner == owner
 
 
-def test_the_role_that_creates_a_task_owns_all_of_it_and_other_roles_read_it(tasks: TaskLists) -> None:
+def test_the_role_that_creates_a_task_owns_all_of_it_and_other_roles_read_it(
+    tasks: TaskLists,
+) -> None:
     made = tasks.create("move", PLAN, role="planner", today=DAY)
-    assert made.content == PLAN.replace("# Move the archive\n", "# Move the archive\n\n- **Owner**: planner\n", 1)
+    assert made.content == PLAN.replace(
+        "# Move the archive\n", "# Move the archive\n\n- **Owner**: planner\n", 1
+    )
     assert (made.owner, tasks.read("move")) == ("planner", made)
     # The owner changes the part of the worker too, and ticks its steps.
-    filled = made.content.replace("1. [ ] Copy\n", "1. [x] Copy all of it\n").replace("### Risks", "### [TESTS]")
+    filled = made.content.replace("1. [ ] Copy\n", "1. [x] Copy all of it\n").replace(
+        "### Risks", "### [TESTS]"
+    )
     changed = tasks.update("move", filled, role="PLANNER", if_unchanged=made.version)
     assert (changed.content, changed.done) == (filled, 2)
     for refused in (
         lambda: tasks.update("move", filled + "more", role="worker", if_unchanged=changed.version),
         lambda: tasks.close("move", role="worker", force=True),
     ):
-        with pytest.raises(UsageError, match="belongs to planner, which alone changes it; as worker you may read it"):
+        with pytest.raises(
+            UsageError,
+            match="belongs to planner, which alone changes it; as worker you may read it",
+        ):
             refused()
     assert tasks.read("move") == changed
     tasks.update("move", PLAN.replace("[ ]", "[x]"))  # a person may
@@ -170,7 +200,9 @@ def test_an_owner_stays_the_owner(tasks: TaskLists) -> None:
 
 def test_a_task_without_an_owner_is_changed_by_any_role_and_stays_without(tasks: TaskLists) -> None:
     made = tasks.create("move", PLAN, today=DAY)
-    changed = tasks.update("move", PLAN.replace("1. [ ]", "1. [x]"), role="worker", if_unchanged=made.version)
+    changed = tasks.update(
+        "move", PLAN.replace("1. [ ]", "1. [x]"), role="worker", if_unchanged=made.version
+    )
     assert changed.owner is None
     with pytest.raises(UsageError, match="names worker as its owner, which is nobody"):
         tasks.update("move", "Owner: worker\n" + PLAN, role="worker", if_unchanged=changed.version)
@@ -195,18 +227,45 @@ NAMES: list[tuple[object, str]] = [
     *[
         (name, "expected YYYY-MM-DD-name")
         for name in (
-            "", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "A", "a b", "-a", "a.md.md", "a\0", "a\n", "é", "\ud800",
-            "2026-03-02", "2026-03-02-", "2026-13-02-a", "2026-02-30-a", "2026-03-02-../a", "2026-03-02-A", "x" * 101,
-            "2026-03-02-" + "x" * 101, "٢٠٢٦-03-02-a", ".hidden", None, 3, b"a",
+            "",
+            ".",
+            "..",
+            "../x",
+            "/etc/passwd",
+            "a/b",
+            "a\\b",
+            "A",
+            "a b",
+            "-a",
+            "a.md.md",
+            "a\0",
+            "a\n",
+            "é",
+            "\ud800",
+            "2026-03-02",
+            "2026-03-02-",
+            "2026-13-02-a",
+            "2026-02-30-a",
+            "2026-03-02-../a",
+            "2026-03-02-A",
+            "x" * 101,
+            "2026-03-02-" + "x" * 101,
+            "٢٠٢٦-03-02-a",
+            ".hidden",
+            None,
+            3,
+            b"a",
         )
     ],
     ("TASK-3", "file of a run"),
     ("task-3.md", "file of a run"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "says"), NAMES, ids=repr)
-def test_an_invalid_name_is_refused_by_every_call(tasks: TaskLists, root: Path, name: str, says: str) -> None:
+def test_an_invalid_name_is_refused_by_every_call(
+    tasks: TaskLists, root: Path, name: str, says: str
+) -> None:
     tasks.create("there", "- [x] a", today=DAY)
     for call in (
         lambda: tasks.create(name, "text"),
@@ -217,13 +276,22 @@ def test_an_invalid_name_is_refused_by_every_call(tasks: TaskLists, root: Path, 
         with pytest.raises(UsageError, match=says):
             call()
     files = sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
-    assert files == [".gitignore", ".named-lock", "active/.gitkeep", "active/2026-03-02-there.md", "done/.gitkeep"]
+    assert files == [
+        ".gitignore",
+        ".named-lock",
+        "active/.gitkeep",
+        "active/2026-03-02-there.md",
+        "done/.gitkeep",
+    ]
 
 
 def test_a_name_without_a_date_is_the_one_active_task_of_that_name(tasks: TaskLists) -> None:
     tasks.create("fix", "- [x] a", today=DAY)
     tasks.create("2026-03-03-fix", "- [ ] b")
-    with pytest.raises(UsageError, match="2 active tasks are called 'fix'; name one: 2026-03-02-fix, 2026-03-03-fix"):
+    with pytest.raises(
+        UsageError,
+        match="2 active tasks are called 'fix'; name one: 2026-03-02-fix, 2026-03-03-fix",
+    ):
         tasks.read("fix")
     tasks.close("2026-03-02-fix")
     assert tasks.read("fix").name == "2026-03-03-fix"
@@ -258,11 +326,11 @@ def test_no_file_takes_the_place_of_another(tasks: TaskLists, root: Path) -> Non
         tasks.create("b", "second", today=DAY)
 
 
-def test_a_task_with_open_steps_is_closed_by_force_only_and_the_open_ones_are_named(tasks: TaskLists) -> None:
+def test_a_task_with_open_steps_is_closed_by_force_only_and_the_open_ones_are_named(
+    tasks: TaskLists,
+) -> None:
     tasks.create("move", PLAN, today=DAY)
-    opened = (
-        r"line 8 \[PLANNER\] Preparation: Choose a day; line 12 .*; line 18 .*; line 19 .*; line 23 Notes: Tell the"
-    )
+    opened = r"line 8 \[PLANNER\] Preparation: Choose a day; line 12 .*; line 18 .*; line 19 .*; line 23 Notes: Tell the"
     with pytest.raises(UsageError, match=f"5 steps are open: {opened}"):
         tasks.close("move")
     tasks.create("many", "- [ ] a\n" * 7, today=DAY)
@@ -275,7 +343,9 @@ def test_a_task_with_open_steps_is_closed_by_force_only_and_the_open_ones_are_na
         tasks.update(closed.name, "x")
 
 
-def test_the_folders_last_in_a_repository_and_nothing_of_this_machine_shows_there(tasks: TaskLists, root: Path) -> None:
+def test_the_folders_last_in_a_repository_and_nothing_of_this_machine_shows_there(
+    tasks: TaskLists, root: Path
+) -> None:
     store = TaskStore(root)
     tasks.create("a", "- [x] a", today=DAY)
     store.create("run").abandon()
@@ -283,8 +353,11 @@ def test_the_folders_last_in_a_repository_and_nothing_of_this_machine_shows_ther
     git = ["git", "-C", str(root), "status", "--porcelain", "--untracked-files=all"]
     shown = subprocess.run(git, check=True, capture_output=True, text=True).stdout.split()[1::2]
     assert sorted(path.removeprefix("tasks/") for path in shown) == [
-        "active/.gitkeep", "active/2026-03-02-a.md", "active/TASK-1.md", "done/.gitkeep"
-    ]  # fmt: skip
+        "active/.gitkeep",
+        "active/2026-03-02-a.md",
+        "active/TASK-1.md",
+        "done/.gitkeep",
+    ]
     (root / "done" / ".gitkeep").unlink()
     tasks.create("b", "b", today=DAY)
     assert (root / "done" / ".gitkeep").read_bytes() == b""
@@ -298,7 +371,9 @@ def test_a_change_in_a_role_needs_the_version_it_is_based_on(tasks: TaskLists) -
         tasks.update("move", PLAN, role=" ", if_unchanged=read.version)
     tasks.update("move", PLAN.replace("1. [ ]", "1. [x]"), role="worker", if_unchanged=read.version)
     for role in ("worker", "planner", None):
-        with pytest.raises(RecordError, match=f"changed since it was read: .* not '{read.version}'"):
+        with pytest.raises(
+            RecordError, match=f"changed since it was read: .* not '{read.version}'"
+        ):
             tasks.update("move", PLAN, role=role, if_unchanged=read.version)
     assert tasks.read("move").done == 2
 
@@ -325,7 +400,10 @@ def test_processes_that_change_a_task_at_once_lose_nothing(tasks: TaskLists, roo
     tasks.create("shared", "- [ ] begin", today=DAY)
     children = [
         subprocess.Popen(
-            [sys.executable, "-c", ADDING, str(root), f"r{n}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", ADDING, str(root), f"r{n}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for n in range(4)
     ]
@@ -403,7 +481,9 @@ def test_line_ends_are_written_as_line_feeds_and_do_not_change_a_section(tasks: 
     read = tasks.read("a")
     assert read.content == "## [B] b\n\ntext\n\n## [A] a\n- [ ] s"
     assert str(read.next_step()) == "line 6 [A] a: s"
-    tasks.update("a", "## [B] b\r\n\r\ntext\r\n## [A] a\n- [x] s", role="a", if_unchanged=read.version)
+    tasks.update(
+        "a", "## [B] b\r\n\r\ntext\r\n## [A] a\n- [x] s", role="a", if_unchanged=read.version
+    )
     assert path.read_bytes() == b"## [B] b\n\ntext\n## [A] a\n- [x] s\n"
 
 
@@ -453,7 +533,9 @@ def test_an_unreadable_file_is_listed_with_its_error(
 
 
 @pytest.mark.parametrize("place", ["", "active", "done"])
-def test_a_folder_that_is_a_link_is_refused(tasks: TaskLists, root: Path, tmp_path: Path, place: str) -> None:
+def test_a_folder_that_is_a_link_is_refused(
+    tasks: TaskLists, root: Path, tmp_path: Path, place: str
+) -> None:
     tasks.create("a", "- [x] a", today=DAY)
     moved = tmp_path / "moved"
     (root / place).rename(moved)
@@ -468,7 +550,9 @@ def test_a_folder_that_is_a_link_is_refused(tasks: TaskLists, root: Path, tmp_pa
             call()
 
 
-def test_the_lock_file_is_not_followed_where_it_is_a_link(tasks: TaskLists, root: Path, tmp_path: Path) -> None:
+def test_the_lock_file_is_not_followed_where_it_is_a_link(
+    tasks: TaskLists, root: Path, tmp_path: Path
+) -> None:
     root.mkdir()
     (root / ".named-lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RecordError, match="cannot be locked"):
@@ -476,15 +560,18 @@ def test_the_lock_file_is_not_followed_where_it_is_a_link(tasks: TaskLists, root
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_files_are_0600_and_what_a_killed_process_left_does_not_matter(tasks: TaskLists, root: Path) -> None:
+def test_files_are_0600_and_what_a_killed_process_left_does_not_matter(
+    tasks: TaskLists, root: Path
+) -> None:
     path = tasks.create("a", "a", today=DAY).path
     (root / "active" / ".2026-03-02-a.md.tmp").write_text("half of")
     path.chmod(0o644)
     tasks.update("a", "b")
     assert path.read_text() == "b\n"
     assert {(p.name, stat.S_IMODE(p.stat().st_mode)) for p in (root / "active").iterdir()} == {
-        (path.name, 0o600), (".gitkeep", 0o600)
-    }  # fmt: skip
+        (path.name, 0o600),
+        (".gitkeep", 0o600),
+    }
 
 
 def test_a_full_disk_leaves_the_old_text(tasks: TaskLists, root: Path) -> None:
@@ -530,7 +617,9 @@ def test_no_descriptor_stays_open(tasks: TaskLists) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC-14", "UTC+12"])
-def test_a_new_task_gets_the_day_in_utc(tasks: TaskLists, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+def test_a_new_task_gets_the_day_in_utc(
+    tasks: TaskLists, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
     # At any hour, one of the two zones has another day than UTC.
     with monkeypatch.context() as patched:
         patched.setenv("TZ", zone)

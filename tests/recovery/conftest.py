@@ -28,16 +28,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     memory = shared_memory()
     root = memory if memory is not None else tmp_path_factory.mktemp("recovery")
-    with tempfile.TemporaryDirectory(prefix="evaluator-recovery-", dir=root) as folder, Lab(Path(folder)) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="evaluator-recovery-", dir=root) as folder,
+        Lab(Path(folder)) as made,
+    ):
         yield made
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """The counts of every sweep that ran, and their sum; also where tests ran in several processes."""
     said = [
-        value for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, ())
-        for name, value in report.user_properties if name == "sweep"
-    ]  # fmt: skip
+        value
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, ())
+        for name, value in report.user_properties
+        if name == "sweep"
+    ]
     if not said:
         return
     total: Counter[str] = Counter()

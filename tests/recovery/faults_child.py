@@ -18,10 +18,21 @@ from typing import Any
 from evaluator import TemplateLibrary
 
 MODULES = (
-    "aiohttp", "evaluator.batch", "evaluator.batch.run", "evaluator.batch.engines", "evaluator.cli.main",
-    "evaluator.cli.batch", "evaluator.cli.run", "evaluator.cli.tasks", "evaluator.interpreter.evaluator",
-    "evaluator.models.openai_compatible", "evaluator.models.prices", "evaluator.xml.schema", "jsonschema", "lxml.etree",
-)  # fmt: skip
+    "aiohttp",
+    "evaluator.batch",
+    "evaluator.batch.run",
+    "evaluator.batch.engines",
+    "evaluator.cli.main",
+    "evaluator.cli.batch",
+    "evaluator.cli.run",
+    "evaluator.cli.tasks",
+    "evaluator.interpreter.evaluator",
+    "evaluator.models.openai_compatible",
+    "evaluator.models.prices",
+    "evaluator.xml.schema",
+    "jsonschema",
+    "lxml.etree",
+)
 
 
 def _run(job: dict[str, Any], report: int) -> None:
@@ -30,7 +41,9 @@ def _run(job: dict[str, Any], report: int) -> None:
     os.chdir(job["folder"])
     os.environ["EVALUATOR_TRUST"] = job["folder"]
     for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{job['out']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        os.dup2(
+            os.open(f"{job['out']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number
+        )
     sys.argv = ["evaluator", *job["argv"]]
     faults = ctypes.CDLL(None)
     faults.fault_arm(job["root"].encode(), job["at"], job["error"], job["mode"])

@@ -51,12 +51,18 @@ def reply_to(case: Case, body: Mapping[str, Any], nth: int) -> tuple[int, dict[s
     answer = _answer(case, body["messages"], digest)
     if isinstance(answer, Flaky):
         if nth == 1:
-            return 500, {"error": {"message": "try again", "type": "error", "param": None, "code": None}}
+            return 500, {
+                "error": {"message": "try again", "type": "error", "param": None, "code": None}
+            }
         answer = answer.answer
     message: dict[str, Any] = {"role": "assistant", "content": answer}
     if isinstance(answer, list):
         calls = [
-            {"id": f"call-{n}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+            {
+                "id": f"call-{n}",
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(arguments)},
+            }
             for n, (name, arguments) in enumerate(answer, 1)
         ]
         message = {"role": "assistant", "content": None, "tool_calls": calls}
@@ -65,8 +71,13 @@ def reply_to(case: Case, body: Mapping[str, Any], nth: int) -> tuple[int, dict[s
     reason = "tool_calls" if isinstance(answer, list) else "stop"
     choice = {"index": 0, "message": message, "finish_reason": reason}
     return 200, {
-        "id": "c", "object": "chat.completion", "created": 1, "model": digest, "choices": [choice], "usage": usage,
-    }  # fmt: skip
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": digest,
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 def hash_of(body: Mapping[str, Any]) -> str:
@@ -133,24 +144,45 @@ _SCOUT = _atomic("scout", "Look around and report [scout]", _tools("deliver", "s
 
 CASES: tuple[Case, ...] = (
     Case(
-        "atomic with read_file", _atomic("reads", "read the notes [r]", _tools("read_file")), "reads",
+        "atomic with read_file",
+        _atomic("reads", "read the notes [r]", _tools("read_file")),
+        "reads",
         {"[r]": [[READ]]},
     ),
     Case(
         "atomic with effects",
-        _atomic("acts", "deliver things [e]", _tools("deliver", "read_file", "break_it") + '<output_format type="json"/>'),
+        _atomic(
+            "acts",
+            "deliver things [e]",
+            _tools("deliver", "read_file", "break_it") + '<output_format type="json"/>',
+        ),
         "acts",
-        {"[e]": [[deliver("fx-a")], [deliver("fx-b"), READ], [("break_it", {"what": "fx-c"})], '{"done": 3}']},
+        {
+            "[e]": [
+                [deliver("fx-a")],
+                [deliver("fx-b"), READ],
+                [("break_it", {"what": "fx-c"})],
+                '{"done": 3}',
+            ]
+        },
         effects=("fx-a", "fx-b", "fx-c"),
     ),
     Case(
-        "atomic, every step synced", _atomic("acts", "deliver one thing [e]", _tools("deliver")), "acts",
-        {"[e]": [[deliver("fx-a")]]}, effects=("fx-a",), sync="step",
+        "atomic, every step synced",
+        _atomic("acts", "deliver one thing [e]", _tools("deliver")),
+        "acts",
+        {"[e]": [[deliver("fx-a")]]},
+        effects=("fx-a",),
+        sync="step",
     ),
     Case(
         "sequential",
-        '<task name="steps" type="sequential"><description>three steps</description>' + _FULL + "<steps>"
-        + _atomic("first", "first") + _atomic("second", "second") + _atomic("third", "third {{ steps.first.content }}")
+        '<task name="steps" type="sequential"><description>three steps</description>'
+        + _FULL
+        + "<steps>"
+        + _atomic("first", "first")
+        + _atomic("second", "second")
+        + _atomic("third", "third {{ steps.first.content }}")
         + "</steps></task>",
         "steps",
     ),
@@ -162,7 +194,8 @@ CASES: tuple[Case, ...] = (
             '</initial_value><inner_task type="atomic"><description>inner {{ current_input }}</description></inner_task>'
             '<reduction_task type="atomic"><description>join {{ current_result }} to {{ accumulator }}</description>'
             "</reduction_task></task>",
-            "joins", inputs={"parts": ["iron", "zinc", "gold", "lead"][: 4 if n > 1 else 3]},
+            "joins",
+            inputs={"parts": ["iron", "zinc", "gold", "lead"][: 4 if n > 1 else 3]},
         )
         for n in (1, 3)
     ),
@@ -185,14 +218,23 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "cond, calls of a function and of a task",
-        _TITLE + _atomic("closing", "Close with {{ word }}", '<inputs><input name="word" type="string"/></inputs>')
+        _TITLE
+        + _atomic(
+            "closing",
+            "Close with {{ word }}",
+            '<inputs><input name="word" type="string"/></inputs>',
+        )
         + '<task name="calls" type="sequential"><description>calls</description><steps>'
         + _atomic("ask", "yes or no [ask]")
-        + '<cond name="either"><case test="steps.ask.content == \'yes\'">' + _atomic("taken", "it was yes")
-        + "</case><default>" + _atomic("other", "it was no") + "</default></cond>"
+        + '<cond name="either"><case test="steps.ask.content == \'yes\'">'
+        + _atomic("taken", "it was yes")
+        + "</case><default>"
+        + _atomic("other", "it was no")
+        + "</default></cond>"
         '<call template="title" name="named"><arg>steps.either.content</arg></call>'
         '<call template="closing" name="end"><arg name="word">steps.named.content</arg></call></steps></task>',
-        "calls", {"[ask]": ["yes"]},
+        "calls",
+        {"[ask]": ["yes"]},
     ),
     Case(
         "a function inside a text",
@@ -206,24 +248,37 @@ CASES: tuple[Case, ...] = (
             f'<input name="{n}" type="string">{_atomic(n, f"tell of {n}").replace(f" name={chr(34)}{n}{chr(34)}", "")}</input>'
             for n in "ab"
         )
-        + '<input name="c" type="string">' + _script("c", "fx-c") + "</input></inputs></task>",
-        "parallel", effects=("fx-c",),
+        + '<input name="c" type="string">'
+        + _script("c", "fx-c")
+        + "</input></inputs></task>",
+        "parallel",
+        effects=("fx-c",),
     ),
     Case(
-        "subtask", _atomic("boss", "delegate [boss]", _tools("subtask")), "boss",
+        "subtask",
+        _atomic("boss", "delegate [boss]", _tools("subtask")),
+        "boss",
         {"[boss]": [[_subtask("Recite a limerick [limerick]")]]},
     ),
     Case(
         "subtask, two side by side, one a template",
         _atomic("boss", "delegate [boss]", _tools("subtask", "helper"))
-        + _atomic("helper", "Help with {{ what }} [helper]", _tools("deliver") + '<inputs><input name="what" type="string"/></inputs>'),
+        + _atomic(
+            "helper",
+            "Help with {{ what }} [helper]",
+            _tools("deliver") + '<inputs><input name="what" type="string"/></inputs>',
+        ),
         "boss",
-        {"[boss]": [[("helper", {"what": "tin"}), _subtask("Recite a limerick [limerick]")]], "[helper]": [[deliver("fx-h")]]},
+        {
+            "[boss]": [[("helper", {"what": "tin"}), _subtask("Recite a limerick [limerick]")]],
+            "[helper]": [[deliver("fx-h")]],
+        },
         effects=("fx-h",),
     ),
     Case(
         "subtask in a subtask",
-        _atomic("boss", "delegate [boss]", _tools("scout")) + _SCOUT, "boss",
+        _atomic("boss", "delegate [boss]", _tools("scout")) + _SCOUT,
+        "boss",
         {
             "[boss]": [[("scout", {})]],
             "[scout]": [[deliver("fx-scout")], [_subtask("Dig a hole [dig]")]],
@@ -233,51 +288,73 @@ CASES: tuple[Case, ...] = (
     Case(
         "subtask that fails",
         _atomic("boss", "delegate [boss]", _tools("listing"))
-        + _atomic("listing", "List it as JSON [listing]", _tools("deliver") + '<output_format type="json" schema="array"/>'),
+        + _atomic(
+            "listing",
+            "List it as JSON [listing]",
+            _tools("deliver") + '<output_format type="json" schema="array"/>',
+        ),
         "boss",
         {"[boss]": [[("listing", {})]], "[listing]": [[deliver("fx-l")], "no list"]},
         effects=("fx-l",),
     ),
     Case(
         "a limit that counts what a subtask used",
-        _atomic("boss", "delegate [boss]", '<handler max_turns="2"/>' + _tools("subtask")), "boss",
-        {"[boss]": [[_subtask("Recite a limerick [limerick]")]]}, status="FAILED",
+        _atomic("boss", "delegate [boss]", '<handler max_turns="2"/>' + _tools("subtask")),
+        "boss",
+        {"[boss]": [[_subtask("Recite a limerick [limerick]")]]},
+        status="FAILED",
     ),
     Case(
         "a run that fails",
-        '<task name="fails" type="sequential"><description>fails</description><steps>' + _atomic("first", "first")
-        + _script("then", "fx-f") + _atomic("last", "an object", '<output_format type="json" schema="object"/>')
+        '<task name="fails" type="sequential"><description>fails</description><steps>'
+        + _atomic("first", "first")
+        + _script("then", "fx-f")
+        + _atomic("last", "an object", '<output_format type="json" schema="object"/>')
         + "</steps></task>",
-        "fails", effects=("fx-f",), status="FAILED",
+        "fails",
+        effects=("fx-f",),
+        status="FAILED",
     ),
     Case(
         "retries",
-        '<task name="flaky" type="sequential"><description>twice</description><steps>' + _atomic("a", "one [f1]")
-        + _atomic("b", "two [f2]") + "</steps></task>",
-        "flaky", {"[f1]": [Flaky("first")], "[f2]": [Flaky("second")]},
+        '<task name="flaky" type="sequential"><description>twice</description><steps>'
+        + _atomic("a", "one [f1]")
+        + _atomic("b", "two [f2]")
+        + "</steps></task>",
+        "flaky",
+        {"[f1]": [Flaky("first")], "[f2]": [Flaky("second")]},
     ),
     Case(
-        "retries of a tool", _atomic("knocks", "knock [k]", _tools("knock")), "knocks",
+        "retries of a tool",
+        _atomic("knocks", "knock [k]", _tools("knock")),
+        "knocks",
         {"[k]": [[("knock", {"what": "the door"})]]},
     ),
     Case(
         "words",
         _atomic(
-            "capital", "Name the capital city of a country",
+            "capital",
+            "Name the capital city of a country",
             '<inputs><input name="country" type="string" required="true">The country</input></inputs>'
             "<instructions>capital of {{ country }}</instructions>",
         ),
-        "name the capital city of the country Peru", {"Find in the request": ['{"country": "Peru"}']},
+        "name the capital city of the country Peru",
+        {"Find in the request": ['{"country": "Peru"}']},
     ),
     Case(
-        "reparse", _atomic("large", "a large task [large]", _EXHAUSTED), "large",
-        {"Split it into smaller tasks": [_DECOMPOSED], "[large]": [[READ]]}, reparse=True,
+        "reparse",
+        _atomic("large", "a large task [large]", _EXHAUSTED),
+        "large",
+        {"Split it into smaller tasks": [_DECOMPOSED], "[large]": [[READ]]},
+        reparse=True,
     ),
     Case(
-        "file_paths from a command", _atomic("sees", "what do they say", _LOOK.format(label="fx-look")), "sees",
+        "file_paths from a command",
+        _atomic("sees", "what do they say", _LOOK.format(label="fx-look")),
+        "sees",
         commands=("fx-look",),
     ),
-)  # fmt: skip
+)
 
 # The script is come to later than the call beside it is sent: each model of its own is looked for in a thread.
 BESIDE = Case(
@@ -285,7 +362,10 @@ BESIDE = Case(
     '<task name="beside" type="atomic"><description>compare {{ a }} and {{ b }}</description><inputs>'
     '<input name="a" type="string"><task type="atomic"><description>tell of a</description></task></input>'
     '<input name="b" type="string"><task type="sequential"><description>branch</description><steps>'
-    + "".join(_atomic(name, f"{name} by its own", f"<model>{name}</model>") for name in ("one", "two", "three"))
+    + "".join(
+        _atomic(name, f"{name} by its own", f"<model>{name}</model>")
+        for name in ("one", "two", "three")
+    )
     + _script("runs", "fx-beside")
     + "</steps></task></input></inputs></task>",
     "beside",
@@ -294,28 +374,36 @@ BESIDE = Case(
 
 COMPOSITE = Case(
     "composite",
-    _TITLE + _SCOUT
-    + '<task name="gather" type="reduce" concurrency="2"><description>gather</description>' + _FULL
+    _TITLE
+    + _SCOUT
+    + '<task name="gather" type="reduce" concurrency="2"><description>gather</description>'
+    + _FULL
     + '<inputs over="parts"><input name="parts" type="string[]" required="true"/></inputs><inner_task>'
     '<task type="sequential"><description>look at one</description><steps>'
     + _atomic("say", "Say {{ title(current_input) }}")
-    + "</steps></task></inner_task><reduction_task type=\"atomic\"><description>join {{ current_result }} to "
+    + '</steps></task></inner_task><reduction_task type="atomic"><description>join {{ current_result }} to '
     "{{ accumulator }}</description></reduction_task></task>"
-    '<task name="everything" type="sequential"><description>all of it</description>' + _FULL
+    '<task name="everything" type="sequential"><description>all of it</description>'
+    + _FULL
     + '<inputs><input name="parts" type="string[]" required="true"/></inputs><steps>'
     '<call template="gather" name="gathered"><arg name="parts">parts</arg></call>'
     '<task name="loop" type="director_evaluator_loop"><description>until it is good</description><max_iterations>2'
     '</max_iterations><director><task type="sequential"><description>direct</description><steps>'
-    + _atomic("act", "act in {{ current_iteration }} [act{{ current_iteration }}]", _tools("deliver", "scout"))
-    + '</steps></task></director><script_execution><description>test</description><command><arg>sh</arg><arg>-c</arg><arg>'
+    + _atomic(
+        "act",
+        "act in {{ current_iteration }} [act{{ current_iteration }}]",
+        _tools("deliver", "scout"),
+    )
+    + "</steps></task></director><script_execution><description>test</description><command><arg>sh</arg><arg>-c</arg><arg>"
     'echo "$0" &gt;&gt; effects.txt; echo "tested $0"</arg><arg>fx-loop-{{ current_iteration }}</arg></command>'
     '</script_execution><evaluator type="atomic"><description>judge {{ script_output.stdout }}</description>'
     '<output_format type="json"/></evaluator></task>'
-    "<cond name=\"either\"><case test=\"steps.gathered.content != ''\">"
+    '<cond name="either"><case test="steps.gathered.content != \'\'">'
     '<task type="atomic"><description>compare {{ a }} and {{ b }} [flaky]</description><inputs>'
     '<input name="a" type="string"><task type="atomic"><description>tell of a</description></task></input>'
     '<input name="b" type="string"><call template="title"><arg>tin</arg></call></input></inputs>'
-    + _LOOK.format(label="fx-look") + "</task></case></cond>"
+    + _LOOK.format(label="fx-look")
+    + "</task></case></cond>"
     + _atomic("large", "a large task [large]", _EXHAUSTED)
     + "</steps></task>",
     "everything",
@@ -332,6 +420,6 @@ COMPOSITE = Case(
     effects=("fx-act", "fx-scout", "fx-loop-1", "fx-loop-2"),
     commands=("fx-look",),
     reparse=True,
-)  # fmt: skip
+)
 
 BY_NAME: Mapping[str, Case] = {case.name: case for case in (*CASES, BESIDE, COMPOSITE)}

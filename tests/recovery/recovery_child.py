@@ -42,7 +42,9 @@ class Effects:
     child behind that holds what was open. `full` is the number of the effect from which on the disk is full.
     """
 
-    def __init__(self, folder: str, crash: list[Any] | None, full: int | None, leave: Callable[[], None]) -> None:
+    def __init__(
+        self, folder: str, crash: list[Any] | None, full: int | None, leave: Callable[[], None]
+    ) -> None:
         self.folder, self.seen = folder, list[tuple[str, int, bool]]()
         self._is_after_call = False
         self._at, self._how = crash or (None, "")
@@ -65,14 +67,22 @@ class Effects:
 
     def _see(self, event: str, args: tuple[Any, ...]) -> None:
         """Notes what a run does outside the task folder: programs that it starts, and files that it writes."""
-        if event == "subprocess.Popen" or (event == "open" and isinstance(args[1], str) and "a" in args[1]):
+        if event == "subprocess.Popen" or (
+            event == "open" and isinstance(args[1], str) and "a" in args[1]
+        ):
             self._is_after_call = True
 
-    def happen(self, kind: str, size: int, do: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+    def happen(
+        self, kind: str, size: int, do: Callable[[], Any], half: Callable[[], Any] | None = None
+    ) -> Any:
         number = len(self.seen)
         self.seen.append((kind, size, self._is_after_call))
         self._is_after_call = False
-        if self._full is not None and number >= self._full and kind in ("pwrite", "write", "open", "mkdir"):
+        if (
+            self._full is not None
+            and number >= self._full
+            and kind in ("pwrite", "write", "open", "mkdir")
+        ):
             return self._refuse(kind, number, half)
         if number != self._at:
             return do()
@@ -114,7 +124,10 @@ class Effects:
         def call(fd: int, data: Any, offset: int) -> int:
             size = len(data)
             return self.happen(
-                "pwrite", size, lambda: real(fd, data, offset), lambda: real(fd, data[: size // 2], offset)
+                "pwrite",
+                size,
+                lambda: real(fd, data, offset),
+                lambda: real(fd, data[: size // 2], offset),
             )
 
         return call
@@ -139,7 +152,12 @@ class Effects:
                 file.close()
 
             def write(self, data: bytes) -> None:
-                effects.happen("write", len(data), lambda: file.write(data), lambda: file.write(data[: len(data) // 2]))
+                effects.happen(
+                    "write",
+                    len(data),
+                    lambda: file.write(data),
+                    lambda: file.write(data[: len(data) // 2]),
+                )
 
         return File()
 
@@ -196,15 +214,30 @@ def library_of(case: Case, folder: str) -> TemplateLibrary:
     return _libraries[case.name]
 
 
-def evaluator_for(case: Case, folder: str, *, url: str | None = None, backend: Any = None) -> Evaluator:
+def evaluator_for(
+    case: Case, folder: str, *, url: str | None = None, backend: Any = None
+) -> Evaluator:
     """An evaluator over the case's templates, with its task files and its effects in `folder`."""
     config = HandlerConfig(
-        name="sweep", backend="openai_compatible", base_url=url, model=MODEL, backoff_s=(0.0, 0.0), prices=(1.0, 2.0)
+        name="sweep",
+        backend="openai_compatible",
+        base_url=url,
+        model=MODEL,
+        backoff_s=(0.0, 0.0),
+        prices=(1.0, 2.0),
     )
     return Evaluator(
-        library_of(case, folder), "sweep", profiles={"sweep": config}, backend=backend, tasks_dir=f"{folder}/tasks",
-        tools=tools_in(folder), roots=[folder], reparse=case.reparse, sync=case.sync, notice=lambda _: None,
-    )  # fmt: skip
+        library_of(case, folder),
+        "sweep",
+        profiles={"sweep": config},
+        backend=backend,
+        tasks_dir=f"{folder}/tasks",
+        tools=tools_in(folder),
+        roots=[folder],
+        reparse=case.reparse,
+        sync=case.sync,
+        notice=lambda _: None,
+    )
 
 
 def _make(fault: str) -> None:
@@ -213,7 +246,12 @@ def _make(fault: str) -> None:
         recorded_steps.ResumedSteps._find_answer = lambda *_: None  # type: ignore[method-assign]
     elif fault == "takes an old answer":
         recorded_steps.ResumedSteps._find_answer = lambda self, path, kind, fingerprint: next(  # type: ignore[method-assign]
-            (step.end for step in self.recording.steps if step.start.kind == kind and step.end is not None), None
+            (
+                step.end
+                for step in self.recording.steps
+                if step.start.kind == kind and step.end is not None
+            ),
+            None,
         )
     else:
         raise ValueError(fault)
@@ -247,7 +285,10 @@ def _child(job: dict[str, Any], go: int) -> None:
         def leave_a_child() -> None:
             if os.fork() == 0:
                 # Open until it exits, which is how the test learns that it has.
-                gone, hold = os.open(f"{folder}/gone", os.O_WRONLY), os.open(f"{folder}/hold", os.O_RDONLY)
+                gone, hold = (
+                    os.open(f"{folder}/gone", os.O_WRONLY),
+                    os.open(f"{folder}/hold", os.O_RDONLY),
+                )
                 os.read(hold, 1)
                 os._exit(gone * 0)
 
@@ -260,7 +301,9 @@ def _child(job: dict[str, Any], go: int) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (job["most_bytes"], resource.RLIM_INFINITY))
         said = asyncio.run(_evaluate(job, effects))
         if job.get("most_bytes") is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
         if job.get("modules"):
             said["modules"] = sorted(sys.modules)
         with builtins.open(job["out"], "w") as file:

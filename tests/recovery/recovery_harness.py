@@ -78,7 +78,9 @@ class ModelServer:
                     super().handle_error(request, client_address)
 
         self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -132,9 +134,11 @@ class Zygote:
         try:
             if self._process is None:
                 self._process = subprocess.Popen(
-                    [sys.executable, str(HERE / "recovery_child.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    [sys.executable, str(HERE / "recovery_child.py")],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                     start_new_session=True,
-                )  # fmt: skip
+                )
                 if self._modules:
                     self._exchange(self._process, {"do": "import", "modules": self._modules})
             return self._exchange(self._process, command)
@@ -191,9 +195,14 @@ class Place:
         """A run, or the resumption of `task_id`; see `Effects` for `crash` and `full`."""
         out = str(self.folder / f"out-{next(self._outs)}.json")
         return {
-            "case": self.case.name, "folder": str(self.folder), "url": self.lab.server.url(self.key), "out": out,
-            "task_id": task_id, "unfinished": "repeat", **more,
-        }  # fmt: skip
+            "case": self.case.name,
+            "folder": str(self.folder),
+            "url": self.lab.server.url(self.key),
+            "out": out,
+            "task_id": task_id,
+            "unfinished": "repeat",
+            **more,
+        }
 
     def start(self, *jobs: dict[str, Any]) -> list[int]:
         return self.lab.zygote.ask(do="start", jobs=jobs)
@@ -257,7 +266,9 @@ class Lab:
             place = self.place(case)
             said = place.do()
             assert said is not None
-            made = Reference(result_of(said["outcome"]), place.posts(), place.effects(), said["effects"], place)
+            made = Reference(
+                result_of(said["outcome"]), place.posts(), place.effects(), said["effects"], place
+            )
             assert said["outcome"]["status"] == case.status, said["outcome"]
             assert made.effects == Counter([*case.effects, *case.commands])
             self._references[case.name] = made
@@ -278,24 +289,35 @@ class Reference:
         yield from crashes(self.points, hows)
 
 
-def crashes(points: list[Point], hows: tuple[str, ...] = ("before", "half", "after")) -> Iterator[list[Any]]:
+def crashes(
+    points: list[Point], hows: tuple[str, ...] = ("before", "half", "after")
+) -> Iterator[list[Any]]:
     """Before and after each effect, and in the middle of each write, each state once: before an effect is after the
     last one, unless the run did something outside the folder in between."""
     for number, (_, size, is_after_call) in enumerate(points):
         for how in hows:
-            is_new = size > 1 if how == "half" else how == "after" or not number or is_after_call or "after" not in hows
+            is_new = (
+                size > 1
+                if how == "half"
+                else how == "after" or not number or is_after_call or "after" not in hows
+            )
             if is_new:
                 yield [number, how]
 
 
 def result_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """What must be the same however often the run was killed."""
-    kept = {name: outcome.get(name) for name in ("status", "content", "parsed_content", "usage", "type", "message")}
+    kept = {
+        name: outcome.get(name)
+        for name in ("status", "content", "parsed_content", "usage", "type", "message")
+    }
     notes = outcome["notes"]
     cost = kept["usage"]["cost_usd"]
     # Sums of floats, perhaps in another order.
     kept["usage"] = {**kept["usage"], "cost_usd": None if cost is None else round(cost, 9)}
-    kept["notes"] = {name: notes[name] for name in sorted(notes) if name not in ("resumed", "warnings")}
+    kept["notes"] = {
+        name: notes[name] for name in sorted(notes) if name not in ("resumed", "warnings")
+    }
     return kept
 
 
@@ -318,7 +340,9 @@ def root_of(tasks: Path) -> int | None:
 
 
 def root_in(found: Mapping[int, Recording]) -> int | None:
-    return next((number for number, recording in found.items() if recording.header.parent is None), None)
+    return next(
+        (number for number, recording in found.items() if recording.header.parent is None), None
+    )
 
 
 @dataclass
@@ -436,7 +460,9 @@ def _killed_and_resumed(
     for crash in plan:
         said = place.do(root, crash=crash)
         # Side by side, a resumption may need an effect fewer than the one that was counted.
-        if said is not None and (until_it_ends or (root is not None and 'concurrency="' in case.xml)):
+        if said is not None and (
+            until_it_ends or (root is not None and 'concurrency="' in case.xml)
+        ):
             break
         made.append(crash)
         counts.points += 1
@@ -453,7 +479,11 @@ def _killed_and_resumed(
     told = {**found, "usage": known_to(expected["usage"], found["usage"])}
     if told != expected:
         counts.lost += 1
-        other = {name: (value, reference.result[name]) for name, value in told.items() if value != expected[name]}
+        other = {
+            name: (value, reference.result[name])
+            for name, value in told.items()
+            if value != expected[name]
+        }
         problems.append(f"another result, found and expected: {other}")
     elif root is None:
         counts.begun += 1
@@ -488,7 +518,11 @@ def _killed_and_resumed(
 
 def files_of(tasks: Path) -> dict[str, bytes]:
     """The whole content of a task folder."""
-    return {str(path.relative_to(tasks)): path.read_bytes() for path in sorted(tasks.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(tasks)): path.read_bytes()
+        for path in sorted(tasks.rglob("*"))
+        if path.is_file()
+    }
 
 
 def store_of(place: Place) -> TaskStore:

@@ -71,7 +71,10 @@ class Bench:
         for path in (path for path in self.tasks.rglob("*") if path.is_file()):
             path.unlink()
         ids = {Path(name).name for name in changed}
-        for name, data in {**{n: d for n, d in self.files.items() if Path(n).name not in ids}, **changed}.items():
+        for name, data in {
+            **{n: d for n, d in self.files.items() if Path(n).name not in ids},
+            **changed,
+        }.items():
             (self.tasks / name).write_bytes(data)
         (self.folder / "effects.txt").write_text(self.effects)
 
@@ -88,7 +91,9 @@ class Bench:
             number = todo.pop()
             if number in found and number not in kept:
                 kept[number] = found[number]
-                links = (step.start.args for step in found[number].steps if step.start.kind == "subtask")
+                links = (
+                    step.start.args for step in found[number].steps if step.start.kind == "subtask"
+                )
                 todo += [args["task_id"] for args in links]
         return kept
 
@@ -99,7 +104,9 @@ class Bench:
         outcome, posts = self.resume()
         assert result_of(outcome.to_dict()) == self.result
         assert not set(taken.answered) & set(posts), "a call is made again whose answer is there"
-        assert posts == Counter({key: n for key, n in self.posts.items() if key not in taken.answered})
+        assert posts == Counter(
+            {key: n for key, n in self.posts.items() if key not in taken.answered}
+        )
         effects = Counter((self.folder / "effects.txt").read_text().splitlines())
         assert not [label for label in taken.done if effects[label] > 1]
         aside = sorted(path.name for path in self.tasks.rglob("*.torn-*"))
@@ -128,7 +135,13 @@ def bench_of(lab: Lab, runner: asyncio.Runner, case: Case) -> Bench:
     path = place.folder / "effects.txt"
     effects = path.read_text() if path.exists() else ""
     return Bench(
-        case, place.folder, result_of(outcome.to_dict()), backend.posts, files_of(place.tasks), effects, runner
+        case,
+        place.folder,
+        result_of(outcome.to_dict()),
+        backend.posts,
+        files_of(place.tasks),
+        effects,
+        runner,
     )
 
 
@@ -137,7 +150,9 @@ def header_end(data: bytes) -> int:
     assert state.header is not None
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if grammar.scan(data[:middle]).header is None else (low, middle)
+        low, high = (
+            (middle + 1, high) if grammar.scan(data[:middle]).header is None else (low, middle)
+        )
     return low
 
 
@@ -150,7 +165,10 @@ def boundaries(data: bytes) -> list[int]:
 
 
 def warned_of_a_cut(outcome: Any) -> bool:
-    return any("cut" in text or "torn" in text or "ends inside" in text for text in outcome.notes["warnings"])
+    return any(
+        "cut" in text or "torn" in text or "ends inside" in text
+        for text in outcome.notes["warnings"]
+    )
 
 
 # -- cut -----------------------------------------------------------------------------------------------------------
@@ -175,14 +193,22 @@ def test_cut_at_any_byte_it_is_resumed(lab, runner, half):
 def cuts(data: bytes, stride: int, every: int) -> list[int]:
     """The end of each record, two bytes to both sides of every so many of them, and here and there between."""
     ends = boundaries(data)
-    found = {*ends, *range(ends[0], len(data), stride), *(end + n for end in ends[::every] for n in (-2, -1, 1, 2))}
+    found = {
+        *ends,
+        *range(ends[0], len(data), stride),
+        *(end + n for end in ends[::every] for n in (-2, -1, 1, 2)),
+    }
     return sorted(at for at in found if ends[0] <= at <= len(data))
 
 
 @pytest.mark.parametrize(
-    ("case", "stride", "every", "part"), [(NESTED, 101, 1, 0), (COMPOSITE, 997, 3, 0), (COMPOSITE, 997, 3, 1)], ids=str
+    ("case", "stride", "every", "part"),
+    [(NESTED, 101, 1, 0), (COMPOSITE, 997, 3, 0), (COMPOSITE, 997, 3, 1)],
+    ids=str,
 )
-def test_cut_around_each_record_of_a_large_file_it_is_resumed(lab, runner, case, stride, every, part):
+def test_cut_around_each_record_of_a_large_file_it_is_resumed(
+    lab, runner, case, stride, every, part
+):
     bench = bench_of(lab, runner, case)
     whole = bench.files["done/TASK-1.md"]
     for at in cuts(whole, stride, every)[part :: 2 if case is COMPOSITE else 1]:
@@ -202,8 +228,15 @@ def test_the_file_of_a_subtask_may_be_the_one_that_was_cut(lab, runner, level):
         place.remove()
     else:
         raise AssertionError("there was no time at which all three tasks had begun and not ended")
-    bench = Bench(NESTED, place.folder, lab.reference(NESTED).result, lab.reference(NESTED).posts,
-                  files_of(place.tasks), (place.folder / "effects.txt").read_text(), runner)  # fmt: skip
+    bench = Bench(
+        NESTED,
+        place.folder,
+        lab.reference(NESTED).result,
+        lab.reference(NESTED).posts,
+        files_of(place.tasks),
+        (place.folder / "effects.txt").read_text(),
+        runner,
+    )
     name = f"active/TASK-{level}.md"
     whole = bench.files[name]
     for at in range(0, len(whole) + 1, 13):
@@ -227,7 +260,10 @@ def test_the_outcome_warns_that_an_end_was_cut_off_and_does_not_where_none_was(l
         bench.put({"active/TASK-1.md": whole[:at]})
         outcome, _ = bench.resume()
         assert warned_of_a_cut(outcome) is is_torn, outcome.notes["warnings"]
-        assert recordings(bench.tasks)[1].resumptions[-1].cut_bytes == at - grammar.scan(whole[:at]).offset
+        assert (
+            recordings(bench.tasks)[1].resumptions[-1].cut_bytes
+            == at - grammar.scan(whole[:at]).offset
+        )
 
 
 @pytest.mark.parametrize("block", [512, 4096])
@@ -244,7 +280,11 @@ def test_with_its_last_block_zeroed_it_is_resumed(lab, runner, block, folder):
         if start < begun:
             before = files_of(bench.tasks)
             outcome, posts = bench.resume()
-            assert isinstance(outcome.cause, TaskNotBegun) and not posts and files_of(bench.tasks) == before
+            assert (
+                isinstance(outcome.cause, TaskNotBegun)
+                and not posts
+                and files_of(bench.tasks) == before
+            )
             continue
         seen += 1
         bench.check(data, name)
@@ -305,7 +345,11 @@ def test_one_damaged_file_of_a_subtask_stops_the_run_before_a_call(lab, runner):
     parent = bench.files["done/TASK-1.md"]
     # The parent had not yet heard of its subtask's end.
     ends = boundaries(parent)
-    at = next(end for end in ends if any(s.start.kind == "subtask" for s in grammar.scan(parent[:end]).steps))
+    at = next(
+        end
+        for end in ends
+        if any(s.start.kind == "subtask" for s in grammar.scan(parent[:end]).steps)
+    )
     child = bytearray(bench.files["done/TASK-2.md"])
     child[len(child) // 2] ^= 4
     bench.put({"active/TASK-1.md": parent[:at], "done/TASK-2.md": bytes(child)})

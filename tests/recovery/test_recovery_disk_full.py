@@ -28,10 +28,14 @@ def check_full_and_then_not(place: Place, root: int, reference: Reference, **ful
     whole = {number: _records(place, number) for number in recordings(place.tasks)}
     said = place.do(root, **full)
     outcome = said["outcome"]
-    warnings = [text for text in outcome["notes"].get("warnings", ()) if "is not in its task file" in text]
+    warnings = [
+        text for text in outcome["notes"].get("warnings", ()) if "is not in its task file" in text
+    ]
     if outcome["status"] == "FAILED":
         text = str(outcome)
-        assert "task file" in text and ("No space left" in text or "File too large" in text), outcome
+        assert "task file" in text and ("No space left" in text or "File too large" in text), (
+            outcome
+        )
     middle, posts_middle = snapshot(case, recordings(place.tasks)), place.posts()
     for number, data in whole.items():
         assert _records(place, number).startswith(data)
@@ -54,12 +58,18 @@ def _records(place: Place, number: int) -> bytes:
 
 
 def numbers(said: dict[str, Any]) -> Iterator[int]:
-    yield from (n for n, (kind, *_) in enumerate(said["effects"]) if kind in ("pwrite", "write", "open"))
+    yield from (
+        n for n, (kind, *_) in enumerate(said["effects"]) if kind in ("pwrite", "write", "open")
+    )
 
 
 @pytest.mark.parametrize(
     ("case", "share", "every"),
-    [(BY_NAME["atomic with effects"], 0.4, 1), (BY_NAME["subtask in a subtask"], 0.5, 2), (COMPOSITE, 0.5, 9)],
+    [
+        (BY_NAME["atomic with effects"], 0.4, 1),
+        (BY_NAME["subtask in a subtask"], 0.5, 2),
+        (COMPOSITE, 0.5, 9),
+    ],
     ids=str,
 )
 def test_no_space_left_at_any_write_of_the_resumption(lab, case, share, every):

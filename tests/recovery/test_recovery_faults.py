@@ -32,12 +32,15 @@ from evaluator.record import grammar
 HERE = Path(__file__).parent
 ONCE, FROM_THEN_ON, KILLED_BEFORE, KILLED_AFTER = range(4)
 KINDS = [
-    (FROM_THEN_ON, errno.ENOSPC), (KILLED_BEFORE, 0), (ONCE, errno.EIO), (KILLED_AFTER, 0), (ONCE, errno.EMFILE),
-    (ONCE, errno.ENOSPC), (FROM_THEN_ON, errno.EIO),
-]  # fmt: skip
-PROFILE = (
-    '<handler name="wire"><backend>openai_compatible</backend><model>m</model><base_url>{url}</base_url></handler>'
-)
+    (FROM_THEN_ON, errno.ENOSPC),
+    (KILLED_BEFORE, 0),
+    (ONCE, errno.EIO),
+    (KILLED_AFTER, 0),
+    (ONCE, errno.EMFILE),
+    (ONCE, errno.ENOSPC),
+    (FROM_THEN_ON, errno.EIO),
+]
+PROFILE = '<handler name="wire"><backend>openai_compatible</backend><model>m</model><base_url>{url}</base_url></handler>'
 RUN = Case(
     "run",
     '<task name="work" type="sequential"><description>work</description><steps>'
@@ -46,8 +49,9 @@ RUN = Case(
     '<task name="more" type="atomic"><description>more</description></task>'
     '<task name="last" type="atomic"><description>last {{ steps.boss.content }}</description></task></steps></task>'
     '<task name="helper" type="atomic"><description>help [helper]</description></task>',
-    "work", {"[boss]": [[("helper", {})]]},
-)  # fmt: skip
+    "work",
+    {"[boss]": [[("helper", {})]]},
+)
 BATCH = Case(
     "batch",
     '<task name="quiz" type="atomic"><description>quiz</description><inputs><input name="n"/></inputs>'
@@ -69,11 +73,15 @@ class Commands:
     """The forking process, started with the preload library."""
 
     def __init__(self, library: Path) -> None:
-        environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        environment = {
+            name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ
+        }
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "faults_child.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, str(HERE / "faults_child.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env=environment | {"LD_PRELOAD": str(library)},
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -82,12 +90,20 @@ class Commands:
         self._process.kill()
         self._process.communicate()
 
-    def run(self, folder: Path, root: Path, *argv: str, at: int = 0, mode: int = 0, error: int = 0) -> Ended:
+    def run(
+        self, folder: Path, root: Path, *argv: str, at: int = 0, mode: int = 0, error: int = 0
+    ) -> Ended:
         assert self._process.stdin is not None and self._process.stdout is not None
         out = str(folder / "shown")
         job = {
-            "argv": argv, "folder": str(folder), "root": str(root), "out": out, "at": at, "mode": mode, "error": error,
-        }  # fmt: skip
+            "argv": argv,
+            "folder": str(folder),
+            "root": str(root),
+            "out": out,
+            "at": at,
+            "mode": mode,
+            "error": error,
+        }
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline())
@@ -103,7 +119,16 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs a C compiler (cc) and Linux: faults are injected by a preload library")
     library = tmp_path_factory.mktemp("faults") / "faults.so"
-    built = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(HERE / "faults.c"), "-ldl"]
+    built = [
+        compiler,
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        str(HERE / "faults.c"),
+        "-ldl",
+    ]
     subprocess.run(built, check=True)
     with Commands(library) as made:
         yield made
@@ -126,10 +151,14 @@ class Try:
     def __post_init__(self) -> None:
         self.key = self.server.new_key(self.case)
         (self.folder / "handlers").mkdir(parents=True)
-        (self.folder / "handlers" / "wire.xml").write_text(PROFILE.format(url=self.server.url(self.key)))
+        (self.folder / "handlers" / "wire.xml").write_text(
+            PROFILE.format(url=self.server.url(self.key))
+        )
         (self.folder / "templates").mkdir()
         (self.folder / "templates" / "t.xml").write_text(f"<library>{self.case.xml}</library>")
-        (self.folder / "rows.jsonl").write_text("".join(f'{{"id": "r{n}", "n": "{n}"}}\n' for n in range(ROWS)))
+        (self.folder / "rows.jsonl").write_text(
+            "".join(f'{{"id": "r{n}", "n": "{n}"}}\n' for n in range(ROWS))
+        )
 
     def do(self, *argv: str, **fault: int) -> Ended:
         return self.commands.run(self.folder, self.folder / self.root, *argv, **fault)
@@ -144,7 +173,9 @@ class Try:
     def check(self, first: Ended, mode: int) -> None:
         """Resumes, and compares with what was recorded before."""
         answered, posts = self.answered(), self.posts()
-        assert sum(posts.values()) - sum(answered.values()) <= 1, "a call was made after one that is not recorded"
+        assert sum(posts.values()) - sum(answered.values()) <= 1, (
+            "a call was made after one that is not recorded"
+        )
         again = self.resume(first)
         assert again.code == 0, (first, again)
         assert not [key for key in answered if self.posts()[key] > posts[key]], (
@@ -172,9 +203,9 @@ class RunTry(Try):
         if first.code == 0:
             assert first.out == self.reference
         elif first.code > 0:
-            assert first.code == 3 and (task is None or f"resume with: evaluator tasks resume {task}\n" in first.err), (
-                first
-            )
+            assert first.code == 3 and (
+                task is None or f"resume with: evaluator tasks resume {task}\n" in first.err
+            ), first
         if task is None:
             again = self.do(*self.start)
         else:
@@ -183,7 +214,10 @@ class RunTry(Try):
         for path in self.folder.glob("tasks/*/TASK-*.md"):
             # An empty file of a process that was killed before it began its task is no task.
             if path.stat().st_size:
-                assert path.parent.name == "done" and grammar.decode(path.read_bytes(), str(path)).tail == "clean", path
+                assert (
+                    path.parent.name == "done"
+                    and grammar.decode(path.read_bytes(), str(path)).tail == "clean"
+                ), path
         return again
 
     def result(self, ended: Ended) -> Any:
@@ -193,9 +227,20 @@ class RunTry(Try):
 class BatchTry(Try):
     case, root, tasks = BATCH, "b", "b/tasks"
     start = (
-        "batch", "--template", "quiz", "--rows", "rows.jsonl", "--handler", "wire", "--output", "b", "--concurrency", "1",
-        "--progress", "none",
-    )  # fmt: skip
+        "batch",
+        "--template",
+        "quiz",
+        "--rows",
+        "rows.jsonl",
+        "--handler",
+        "wire",
+        "--output",
+        "b",
+        "--concurrency",
+        "1",
+        "--progress",
+        "none",
+    )
 
     def resume(self, first: Ended) -> Ended:
         batch = self.folder / "b"
@@ -204,7 +249,11 @@ class BatchTry(Try):
         elif first.code > 0:
             assert first.code in (3, 5), first
         is_there = (batch / "manifest.json").exists()
-        again = self.do("batch", "--resume", "b", "--progress", "none") if is_there else self.do(*self.start)
+        again = (
+            self.do("batch", "--resume", "b", "--progress", "none")
+            if is_there
+            else self.do(*self.start)
+        )
         assert self.results() == self.reference, (first, again)
         return again
 
@@ -214,7 +263,10 @@ class BatchTry(Try):
     def results(self) -> dict[str, Any]:
         found = open_batch(self.folder / "b")
         assert found.manifest["state"] == "complete"
-        results = {result.sample_id: (result.verdict, result.content, result.usage) for result in found.results()}
+        results = {
+            result.sample_id: (result.verdict, result.content, result.usage)
+            for result in found.results()
+        }
         assert len(results) == ROWS
         return results
 
@@ -232,7 +284,10 @@ def test_a_fault_at_any_call_loses_nothing_and_repeats_nothing(
 ) -> None:
     problems, felt = list[str](), 0
     parent = shared_memory() or tmp_path_factory.mktemp("faults")
-    with ModelServer() as server, tempfile.TemporaryDirectory(prefix="evaluator-faults-", dir=parent) as root:
+    with (
+        ModelServer() as server,
+        tempfile.TemporaryDirectory(prefix="evaluator-faults-", dir=parent) as root,
+    ):
         whole = tried(server, commands, Path(root, "whole"))
         ended = whole.do(*whole.start)
         assert ended.code == 0, ended
@@ -245,6 +300,8 @@ def test_a_fault_at_any_call_loses_nothing_and_repeats_nothing(
             try:
                 one.check(first, mode)
             except AssertionError as problem:
-                problems.append(f"call {at} of {ended.calls}, mode {mode}, error {error}: {problem}")
+                problems.append(
+                    f"call {at} of {ended.calls}, mode {mode}, error {error}: {problem}"
+                )
     assert felt > ended.calls / 2, "most faults end the command with an error"
     assert not problems, f"{len(problems)} of {ended.calls}:\n" + "\n\n".join(problems[:8])

@@ -25,7 +25,9 @@ def test_an_answer_that_comes_too_late_is_not_mistaken_for_the_next_one(lab) -> 
     assert zygote._process is process
 
 
-def test_after_a_request_that_was_given_up_the_next_one_has_a_fresh_process(lab, monkeypatch) -> None:
+def test_after_a_request_that_was_given_up_the_next_one_has_a_fresh_process(
+    lab, monkeypatch
+) -> None:
     zygote = lab.zygote
     before = zygote._process
 

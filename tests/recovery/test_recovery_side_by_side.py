@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 from recovery_cases import BY_NAME, COMPOSITE
 from recovery_child import evaluator_for
-from recovery_harness import HEADER, Place, files_of, recordings, result_of, root_of, snapshot, store_of
+from recovery_harness import (
+    HEADER,
+    Place,
+    files_of,
+    recordings,
+    result_of,
+    root_of,
+    snapshot,
+    store_of,
+)
 
 from evaluator import TaskBusy
 from evaluator.record import encoding
@@ -51,8 +60,16 @@ def test_of_several_that_resume_at_once_one_wins_and_each_call_is_made_once(lab,
         ended = [outcome for outcome in outcomes if not is_busy(outcome)]
         assert ended and all(result_of(outcome) == reference.result for outcome in ended), outcomes
         assert sum((place.posts() - reference.posts).values()) <= then.calls_in_flight
-        assert sum((place.effects() - reference.effects).values()) <= len(then.acts_in_flight) + then.looks_in_flight
-        assert len([path for path in place.tasks.glob("*/TASK-*.md") if path.name == f"TASK-{root}.md"]) == 1
+        assert (
+            sum((place.effects() - reference.effects).values())
+            <= len(then.acts_in_flight) + then.looks_in_flight
+        )
+        assert (
+            len(
+                [path for path in place.tasks.glob("*/TASK-*.md") if path.name == f"TASK-{root}.md"]
+            )
+            == 1
+        )
         place.remove()
 
 
@@ -70,7 +87,9 @@ def test_the_second_gets_a_busy_error_while_the_first_waits_for_an_answer(lab):
     assert result_of(place.end(winner, first)["outcome"]) == lab.reference(ACTS).result
 
 
-def test_a_run_whose_owner_lives_is_neither_resumed_nor_listed_and_listed_as_soon_as_it_is_killed(lab):
+def test_a_run_whose_owner_lives_is_neither_resumed_nor_listed_and_listed_as_soon_as_it_is_killed(
+    lab,
+):
     place = lab.place(ACTS)
     gate = lab.server.gates[place.key] = threading.Event()
     job = place.job()
@@ -128,7 +147,9 @@ def test_a_subtask_whose_file_is_held_stops_the_run_before_a_call(lab):
     with open(place.tasks / "active" / "TASK-2.md", "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         said = place.do(1)
-    assert said["outcome"]["status"] == "FAILED" and "TASK-2" in said["outcome"]["message"], said["outcome"]
+    assert said["outcome"]["status"] == "FAILED" and "TASK-2" in said["outcome"]["message"], said[
+        "outcome"
+    ]
     assert place.posts() == posts
     assert result_of(place.do(1)["outcome"]) == lab.reference(case).result
 
@@ -136,7 +157,11 @@ def test_a_subtask_whose_file_is_held_stops_the_run_before_a_call(lab):
 @pytest.mark.parametrize(
     "changes",
     [{"started": 1}, {"boot_id": "00000000-0000-4000-8000-000000000000"}, {"pid": 2**22 + 1}],
-    ids=["its number was given to another process", "the machine was started again", "there is no such process"],
+    ids=[
+        "its number was given to another process",
+        "the machine was started again",
+        "there is no such process",
+    ],
 )
 def test_another_process_is_not_mistaken_for_the_owner(lab, changes):
     case = BY_NAME["sequential"]
@@ -144,9 +169,15 @@ def test_another_process_is_not_mistaken_for_the_owner(lab, changes):
     library = evaluator_for(case, str(place.folder)).library
     template = library.get(case.request)
     header = Header(
-        1, now(), case.request, {}, case.request, template.sha256, owner=replace(current_owner(), **changes),
+        1,
+        now(),
+        case.request,
+        {},
+        case.request,
+        template.sha256,
+        owner=replace(current_owner(), **changes),
         extra={"handler": "sweep", "root": str(place.folder)},
-    )  # fmt: skip
+    )
     record, _ = encoding.encode_header(header)
     (place.tasks / "active").mkdir(parents=True, mode=0o700)
     (place.tasks / "active" / "TASK-1.md").write_bytes(record.data)

@@ -22,9 +22,13 @@ def check(counts: Counts, record_property: Any) -> None:
     assert counts.resumed > 0 and counts.killed == counts.points
 
 
-def from_its_header(lab: Lab, case: Case, hows: tuple[str, ...] = ("before", "half", "after")) -> list[list[Any]]:
+def from_its_header(
+    lab: Lab, case: Case, hows: tuple[str, ...] = ("before", "half", "after")
+) -> list[list[Any]]:
     """The crashes of a case without those before its header, where nothing of it is on disk yet."""
-    before = [[kind for kind, *_ in lab.reference(each).points[:HEADER]] for each in (case, CASES[0])]
+    before = [
+        [kind for kind, *_ in lab.reference(each).points[:HEADER]] for each in (case, CASES[0])
+    ]
     assert before[0] == before[1], "what comes before is swept with the first case alone"
     return [crash for crash in lab.reference(case).crashes(hows) if crash[0] >= HEADER]
 
@@ -69,9 +73,15 @@ def firsts(lab: Lab, case: Case, hows: tuple[str, ...]) -> list[list[Any]]:
     ("name", "hows", "every"),
     [("sequential", ("half",), 2), ("subtask", ("half",), 5), ("script", ("half",), 1)],
 )
-def test_killed_at_any_effect_of_the_resumption_too_it_ends_the_same(lab, name, hows, every, record_property):
+def test_killed_at_any_effect_of_the_resumption_too_it_ends_the_same(
+    lab, name, hows, every, record_property
+):
     case = BY_NAME[name]
-    plans = (plan for first in firsts(lab, case, hows)[::every] for plan in killed_again(lab, case, first, 1))
+    plans = (
+        plan
+        for first in firsts(lab, case, hows)[::every]
+        for plan in killed_again(lab, case, first, 1)
+    )
     check(sweep(lab, case, plans, Counts(f"{name}, and its resumption")), record_property)
 
 
@@ -79,10 +89,15 @@ def test_killed_at_any_effect_of_the_resumption_too_it_ends_the_same(lab, name, 
 def test_killed_here_and_there_in_the_resumption_it_ends_the_same(lab, case, record_property):
     found = firsts(lab, case, ("half",))
     plans = killed_again(lab, case, found[len(found) // 3], 9 if case is COMPOSITE else 5)
-    check(sweep(lab, case, plans, Counts(f"{case.name}, and here and there its resumption")), record_property)
+    check(
+        sweep(lab, case, plans, Counts(f"{case.name}, and here and there its resumption")),
+        record_property,
+    )
 
 
-@pytest.mark.parametrize(("case", "at"), [(COMPOSITE, 13), (COMPOSITE, 20), (BY_NAME["subtask in a subtask"], 14)])
+@pytest.mark.parametrize(
+    ("case", "at"), [(COMPOSITE, 13), (COMPOSITE, 20), (BY_NAME["subtask in a subtask"], 14)]
+)
 def test_killed_over_and_over_it_still_comes_to_its_end(lab, case, at, record_property):
     counts = Counts(f"{case.name}, killed over and over after {at} effects")
     sweep(lab, case, iter([repeat([at, "half"], 60)]), counts, until_it_ends=True)

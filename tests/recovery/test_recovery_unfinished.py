@@ -7,7 +7,16 @@ import threading
 
 import pytest
 from recovery_cases import BESIDE, BY_NAME, CASES, Case
-from recovery_harness import Lab, Place, files_of, label_of, recordings, result_of, root_of, snapshot
+from recovery_harness import (
+    Lab,
+    Place,
+    files_of,
+    label_of,
+    recordings,
+    result_of,
+    root_of,
+    snapshot,
+)
 
 from evaluator.handler.tool_runner import NOT_REPEATED
 
@@ -112,7 +121,8 @@ def test_a_tool_that_only_reads_is_repeated_without_a_question(lab):
         assert place.do(crash=crash) is None
         root = root_of(place.tasks)
         if root is None or not any(
-            step.start.kind == "tool" and step.end is None for step in recordings(place.tasks)[root].steps
+            step.start.kind == "tool" and step.end is None
+            for step in recordings(place.tasks)[root].steps
         ):
             continue
         seen += 1

@@ -27,7 +27,11 @@ def sequential(name: str, steps: str) -> str:
 
 
 def inputs(count: int, nested: str = "") -> str:
-    return "<inputs>" + "".join(f'<input name="i{number}">{nested}</input>' for number in range(count)) + "</inputs>"
+    return (
+        "<inputs>"
+        + "".join(f'<input name="i{number}">{nested}</input>' for number in range(count))
+        + "</inputs>"
+    )
 
 
 def library_of(*members: str) -> str:
@@ -88,26 +92,37 @@ REFUSED = {
         "too-many-elements",
     ),
     "nested elements": (
-        lambda n: '<task type="sequential"><description>d</description><steps>' * n + ATOMIC + "</steps></task>" * n,
+        lambda n: (
+            '<task type="sequential"><description>d</description><steps>' * n
+            + ATOMIC
+            + "</steps></task>" * n
+        ),
         60,
         40,
         "too-deep",
     ),
     "words of a command": (
-        lambda n: f'<task type="script" name="t"><description>d</description><command>{"a " * n}</command></task>',
+        lambda n: (
+            f'<task type="script" name="t"><description>d</description><command>{"a " * n}</command></task>'
+        ),
         1_000_000,
         100,
         "invalid-command",
     ),
     "escapes of a command": (
-        lambda n: f'<task type="script" name="t"><description>d</description><command>{BACKSLASHES * n}</command></task>',
+        lambda n: (
+            f'<task type="script" name="t"><description>d</description><command>{BACKSLASHES * n}</command></task>'
+        ),
         1_000_000,
         100,
         "invalid-command",
     ),
     "copies that refs make": (
         lambda n: library_of(
-            *(sequential(f"t{i}", f'<task type="sequential" ref="t{i + 1}"/>' * 2) for i in range(n)),
+            *(
+                sequential(f"t{i}", f'<task type="sequential" ref="t{i + 1}"/>' * 2)
+                for i in range(n)
+            ),
             sequential(f"t{n}", ATOMIC),
         ),
         40,
@@ -124,7 +139,10 @@ REFUSED = {
         "too-deep",
     ),
     "a ring of refs": (
-        lambda n: library_of(*(atomic(f"t{i}", "", f'ref="t{i + 1 if n < 50 else (i + 1) % n}"') for i in range(n)), atomic(f"t{n}")),
+        lambda n: library_of(
+            *(atomic(f"t{i}", "", f'ref="t{i + 1 if n < 50 else (i + 1) % n}"') for i in range(n)),
+            atomic(f"t{n}"),
+        ),
         5_000,
         20,
         "ref-cycle",
@@ -136,7 +154,10 @@ REFUSED = {
         "endless-call",
     ),
     "undefined variables": (
-        lambda n: atomic("t", "<instructions>" + "".join(f"{{{{ i{i} }}}}" for i in range(1, n)) + "</instructions>"),
+        lambda n: atomic(
+            "t",
+            "<instructions>" + "".join(f"{{{{ i{i} }}}}" for i in range(1, n)) + "</instructions>",
+        ),
         150,
         1,
         "too-many-errors",
@@ -148,12 +169,14 @@ REFUSED = {
         "too-deep",
     ),
     "invalid tasks": (
-        lambda n: library_of(atomic("ok"), *('<task type="atomic" q="1"/>' for _ in range(n if n > 1 else 0))),
+        lambda n: library_of(
+            atomic("ok"), *('<task type="atomic" q="1"/>' for _ in range(n if n > 1 else 0))
+        ),
         500,
         1,
         "too-many-errors",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -174,7 +197,8 @@ LINEAR: dict[str, Callable[[int], str]] = {
         ),
     ),
     "steps that read the previous step": lambda n: sequential(
-        "t", ATOMIC + '<task type="atomic"><description>{{ previous.content }}</description></task>' * n
+        "t",
+        ATOMIC + '<task type="atomic"><description>{{ previous.content }}</description></task>' * n,
     ),
     "inputs of one task": lambda n: atomic("t", inputs(n)),
     "nested tasks of inputs": lambda n: atomic("t", inputs(n, ATOMIC)),
@@ -190,28 +214,41 @@ LINEAR: dict[str, Callable[[int], str]] = {
     "a chain of refs": lambda n: library_of(
         *(atomic(f"t{i}", "", f'ref="t{i + 1}"') for i in range(n)), atomic(f"t{n}")
     ),
-    "a ring of refs": lambda n: library_of(*(atomic(f"t{i}", "", f'ref="t{(i + 1) % n}"') for i in range(n))),
-    "unknown templates": lambda n: library_of(*(sequential(f"t{i}", f'<call template="x{i}"/>') for i in range(n))),
+    "a ring of refs": lambda n: library_of(
+        *(atomic(f"t{i}", "", f'ref="t{(i + 1) % n}"') for i in range(n))
+    ),
+    "unknown templates": lambda n: library_of(
+        *(sequential(f"t{i}", f'<call template="x{i}"/>') for i in range(n))
+    ),
     "unknown steps": lambda n: sequential(
         "t",
         "".join(
-            f'<task type="atomic" name="s{i}"><description>{{{{ steps.x{i} }}}}</description></task>' for i in range(n)
+            f'<task type="atomic" name="s{i}"><description>{{{{ steps.x{i} }}}}</description></task>'
+            for i in range(n)
         ),
     ),
-    "a text of references": lambda n: atomic("t", "<instructions>" + "&amp;x" * 20 * n + "</instructions>"),
+    "a text of references": lambda n: atomic(
+        "t", "<instructions>" + "&amp;x" * 20 * n + "</instructions>"
+    ),
     "a text of lines": lambda n: atomic("t", "<instructions>" + "x\n" * 20 * n + "</instructions>"),
     "cases of a cond": lambda n: sequential(
-        "t", "<cond>" + "".join(f'<case test="{i} in steps">{ATOMIC}</case>' for i in range(n)) + "</cond>"
+        "t",
+        "<cond>"
+        + "".join(f'<case test="{i} in steps">{ATOMIC}</case>' for i in range(n))
+        + "</cond>",
     ),
-    "examples": lambda n: atomic("t", "<examples>" + "<example><output>x</output></example>" * n + "</examples>"),
+    "examples": lambda n: atomic(
+        "t", "<examples>" + "<example><output>x</output></example>" * n + "</examples>"
+    ),
     "names given twice": lambda n: library_of(*(atomic("t") for _ in range(n))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_the_work_of_a_load_grows_in_proportion_to_the_file(tmp_path, name):
     small, large = (
-        work(lambda n=n: TemplateLibrary.load(_file(tmp_path, LINEAR[name](n)), shipped=False)) for n in (100, 400)
+        work(lambda n=n: TemplateLibrary.load(_file(tmp_path, LINEAR[name](n)), shipped=False))
+        for n in (100, 400)
     )
     assert large < 5.5 * small  # quadratic work would be 16 times as much
 

@@ -57,16 +57,31 @@ def evaluate(
 
     library = TemplateLibrary.load(place / "templates", shipped=False)
     evaluator = Evaluator(
-        library, "offline", backend=SimulatedBackend(script=answer), tasks_dir=None, roots=[place / "root"]
+        library,
+        "offline",
+        backend=SimulatedBackend(script=answer),
+        tasks_dir=None,
+        roots=[place / "root"],
     )
     return evaluator.evaluate_sync("t"), prompts, library
 
 
 ATTEMPTS = [
-    "PLACE/outside/x.json", "../outside/x.json", "sub/../../outside/x.json", "PLACE/templates/../outside/x.json",
-    "../templates-evil/x.json", "link.json", "linked/x.json", "PLACE/root/link.json", "folder.json", "pipe.json",
-    "large.json", "/proc/self/environ.json", "../../../../../../etc/x.json", "./../outside/./x.json",
-]  # fmt: skip
+    "PLACE/outside/x.json",
+    "../outside/x.json",
+    "sub/../../outside/x.json",
+    "PLACE/templates/../outside/x.json",
+    "../templates-evil/x.json",
+    "link.json",
+    "linked/x.json",
+    "PLACE/root/link.json",
+    "folder.json",
+    "pipe.json",
+    "large.json",
+    "/proc/self/environ.json",
+    "../../../../../../etc/x.json",
+    "./../outside/./x.json",
+]
 
 
 @pytest.mark.parametrize("schema", ATTEMPTS)
@@ -80,9 +95,12 @@ def test_a_schema_outside_of_the_folder_and_the_roots_is_not_read(schema: str, p
 
 
 @pytest.mark.parametrize(
-    "schema", ["own.json", "sub/own.json", "./sub/../own.json", "PLACE/root/own.json", "../root/own.json"]
+    "schema",
+    ["own.json", "sub/own.json", "./sub/../own.json", "PLACE/root/own.json", "../root/own.json"],
 )
-def test_control_a_schema_below_the_folder_or_a_root_is_shown_to_the_model(schema: str, place: Path) -> None:
+def test_control_a_schema_below_the_folder_or_a_root_is_shown_to_the_model(
+    schema: str, place: Path
+) -> None:
     outcome, prompts, library = evaluate(place, schema)
     assert outcome.ok and not library.errors
     assert "SECRET" in prompts[0]

@@ -57,32 +57,50 @@ CHEATS: dict[str, str] = {
 }
 
 
-def evaluate(folder: Path, code: str, sandbox: str, tests: object = TESTS) -> TaskResult | TaskError:
+def evaluate(
+    folder: Path, code: str, sandbox: str, tests: object = TESTS
+) -> TaskResult | TaskError:
     templates = folder / "templates"
     templates.mkdir()
     text = (EXAMPLE / "templates" / "write_and_test.xml").read_text()
     assert "SECONDS, BYTES = 10," in text
     if code in (CHEATS["never-end"], CHEATS["keep-the-pipe-open"]):
-        text = text.replace("SECONDS, BYTES = 10,", "SECONDS, BYTES = 1,")  # they use all the time there is
+        text = text.replace(
+            "SECONDS, BYTES = 10,", "SECONDS, BYTES = 1,"
+        )  # they use all the time there is
     (templates / "t.xml").write_text(text)
     work = folder / "work"
     work.mkdir()
     library = TemplateLibrary.load(templates, shipped=False)
     values = {"problem": "Double a number.", "signature": "def double(n):", "tests": tests}
     with Evaluator(
-        library, "offline", backend=SimulatedBackend(), roots=[work], tasks_dir=folder / "tasks", sandbox=sandbox
+        library,
+        "offline",
+        backend=SimulatedBackend(),
+        roots=[work],
+        tasks_dir=folder / "tasks",
+        sandbox=sandbox,
     ) as evaluator:
-        return evaluator.evaluate_sync("write_and_test", values, target=f"Here it is:\n```python\n{code}\n```\n")
+        return evaluator.evaluate_sync(
+            "write_and_test", values, target=f"Here it is:\n```python\n{code}\n```\n"
+        )
 
 
 def succeeds(outcome: TaskResult | TaskError) -> bool:
     return isinstance(outcome, TaskResult) and outcome.parsed_content["success"] is True
 
 
-@pytest.mark.parametrize("answer", [RIGHT, "print('noise')\n" + RIGHT, "import sys\nsys.stdout.close()\n" + RIGHT])
+@pytest.mark.parametrize(
+    "answer", [RIGHT, "print('noise')\n" + RIGHT, "import sys\nsys.stdout.close()\n" + RIGHT]
+)
 def test_right_code_passes(tmp_path: Path, answer: str) -> None:
     outcome = evaluate(tmp_path, answer, "none")
-    assert outcome.unwrap().parsed_content == {"success": True, "passed": 2, "total": 2, "failures": []}
+    assert outcome.unwrap().parsed_content == {
+        "success": True,
+        "passed": 2,
+        "total": 2,
+        "failures": [],
+    }
 
 
 @pytest.mark.parametrize("name", CHEATS)
@@ -91,7 +109,9 @@ def test_code_that_cheats_does_not_pass(tmp_path: Path, name: str) -> None:
     assert not succeeds(outcome)
     # Either the tests report it, or the script failed, which the example counts as a failed answer.
     assert isinstance(outcome, TaskResult) or outcome.reason == "tool_failure"
-    assert "tool_failure" in read_definition(EXAMPLE / "generated_code.toml").options.count_as_failed
+    assert (
+        "tool_failure" in read_definition(EXAMPLE / "generated_code.toml").options.count_as_failed
+    )
 
 
 def test_code_without_tests_does_not_pass(tmp_path: Path) -> None:
@@ -109,7 +129,9 @@ def double(n):
 
 
 @pytest.mark.parametrize("part", ["mem", "environ", "fd/1"])
-def test_code_in_the_sandbox_cannot_look_into_the_program_that_tests_it(tmp_path: Path, part: str) -> None:
+def test_code_in_the_sandbox_cannot_look_into_the_program_that_tests_it(
+    tmp_path: Path, part: str
+) -> None:
     require_bubblewrap()
     tests = [{"call": "double(1)", "expected": "refused"}]
     assert succeeds(evaluate(tmp_path, READ.replace("PART", part), "bubblewrap", tests))
@@ -134,8 +156,13 @@ def test_the_example_runs_offline(tmp_path: Path, sandbox: str) -> None:
     }
     with Evaluator(library, "offline", tasks_dir=None, roots=definition.roots) as evaluator:
         result = run_batch_sync(
-            definition.templates, definition.rows, evaluator=evaluator, output=tmp_path / "b", sandbox=sandbox, **options
-        )  # fmt: skip
+            definition.templates,
+            definition.rows,
+            evaluator=evaluator,
+            output=tmp_path / "b",
+            sandbox=sandbox,
+            **options,
+        )
     assert result.ok
     assert len(list(result.results())) == 6
 

@@ -57,10 +57,17 @@ ADDRESSES = [
     "openai/" + "m" * 600,
 ]
 NAMES = [
-    "openai/gpt-4o", "qwen3:8b", "anthropic/claude-sonnet-4-5", "@cf/meta/llama-3.1-8b", "/models/qwen2.5.Q4_K_M.gguf",
-    "bedrock/anthropic.claude-3-5-sonnet-20240620-v1:0", "vertex_ai/claude-3-5-sonnet@20240620", "ft:gpt-4o:org::id",
-    "bedrock/arn:aws:bedrock:us-east-1:123456789012:provisioned-model/abc", "openrouter/meta-llama/llama-3-8b:free",
-]  # fmt: skip
+    "openai/gpt-4o",
+    "qwen3:8b",
+    "anthropic/claude-sonnet-4-5",
+    "@cf/meta/llama-3.1-8b",
+    "/models/qwen2.5.Q4_K_M.gguf",
+    "bedrock/anthropic.claude-3-5-sonnet-20240620-v1:0",
+    "vertex_ai/claude-3-5-sonnet@20240620",
+    "ft:gpt-4o:org::id",
+    "bedrock/arn:aws:bedrock:us-east-1:123456789012:provisioned-model/abc",
+    "openrouter/meta-llama/llama-3-8b:free",
+]
 
 
 def model_template(model: str) -> str:
@@ -68,7 +75,9 @@ def model_template(model: str) -> str:
     return f'<task name="t" type="atomic"><description>d</description>\n <model>{escaped}</model></task>'
 
 
-def evaluate(folder: Path, xml: str, server: LoopbackServer, inputs: object = None, **options: object) -> object:
+def evaluate(
+    folder: Path, xml: str, server: LoopbackServer, inputs: object = None, **options: object
+) -> object:
     (folder / "t").mkdir()
     (folder / "t" / "t.xml").write_text(xml, encoding="utf-8")
     library = TemplateLibrary.load(folder / "t", shipped=False)
@@ -92,9 +101,13 @@ def test_a_template_names_no_host(address: str, server: LoopbackServer, tmp_path
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_value_in_a_template_names_no_host(address: str, server: LoopbackServer, tmp_path: Path) -> None:
+def test_a_value_in_a_template_names_no_host(
+    address: str, server: LoopbackServer, tmp_path: Path
+) -> None:
     before = server.posts
-    xml = model_template("{{ m }}").replace("</description>", '</description><inputs><input name="m"/></inputs>')
+    xml = model_template("{{ m }}").replace(
+        "</description>", '</description><inputs><input name="m"/></inputs>'
+    )
     outcome = evaluate(tmp_path, xml, server, {"m": at(address, server)})
     assert isinstance(outcome, TaskError)
     assert "a template names models, never hosts" in str(outcome)
@@ -116,9 +129,13 @@ def test_a_model_of_a_call_a_role_or_a_profile_names_no_host(
         assert isinstance(outcome, TaskError)
         assert "names no host" in outcome.message
     with pytest.raises(ConfigurationError, match="names no host"):
-        ModelChooser(environ={}).choose(None, None, HandlerConfig(model=model, base_url=server.base_url))
+        ModelChooser(environ={}).choose(
+            None, None, HandlerConfig(model=model, base_url=server.base_url)
+        )
     with pytest.raises(ConfigurationError, match="names no host"):
-        ModelChooser(environ={"EVALUATOR_MODEL": model}).choose(None, None, HandlerConfig(base_url=server.base_url))
+        ModelChooser(environ={"EVALUATOR_MODEL": model}).choose(
+            None, None, HandlerConfig(base_url=server.base_url)
+        )
     assert server.posts == before
 
 
@@ -136,7 +153,9 @@ def test_control_names_of_models_are_sent_to_the_endpoint_of_the_profile(
 # Keys: the profile, the model that a template names, the environment; whether the profile's key is used.
 OWN, OTHER = "profile-key-1", "environment-key"
 KEYED = HandlerConfig(name="p", backend="litellm", model="anthropic/claude-x", api_key_env="MY_KEY")
-AT_HOST = HandlerConfig(name="p", backend="litellm", base_url="https://api.example/v1", api_key_env="MY_KEY")
+AT_HOST = HandlerConfig(
+    name="p", backend="litellm", base_url="https://api.example/v1", api_key_env="MY_KEY"
+)
 OPENAI = HandlerConfig(name="p", backend="openai_compatible", model="gpt-x", api_key_env="MY_KEY")
 
 
@@ -149,7 +168,12 @@ OPENAI = HandlerConfig(name="p", backend="openai_compatible", model="gpt-x", api
         (KEYED.override(model="claude-x"), "gpt-4o", {}, None),
         (KEYED.override(backend="auto"), "mistral/m", {"MISTRAL_API_KEY": OTHER}, None),
         (KEYED.override(backend="auto"), "openai/gpt-4o", {"OPENAI_API_KEY": OTHER}, OTHER),
-        (OPENAI.override(backend="auto", model="mistral/m"), "openai/gpt-x", {"OPENAI_API_KEY": OTHER}, OTHER),
+        (
+            OPENAI.override(backend="auto", model="mistral/m"),
+            "openai/gpt-x",
+            {"OPENAI_API_KEY": OTHER},
+            OTHER,
+        ),
         (OPENAI.override(model="mistral/m"), "gpt-x", {"OPENAI_API_KEY": OTHER}, OTHER),
         # Controls: the same provider, the same endpoint.
         (KEYED, "anthropic/claude-y", {}, OWN),
@@ -161,7 +185,9 @@ OPENAI = HandlerConfig(name="p", backend="openai_compatible", model="gpt-x", api
 def test_the_key_of_a_profile_goes_to_its_own_endpoint(
     config: HandlerConfig, model: str | None, environ: dict[str, str], used: str | None
 ) -> None:
-    choice = ModelChooser(environ={**environ, "MY_KEY": OWN}, probe_local=False).choose(None, model, config)
+    choice = ModelChooser(environ={**environ, "MY_KEY": OWN}, probe_local=False).choose(
+        None, model, config
+    )
     backend = choice.backend
     if isinstance(backend, OpenAICompatibleBackend):
         assert backend._headers.get("Authorization") == (f"Bearer {used}" if used else None)
@@ -172,7 +198,9 @@ def test_the_key_of_a_profile_goes_to_its_own_endpoint(
 
 def test_a_missing_key_of_another_provider_is_an_error_that_says_whose_key_is_missing() -> None:
     chooser = ModelChooser(environ={"MY_KEY": OWN}, probe_local=False)
-    with pytest.raises(ConfigurationError, match=r"needs GROQ_API_KEY, which is not set \(MY_KEY, the key of"):
+    with pytest.raises(
+        ConfigurationError, match=r"needs GROQ_API_KEY, which is not set \(MY_KEY, the key of"
+    ):
         chooser.choose(None, "groq/x", KEYED)
 
 
@@ -189,7 +217,12 @@ def test_litellm_takes_no_key_from_the_environment_for_the_address_of_a_profile(
     assert "no-key" in str(server.headers[-1])
 
 
-PLAIN = ["http://api.example/v1", "http://10.0.0.7:8000/v1", "http://127.0.0.1.example/v1", "http://localhost.example"]
+PLAIN = [
+    "http://api.example/v1",
+    "http://10.0.0.7:8000/v1",
+    "http://127.0.0.1.example/v1",
+    "http://localhost.example",
+]
 
 
 @pytest.mark.parametrize("url", PLAIN)
@@ -205,7 +238,9 @@ def test_a_key_is_not_sent_over_plain_http(url: str) -> None:
     with pytest.raises(ConfigurationError, match="plain http"):
         McpServer(name="m", url=url, headers=(McpHeader("Authorization", "MY_KEY"),))
     with pytest.raises(ConfigurationError, match="plain http"):
-        ModelChooser(environ={"MY_KEY": OWN}).choose(None, None, HandlerConfig(base_url=url, api_key_env="MY_KEY"))
+        ModelChooser(environ={"MY_KEY": OWN}).choose(
+            None, None, HandlerConfig(base_url=url, api_key_env="MY_KEY")
+        )
 
 
 @pytest.mark.parametrize(
@@ -222,11 +257,26 @@ def test_control_a_key_is_sent_over_https_and_to_this_machine(url: str) -> None:
     ("options", "url", "headers", "refused"),
     [
         ({"base_url": "https://api.example/v1"}, "https://evil.example/v1", {}, "another host"),
-        ({"model": "baseten/x.evil.example"}, "https://model-x.evil.example/v1", {}, "the model's id names the host"),
+        (
+            {"model": "baseten/x.evil.example"},
+            "https://model-x.evil.example/v1",
+            {},
+            "the model's id names the host",
+        ),
         ({}, "http://api.example/v1", {"authorization": "Bearer key"}, "over plain http"),
         ({}, "http://api.example/v1", {"x-api-key": "key"}, "over plain http"),
-        ({"base_url": "https://api.example/v1"}, "https://api.example/v1/chat", {"authorization": "Bearer key"}, None),
-        ({"model": "openrouter/meta/llama"}, "https://openrouter.ai/v1", {"authorization": "Bearer key"}, None),
+        (
+            {"base_url": "https://api.example/v1"},
+            "https://api.example/v1/chat",
+            {"authorization": "Bearer key"},
+            None,
+        ),
+        (
+            {"model": "openrouter/meta/llama"},
+            "https://openrouter.ai/v1",
+            {"authorization": "Bearer key"},
+            None,
+        ),
         ({}, "http://api.example/v1", {"authorization": "Bearer no-key"}, None),
     ],
 )

@@ -16,7 +16,14 @@ from typing import Any
 
 import pytest
 
-from evaluator import ConfigurationError, Evaluator, HandlerConfig, SimulatedBackend, TemplateLibrary, load_profiles
+from evaluator import (
+    ConfigurationError,
+    Evaluator,
+    HandlerConfig,
+    SimulatedBackend,
+    TemplateLibrary,
+    load_profiles,
+)
 from evaluator.batch.definition import read_definition
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import file_of_definition, file_of_manifest, sign
@@ -61,12 +68,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write_profile(folder: Path, body: str, name: str = "p", file: str = "p.xml") -> Path:
     path = folder / "handlers" / file
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f'<handler name="{name}"><description>d</description>{body}</handler>', encoding="utf-8")
+    path.write_text(
+        f'<handler name="{name}"><description>d</description>{body}</handler>', encoding="utf-8"
+    )
     return path
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_a_profile_of_a_project_is_used_only_after_the_user_has_allowed_it(claim: str, project: Path) -> None:
+def test_a_profile_of_a_project_is_used_only_after_the_user_has_allowed_it(
+    claim: str, project: Path
+) -> None:
     write_profile(project, claim)
     profiles = load_profiles()
     assert "p" not in profiles
@@ -93,12 +104,17 @@ def test_the_docs_name_every_tool_that_needs_a_permission() -> None:
 
 
 def test_control_a_profile_that_names_none_of_these_needs_no_permission(project: Path) -> None:
-    write_profile(project, '<model>openai/gpt-x</model><roots><root path="data"/></roots>'
-                  '<tools><tool name="run_script"/><tool name="read_file" policy="allow"/></tools>')  # fmt: skip
+    write_profile(
+        project,
+        '<model>openai/gpt-x</model><roots><root path="data"/></roots>'
+        '<tools><tool name="run_script"/><tool name="read_file" policy="allow"/></tools>',
+    )
     assert "p" in load_profiles()
 
 
-def test_a_permission_is_for_one_content_of_one_file_in_one_project(project: Path, tmp_path: Path) -> None:
+def test_a_permission_is_for_one_content_of_one_file_in_one_project(
+    project: Path, tmp_path: Path
+) -> None:
     path = write_profile(project, "<base_url>https://a.example</base_url>")
     trust.allow(files_of_profiles(project))
     assert "p" in load_profiles()
@@ -122,7 +138,9 @@ def test_a_copy_of_an_allowed_project_is_not_allowed(
     assert "p" not in load_profiles()
 
 
-@pytest.mark.parametrize(("folder", "allowed"), [("project", True), (".", True), ("proj", False), ("other", False)])
+@pytest.mark.parametrize(
+    ("folder", "allowed"), [("project", True), (".", True), ("proj", False), ("other", False)]
+)
 def test_the_environment_trusts_folders_and_what_is_below_them(
     folder: str, allowed: bool, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +156,9 @@ def test_a_removed_permission_is_gone(project: Path) -> None:
     assert "p" not in load_profiles()
 
 
-def test_permissions_are_private_and_those_that_others_can_change_are_not_read(project: Path, tmp_path: Path) -> None:
+def test_permissions_are_private_and_those_that_others_can_change_are_not_read(
+    project: Path, tmp_path: Path
+) -> None:
     write_profile(project, "<base_url>https://a.example</base_url>")
     trust.allow(files_of_profiles(project))
     path = tmp_path / "user" / "trust.json"
@@ -164,13 +184,17 @@ def test_tasks_cannot_change_permissions(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["default.xml", "other.xml"])
-def test_a_profile_that_hides_the_shipped_default_is_not_used_silently(file: str, project: Path) -> None:
+def test_a_profile_that_hides_the_shipped_default_is_not_used_silently(
+    file: str, project: Path
+) -> None:
     write_profile(project, "<base_url>https://evil.example</base_url>", "default", file)
     with pytest.raises(ConfigurationError, match=r"evil\.example"):
         Evaluator(tasks_dir=None)
     write_profile(project, "<system>Be brief.</system>", "default", file)
     said: list[str] = []
-    assert Evaluator(tasks_dir=None, notice=said.append).services.default_profile.system == "Be brief."
+    assert (
+        Evaluator(tasks_dir=None, notice=said.append).services.default_profile.system == "Be brief."
+    )
     assert said == [f"the profile 'default' is that of handlers/{file}, not the shipped one"]
 
 
@@ -188,10 +212,14 @@ def server() -> Iterator[LoopbackServer]:
         yield server
 
 
-def test_a_template_does_not_reach_a_profile_that_is_not_allowed(project: Path, server: LoopbackServer) -> None:
+def test_a_template_does_not_reach_a_profile_that_is_not_allowed(
+    project: Path, server: LoopbackServer
+) -> None:
     write_profile(project, f"<model>m</model><base_url>{server.base_url}</base_url>")
     library = TemplateLibrary()
-    library.add('<task name="t" type="atomic"><description>d</description><handler ref="p"/></task>')
+    library.add(
+        '<task name="t" type="atomic"><description>d</description><handler ref="p"/></task>'
+    )
     outcome = Evaluator(library, tasks_dir=None).evaluate_sync("t")
     assert isinstance(outcome, TaskError)
     assert isinstance(outcome.cause, ConfigurationError) and "evaluator trust" in outcome.message
@@ -199,7 +227,9 @@ def test_a_template_does_not_reach_a_profile_that_is_not_allowed(project: Path, 
     assert Evaluator(library, tasks_dir=None, trust=True).evaluate_sync("t").ok
     assert server.posts == 1
     # A profile that a Python caller makes is this person's own.
-    own = HandlerConfig(name="own", model="m", base_url=server.base_url, backend="openai_compatible")
+    own = HandlerConfig(
+        name="own", model="m", base_url=server.base_url, backend="openai_compatible"
+    )
     assert Evaluator(library, own, tasks_dir=None).evaluate_sync("t").ok
     assert server.posts == 2
 
@@ -207,9 +237,7 @@ def test_a_template_does_not_reach_a_profile_that_is_not_allowed(project: Path, 
 # -- commands -------------------------------------------------------------------------------------------------------
 
 TEMPLATE = '<task name="t" type="atomic"><description>Say yes</description><instructions>{{ q }}</instructions></task>'
-CODE = (
-    "import pathlib\npathlib.Path(__file__).with_name('MARK').touch()\n\ndef same(output, target):\n    return True\n"
-)
+CODE = "import pathlib\npathlib.Path(__file__).with_name('MARK').touch()\n\ndef same(output, target):\n    return True\n"
 
 
 @pytest.fixture
@@ -262,12 +290,15 @@ def test_the_command_trust_allows_profiles_and_definitions(evaluator: Any, files
     code, out, _ = evaluator("trust", files, "--json")
     assert code == 0
     assert [(entry["file"], len(entry["names"])) for entry in json.loads(out)] == [
-        ("handlers/p.xml", 1), ("evaluator.toml", 1)
-    ]  # fmt: skip
+        ("handlers/p.xml", 1),
+        ("evaluator.toml", 1),
+    ]
     assert evaluator("handlers")[0] == 0
 
 
-def test_a_definition_that_names_code_needs_permission(evaluator: Any, files: Path, server: LoopbackServer) -> None:
+def test_a_definition_that_names_code_needs_permission(
+    evaluator: Any, files: Path, server: LoopbackServer
+) -> None:
     code, _, err = evaluator("batch")
     assert code == 3 and "the code score.py:same" in err
     assert not (files / "MARK").exists() and server.posts == 0
@@ -278,7 +309,11 @@ def test_a_definition_that_names_code_needs_permission(evaluator: Any, files: Pa
 
 
 def test_a_folder_of_somebody_else_is_data(
-    evaluator: Any, files: Path, server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    evaluator: Any,
+    files: Path,
+    server: LoopbackServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert evaluator("batch", "--limit", "1", "--trust")[0] == 0
     batch = (files / "b").rename(tmp_path / "b")
@@ -302,7 +337,9 @@ def test_a_folder_of_somebody_else_is_data(
         for options in ((), ("--dry-run",), ("--root", ".")):
             code, _, err = evaluator("batch", "--resume", batch, "--limit", "2", *options)
             assert code == 3, err
-            assert "where the batch continues" in err and ".py:same, which is run as a scorer" in err
+            assert (
+                "where the batch continues" in err and ".py:same, which is run as a scorer" in err
+            )
             assert Path.cwd() == here
     assert not list(tmp_path.rglob("MARK")) and server.posts == 1
     # Controls: one's own folder, from elsewhere and after a move; and that of somebody else, once it is allowed.
@@ -319,7 +356,9 @@ def test_a_folder_of_somebody_else_is_data(
     assert server.posts == 2
 
 
-def test_a_signature_is_of_this_user_and_of_this_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signature_is_of_this_user_and_of_this_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "rows.jsonl").write_text("{}")
     (tmp_path / "d.toml").write_text('template = "t"\nrows = "rows.jsonl"\nscorers = ["a.py:b"]')
     definition = read_definition(tmp_path / "d.toml")
@@ -332,12 +371,18 @@ def test_a_signature_is_of_this_user_and_of_this_content(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 3)])
-def test_at_a_terminal_the_user_is_asked(answer: str, code: int, files: Path, server: LoopbackServer) -> None:
+def test_at_a_terminal_the_user_is_asked(
+    answer: str, code: int, files: Path, server: LoopbackServer
+) -> None:
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "evaluator", "run", "--template", "t", "--handler", "p"],
-        cwd=files, stdin=terminal, stdout=subprocess.DEVNULL, stderr=terminal, env={**os.environ, "COLUMNS": "100"},
-    )  # fmt: skip
+        cwd=files,
+        stdin=terminal,
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        env={**os.environ, "COLUMNS": "100"},
+    )
     os.close(terminal)
     os.write(controller, f"{answer}\n".encode())
     shown = b""
@@ -361,11 +406,20 @@ NODE = """<task name="n" type="sequential"><description>d</description><steps>
 </steps></task>"""
 
 
-@pytest.mark.parametrize(("is_own", "options", "runs"), [
-    (False, {}, False), (True, {}, True), (False, {"trust": True}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("is_own", "options", "runs"),
+    [
+        (False, {}, False),
+        (True, {}, True),
+        (False, {"trust": True}, True),
+    ],
+)
 def test_a_task_in_a_task_file_of_somebody_else_is_not_run(
-    is_own: bool, options: dict[str, Any], runs: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+    is_own: bool,
+    options: dict[str, Any],
+    runs: bool,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     library = TemplateLibrary()
     library.add(NODE)

@@ -19,7 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import Evaluator, HandlerConfig, Sandbox, SimulatedBackend, TemplateError, TemplateLibrary, UsageError
+from evaluator import (
+    Evaluator,
+    HandlerConfig,
+    Sandbox,
+    SimulatedBackend,
+    TemplateError,
+    TemplateLibrary,
+    UsageError,
+)
 from evaluator.batch import read_definition
 from evaluator.errors.results import TaskError, TaskResult
 from evaluator.processes import supervisor
@@ -47,14 +55,26 @@ class World:
         self.library = TemplateLibrary.load(folder / "t", shipped=False)
         self.shared = tempfile.NamedTemporaryFile(dir="/dev/shm")  # noqa: SIM115  (closed in `close`)
         self.bystander = subprocess.Popen(
-            [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()", "argument-" + SECRET],
-            env={**os.environ, "SOME_API_KEY": SECRET}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                "import sys; print(flush=True); sys.stdin.read()",
+                "argument-" + SECRET,
+            ],
+            env={**os.environ, "SOME_API_KEY": SECRET},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert self.bystander.stdout is not None
         self.bystander.stdout.readline()
         self.memory = libc.shmget(SHM_KEY, 4096, 0o1666)
-        self.socket_folder = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))  # a path that fits into a socket's address
-        self.servers = [socket.create_server(("127.0.0.1", 0)), *(socket.socket(socket.AF_UNIX) for _ in range(2))]
+        self.socket_folder = Path(
+            tempfile.mkdtemp(prefix="s", dir="/tmp")
+        )  # a path that fits into a socket's address
+        self.servers = [
+            socket.create_server(("127.0.0.1", 0)),
+            *(socket.socket(socket.AF_UNIX) for _ in range(2)),
+        ]
         self.servers[1].bind(str(self.socket_folder / "s"))
         self.servers[2].bind(f"\0evaluator-{os.getpid()}")
         for server in self.servers:
@@ -71,17 +91,31 @@ class World:
 
     def run(self, program: str, sandbox: Sandbox | str, **settings: int) -> TaskResult | TaskError:
         values = {
-            "OUTSIDE": self.outside, "WORK": self.work, "SHARED": self.shared.name, "BYSTANDER": self.bystander.pid,
-            "SECRET": SECRET, "PORT": self.servers[0].getsockname()[1], "SOCKET": self.socket_folder / "s",
-            "ABSTRACT": f"evaluator-{os.getpid()}", "SHM_KEY": SHM_KEY, "PREFIX": sys.prefix,
-        }  # fmt: skip
+            "OUTSIDE": self.outside,
+            "WORK": self.work,
+            "SHARED": self.shared.name,
+            "BYSTANDER": self.bystander.pid,
+            "SECRET": SECRET,
+            "PORT": self.servers[0].getsockname()[1],
+            "SOCKET": self.socket_folder / "s",
+            "ABSTRACT": f"evaluator-{os.getpid()}",
+            "SHM_KEY": SHM_KEY,
+            "PREFIX": sys.prefix,
+        }
         program = re.sub("|".join(values), lambda match: str(values[match[0]]), program)
         config = HandlerConfig(backend="simulated", **settings)
         with Evaluator(
-            self.library, config, profiles={}, backend=SimulatedBackend(), roots=[self.work],
-            tasks_dir=self.work / "tasks", sandbox=sandbox,
-        ) as evaluator:  # fmt: skip
-            return evaluator.evaluate_sync("program", {"stdin": "import ctypes, glob, os, socket\n" + program})
+            self.library,
+            config,
+            profiles={},
+            backend=SimulatedBackend(),
+            roots=[self.work],
+            tasks_dir=self.work / "tasks",
+            sandbox=sandbox,
+        ) as evaluator:
+            return evaluator.evaluate_sync(
+                "program", {"stdin": "import ctypes, glob, os, socket\n" + program}
+            )
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +141,8 @@ ATTEMPTS: dict[str, str] = {
     "forge-the-record": "open('tasks/forged', 'w').close()\n" + SHOW.format("True"),
     "change-a-profile": "open('handlers/mine.xml', 'a').close()\n" + SHOW.format("True"),
     "add-a-profile": "open('handlers/other.xml', 'w').close()\n" + SHOW.format("True"),
-    "replace-the-profiles": "os.rename('handlers', 'h2'); os.rename('h2', 'handlers')\n" + SHOW.format("True"),
+    "replace-the-profiles": "os.rename('handlers', 'h2'); os.rename('h2', 'handlers')\n"
+    + SHOW.format("True"),
     "add-a-git-hook": "open('.git/hooks/pre-commit', 'w').close()\n" + SHOW.format("True"),
     "change-the-evaluators-python": SHOW.format("os.access('PREFIX', os.W_OK)"),
     "read-a-shared-file-in-memory": "open('SHARED').close()\n" + SHOW.format("True"),
@@ -124,31 +159,46 @@ ATTEMPTS: dict[str, str] = {
     "find-the-supervisor": SHOW.format(
         "any(b'launcher.py' in open(p, 'rb').read() for p in glob.glob('/proc/[0-9]*/cmdline'))"
     ),
-    "see-a-process": "try: os.kill(BYSTANDER, 0)\nexcept PermissionError: pass\n" + SHOW.format("True"),
+    "see-a-process": "try: os.kill(BYSTANDER, 0)\nexcept PermissionError: pass\n"
+    + SHOW.format("True"),
     "use-shared-memory": SHOW.format("ctypes.CDLL(None).shmget(SHM_KEY, 4096, 0o666) >= 0"),
     # network
-    "connect-over-tcp": "socket.create_connection(('127.0.0.1', PORT), 5).close()\n" + SHOW.format("True"),
-    "connect-to-a-socket-file": "socket.socket(socket.AF_UNIX).connect('SOCKET')\n" + SHOW.format("True"),
-    "connect-to-an-abstract-socket": "socket.socket(socket.AF_UNIX).connect('\\0ABSTRACT')\n" + SHOW.format("True"),
+    "connect-over-tcp": "socket.create_connection(('127.0.0.1', PORT), 5).close()\n"
+    + SHOW.format("True"),
+    "connect-to-a-socket-file": "socket.socket(socket.AF_UNIX).connect('SOCKET')\n"
+    + SHOW.format("True"),
+    "connect-to-an-abstract-socket": "socket.socket(socket.AF_UNIX).connect('\\0ABSTRACT')\n"
+    + SHOW.format("True"),
     "create-a-user-namespace": SHOW.format("ctypes.CDLL(None).unshare(0x10000000) == 0"),
 }
 OF_ROOT: dict[str, str] = {
-    "read-it-through-the-parent": SHOW.format("open(f'/proc/{os.getppid()}/root/OUTSIDE/secret').read()"),
-    "have-capabilities": SHOW.format("int(open('/proc/self/status').read().split('CapEff:')[1].split()[0], 16)"),
+    "read-it-through-the-parent": SHOW.format(
+        "open(f'/proc/{os.getppid()}/root/OUTSIDE/secret').read()"
+    ),
+    "have-capabilities": SHOW.format(
+        "int(open('/proc/self/status').read().split('CapEff:')[1].split()[0], 16)"
+    ),
     "write-to-the-system": SHOW.format("os.access('/usr', os.W_OK)"),
     "write-to-the-root-folder": SHOW.format("os.access('/', os.W_OK)"),
     "change-a-kernel-setting": "value = open('/proc/sys/vm/overcommit_memory').read()\n"
     "open('/proc/sys/vm/overcommit_memory', 'w').write(value)\n" + SHOW.format("True"),
     "set-the-core-pattern": SHOW.format("os.access('/proc/sys/kernel/core_pattern', os.W_OK)"),
     "mount-a-file-system": "os.makedirs('m', exist_ok=True)\n"
-    + SHOW.format("ctypes.CDLL(None).unshare(0x20000) == 0 and ctypes.CDLL(None).mount(b'n', b'm', b'tmpfs', 0, 0) == 0"),
-    "open-a-raw-socket": "socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)\n" + SHOW.format("True"),
+    + SHOW.format(
+        "ctypes.CDLL(None).unshare(0x20000) == 0 and ctypes.CDLL(None).mount(b'n', b'm', b'tmpfs', 0, 0) == 0"
+    ),
+    "open-a-raw-socket": "socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)\n"
+    + SHOW.format("True"),
     "make-a-device": "os.path.exists('d') and os.unlink('d')\nos.mknod('d', 0o60600, os.makedev(7, 0))\n"
     + SHOW.format("True"),
-    "enter-the-namespaces-of-the-evaluator": "fd = os.open('/proc/BYSTANDER/ns/mnt', os.O_RDONLY)\n" + SHOW.format("fd"),
-    "read-the-memory-of-a-process": "open('/proc/BYSTANDER/mem', 'rb').close()\n" + SHOW.format("True"),
-    "read-through-the-root-of-a-process": SHOW.format("open('/proc/BYSTANDER/root/OUTSIDE/secret').read()"),
-}  # fmt: skip
+    "enter-the-namespaces-of-the-evaluator": "fd = os.open('/proc/BYSTANDER/ns/mnt', os.O_RDONLY)\n"
+    + SHOW.format("fd"),
+    "read-the-memory-of-a-process": "open('/proc/BYSTANDER/mem', 'rb').close()\n"
+    + SHOW.format("True"),
+    "read-through-the-root-of-a-process": SHOW.format(
+        "open('/proc/BYSTANDER/root/OUTSIDE/secret').read()"
+    ),
+}
 
 
 @pytest.mark.parametrize("name", [*ATTEMPTS, *OF_ROOT])
@@ -172,7 +222,9 @@ def test_a_file_written_beside_the_folder_is_not_outside(world: World) -> None:
     assert new.exists()  # the control
 
 
-def test_a_script_in_bubblewrap_sees_its_own_variables_and_processes_only(world: World, monkeypatch) -> None:
+def test_a_script_in_bubblewrap_sees_its_own_variables_and_processes_only(
+    world: World, monkeypatch
+) -> None:
     monkeypatch.setenv("SOME_API_KEY", SECRET)
     sandbox = require_bubblewrap()
     program = (
@@ -182,8 +234,12 @@ def test_a_script_in_bubblewrap_sees_its_own_variables_and_processes_only(world:
     )
     words = world.run(program, sandbox).content.split()
     assert {word for word in words if not word.startswith("LC_") and not word.isdecimal()} <= {
-        "PATH", "HOME", "LANG", "EVALUATOR_SCRIPT_ID", "PWD",
-    }  # fmt: skip
+        "PATH",
+        "HOME",
+        "LANG",
+        "EVALUATOR_SCRIPT_ID",
+        "PWD",
+    }
     assert sum(word.isdecimal() for word in words) <= 3
 
 
@@ -201,7 +257,9 @@ FORK = "import time\nfor _ in range(COUNT):\n    if os.fork() == 0:\n        tim
 def test_a_fork_bomb_is_ended(world: World, sandbox: Sandbox | str) -> None:
     few = world.run(FORK.replace("COUNT", "20").replace("WAIT", "0") + "print('done')", sandbox)
     assert few.content == "done\n"  # the control
-    many = world.run(FORK.replace("COUNT", "900").replace("WAIT", "100") + "time.sleep(100)", sandbox)
+    many = world.run(
+        FORK.replace("COUNT", "900").replace("WAIT", "100") + "time.sleep(100)", sandbox
+    )
     assert isinstance(many, TaskError)
     assert "too much processes" in str(many.notes["warnings"])
 
@@ -215,13 +273,19 @@ def test_an_output_bomb_is_ended(world: World, sandbox: Sandbox | str) -> None:
 
 @pytest.mark.parametrize(
     "bomb",
-    ["x = bytearray(400 << 20)", "x = [bytearray(1 << 20) for _ in range(400)]",
-     "import time\nfor _ in range(8):\n    if os.fork() == 0:\n        x = b'x' * (60 << 20)\n        time.sleep(100)\n"
-     "time.sleep(100)"],
+    [
+        "x = bytearray(400 << 20)",
+        "x = [bytearray(1 << 20) for _ in range(400)]",
+        "import time\nfor _ in range(8):\n    if os.fork() == 0:\n        x = b'x' * (60 << 20)\n        time.sleep(100)\n"
+        "time.sleep(100)",
+    ],
     ids=["one-block", "many-blocks", "several-processes"],
-)  # fmt: skip
+)
 def test_a_memory_bomb_is_ended(world: World, sandbox: Sandbox | str, bomb: str) -> None:
-    assert world.run("x = bytearray(50 << 20)\nprint('done')", sandbox, script_memory_mb=200).content == "done\n"
+    assert (
+        world.run("x = bytearray(50 << 20)\nprint('done')", sandbox, script_memory_mb=200).content
+        == "done\n"
+    )
     ended = world.run(bomb + "\nprint('REACHED')", sandbox, script_memory_mb=200)
     assert isinstance(ended, TaskError)
     assert "MemoryError" in str(ended.details) or "too much memory" in str(ended.notes["warnings"])
@@ -252,7 +316,9 @@ print('done')
 """
 
 
-def test_a_process_that_detaches_itself_does_not_outlive_the_script(world: World, sandbox: Sandbox | str) -> None:
+def test_a_process_that_detaches_itself_does_not_outlive_the_script(
+    world: World, sandbox: Sandbox | str
+) -> None:
     for name in ("announce", "held"):
         (world.work / name).unlink(missing_ok=True)
         os.mkfifo(world.work / name)

@@ -79,8 +79,10 @@ def inside(xml: str, name: str, description: str = "d", subtype: str = "", input
     return named(
         f"""<task type="atomic"><description>d</description><inputs>{inputs}<input name="it">{xml}</input></inputs>
         <instructions>got {{{{ it }}}}</instructions></task>""",
-        name, description, subtype,
-    )  # fmt: skip
+        name,
+        description,
+        subtype,
+    )
 
 
 def function(xml: str) -> str:
@@ -88,7 +90,12 @@ def function(xml: str) -> str:
 
 
 def hint(template: str, **inputs: Any) -> dict[str, Any]:
-    return {"type": "atomic", "description": "do it", "inputs": inputs, "hints": {"template": template}}
+    return {
+        "type": "atomic",
+        "description": "do it",
+        "inputs": inputs,
+        "hints": {"template": template},
+    }
 
 
 STRANGE = "zebra quilting handbook"
@@ -124,10 +131,12 @@ PATHS: dict[str, Callable[[str], tuple[str, dict[str, Any]]]] = {
         {"tool": "subtask", "arguments": hint("bad")},
     ),
     "evaluation_request": lambda xml: (
-        inside(xml, "bad", "Evaluate the correctness of a result by given criteria", "evaluator", JUDGE),
+        inside(
+            xml, "bad", "Evaluate the correctness of a result by given criteria", "evaluator", JUDGE
+        ),
         {"tool": "evaluation_request", "arguments": ASKED},
     ),
-}  # fmt: skip
+}
 
 
 class World:
@@ -157,19 +166,28 @@ class World:
             return {"tool": name, "arguments": json.loads(arguments)}
         return "an answer"
 
-    def evaluator(self, xml: str, profile: HandlerConfig | None = None, **options: Any) -> Evaluator:
+    def evaluator(
+        self, xml: str, profile: HandlerConfig | None = None, **options: Any
+    ) -> Evaluator:
         library = TemplateLibrary()
         library.add(f"<library>{xml}</library>")
         assert not library.errors, library.errors
         boss = profile or HandlerConfig(name="boss", backend="simulated", tools=(DENIED,))
         lax = HandlerConfig(
-            name="lax", backend="simulated", tools=(ToolGrant("read_file", "allow"), ToolGrant("mark", "allow"))
+            name="lax",
+            backend="simulated",
+            tools=(ToolGrant("read_file", "allow"), ToolGrant("mark", "allow")),
         )
         return Evaluator(
-            library, boss if profile else None, backend=SimulatedBackend(script=self.model),
-            profiles={**SHIPPED, "default": boss, "boss": boss, "lax": lax}, tools=[self.mark()],
-            tasks_dir=self.folder / "tasks", roots=[self.folder], **options,
-        )  # fmt: skip
+            library,
+            boss if profile else None,
+            backend=SimulatedBackend(script=self.model),
+            profiles={**SHIPPED, "default": boss, "boss": boss, "lax": lax},
+            tools=[self.mark()],
+            tasks_dir=self.folder / "tasks",
+            roots=[self.folder],
+            **options,
+        )
 
     def mark(self) -> Tool:
         @tool
@@ -206,12 +224,16 @@ def test_no_path_gives_a_task_more_than_its_parent(world: World, path: str, forb
 
 
 # `lax` may read everything; under the rules of a stricter profile nobody may, the person's own templates included.
-BY_PERSON = [name for name in FORBIDDEN if name not in ("a denied file", "a denied file, by another profile")]
+BY_PERSON = [
+    name for name in FORBIDDEN if name not in ("a denied file", "a denied file, by another profile")
+]
 
 
 @pytest.mark.parametrize("forbidden", BY_PERSON)
 @pytest.mark.parametrize("path", ["by name", "nested input", "call", "sequence", "as a tool"])
-def test_the_control_what_a_person_starts_has_what_its_template_states(world: World, path: str, forbidden: str) -> None:
+def test_the_control_what_a_person_starts_has_what_its_template_states(
+    world: World, path: str, forbidden: str
+) -> None:
     xml = FORBIDDEN[forbidden]
     if path == "as a tool":
         # The author of a template grants the templates that it has as tools.
@@ -228,32 +250,40 @@ def test_the_control_what_a_person_starts_has_what_its_template_states(world: Wo
 
 @pytest.mark.parametrize("forbidden", ["a denied file", "a denied file, by another profile"])
 @pytest.mark.parametrize("path", ["by name", "nested input", "call", "sequence"])
-def test_a_rule_of_the_profile_above_holds_in_what_a_person_starts(world: World, path: str, forbidden: str) -> None:
+def test_a_rule_of_the_profile_above_holds_in_what_a_person_starts(
+    world: World, path: str, forbidden: str
+) -> None:
     templates, _ = PATHS["hint" if path == "by name" else path](FORBIDDEN[forbidden])
-    allows = HandlerConfig(name="boss", backend="simulated", tools=(ToolGrant("read_file", "allow"),))
+    allows = HandlerConfig(
+        name="boss", backend="simulated", tools=(ToolGrant("read_file", "allow"),)
+    )
     if path != "by name" or "profile" not in forbidden:
         world.evaluate(templates, "bad")
         assert world.harm == []
     # The control: without the rule the file is read.
     control = world.evaluator(templates)
     control = Evaluator(
-        control.library, None, backend=SimulatedBackend(script=world.model), tasks_dir=None, roots=[world.folder],
+        control.library,
+        None,
+        backend=SimulatedBackend(script=world.model),
+        tasks_dir=None,
+        roots=[world.folder],
         profiles={**SHIPPED, "default": allows, "lax": allows},
-    )  # fmt: skip
+    )
     asyncio.run(control.evaluate("bad"))
     assert world.harm == ["a secret was read"]
 
 
 # -- a model's XML, a session, another profile -------------------------------------------------------------------------
 
-EXHAUSTED = (
-    '<task name="big" type="atomic"><description>write a lot</description><instructions>BIG</instructions></task>'
-)
+EXHAUSTED = '<task name="big" type="atomic"><description>write a lot</description><instructions>BIG</instructions></task>'
 
 
 @pytest.mark.parametrize("forbidden", FORBIDDEN)
 @pytest.mark.parametrize("wrapped", ["plain", "nested", "called"])
-def test_a_decomposition_has_no_more_than_its_task(world: World, forbidden: str, wrapped: str) -> None:
+def test_a_decomposition_has_no_more_than_its_task(
+    world: World, forbidden: str, wrapped: str
+) -> None:
     xml = FORBIDDEN[forbidden]
     written = {
         "plain": xml,
@@ -269,9 +299,15 @@ def test_a_decomposition_has_no_more_than_its_task(world: World, forbidden: str,
 
     evaluator = world.evaluator(EXHAUSTED + named(xml, "bad"), reparse=True)
     evaluator = Evaluator(
-        evaluator.library, None, backend=SimulatedBackend(script=model), tasks_dir=None, roots=[world.folder],
-        profiles=evaluator.services.profiles, tools=[world.mark()], reparse=True,
-    )  # fmt: skip
+        evaluator.library,
+        None,
+        backend=SimulatedBackend(script=model),
+        tasks_dir=None,
+        roots=[world.folder],
+        profiles=evaluator.services.profiles,
+        tools=[world.mark()],
+        reparse=True,
+    )
     outcome = asyncio.run(evaluator.evaluate("big"))
     assert world.harm == []
     assert isinstance(outcome, TaskError) or "profile" in forbidden or forbidden == "a denied file"
@@ -281,20 +317,29 @@ def test_a_decomposition_has_no_more_than_its_task(world: World, forbidden: str,
         assert len(world.harm) == 1
 
 
-@pytest.mark.parametrize("forbidden", ["a script", "a shell", "a command", "a tool", "a tool of another profile"])
+@pytest.mark.parametrize(
+    "forbidden", ["a script", "a shell", "a command", "a tool", "a tool of another profile"]
+)
 def test_a_compiled_task_has_only_what_was_allowed(world: World, forbidden: str) -> None:
     def model(request: ModelRequest) -> Any:
         return FORBIDDEN[forbidden]
 
     evaluator = world.evaluator("")
     evaluator = Evaluator(
-        evaluator.library, None, backend=SimulatedBackend(script=model), tasks_dir=None, roots=[world.folder],
-        profiles=evaluator.services.profiles, tools=[world.mark()],
-    )  # fmt: skip
+        evaluator.library,
+        None,
+        backend=SimulatedBackend(script=model),
+        tasks_dir=None,
+        roots=[world.folder],
+        profiles=evaluator.services.profiles,
+        tools=[world.mark()],
+    )
     refused = asyncio.run(evaluator.compile("do it"))
     assert not refused.ok and "may not" in str(refused.errors[0])
     # The control: what the person allows is compiled.
-    allowed = asyncio.run(evaluator.compile("do it", allow_scripts=True, allow_tools=["mark", "read_file"]))
+    allowed = asyncio.run(
+        evaluator.compile("do it", allow_scripts=True, allow_tools=["mark", "read_file"])
+    )
     assert allowed.ok
 
 
@@ -303,7 +348,9 @@ def test_a_chat_gives_its_subtasks_no_more_than_its_profile(world: World, forbid
     templates, call = PATHS["hint"](FORBIDDEN[forbidden])
     world.boss_call = call
     tools = (DENIED, ToolGrant("subtask"))
-    evaluator = world.evaluator(templates, HandlerConfig(name="boss", backend="simulated", tools=tools))
+    evaluator = world.evaluator(
+        templates, HandlerConfig(name="boss", backend="simulated", tools=tools)
+    )
     queries = iter(["BOSS", None])
 
     async def ask() -> str | None:
@@ -316,13 +363,22 @@ def test_a_chat_gives_its_subtasks_no_more_than_its_profile(world: World, forbid
 # -- the files of a request --------------------------------------------------------------------------------------------
 
 SPELLINGS = [
-    "secrets/key", "./secrets/key", "secrets//key", "public/../secrets/key", "SECRETS/../secrets/key", "{folder}/secrets/key",
-]  # fmt: skip
+    "secrets/key",
+    "./secrets/key",
+    "secrets//key",
+    "public/../secrets/key",
+    "SECRETS/../secrets/key",
+    "{folder}/secrets/key",
+]
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize("grant", ["deny rule", "no read_file", "ask, refused", "ask, nobody there"])
-def test_the_files_of_a_request_are_read_as_the_task_itself_may(world: World, spelling: str, grant: str) -> None:
+@pytest.mark.parametrize(
+    "grant", ["deny rule", "no read_file", "ask, refused", "ask, nobody there"]
+)
+def test_the_files_of_a_request_are_read_as_the_task_itself_may(
+    world: World, spelling: str, grant: str
+) -> None:
     path = spelling.format(folder=world.folder)
     arguments = {"type": "atomic", "description": "read it", "inputs": {}, "file_paths": [path]}
     world.boss_call = {"tool": "subtask", "arguments": arguments}
@@ -338,7 +394,9 @@ def test_the_files_of_a_request_are_read_as_the_task_itself_may(world: World, sp
     world.evaluate(boss, profile=profile, asker=asker)
     assert world.harm == [] and "file_paths" in world.told[0]
     # The control: a person's consent, or a task that may read the file, opens it.
-    freely = HandlerConfig(name="boss", backend="simulated", tools=(ToolGrant("read_file"), ToolGrant("subtask")))
+    freely = HandlerConfig(
+        name="boss", backend="simulated", tools=(ToolGrant("read_file"), ToolGrant("subtask"))
+    )
     if grant.startswith("ask"):
         world.evaluate(boss, profile=profile, asker=CallbackAsker(lambda _: "yes"))
     else:
@@ -348,7 +406,12 @@ def test_the_files_of_a_request_are_read_as_the_task_itself_may(world: World, sp
 
 
 def test_a_file_that_the_task_may_read_reaches_its_subtask(world: World) -> None:
-    arguments = {"type": "atomic", "description": "read it", "inputs": {}, "file_paths": ["public/note"]}
+    arguments = {
+        "type": "atomic",
+        "description": "read it",
+        "inputs": {},
+        "file_paths": ["public/note"],
+    }
     world.boss_call = {"tool": "subtask", "arguments": arguments}
     world.evaluate(BOSS).unwrap()
     assert any("NOTE-5" in text for text in world.seen)
@@ -359,7 +422,9 @@ def test_a_file_that_the_task_may_read_reaches_its_subtask(world: World) -> None
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
 @pytest.mark.parametrize("forbidden", ["a script", "a command", "a tool"])
-def test_with_the_policy_ask_a_person_sees_what_a_template_brings(world: World, forbidden: str, answer: str) -> None:
+def test_with_the_policy_ask_a_person_sees_what_a_template_brings(
+    world: World, forbidden: str, answer: str
+) -> None:
     templates, world.boss_call = PATHS["hint"](FORBIDDEN[forbidden])
     asked: list[str] = []
 
@@ -367,9 +432,15 @@ def test_with_the_policy_ask_a_person_sees_what_a_template_brings(world: World, 
         asked.append(question)
         return answer
 
-    profile = HandlerConfig(name="boss", backend="simulated", tools=(DENIED, ToolGrant("subtask", "ask")))
+    profile = HandlerConfig(
+        name="boss", backend="simulated", tools=(DENIED, ToolGrant("subtask", "ask"))
+    )
     world.evaluate(BOSS + templates, profile=profile, asker=CallbackAsker(decide))
-    what = {"a script": "run a script", "a command": "run a command", "a tool": "have the tool 'mark'"}[forbidden]
+    what = {
+        "a script": "run a script",
+        "a command": "run a command",
+        "a tool": "have the tool 'mark'",
+    }[forbidden]
     assert len(asked) == 1 and what in asked[0]
     assert bool(world.harm) == (answer == "yes")
 
@@ -380,19 +451,29 @@ FAR = '<task name="far" type="atomic"><description>d</description><handler ref="
 
 
 @pytest.mark.parametrize("path", ["hint", "nested input", "match"])
-def test_a_prompt_goes_to_no_other_provider_than_that_of_the_task_above(world: World, path: str) -> None:
+def test_a_prompt_goes_to_no_other_provider_than_that_of_the_task_above(
+    world: World, path: str
+) -> None:
     xml = FAR.replace(' name="far"', "")
     templates, call = PATHS[path](xml)
     asked = json.dumps(call["arguments"])
     with (
-        LoopbackServer(Answer(None, "tool_calls", [("c", "subtask", asked)]), *[Answer("done")] * 3) as near,
+        LoopbackServer(
+            Answer(None, "tool_calls", [("c", "subtask", asked)]), *[Answer("done")] * 3
+        ) as near,
         LoopbackServer(*[Answer("far")] * 3) as far,
     ):
         library = TemplateLibrary()
         library.add(f"<library>{BOSS}{templates}</library>")
-        own = HandlerConfig(name="default", backend="openai_compatible", base_url=near.base_url, model="m")
-        other = HandlerConfig(name="far", backend="openai_compatible", base_url=far.base_url, model="m")
-        with Evaluator(library, None, profiles={"default": own, "far": other}, tasks_dir=None) as evaluator:
+        own = HandlerConfig(
+            name="default", backend="openai_compatible", base_url=near.base_url, model="m"
+        )
+        other = HandlerConfig(
+            name="far", backend="openai_compatible", base_url=far.base_url, model="m"
+        )
+        with Evaluator(
+            library, None, profiles={"default": own, "far": other}, tasks_dir=None
+        ) as evaluator:
             evaluator.evaluate_sync("boss").unwrap()
             assert far.posts == 0 and near.posts >= 2
             # The control: a person who names the template sends the prompt there.
@@ -414,33 +495,51 @@ def test_the_limits_of_the_task_above_hold_in_its_subtasks(world: World) -> None
     library = TemplateLibrary()
     library.add(f"<library>{BOSS}{wide}</library>")
     evaluator = Evaluator(
-        library, None, backend=SimulatedBackend(script=model), profiles={"default": boss}, tasks_dir=None,
+        library,
+        None,
+        backend=SimulatedBackend(script=model),
+        profiles={"default": boss},
+        tasks_dir=None,
         roots=[world.folder],
-    )  # fmt: skip
+    )
     world.boss_call = {"tool": "subtask", "arguments": hint("wide")}
     asyncio.run(evaluator.evaluate("boss")).unwrap()
     asyncio.run(evaluator.evaluate("wide")).unwrap()
     assert limits == [100, 5000]
 
 
-@pytest.mark.parametrize(("limits", "resource"), [({"max_turns": 3}, "turns"), ({"max_cost_usd": 0.05}, "cost")])
+@pytest.mark.parametrize(
+    ("limits", "resource"), [({"max_turns": 3}, "turns"), ({"max_cost_usd": 0.05}, "cost")]
+)
 def test_the_budget_of_the_task_above_is_spent_by_its_subtasks(
     world: World, limits: dict[str, Any], resource: str
 ) -> None:
     def model(request: ModelRequest) -> Any:
         said = world.model(request)
         dear = Usage(1, 1, 0, 0, 0.02, 1)
-        return said if not isinstance(said, str) or resource != "cost" else ModelResponse(said, "stop", usage=dear)
+        return (
+            said
+            if not isinstance(said, str) or resource != "cost"
+            else ModelResponse(said, "stop", usage=dear)
+        )
 
-    boss = HandlerConfig(name="default", backend="simulated", prices=(1.0, 1.0), max_output_tokens=10, **limits)
+    boss = HandlerConfig(
+        name="default", backend="simulated", prices=(1.0, 1.0), max_output_tokens=10, **limits
+    )
     library = TemplateLibrary()
     library.add(f"<library>{BOSS}</library>")
     evaluator = Evaluator(
-        library, None, backend=SimulatedBackend(script=model), profiles={"default": boss}, tasks_dir=None,
+        library,
+        None,
+        backend=SimulatedBackend(script=model),
+        profiles={"default": boss},
+        tasks_dir=None,
         roots=[world.folder],
-    )  # fmt: skip
+    )
     one = {"type": "atomic", "inputs": {}}
-    world.boss_call = [{"tool": "subtask", "arguments": {**one, "description": f"part {n}"}} for n in range(6)]
+    world.boss_call = [
+        {"tool": "subtask", "arguments": {**one, "description": f"part {n}"}} for n in range(6)
+    ]
     error = asyncio.run(evaluator.evaluate("boss"))
     assert isinstance(error, TaskError) and error.resource is not None
     assert error.resource.name == resource
@@ -466,10 +565,13 @@ def test_the_depth_of_a_run_bounds_every_subtask(world: World) -> None:
     library.add(f"<library>{again}</library>")
     for depth in (1, 3):
         evaluator = Evaluator(
-            library, HandlerConfig(name="p", backend="simulated", max_turns=50),
-            backend=SimulatedBackend(script=model), tasks_dir=world.folder / f"tasks{depth}", max_depth=depth,
+            library,
+            HandlerConfig(name="p", backend="simulated", max_turns=50),
+            backend=SimulatedBackend(script=model),
+            tasks_dir=world.folder / f"tasks{depth}",
+            max_depth=depth,
             roots=[world.folder],
-        )  # fmt: skip
+        )
         asyncio.run(evaluator.evaluate("again")).unwrap()
         files = list((world.folder / f"tasks{depth}").rglob("TASK-*.md"))
         assert len(files) == depth + 1
@@ -519,15 +621,28 @@ def test_a_call_that_a_model_quotes_from_a_file_is_not_made(world: World, quote:
 
     def model(request: ModelRequest) -> Any:
         tag = re.findall(r"<(tool_call_[0-9a-f]{8})>", request.messages[0].content)[0]
-        return says[0] if says else f"<{tag}>{CALL}</{tag}>" if "tool_result" not in str(request.messages) else "done"
+        return (
+            says[0]
+            if says
+            else f"<{tag}>{CALL}</{tag}>"
+            if "tool_result" not in str(request.messages)
+            else "done"
+        )
 
-    profile = HandlerConfig(name="p", backend="simulated", tool_calling="text", tools=(ToolGrant("mark", "allow"),))
+    profile = HandlerConfig(
+        name="p", backend="simulated", tool_calling="text", tools=(ToolGrant("mark", "allow"),)
+    )
     library = TemplateLibrary()
     library.add(xml)
     evaluator = Evaluator(
-        library, profile, backend=SimulatedBackend(script=model), tools=[world.mark()], tasks_dir=None,
-        roots=[world.folder], profiles={"p": profile},
-    )  # fmt: skip
+        library,
+        profile,
+        backend=SimulatedBackend(script=model),
+        tools=[world.mark()],
+        tasks_dir=None,
+        roots=[world.folder],
+        profiles={"p": profile},
+    )
     outcome = asyncio.run(evaluator.evaluate("quotes")).unwrap()
     assert world.harm == [] and outcome.content == QUOTES[quote]
     # The control: a call with the mark of the session is made.

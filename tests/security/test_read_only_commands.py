@@ -33,16 +33,42 @@ PROFILES = {
 }
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('MARK-{0}').touch()\n"
 COMMANDS = [
-    ("lint",), ("lint", "templates", "--json"), ("templates",), ("handlers",), ("match", "ask something"),
-    ("render", "ask"), ("render", "model"), ("render", "value"), ("render", "program"), ("render", "listed"),
-    ("render", "served"), ("render", "ask", "--handler", "mcp", "--json"),
-    ("batch", "--dry-run"), ("batch", "--dry-run", "--json"), ("batch", "--resume", "b", "--dry-run"),
-    ("batch", "--template", "model", "--rows", "rows.jsonl", "--scorer", "trap_score.py:same", "--dry-run"),
-    ("summary", "b"), ("summary", "b", "--threshold", "errors <= 0"), ("compare", "b", "b"),
-    ("report", "b", "--output", "report.html"), ("export", "b", "--format", "csv", "--output", "b.csv"),
-    ("tasks", "list"), ("tasks", "show", "1"), ("tasks", "show", "1", "--tree"), ("tasks", "show", "1", "--messages"),
+    ("lint",),
+    ("lint", "templates", "--json"),
+    ("templates",),
+    ("handlers",),
+    ("match", "ask something"),
+    ("render", "ask"),
+    ("render", "model"),
+    ("render", "value"),
+    ("render", "program"),
+    ("render", "listed"),
+    ("render", "served"),
+    ("render", "ask", "--handler", "mcp", "--json"),
+    ("batch", "--dry-run"),
+    ("batch", "--dry-run", "--json"),
+    ("batch", "--resume", "b", "--dry-run"),
+    (
+        "batch",
+        "--template",
+        "model",
+        "--rows",
+        "rows.jsonl",
+        "--scorer",
+        "trap_score.py:same",
+        "--dry-run",
+    ),
+    ("summary", "b"),
+    ("summary", "b", "--threshold", "errors <= 0"),
+    ("compare", "b", "b"),
+    ("report", "b", "--output", "report.html"),
+    ("export", "b", "--format", "csv", "--output", "b.csv"),
+    ("tasks", "list"),
+    ("tasks", "show", "1"),
+    ("tasks", "show", "1", "--tree"),
+    ("tasks", "show", "1", "--messages"),
     ("trust", "--list"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -63,7 +89,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: LoopbackSer
     for name, body in PROFILES.items():
         text = f'<handler name="{name}">{body.replace("URL", server.base_url)}</handler>'
         (tmp_path / f"handlers/{name}.xml").write_text(text)
-    (tmp_path / "trap_score.py").write_text(TRAP.format("score") + "def same(output):\n    return True\n")
+    (tmp_path / "trap_score.py").write_text(
+        TRAP.format("score") + "def same(output):\n    return True\n"
+    )
     (tmp_path / "trap_model.py").write_text(
         TRAP.format("model") + "import pydantic\nclass Model(pydantic.BaseModel):\n    a: int = 1\n"
     )

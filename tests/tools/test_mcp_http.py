@@ -118,18 +118,32 @@ HEADER = McpHeader("Authorization", "HOUSE_WORD", "Bearer ")
 
 def server_at(port: int, **more: Any) -> McpServer:
     more.setdefault("headers", (HEADER,))
-    return McpServer(name="house", url=f"http://127.0.0.1:{port}/mcp", timeout_s=more.pop("timeout_s", 100.0), **more)
+    return McpServer(
+        name="house",
+        url=f"http://127.0.0.1:{port}/mcp",
+        timeout_s=more.pop("timeout_s", 100.0),
+        **more,
+    )
 
 
 def connections() -> McpConnections:
     return McpConnections(environ={"HOUSE_WORD": "open sesame"})
 
 
-async def call(made: McpConnections, server: McpServer, tool: str, arguments: str = "{}") -> ToolOutcome:
-    said = {"name": f"house__{tool}", "tool": tool, "description": "", "parameters": {"type": "object"}}
+async def call(
+    made: McpConnections, server: McpServer, tool: str, arguments: str = "{}"
+) -> ToolOutcome:
+    said = {
+        "name": f"house__{tool}",
+        "tool": tool,
+        "description": "",
+        "parameters": {"type": "object"},
+    }
     (found,) = made.tools_of(server, [said | {"reads_only": False, "repeatable": False}])
     context = ToolContext(FileAccess([Path.cwd()]))
-    return await ToolRegistry([replace(found, policy="allow")]).call(f"house__{tool}", arguments, context)
+    return await ToolRegistry([replace(found, policy="allow")]).call(
+        f"house__{tool}", arguments, context
+    )
 
 
 @pytest.mark.parametrize("house", ["json", "events"], indirect=True)
@@ -142,7 +156,9 @@ def test_a_server_at_an_address_is_used_dies_in_mid_call_and_is_found_again(hous
         outcomes = await asyncio.gather(
             *(call(made, server, "add", f'{{"a": {n}, "b": {n}}}') for n in range(8)),
         )
-        assert [outcome.content.split("\n")[0] for outcome in outcomes] == [str(2 * n) for n in range(8)]
+        assert [outcome.content.split("\n")[0] for outcome in outcomes] == [
+            str(2 * n) for n in range(8)
+        ]
 
         endless = await call(made, server, "long", '{"characters": 17000000}')
         assert not endless.ok and "MCP server 'house'" in str(endless.error)
@@ -154,7 +170,9 @@ def test_a_server_at_an_address_is_used_dies_in_mid_call_and_is_found_again(hous
 
         house.stop()
         gone = await call(made, server, "add", '{"a": 1, "b": 1}')
-        assert str(gone.error).startswith("MCP server 'house' cannot be used: All connection attempts failed")
+        assert str(gone.error).startswith(
+            "MCP server 'house' cannot be used: All connection attempts failed"
+        )
         house.start()
         assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
         await made.aclose()
@@ -181,7 +199,9 @@ def test_a_call_that_hangs_ends_in_its_time_and_others_go_on(lasting):
         made = connections()
         server = server_at(lasting.port, timeout_s=5.0)
         assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
-        hung, good = await asyncio.gather(call(made, server, "hang"), call(made, server, "add", '{"a": 1, "b": 1}'))
+        hung, good = await asyncio.gather(
+            call(made, server, "hang"), call(made, server, "add", '{"a": 1, "b": 1}')
+        )
         assert re.search(r"did not answer house__hang within (5|4\.\d+) s", str(hung.error))
         assert good.ok
         assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
@@ -211,7 +231,9 @@ def test_a_server_that_refuses_access_is_an_error_with_its_status_and_without_th
     async def scene() -> None:
         server = server_at(lasting.port)
         made = McpConnections(environ={"HOUSE_WORD": "open barley"})
-        with pytest.raises(ToolError, match=r"MCP server 'house' cannot be used: .*HTTP 401") as caught:
+        with pytest.raises(
+            ToolError, match=r"MCP server 'house' cannot be used: .*HTTP 401"
+        ) as caught:
             await made.describe(server, ["house__add"])
         assert "barley" not in str(caught.value)
         await made.aclose()
@@ -222,14 +244,18 @@ def test_a_server_that_refuses_access_is_an_error_with_its_status_and_without_th
 def test_an_address_without_a_server_is_an_error():
     async def scene() -> None:
         made = connections()
-        with pytest.raises(ToolError, match="MCP server 'house' cannot be used: All connection attempts failed"):
+        with pytest.raises(
+            ToolError, match="MCP server 'house' cannot be used: All connection attempts failed"
+        ):
             await made.describe(server_at(9), ["house__add"])
         await made.aclose()
 
     asyncio.run(scene())
 
 
-def test_a_server_that_accepts_the_connection_and_stays_silent_is_an_error_within_its_time(tmp_path):
+def test_a_server_that_accepts_the_connection_and_stays_silent_is_an_error_within_its_time(
+    tmp_path,
+):
     async def scene() -> None:
         waiting = asyncio.Event()
 
@@ -240,7 +266,9 @@ def test_a_server_that_accepts_the_connection_and_stays_silent_is_an_error_withi
         silent = await asyncio.start_server(hold, "127.0.0.1", 0)
         made = connections()
         with pytest.raises(ToolError, match=r"MCP server 'house' .*0\.5 s"):
-            await made.describe(server_at(silent.sockets[0].getsockname()[1], timeout_s=0.5), ["house__add"])
+            await made.describe(
+                server_at(silent.sockets[0].getsockname()[1], timeout_s=0.5), ["house__add"]
+            )
         await made.aclose()
         waiting.set()
         silent.close()

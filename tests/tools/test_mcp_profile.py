@@ -21,7 +21,9 @@ HOUSE = McpServer(name="house", url="https://house.example/mcp")
 
 
 def read(tmp_path, servers: str) -> tuple[McpServer, ...]:
-    (tmp_path / "p.xml").write_text(f'<handler name="p"><mcp>\n{servers}</mcp></handler>', encoding="utf-8")
+    (tmp_path / "p.xml").write_text(
+        f'<handler name="p"><mcp>\n{servers}</mcp></handler>', encoding="utf-8"
+    )
     return profile_named(load_profiles(tmp_path), "p").mcp
 
 
@@ -50,7 +52,9 @@ def test_an_address_has_headers_with_values_from_the_environment(tmp_path):
         '<header name="Authorization" prefix="Bearer " env="HOUSE_TOKEN"/></server>',
     )
     header = McpHeader("Authorization", "HOUSE_TOKEN", "Bearer ")
-    assert found == (McpServer(name="house", url="https://house.example:8443/mcp", headers=(header,)),)
+    assert found == (
+        McpServer(name="house", url="https://house.example:8443/mcp", headers=(header,)),
+    )
     assert (found[0].timeout_s, found[0].trusted) == (60.0, False)
 
 
@@ -58,14 +62,32 @@ def test_an_address_has_headers_with_values_from_the_environment(tmp_path):
     ("server", "says"),
     [
         ('<server name="a"/>', "p.xml:2:1: error: MCP server 'a': give it either a command"),
-        ('<server name="a" command="x" url="http://h/"/>', "p.xml:2:1: error: MCP server 'a': give it either a command"),
-        ('<server name="a" url="http://h/"><arg>x</arg></server>', "p.xml:2:1: error: MCP server 'a': arg and env"),
-        ('<server name="a" url="http://h/"><env name="X"/></server>', "p.xml:2:1: error: MCP server 'a': arg and env"),
-        ('<server name="a" command="x"><header name="H" env="X"/></server>', "p.xml:2:1: error: MCP server 'a': a header"),
-        ('<server name="a" url="ftp://h/"/>', "p.xml:2:1: error: MCP server 'a': 'ftp://h/' is not an address"),
+        (
+            '<server name="a" command="x" url="http://h/"/>',
+            "p.xml:2:1: error: MCP server 'a': give it either a command",
+        ),
+        (
+            '<server name="a" url="http://h/"><arg>x</arg></server>',
+            "p.xml:2:1: error: MCP server 'a': arg and env",
+        ),
+        (
+            '<server name="a" url="http://h/"><env name="X"/></server>',
+            "p.xml:2:1: error: MCP server 'a': arg and env",
+        ),
+        (
+            '<server name="a" command="x"><header name="H" env="X"/></server>',
+            "p.xml:2:1: error: MCP server 'a': a header",
+        ),
+        (
+            '<server name="a" url="ftp://h/"/>',
+            "p.xml:2:1: error: MCP server 'a': 'ftp://h/' is not an address",
+        ),
         ('<server name="a" url="http://h:99999/"/>', "is not an address"),
         ('<server name="a" url="http:///mcp"/>', "is not an address"),
-        ('<server name="a" command="x"/>\n<server name="a" command="y"/>', "p.xml:3:15: error: the MCP server 'a' is there twice"),
+        (
+            '<server name="a" command="x"/>\n<server name="a" command="y"/>',
+            "p.xml:3:15: error: the MCP server 'a' is there twice",
+        ),
         ('<server name="a__b" command="x"/>', "p.xml:2:15"),
         ('<server name="a_" command="x"/>', "p.xml:2:15"),
         ('<server name="a.b" command="x"/>', "p.xml:2:15"),
@@ -80,7 +102,7 @@ def test_an_address_has_headers_with_values_from_the_environment(tmp_path):
         ('<server name="a" url="http://h/"><header name="A" value="secret"/></server>', "value"),
         ("", "server"),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_server_is_an_error_with_its_position(tmp_path, server, says):
     with pytest.raises(ConfigurationError) as caught:
         read(tmp_path, server)
@@ -90,7 +112,12 @@ def test_an_invalid_server_is_an_error_with_its_position(tmp_path, server, says)
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"command": "x", "timeout_s": float("inf")}, {"command": "x", "name": "a b"}, {"url": "no"}, {}],
+    [
+        {"command": "x", "timeout_s": float("inf")},
+        {"command": "x", "name": "a b"},
+        {"url": "no"},
+        {},
+    ],
 )
 def test_a_server_made_in_python_is_checked_as_well(wrong):
     with pytest.raises(ConfigurationError, match="MCP server"):
@@ -119,7 +146,12 @@ def test_another_tools_name_belongs_to_no_server(name):
 
 @pytest.mark.parametrize(
     ("tool", "offered"),
-    [("read_file", "files__read_file"), ("a.b/c", "files__a_b_c"), ("öl", "files___l"), ("x__y", "files__x__y")],
+    [
+        ("read_file", "files__read_file"),
+        ("a.b/c", "files__a_b_c"),
+        ("öl", "files___l"),
+        ("x__y", "files__x__y"),
+    ],
 )
 def test_an_invalid_character_of_a_tool_name_becomes_an_underscore(tool, offered):
     assert offered_name(FILES, tool) == offered
@@ -154,7 +186,9 @@ def test_an_invalid_resource_path_is_an_error_that_shows_the_form(path, says):
 
 def test_a_missing_sdk_is_reported_before_anything_starts(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
-    with pytest.raises(MissingExtra, match=r"mcp is not installed; install it with: pip install 'evaluator\[mcp\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"mcp is not installed; install it with: pip install 'evaluator\[mcp\]'"
+    ):
         McpConnections().check([HOUSE])
     McpConnections().check([])
 
@@ -162,7 +196,9 @@ def test_a_missing_sdk_is_reported_before_anything_starts(monkeypatch):
 def test_a_missing_variable_is_reported_before_anything_starts():
     pytest.importorskip("mcp", reason="the extra mcp is not installed")
     McpConnections(environ={"FILES_TOKEN": ""}).check([FILES, HOUSE])
-    with pytest.raises(ConfigurationError, match="'files' needs the environment variable FILES_TOKEN, which is not"):
+    with pytest.raises(
+        ConfigurationError, match="'files' needs the environment variable FILES_TOKEN, which is not"
+    ):
         McpConnections(environ={}).check([HOUSE, FILES])
 
 

@@ -23,7 +23,14 @@ from typing import Any
 import pytest
 
 from evaluator import ConfigurationError, ToolError
-from evaluator.tools import CallbackAsker, FileAccess, PolicyRule, ToolContext, ToolOutcome, ToolRegistry
+from evaluator.tools import (
+    CallbackAsker,
+    FileAccess,
+    PolicyRule,
+    ToolContext,
+    ToolOutcome,
+    ToolRegistry,
+)
 from evaluator.tools.mcp import McpServer
 from evaluator.tools.mcp.connections import MAX_RESTARTS, McpConnections
 from evaluator.tools.mcp.content import answer_of_result
@@ -173,18 +180,29 @@ class Client:
         more.setdefault("timeout_s", 100.0)
         script = folder / "server.py"
         script.write_text(SERVER, encoding="utf-8")
-        self.server = McpServer(name="raw", command=sys.executable, args=(str(script), mode, str(self.log)), **more)
+        self.server = McpServer(
+            name="raw", command=sys.executable, args=(str(script), mode, str(self.log)), **more
+        )
         self.notices: list[str] = []
         self.connections = McpConnections(folder, notice=self.notices.append, environ=environ)
 
     async def tools(self, *names: str) -> ToolRegistry:
         described = await self.connections.describe(self.server, [f"raw__{name}" for name in names])
-        return ToolRegistry(replace(t, policy="allow") for t in self.connections.tools_of(self.server, described))
+        return ToolRegistry(
+            replace(t, policy="allow") for t in self.connections.tools_of(self.server, described)
+        )
 
     async def outcome(self, tool: str, remaining_s: float = 100.0, **arguments: Any) -> ToolOutcome:
         context = ToolContext(FileAccess([self.folder]), remaining_s=remaining_s)
-        said = {"name": f"raw__{tool}", "tool": tool, "description": "", "parameters": {"type": "object"}}
-        tools = self.connections.tools_of(self.server, [said | {"reads_only": False, "repeatable": False}])
+        said = {
+            "name": f"raw__{tool}",
+            "tool": tool,
+            "description": "",
+            "parameters": {"type": "object"},
+        }
+        tools = self.connections.tools_of(
+            self.server, [said | {"reads_only": False, "repeatable": False}]
+        )
         registry = ToolRegistry(replace(found, policy="allow") for found in tools)
         return await registry.call(f"raw__{tool}", json.dumps(arguments), context)
 
@@ -198,7 +216,11 @@ class Client:
             await self.call("garbage")
 
     def logged(self, word: str) -> list[str]:
-        return [line for line in self.log.read_text(encoding="utf-8").splitlines() if line.startswith(word)]
+        return [
+            line
+            for line in self.log.read_text(encoding="utf-8").splitlines()
+            if line.startswith(word)
+        ]
 
 
 Play = Callable[[Client], Awaitable[Any]]
@@ -248,7 +270,9 @@ def test_a_servers_tools_ask_and_count_as_having_an_effect(play):
     async def scene(client: Client) -> None:
         described = await client.connections.describe(client.server, ["raw__plain", "raw__again"])
         for trusted in (False, True):
-            plain, again = client.connections.tools_of(replace(client.server, trusted=trusted), described)
+            plain, again = client.connections.tools_of(
+                replace(client.server, trusted=trusted), described
+            )
             assert (plain.spec.name, plain.spec.description) == ("raw__plain", "A plain one")
             assert plain.spec.parameters["properties"] == {"n": {"type": "integer"}}
             assert again.spec.parameters == {"type": "object", "properties": {}}
@@ -263,7 +287,9 @@ def test_a_servers_tools_ask_and_count_as_having_an_effect(play):
 def test_arguments_are_checked_before_the_server_is_asked(play):
     async def scene(client: Client) -> None:
         tools = await client.tools("plain")
-        outcome = await tools.call("raw__plain", '{"n": "one"}', ToolContext(FileAccess([client.folder])))
+        outcome = await tools.call(
+            "raw__plain", '{"n": "one"}', ToolContext(FileAccess([client.folder]))
+        )
         assert (outcome.ok, outcome.code) == (False, "bad_arguments")
 
     assert play(scene).logged("call") == []
@@ -279,23 +305,67 @@ BIG_PNG = base64.b64encode(base64.b64decode(PNG).ljust(6_000_000, b"\0")).decode
         ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, "a\nb"),
         ({"content": []}, ""),
         ({"content": [], "structuredContent": {"é": [1]}}, '{"é": [1]}'),
-        ({"content": [{"type": "text", "text": '{ "n":1 }'}], "structuredContent": {"n": 1}}, '{ "n":1 }'),
-        ({"content": [{"type": "text", "text": "one"}], "structuredContent": {"n": 1}}, 'one\n{"n": 1}'),
-        ({"content": [{"type": "text", "text": "waited"}], "structuredContent": {"result": "waited"}}, "waited"),
-        ({"content": [{"type": "text", "text": "3"}], "structuredContent": {"result": 3}}, '3\n{"result": 3}'),
-        ({"content": [{"type": "image", "data": PNG, "mimeType": "image/png"}]}, "[image, image/png, 8 bytes]"),
-        ({"content": [{"type": "image", "data": PNG, "mimeType": "image/gif"}]}, "[image, image/gif, 8 bytes: not shown]"),
-        ({"content": [{"type": "image", "data": "no", "mimeType": "image/png"}]}, "[image, image/png, 1 bytes: not shown]"),
-        ({"content": [{"type": "image", "data": BIG_PNG, "mimeType": "image/png"}]}, "[image, image/png, 6,000,000 bytes: not shown]"),
-        ({"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]}, "[audio, audio/wav, 3 bytes: not shown]"),
-        ({"content": [{"type": "resource_link", "uri": "memo://x", "name": "x"}]}, "[resource memo://x: x]"),
-        ({"content": [{"type": "resource", "resource": {"uri": "memo://x", "text": "its text"}}]}, "its text"),
         (
-            {"content": [{"type": "resource", "resource": {"uri": "memo://x", "blob": "AAAAAA=="}}]},
+            {"content": [{"type": "text", "text": '{ "n":1 }'}], "structuredContent": {"n": 1}},
+            '{ "n":1 }',
+        ),
+        (
+            {"content": [{"type": "text", "text": "one"}], "structuredContent": {"n": 1}},
+            'one\n{"n": 1}',
+        ),
+        (
+            {
+                "content": [{"type": "text", "text": "waited"}],
+                "structuredContent": {"result": "waited"},
+            },
+            "waited",
+        ),
+        (
+            {"content": [{"type": "text", "text": "3"}], "structuredContent": {"result": 3}},
+            '3\n{"result": 3}',
+        ),
+        (
+            {"content": [{"type": "image", "data": PNG, "mimeType": "image/png"}]},
+            "[image, image/png, 8 bytes]",
+        ),
+        (
+            {"content": [{"type": "image", "data": PNG, "mimeType": "image/gif"}]},
+            "[image, image/gif, 8 bytes: not shown]",
+        ),
+        (
+            {"content": [{"type": "image", "data": "no", "mimeType": "image/png"}]},
+            "[image, image/png, 1 bytes: not shown]",
+        ),
+        (
+            {"content": [{"type": "image", "data": BIG_PNG, "mimeType": "image/png"}]},
+            "[image, image/png, 6,000,000 bytes: not shown]",
+        ),
+        (
+            {"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}]},
+            "[audio, audio/wav, 3 bytes: not shown]",
+        ),
+        (
+            {"content": [{"type": "resource_link", "uri": "memo://x", "name": "x"}]},
+            "[resource memo://x: x]",
+        ),
+        (
+            {
+                "content": [
+                    {"type": "resource", "resource": {"uri": "memo://x", "text": "its text"}}
+                ]
+            },
+            "its text",
+        ),
+        (
+            {
+                "content": [
+                    {"type": "resource", "resource": {"uri": "memo://x", "blob": "AAAAAA=="}}
+                ]
+            },
             "[resource memo://x, no media type, 4 bytes: not shown]",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_result_becomes_text_without_base64(play, result, told):
     async def scene(client: Client) -> None:
         assert await client.call("say", result=result) == told
@@ -310,12 +380,15 @@ def test_the_images_of_a_result_are_shown(play):
         tools = await client.tools("say")
         arguments = json.dumps({"result": {"content": [{"type": "text", "text": "two:"}, *blocks]}})
         outcome = await tools.call(
-            "raw__say", arguments, ToolContext(FileAccess([client.folder]), CallbackAsker(lambda _: "y"))
+            "raw__say",
+            arguments,
+            ToolContext(FileAccess([client.folder]), CallbackAsker(lambda _: "y")),
         )
         assert outcome.content.splitlines() == ["two:", *["[image, image/png, 8 bytes]"] * 2]
         assert [(image.size, image.source) for image in outcome.images] == [
-            (8, "image 1 of raw__say"), (8, "image 2 of raw__say"),
-        ]  # fmt: skip
+            (8, "image 1 of raw__say"),
+            (8, "image 2 of raw__say"),
+        ]
 
     play(scene)
 
@@ -323,7 +396,9 @@ def test_the_images_of_a_result_are_shown(play):
 def test_images_that_are_too_large_together_are_named_instead():
     five = base64.b64encode(base64.b64decode(PNG).ljust(5_000_000, b"\0")).decode()
     content = [SimpleNamespace(type="image", data=five, mime_type="image/png")] * 5
-    answer = answer_of_result(SimpleNamespace(content=content, structured_content=None, is_error=False), "x")
+    answer = answer_of_result(
+        SimpleNamespace(content=content, structured_content=None, is_error=False), "x"
+    )
     assert len(answer.images) == 4
     assert answer.content.splitlines()[-1] == "[image, image/png, 5,000,000 bytes: not shown]"
 
@@ -337,9 +412,15 @@ def test_a_failure_that_the_server_tells_is_not_tried_again():
 @pytest.mark.parametrize(
     ("result", "says"),
     [
-        ({"content": [{"type": "text", "text": "the table is locked"}], "isError": True}, "the table is locked"),
+        (
+            {"content": [{"type": "text", "text": "the table is locked"}], "isError": True},
+            "the table is locked",
+        ),
         ({"content": [], "isError": True}, "the tool failed without a message"),
-        ({"content": 3}, "MCP server 'raw' answered raw__say with a message that violates the protocol: "),
+        (
+            {"content": 3},
+            "MCP server 'raw' answered raw__say with a message that violates the protocol: ",
+        ),
     ],
 )
 def test_a_failure_that_the_server_tells_is_the_tools_error(play, result, says):
@@ -361,7 +442,9 @@ def test_a_result_is_cut_to_the_bound_of_any_tool(play):
     play(scene)
 
 
-def test_a_tool_that_cannot_be_offered_is_skipped_with_a_notice_and_an_error_where_it_is_named(play):
+def test_a_tool_that_cannot_be_offered_is_skipped_with_a_notice_and_an_error_where_it_is_named(
+    play,
+):
     reasons = {
         "a_b": "the server's tools 'a.b' and 'a/b' would both have this name",
         "n" * 70: "its name has 75 characters",
@@ -385,7 +468,8 @@ def test_a_tool_that_cannot_be_offered_is_skipped_with_a_notice_and_an_error_whe
 def test_an_invalid_list_of_tools_is_an_error_that_names_the_field(play):
     async def scene(client: Client) -> None:
         with pytest.raises(
-            ToolError, match=r"answered tools/list with a message that violates the protocol: tools\.0\.inputSchema"
+            ToolError,
+            match=r"answered tools/list with a message that violates the protocol: tools\.0\.inputSchema",
         ):
             await client.tools("list")
 
@@ -395,7 +479,8 @@ def test_an_invalid_list_of_tools_is_an_error_that_names_the_field(play):
 def test_a_tool_that_the_server_does_not_have_is_an_error_with_the_nearest(play):
     async def scene(client: Client) -> None:
         with pytest.raises(
-            ConfigurationError, match="MCP server 'raw' has no tool 'raw__gro'; did you mean `raw__grow`"
+            ConfigurationError,
+            match="MCP server 'raw' has no tool 'raw__gro'; did you mean `raw__grow`",
         ):
             await client.tools("gro")
 
@@ -551,7 +636,9 @@ def test_a_server_killed_from_outside_fails_every_call_in_flight(play):
         await client.until_called("hang", 3)
         os.kill(int(client.logged("start")[0].split()[1]), signal.SIGKILL)
         for outcome in await asyncio.gather(*calls):
-            assert outcome.error is not None and "raw__hang: it was ended by SIGKILL" in outcome.error
+            assert (
+                outcome.error is not None and "raw__hang: it was ended by SIGKILL" in outcome.error
+            )
 
     assert len(play(scene).logged("call hang")) == 3
 
@@ -561,7 +648,9 @@ def test_a_server_that_always_dies_is_started_again_three_times_and_then_given_u
         for _ in range(1 + MAX_RESTARTS):
             assert "exit code 7" in str((await client.outcome("die")).error)
         outcome = await client.outcome("die")
-        assert "MCP server 'raw' is given up: started 4 times, it answered no call" in str(outcome.error)
+        assert "MCP server 'raw' is given up: started 4 times, it answered no call" in str(
+            outcome.error
+        )
         assert "exit code 7" in str(outcome.error)
         assert len(client.logged("start")) == 4
         await client.connections.aclose()
@@ -613,7 +702,9 @@ def test_a_server_that_no_longer_reads_is_replaced(play, monkeypatch):
 
     async def scene(client: Client) -> None:
         await client.tools("hang")
-        assert "did not answer" in str((await client.outcome("hang", remaining_s=5, deaf=True)).error)
+        assert "did not answer" in str(
+            (await client.outcome("hang", remaining_s=5, deaf=True)).error
+        )
         assert await client.call("garbage") == "done"
 
     assert len(play(scene).logged("start")) == 2
@@ -661,12 +752,16 @@ def test_floods_of_notifications_and_stderr_do_not_delay_calls(play):
 def test_a_message_without_end_ends_the_session(play):
     async def scene(client: Client) -> None:
         outcome = await client.outcome("huge")
-        assert "was lost during raw__huge: it sent a message of more than 16,000,000 bytes" in str(outcome.error)
+        assert "was lost during raw__huge: it sent a message of more than 16,000,000 bytes" in str(
+            outcome.error
+        )
 
     play(scene)
 
 
-@pytest.mark.parametrize(("tool", "says"), [("refuse", "no such thing"), ("nope", "unknown tool nope")])
+@pytest.mark.parametrize(
+    ("tool", "says"), [("refuse", "no such thing"), ("nope", "unknown tool nope")]
+)
 def test_an_error_of_the_protocol_is_the_tools_error_and_the_session_goes_on(play, tool, says):
     async def scene(client: Client) -> None:
         outcome = await client.outcome(tool)
@@ -679,7 +774,8 @@ def test_an_error_of_the_protocol_is_the_tools_error_and_the_session_goes_on(pla
 def test_a_server_that_never_answers_is_an_error_within_its_time_that_shows_its_output(play):
     async def scene(client: Client) -> None:
         with pytest.raises(
-            ToolError, match=r"MCP server 'raw' (did not answer|cannot be used).* 3 s.*I speak no protocol"
+            ToolError,
+            match=r"MCP server 'raw' (did not answer|cannot be used).* 3 s.*I speak no protocol",
         ):
             await client.tools("say")
 
@@ -691,7 +787,11 @@ def test_a_server_that_never_answers_is_an_error_within_its_time_that_shows_its_
     [
         ("no-such-program", (), "program not found: 'no-such-program'"),
         ("/etc/passwd", (), "not executable"),
-        (sys.executable, ("-c", "import sys; sys.exit('no config')"), "exit code 1; its stderr ends: no config"),
+        (
+            sys.executable,
+            ("-c", "import sys; sys.exit('no config')"),
+            "exit code 1; its stderr ends: no config",
+        ),
         ("true", (), "exit code 0"),
         ("a\0b", (), "NUL"),
     ],

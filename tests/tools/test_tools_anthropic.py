@@ -48,9 +48,18 @@ def snapshot(folder):
         ([2, 2], "     2\ttwo"),
         ([2, 99], "     2\ttwo\n     3\tthree"),
         ([4, -1], "Error: 'a.txt' has 3 lines; view_range begins at 4"),
-        ([0, 2], "Error: view_range is [0, 2]; its lines count from 1, and the last may be -1 for the end"),
-        ([3, 2], "Error: view_range is [3, 2]; its lines count from 1, and the last may be -1 for the end"),
-        ([2, -2], "Error: view_range is [2, -2]; its lines count from 1, and the last may be -1 for the end"),
+        (
+            [0, 2],
+            "Error: view_range is [0, 2]; its lines count from 1, and the last may be -1 for the end",
+        ),
+        (
+            [3, 2],
+            "Error: view_range is [3, 2]; its lines count from 1, and the last may be -1 for the end",
+        ),
+        (
+            [2, -2],
+            "Error: view_range is [2, -2]; its lines count from 1, and the last may be -1 for the end",
+        ),
     ],
 )
 def test_view_numbers_the_lines_of_a_file(folder, view_range, shown):
@@ -61,8 +70,13 @@ def test_view_numbers_the_lines_of_a_file(folder, view_range, shown):
 def test_a_long_file_is_cut_and_names_the_range_that_follows(folder):
     (folder / "long.txt").write_text("".join(f"{n}\n" for n in range(1, 2502)))
     shown = call(folder, command="view", path="long.txt").content
-    assert shown.endswith("  2000\t2000\n[lines 1 to 2000 of 2501; continue with view_range=[2001, -1]]")
-    assert call(folder, command="view", path="long.txt", view_range=[2501, -1]).content == "  2501\t2501"
+    assert shown.endswith(
+        "  2000\t2000\n[lines 1 to 2000 of 2501; continue with view_range=[2001, -1]]"
+    )
+    assert (
+        call(folder, command="view", path="long.txt", view_range=[2501, -1]).content
+        == "  2501\t2501"
+    )
     part = call(folder, command="view", path="long.txt", view_range=[101, 2400]).content
     assert part.endswith("[lines 101 to 2100 of 2501; continue with view_range=[2101, 2400]]")
 
@@ -78,15 +92,24 @@ def test_a_folder_is_shown_two_levels_deep_without_hidden_names(folder):
     assert call(folder, command="view", path="sub/").content == (
         "sub/\nsub/b.txt\nsub/deep/\nsub/deep/c.txt\nsub/deep/deeper/"
     )
-    assert "view_range is for files" in call(folder, command="view", path=".", view_range=[1, 2]).content
+    assert (
+        "view_range is for files"
+        in call(folder, command="view", path=".", view_range=[1, 2]).content
+    )
 
 
 def test_an_absolute_path_below_the_root_is_that_file(folder):
-    assert call(folder, command="view", path=str(folder / "a.txt"), view_range=[1, 1]).content == "     1\tone"
+    assert (
+        call(folder, command="view", path=str(folder / "a.txt"), view_range=[1, 1]).content
+        == "     1\tone"
+    )
 
 
 def test_create_makes_a_file_with_its_folders_and_never_replaces_one(folder):
-    assert call(folder, command="create", path="n/é.txt", file_text="ü\n").content == "created n/é.txt (3 bytes)"
+    assert (
+        call(folder, command="create", path="n/é.txt", file_text="ü\n").content
+        == "created n/é.txt (3 bytes)"
+    )
     assert (folder / "n/é.txt").read_text() == "ü\n"
     before = snapshot(folder)
     assert "exists already" in call(folder, command="create", path="a.txt", file_text="x").content
@@ -98,13 +121,38 @@ def test_create_makes_a_file_with_its_folders_and_never_replaces_one(folder):
     [
         (b"a b c", {"old_str": "b", "new_str": "x"}, b"a x c", "edited f in 1 place"),
         (b"a b c", {"old_str": " b"}, b"a c", "edited f in 1 place"),
-        (b"a\r\nb\r\n", {"old_str": "a\nb", "new_str": "x\ny"}, b"x\r\ny\r\n", "edited f in 1 place"),
+        (
+            b"a\r\nb\r\n",
+            {"old_str": "a\nb", "new_str": "x\ny"},
+            b"x\r\ny\r\n",
+            "edited f in 1 place",
+        ),
         (b"\xe4 b", {"old_str": "b", "new_str": "\xf6"}, b"\xe4 \xf6", "edited f in 1 place"),
-        (b"\xef\xbb\xbfa", {"old_str": "a", "new_str": "b"}, b"\xef\xbb\xbfb", "edited f in 1 place"),
+        (
+            b"\xef\xbb\xbfa",
+            {"old_str": "a", "new_str": "b"},
+            b"\xef\xbb\xbfb",
+            "edited f in 1 place",
+        ),
         (b"a b", {"old_str": "c", "new_str": "x"}, None, "old does not occur in 'f'"),
-        (b"a\nb a\n", {"old_str": "a", "new_str": "x"}, None, "occurs 2 times in 'f' (lines 1, 2); give more"),
-        (b"a\r\nb\r\na\r\nb", {"old_str": "a\nb", "new_str": "x"}, None, "occurs 2 times in 'f' (lines 1, 3); give"),
-        (b"x\n" * 9, {"old_str": "x", "new_str": "y"}, None, "occurs 9 times in 'f' (lines 1, 2, 3, 4, 5, …)"),
+        (
+            b"a\nb a\n",
+            {"old_str": "a", "new_str": "x"},
+            None,
+            "occurs 2 times in 'f' (lines 1, 2); give more",
+        ),
+        (
+            b"a\r\nb\r\na\r\nb",
+            {"old_str": "a\nb", "new_str": "x"},
+            None,
+            "occurs 2 times in 'f' (lines 1, 3); give",
+        ),
+        (
+            b"x\n" * 9,
+            {"old_str": "x", "new_str": "y"},
+            None,
+            "occurs 9 times in 'f' (lines 1, 2, 3, 4, 5, …)",
+        ),
         (b"a", {"old_str": "", "new_str": "x"}, None, "old is empty"),
         (b"a", {"old_str": "a", "new_str": "a"}, None, "the same text"),
         (b"a", {"new_str": "x"}, None, "str_replace needs old_str"),
@@ -153,13 +201,17 @@ def test_the_text_to_insert_may_also_be_called_new_str(folder):
     st.lists(st.text(st.sampled_from("xyz"), min_size=1, max_size=3), min_size=1, max_size=3),
     st.data(),
 )
-def test_an_insert_adds_text_after_its_line_and_changes_nothing_else(tmp_path_factory, lines, ended, added, data):
+def test_an_insert_adds_text_after_its_line_and_changes_nothing_else(
+    tmp_path_factory, lines, ended, added, data
+):
     folder = tmp_path_factory.mktemp("insert")
     text = "\n".join(lines) + ("\n" if ended and lines else "")
     count = text.count("\n") + (0 if not text or text.endswith("\n") else 1)
     line = data.draw(st.integers(0, count))
     (folder / "f").write_bytes(text.encode())
-    assert call(folder, command="insert", path="f", insert_line=line, insert_text="\n".join(added)).ok
+    assert call(
+        folder, command="insert", path="f", insert_line=line, insert_text="\n".join(added)
+    ).ok
     plain = [part.rstrip("\r") for part in (folder / "f").read_bytes().decode().split("\n")]
     assert plain[line : line + len(added)] == added
     rest = plain[:line] + plain[line + len(added) :]
@@ -168,7 +220,17 @@ def test_an_insert_adds_text_after_its_line_and_changes_nothing_else(tmp_path_fa
 
 
 @pytest.mark.parametrize(
-    "path", ["../outside.txt", "/etc/passwd", "link/passwd", "sub/../../outside.txt", "hard", "pipe", "", "a\0b"]
+    "path",
+    [
+        "../outside.txt",
+        "/etc/passwd",
+        "link/passwd",
+        "sub/../../outside.txt",
+        "hard",
+        "pipe",
+        "",
+        "a\0b",
+    ],
 )
 @pytest.mark.parametrize(
     "arguments",
@@ -200,8 +262,12 @@ def test_viewing_is_allowed_and_a_change_asks_showing_the_lines_that_change(fold
     asker = CallbackAsker(answer)
     assert call(folder, asker, policy=None, command="view", path="a.txt").ok
     assert asked == []
-    assert call(folder, asker, policy=None, command="str_replace", path="a.txt", old_str="two", new_str="2").ok
-    assert call(folder, asker, policy=None, command="insert", path="a.txt", insert_line=0, insert_text="0").ok
+    assert call(
+        folder, asker, policy=None, command="str_replace", path="a.txt", old_str="two", new_str="2"
+    ).ok
+    assert call(
+        folder, asker, policy=None, command="insert", path="a.txt", insert_line=0, insert_text="0"
+    ).ok
     assert call(folder, asker, policy=None, command="create", path="new", file_text="n\n").ok
     assert [question.splitlines()[1:-1] for question in asked] == [
         ['"a.txt": edits the file', "@@ from line 1 @@", " one", "-two", "+2", " three"],
@@ -212,9 +278,21 @@ def test_viewing_is_allowed_and_a_change_asks_showing_the_lines_that_change(fold
 
 @pytest.mark.parametrize("command", ["create", "str_replace", "insert"])
 def test_without_an_asker_nothing_is_changed(folder, command):
-    texts = {"file_text": "x", "old_str": "two", "new_str": "2", "insert_line": 0, "insert_text": "0"}
+    texts = {
+        "file_text": "x",
+        "old_str": "two",
+        "new_str": "2",
+        "insert_line": 0,
+        "insert_text": "0",
+    }
     before = snapshot(folder)
-    outcome = call(folder, policy=None, command=command, path="new" if command == "create" else "a.txt", **texts)
+    outcome = call(
+        folder,
+        policy=None,
+        command=command,
+        path="new" if command == "create" else "a.txt",
+        **texts,
+    )
     assert outcome.code == "denied"
     assert snapshot(folder) == before
 
@@ -224,7 +302,13 @@ def test_a_change_that_cannot_succeed_does_not_ask(folder):
         raise AssertionError(question)
 
     outcome = call(
-        folder, CallbackAsker(answer), policy=None, command="str_replace", path="a.txt", old_str="none", new_str="x"
+        folder,
+        CallbackAsker(answer),
+        policy=None,
+        command="str_replace",
+        path="a.txt",
+        old_str="none",
+        new_str="x",
     )
     assert "does not occur" in outcome.content
 

@@ -44,7 +44,9 @@ def test_another_process_answers(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["answer-1.txt"]
 
 
-def test_questions_side_by_side_have_numbers_of_their_own_and_old_answers_are_not_taken(tmp_path: Path) -> None:
+def test_questions_side_by_side_have_numbers_of_their_own_and_old_answers_are_not_taken(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "answer-1.txt").write_text("old")
     asker = FileAsker(tmp_path, look_every_s=0.01)
 

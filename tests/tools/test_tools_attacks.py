@@ -75,19 +75,97 @@ def look(folder):
 
 
 PATHS = [
-    "link", "absolute", "again", "dangling", "door", "door/secret.txt", "door/new.txt", "door/empty", "door/../outside/a.txt",
-    "sub/up/outside/secret.txt", "sub/up", "proc/etc/passwd", "proc/tmp/new.txt", "fd/0", "null", "loop", "loop/x", "door/",
-    "door/.", "hard", "./hard", "{root}/hard", "pipe", "pipe/x", "socket", "device", "/dev/zero", "/dev/null", "/dev/stdin",
-    "..", "../outside/secret.txt", "sub/../../outside/secret.txt", "{root}/../outside/a.txt", "../../../../../../etc/passwd",
-    "sub/../link", "..//outside/a.txt", "./../outside/a.txt", "{outside}/secret.txt", "{outside}/new.txt", "{outside}/empty",
-    "{root}-evil/secret.txt", "{root}/../root-evil/secret.txt", "//{outside}/secret.txt", "/etc/passwd", "/", "//", ".", "",
-    "/proc/self/environ", "/proc/self/mem", "/proc/self/cwd/a.txt", "/proc/self/root/etc/passwd", "/proc/thread-self/fd/0",
-    "a.txt\0", "\0", "link\0.txt", "a.txt\0/../../outside/a.txt", "\ud800", "x" * 256, "x/" * 3000 + "y", "x" * 5000, "x/" * 500,
-    "a\n.txt", "..\n/outside/a.txt", "../outside/a.txt\n", "\n../outside/a.txt", "{outside}\n/secret.txt", " ../outside/a.txt",
-    "../OUTSIDE/SECRET.TXT", "LINK", "DOOR/secret.txt", "Link", "..\\outside\\secret.txt", "%2e%2e/outside/secret.txt",
-    "．．/outside/secret.txt", "..%2foutside%2fsecret.txt", "~/secret.txt", "file://{outside}/secret.txt", "$OLDPWD/a.txt", "a.txt/",
-    "a.txt/../../outside/a.txt", "-rf", "*", "**", "../*", "door/*", "[a]*", "sub", "{root}", ".evaluator-x.tmp",
-]  # fmt: skip
+    "link",
+    "absolute",
+    "again",
+    "dangling",
+    "door",
+    "door/secret.txt",
+    "door/new.txt",
+    "door/empty",
+    "door/../outside/a.txt",
+    "sub/up/outside/secret.txt",
+    "sub/up",
+    "proc/etc/passwd",
+    "proc/tmp/new.txt",
+    "fd/0",
+    "null",
+    "loop",
+    "loop/x",
+    "door/",
+    "door/.",
+    "hard",
+    "./hard",
+    "{root}/hard",
+    "pipe",
+    "pipe/x",
+    "socket",
+    "device",
+    "/dev/zero",
+    "/dev/null",
+    "/dev/stdin",
+    "..",
+    "../outside/secret.txt",
+    "sub/../../outside/secret.txt",
+    "{root}/../outside/a.txt",
+    "../../../../../../etc/passwd",
+    "sub/../link",
+    "..//outside/a.txt",
+    "./../outside/a.txt",
+    "{outside}/secret.txt",
+    "{outside}/new.txt",
+    "{outside}/empty",
+    "{root}-evil/secret.txt",
+    "{root}/../root-evil/secret.txt",
+    "//{outside}/secret.txt",
+    "/etc/passwd",
+    "/",
+    "//",
+    ".",
+    "",
+    "/proc/self/environ",
+    "/proc/self/mem",
+    "/proc/self/cwd/a.txt",
+    "/proc/self/root/etc/passwd",
+    "/proc/thread-self/fd/0",
+    "a.txt\0",
+    "\0",
+    "link\0.txt",
+    "a.txt\0/../../outside/a.txt",
+    "\ud800",
+    "x" * 256,
+    "x/" * 3000 + "y",
+    "x" * 5000,
+    "x/" * 500,
+    "a\n.txt",
+    "..\n/outside/a.txt",
+    "../outside/a.txt\n",
+    "\n../outside/a.txt",
+    "{outside}\n/secret.txt",
+    " ../outside/a.txt",
+    "../OUTSIDE/SECRET.TXT",
+    "LINK",
+    "DOOR/secret.txt",
+    "Link",
+    "..\\outside\\secret.txt",
+    "%2e%2e/outside/secret.txt",
+    "．．/outside/secret.txt",
+    "..%2foutside%2fsecret.txt",
+    "~/secret.txt",
+    "file://{outside}/secret.txt",
+    "$OLDPWD/a.txt",
+    "a.txt/",
+    "a.txt/../../outside/a.txt",
+    "-rf",
+    "*",
+    "**",
+    "../*",
+    "door/*",
+    "[a]*",
+    "sub",
+    "{root}",
+    ".evaluator-x.tmp",
+]
 DEEDS = [
     ("read_file", {}),
     ("list_files", {}),
@@ -101,7 +179,9 @@ DEEDS = [
     (TEXT_EDITOR, {"command": "str_replace", "old_str": "i", "new_str": "I"}),
     (TEXT_EDITOR, {"command": "insert", "insert_line": 0, "insert_text": "theirs"}),
 ]
-FILE_TOOLS = ToolRegistry([*(builtin_tools().get(name) for name in builtin_tools().names()), text_editor_tool()])
+FILE_TOOLS = ToolRegistry(
+    [*(builtin_tools().get(name) for name in builtin_tools().names()), text_editor_tool()]
+)
 
 
 def act(access, name, path, arguments):
@@ -120,10 +200,16 @@ def test_every_tool_with_a_path_is_attacked():
     )
 
 
-@pytest.mark.parametrize(("name", "arguments"), [*DEEDS, ("glob", {})], ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [*DEEDS, ("glob", {})], ids=lambda value: str(value)[:20]
+)
 def test_no_path_leads_out(root, outside, name, arguments, record_property, road):
     before = look(outside)
-    special = {path: path.lstat().st_ino for path in root.rglob("*") if not path.is_file() or path.is_symlink()}
+    special = {
+        path: path.lstat().st_ino
+        for path in root.rglob("*")
+        if not path.is_file() or path.is_symlink()
+    }
     hard = (root / "hard").stat().st_ino
     access = FileAccess([root])
     ended = {"refused": 0, "done inside": 0}
@@ -141,7 +227,9 @@ def test_no_path_leads_out(root, outside, name, arguments, record_property, road
     assert [path.name for path in root.rglob("*.tmp") if path.name != ".evaluator-x.tmp"] == []
     record_property("attempts", len(PATHS))
     record_property("got out", 0)
-    print(f"{name} ({road}): {len(PATHS)} attempts, {ended}, 0 got out, in {time.monotonic() - began:.1f} s")
+    print(
+        f"{name} ({road}): {len(PATHS)} attempts, {ended}, 0 got out, in {time.monotonic() - began:.1f} s"
+    )
     assert ended["refused"] > 30, ended
 
 
@@ -184,7 +272,8 @@ class Swapping:
 
 
 needs_exchange = pytest.mark.skipif(
-    not hasattr(ctypes.CDLL(None), "renameat2"), reason="this system cannot exchange two names in one stroke"
+    not hasattr(ctypes.CDLL(None), "renameat2"),
+    reason="this system cannot exchange two names in one stroke",
 )
 ROUNDS = 200
 
@@ -238,7 +327,9 @@ def naive(path, rounds=20_000):
 
 
 @needs_exchange
-def test_a_folder_or_file_swapped_for_a_link_never_lets_a_tool_out(tmp_path, outside, record_property, road):
+def test_a_folder_or_file_swapped_for_a_link_never_lets_a_tool_out(
+    tmp_path, outside, record_property, road
+):
     root = tmp_path / "race"
     (root / "door").mkdir(parents=True)
     for name in ("door/secret.txt", "file"):
@@ -293,7 +384,9 @@ def report(record_property, what, ended, swaps):
 
 @pytest.mark.parametrize("above", ["the root itself", "a folder above it"])
 def test_a_root_that_has_become_a_link_is_used_by_no_tool(root, outside, tmp_path, above):
-    swapped, link = (root, outside) if above == "the root itself" else (tmp_path / "above", tmp_path)
+    swapped, link = (
+        (root, outside) if above == "the root itself" else (tmp_path / "above", tmp_path)
+    )
     if swapped != root:
         swapped.mkdir()
         (swapped / "outside").mkdir()
@@ -301,14 +394,18 @@ def test_a_root_that_has_become_a_link_is_used_by_no_tool(root, outside, tmp_pat
     swapped.rename(tmp_path / "moved")
     swapped.symlink_to(link)
     before = look(outside)
-    for (name, arguments), path in itertools.product(DEEDS, ["a.txt", "secret.txt", "new.txt", "empty", "."]):
+    for (name, arguments), path in itertools.product(
+        DEEDS, ["a.txt", "secret.txt", "new.txt", "empty", "."]
+    ):
         outcome = act(access, name, path, arguments)
         assert not outcome.ok, (name, path)
         assert SECRET not in outcome.content
     assert look(outside) == before
 
 
-def test_what_is_swapped_for_a_link_between_look_and_rename_is_not_written_through(root, outside, monkeypatch):
+def test_what_is_swapped_for_a_link_between_look_and_rename_is_not_written_through(
+    root, outside, monkeypatch
+):
     """The narrowest moment, hit for certain: the name becomes a link after it was checked for the last time."""
     real = os.rename
 
@@ -326,11 +423,23 @@ def test_what_is_swapped_for_a_link_between_look_and_rename_is_not_written_throu
     assert look(outside) == before
 
 
-RECORD = ["tasks", "tasks/active", "tasks/active/TASK-1.md", "./tasks//active/./TASK-1.md", "tasks/active/new.md",
-          "tasks/new/deep/new.md", "{root}/tasks/active/TASK-1.md", "index.db", "index.db-wal", "tasks/active/empty"]  # fmt: skip
+RECORD = [
+    "tasks",
+    "tasks/active",
+    "tasks/active/TASK-1.md",
+    "./tasks//active/./TASK-1.md",
+    "tasks/active/new.md",
+    "tasks/new/deep/new.md",
+    "{root}/tasks/active/TASK-1.md",
+    "index.db",
+    "index.db-wal",
+    "tasks/active/empty",
+]
 
 
-@pytest.mark.parametrize(("name", "arguments"), [*DEEDS, ("glob", {})], ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [*DEEDS, ("glob", {})], ids=lambda value: str(value)[:20]
+)
 def test_what_is_closed_is_touched_by_no_tool_whatever_the_way(tmp_path, name, arguments):
     root = tmp_path / "root"
     (root / "tasks" / "active" / "empty").mkdir(parents=True)
@@ -339,7 +448,12 @@ def test_what_is_closed_is_touched_by_no_tool_whatever_the_way(tmp_path, name, a
     (tmp_path / "alias").symlink_to(root)
     before = look(root)
     record, index = tmp_path / "alias" / "tasks", root / "index.db"
-    for folder, prefix in ((root, ""), (tmp_path / "alias", ""), (tmp_path, "root/"), (root / "tasks", None)):
+    for folder, prefix in (
+        (root, ""),
+        (tmp_path / "alias", ""),
+        (tmp_path, "root/"),
+        (root / "tasks", None),
+    ):
         access = FileAccess([folder]).without([record, index, f"{index}-wal"])
         for path in RECORD:
             named = path.format(root=root)
@@ -357,6 +471,9 @@ def test_what_is_closed_is_passed_over_by_whatever_looks_below(tmp_path):
     access = FileAccess([tmp_path], [tmp_path / "tasks", tmp_path / "index.db"])
     assert access.glob("**/*") == ("notes/a.md",)
     assert list(access.find()) == ["notes/a.md"]
-    assert "notes/a.md:1:needle\n[1 file searched]" in act(access, "search_files", ".", {"pattern": "needle"}).content
+    assert (
+        "notes/a.md:1:needle\n[1 file searched]"
+        in act(access, "search_files", ".", {"pattern": "needle"}).content
+    )
     assert access.read_text("notes/a.md").text == "needle"
     assert "the program itself" in act(access, "read_file", "tasks/active/TASK-1.md", {}).content

@@ -29,7 +29,9 @@ from evaluator.tools.x_display import XDisplay
 
 WIDTH, HEIGHT = 320, 240
 REAL = all(map(shutil.which, ("Xvfb", "xdotool", "import")))
-real_only = pytest.mark.skipif(not REAL, reason="no real display: Xvfb, xdotool or ImageMagick's import is missing")
+real_only = pytest.mark.skipif(
+    not REAL, reason="no real display: Xvfb, xdotool or ImageMagick's import is missing"
+)
 
 FAKE_XDOTOOL = """#!{python}
 import json, os, sys, time
@@ -116,8 +118,20 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 def server() -> Iterator[XDisplay]:
     """A display of its own, at the first number that is free."""
     reading, writing = os.pipe()
-    words = ["Xvfb", "-displayfd", str(writing), "-screen", "0", f"{WIDTH}x{HEIGHT}x24", "-noreset", "-nolisten", "tcp"]
-    process = subprocess.Popen(words, pass_fds=[writing], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = [
+        "Xvfb",
+        "-displayfd",
+        str(writing),
+        "-screen",
+        "0",
+        f"{WIDTH}x{HEIGHT}x24",
+        "-noreset",
+        "-nolisten",
+        "tcp",
+    ]
+    process = subprocess.Popen(
+        words, pass_fds=[writing], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     os.close(writing)
     try:
         with open(reading) as file:
@@ -145,7 +159,9 @@ def calls(display: XDisplay, *arguments: dict[str, Any], **changes: Any) -> list
         registry = ToolRegistry([tool])
         context = ToolContext(FileAccess([]))
         try:
-            return [await registry.call("computer", json.dumps(given), context) for given in arguments]
+            return [
+                await registry.call("computer", json.dumps(given), context) for given in arguments
+            ]
         finally:
             await registry.aclose()
 
@@ -179,9 +195,14 @@ def test_the_mouse_is_where_it_was_moved_and_where_a_drag_ends(display: XDisplay
         {"action": "cursor_position"},
     )
     assert [outcome.content for outcome in said] == [
-        "mouse_move done", "X=10,Y=20", "left_click_drag done", "X=319,Y=239", "scroll done", "left_click done",
+        "mouse_move done",
+        "X=10,Y=20",
+        "left_click_drag done",
+        "X=319,Y=239",
+        "scroll done",
+        "left_click done",
         "X=5,Y=6",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +226,10 @@ def test_keys_buttons_and_waiting(display: XDisplay, arguments: dict[str, Any], 
 def test_a_display_of_another_size_is_refused(display: XDisplay) -> None:
     other = dataclasses.replace(display, width=1024, height=768)
     outcome = call(other, action="left_click", coordinate=[700, 700])
-    assert outcome.error == f"the display {display.name} is 320×240, the profile says 1024×768; make the two the same"
+    assert (
+        outcome.error
+        == f"the display {display.name} is 320×240, the profile says 1024×768; make the two the same"
+    )
 
 
 def test_a_missing_display_is_named_with_a_command_that_starts_it(display: XDisplay) -> None:
@@ -219,7 +243,9 @@ def test_a_missing_display_is_named_with_a_command_that_starts_it(display: XDisp
 
 
 @real_only
-@pytest.mark.skipif(shutil.which("xev") is None, reason="no program to see events with: xev (x11-apps) is missing")
+@pytest.mark.skipif(
+    shutil.which("xev") is None, reason="no program to see events with: xev (x11-apps) is missing"
+)
 def test_a_program_on_the_display_sees_clicks_keys_and_text(server: XDisplay) -> None:
     words = ["xev", "-geometry", "300x200+0+0"]
     environment = {**os.environ, "DISPLAY": server.name}
@@ -243,7 +269,9 @@ def test_a_program_on_the_display_sees_clicks_keys_and_text(server: XDisplay) ->
             for line in xev.stdout:
                 if found := re.match(r"(\w+) event", line):
                     kind = found[1]
-                if found := re.search(r"state (0x\w+), (?:button (\d)|keycode \d+ \(keysym 0x\w+, (\w+)\))", line):
+                if found := re.search(
+                    r"state (0x\w+), (?:button (\d)|keycode \d+ \(keysym 0x\w+, (\w+)\))", line
+                ):
                     state = "ctrl+" if int(found[1], 16) & 4 else ""
                     if kind in ("ButtonPress", "KeyPress"):
                         seen.append(state + (found[2] or found[3]))
@@ -252,14 +280,28 @@ def test_a_program_on_the_display_sees_clicks_keys_and_text(server: XDisplay) ->
         finally:
             xev.terminate()
     assert [name for name in seen if name not in ("Control_L", "Shift_L", "ctrl+Control_L")] == [
-        "ctrl+1", "ctrl+1", "4", "4", "ctrl+s", "h", "i", "space", "dollar", "x", "semicolon", "Return", "Escape",
-    ]  # fmt: skip
+        "ctrl+1",
+        "ctrl+1",
+        "4",
+        "4",
+        "ctrl+s",
+        "h",
+        "i",
+        "space",
+        "dollar",
+        "x",
+        "semicolon",
+        "Return",
+        "Escape",
+    ]
 
 
 @real_only
 def test_no_key_is_a_command_of_xdotool(server: XDisplay) -> None:
     environment = {**os.environ, "DISPLAY": server.name}
-    commands = subprocess.run(["xdotool", "help"], capture_output=True, text=True, env=environment).stdout.split()
+    commands = subprocess.run(
+        ["xdotool", "help"], capture_output=True, text=True, env=environment
+    ).stdout.split()
     assert "exec" in commands
     assert {name.lower() for name in (*_KEYS, *_KEYS.values())}.isdisjoint(commands)
 
@@ -281,22 +323,44 @@ def test_xdotool_knows_every_key_that_is_accepted(server: XDisplay) -> None:
         ({"action": "mouse_move", "coordinate": [1, 2]}, ["mousemove", "1", "2"]),
         ({"action": "left_click"}, ["click", "1"]),
         ({"action": "right_click", "coordinate": [1, 2]}, ["mousemove", "1", "2", "click", "3"]),
-        ({"action": "middle_click", "text": "alt"}, ["keydown", "alt", "click", "2", "keyup", "alt"]),
+        (
+            {"action": "middle_click", "text": "alt"},
+            ["keydown", "alt", "click", "2", "keyup", "alt"],
+        ),
         ({"action": "double_click"}, ["click", "--repeat", "2", "--delay", "10", "1"]),
         ({"action": "triple_click"}, ["click", "--repeat", "3", "--delay", "10", "1"]),
         (
             {"action": "left_click_drag", "coordinate": [3, 4], "start_coordinate": [1, 2]},
-            ["mousemove", "1", "2", "mousedown", "1", "sleep", "0.05", "mousemove", "3", "4", "sleep", "0.05",
-             "mouseup", "1"],
+            [
+                "mousemove",
+                "1",
+                "2",
+                "mousedown",
+                "1",
+                "sleep",
+                "0.05",
+                "mousemove",
+                "3",
+                "4",
+                "sleep",
+                "0.05",
+                "mouseup",
+                "1",
+            ],
         ),
         (
-            {"action": "scroll", "coordinate": [1, 2], "scroll_direction": "left", "scroll_amount": 4},
+            {
+                "action": "scroll",
+                "coordinate": [1, 2],
+                "scroll_direction": "left",
+                "scroll_amount": 4,
+            },
             ["mousemove", "1", "2", "click", "--repeat", "4", "--delay", "10", "6"],
         ),
         ({"action": "left_mouse_up"}, ["mouseup", "1"]),
         ({"action": "key", "text": "Ctrl+Page_down"}, ["key", "--", "ctrl+Page_Down"]),
     ],
-)  # fmt: skip
+)
 def test_an_action_is_one_argv(fake: Fake, arguments: dict[str, Any], argv: list[str]) -> None:
     assert call(XDisplay(":7", WIDTH, HEIGHT), **arguments).ok
     assert fake.argvs == [argv]
@@ -317,10 +381,27 @@ def test_text_is_passed_by_standard_input_with_a_scrubbed_environment(
 
 
 @pytest.mark.parametrize(
-    "text", ["exec", "exec reboot", "Exec", "a search", "Help", "ctrl+exec", "--window", "+", "a++", "!", ""]
+    "text",
+    [
+        "exec",
+        "exec reboot",
+        "Exec",
+        "a search",
+        "Help",
+        "ctrl+exec",
+        "--window",
+        "+",
+        "a++",
+        "!",
+        "",
+    ],
 )
 def test_an_unknown_key_never_reaches_xdotool(fake: Fake, text: str) -> None:
-    for action in ({"action": "key"}, {"action": "hold_key", "duration": 0}, {"action": "left_click"}):
+    for action in (
+        {"action": "key"},
+        {"action": "hold_key", "duration": 0},
+        {"action": "left_click"},
+    ):
         outcome = call(XDisplay(":7", WIDTH, HEIGHT), text=text, **action)
         assert (outcome.ok, outcome.code) == (False, "failed")
     assert fake.calls == []
@@ -330,27 +411,50 @@ def test_an_unknown_key_never_reaches_xdotool(fake: Fake, text: str) -> None:
     ("arguments", "error"),
     [
         ({"action": "mouse_move", "coordinate": [320, 0]}, "the last position is [319, 239]"),
-        ({"action": "left_click", "coordinate": [0, 240]}, "coordinate is [0, 240]; the screen has 320x240 pixels"),
-        ({"action": "left_click_drag", "coordinate": [0, 0], "start_coordinate": [999, 0]}, "start_coordinate is"),
-        ({"action": "mouse_move", "coordinate": [-1, 0]}, "$.coordinate[0]: -1 is less than the minimum of 0"),
+        (
+            {"action": "left_click", "coordinate": [0, 240]},
+            "coordinate is [0, 240]; the screen has 320x240 pixels",
+        ),
+        (
+            {"action": "left_click_drag", "coordinate": [0, 0], "start_coordinate": [999, 0]},
+            "start_coordinate is",
+        ),
+        (
+            {"action": "mouse_move", "coordinate": [-1, 0]},
+            "$.coordinate[0]: -1 is less than the minimum of 0",
+        ),
         ({"action": "mouse_move", "coordinate": [1.5, 0]}, "1.5 is not of type 'integer'"),
         ({"action": "mouse_move", "coordinate": [1]}, "is too short"),
         ({"action": "mouse_move"}, "mouse_move needs coordinate"),
         ({"action": "hold_key"}, "hold_key needs text and duration"),
         ({"action": "scroll", "scroll_amount": 1}, "scroll needs scroll_direction"),
-        ({"action": "scroll", "scroll_amount": 101, "scroll_direction": "up"}, "greater than the maximum of 100"),
-        ({"action": "left_mouse_down", "coordinate": [1, 1]}, "does not take coordinate; it takes no other argument"),
-        ({"action": "key", "text": "a", "coordinate": [1, 1]}, "key does not take coordinate; it takes text"),
+        (
+            {"action": "scroll", "scroll_amount": 101, "scroll_direction": "up"},
+            "greater than the maximum of 100",
+        ),
+        (
+            {"action": "left_mouse_down", "coordinate": [1, 1]},
+            "does not take coordinate; it takes no other argument",
+        ),
+        (
+            {"action": "key", "text": "a", "coordinate": [1, 1]},
+            "key does not take coordinate; it takes text",
+        ),
         ({"action": "left_click", "text": "a b"}, "left_click takes one combination of keys"),
         ({"action": "key", "text": " ".join("a" * 101)}, "101 key combinations, at most 100"),
         ({"action": "type", "text": ""}, "text is empty"),
-        ({"action": "type", "text": "a\x1bc"}, "contains the character '\\x1b', which no keyboard has"),
+        (
+            {"action": "type", "text": "a\x1bc"},
+            "contains the character '\\x1b', which no keyboard has",
+        ),
         ({"action": "type", "text": "x" * 4_001}, "4,001 characters, at most 4,000"),
         ({"action": "wait", "duration": 101}, "greater than the maximum of 100"),
         ({"action": "zoom"}, "'zoom' is not one of"),
     ],
 )
-def test_invalid_arguments_call_no_program(fake: Fake, arguments: dict[str, Any], error: str) -> None:
+def test_invalid_arguments_call_no_program(
+    fake: Fake, arguments: dict[str, Any], error: str
+) -> None:
     outcome = call(XDisplay(":7", WIDTH, HEIGHT), **arguments)
     assert not outcome.ok
     assert error in (outcome.error or "")
@@ -359,8 +463,15 @@ def test_invalid_arguments_call_no_program(fake: Fake, arguments: dict[str, Any]
 
 def test_capitals_and_other_spellings_of_keys() -> None:
     assert chords("CTRL+enter esc A f12 pgdn U20AC KP_5 -") == [
-        "ctrl+Return", "Escape", "A", "F12", "Page_Down", "U20AC", "KP_5", "minus",
-    ]  # fmt: skip
+        "ctrl+Return",
+        "Escape",
+        "A",
+        "F12",
+        "Page_Down",
+        "U20AC",
+        "KP_5",
+        "minus",
+    ]
 
 
 # -- bounds -------------------------------------------------------------------------------------------------------
@@ -368,7 +479,9 @@ def test_capitals_and_other_spellings_of_keys() -> None:
 
 def test_a_program_that_hangs_or_floods_is_killed(fake: Fake) -> None:
     fake.be(hangs=True)
-    with pytest.raises(ToolError, match="xdotool was stopped: it did not end in time on the display :7"):
+    with pytest.raises(
+        ToolError, match="xdotool was stopped: it did not end in time on the display :7"
+    ):
         asyncio.run(XDisplay(":7", WIDTH, HEIGHT).xdotool(["click", "1"], 0.3))
     fake.be(hangs=False, floods=True)
     with pytest.raises(ToolError, match="xdotool failed on the display :7"):
@@ -388,7 +501,9 @@ def test_a_held_key_is_released_when_the_call_is_cancelled(fake: Fake, fails: st
     os.mkfifo(pressed)
 
     async def run() -> None:
-        tool = ToolRegistry([dataclasses.replace(computer_tool(XDisplay(":7", WIDTH, HEIGHT)), policy="allow")])
+        tool = ToolRegistry(
+            [dataclasses.replace(computer_tool(XDisplay(":7", WIDTH, HEIGHT)), policy="allow")]
+        )
         wanted = json.dumps({"action": "hold_key", "text": "w", "duration": 100})
         holding = asyncio.create_task(tool.call("computer", wanted, ToolContext(FileAccess([]))))
         await asyncio.to_thread(pressed.read_bytes)
@@ -410,7 +525,11 @@ def test_a_held_button_is_released_at_the_end_of_the_task(fake: Fake) -> None:
 
 
 def test_maim_takes_the_screenshot_where_import_is_missing(fake: Fake) -> None:
-    text = (fake.folder / "import").read_text().replace('["-silent", "-window", "root", "png:-"]', '["-f", "png"]')
+    text = (
+        (fake.folder / "import")
+        .read_text()
+        .replace('["-silent", "-window", "root", "png:-"]', '["-f", "png"]')
+    )
     (fake.folder / "import").rename(fake.folder / "maim").write_text(text)
     assert call(XDisplay(":7", WIDTH, HEIGHT), action="screenshot").ok
 
@@ -419,10 +538,15 @@ def test_maim_takes_the_screenshot_where_import_is_missing(fake: Fake) -> None:
     ("missing", "error"),
     [
         ("xdotool", "xdotool is not installed; the computer tool needs xdotool and imagemagick"),
-        ("import", "no screenshot program found; install imagemagick (its program import), or maim"),
+        (
+            "import",
+            "no screenshot program found; install imagemagick (its program import), or maim",
+        ),
     ],
 )
-def test_a_missing_program_is_named_with_the_package_to_install(fake: Fake, missing: str, error: str) -> None:
+def test_a_missing_program_is_named_with_the_package_to_install(
+    fake: Fake, missing: str, error: str
+) -> None:
     (fake.folder / missing).unlink()
     assert call(XDisplay(":7", WIDTH, HEIGHT), action="screenshot").error == error
 
@@ -432,11 +556,19 @@ def test_a_missing_program_is_named_with_the_package_to_install(fake: Fake, miss
 
 def test_looking_and_waiting_are_allowed_and_other_actions_ask(fake: Fake) -> None:
     wanted = ({"action": "screenshot"}, {"action": "cursor_position"}, {"action": "left_click"})
-    codes = [outcome.code for outcome in calls(XDisplay(":7", WIDTH, HEIGHT), *wanted, policy="ask")]
+    codes = [
+        outcome.code for outcome in calls(XDisplay(":7", WIDTH, HEIGHT), *wanted, policy="ask")
+    ]
     assert codes == [None, None, "denied"]
     rules = (PolicyRule("deny", "action", "type"), PolicyRule("allow", "action", "*_click"))
-    wanted = ({"action": "type", "text": "x"}, {"action": "left_click"}, {"action": "key", "text": "a"})
-    codes = [o.code for o in calls(XDisplay(":7", WIDTH, HEIGHT), *wanted, policy="deny", rules=rules)]
+    wanted = (
+        {"action": "type", "text": "x"},
+        {"action": "left_click"},
+        {"action": "key", "text": "a"},
+    )
+    codes = [
+        o.code for o in calls(XDisplay(":7", WIDTH, HEIGHT), *wanted, policy="deny", rules=rules)
+    ]
     assert codes == ["denied", None, "denied"]
 
 
@@ -448,7 +580,8 @@ def profile(folder: Path, inner: str) -> HandlerConfig:
 
 def test_a_profile_names_the_display(tmp_path: Path) -> None:
     config = profile(
-        tmp_path, '<computer display=":1" width="1024" height="768"/><tools><tool name="computer"/></tools>'
+        tmp_path,
+        '<computer display=":1" width="1024" height="768"/><tools><tool name="computer"/></tools>',
     )
     assert config.computer == XDisplay(":1", 1024, 768)
     assert config.to_dict()["computer"] == {"name": ":1", "width": 1024, "height": 768}
@@ -457,10 +590,18 @@ def test_a_profile_names_the_display(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "attributes",
-    ['display="1" width="1" height="1"', 'display="host:1" width="1" height="1"', 'display=":1" width="0" height="1"',
-     'display=":1" width="8001" height="1"', 'display=":1" width="10"', 'width="10" height="10"'],
-)  # fmt: skip
-def test_a_display_that_cannot_be_is_refused_in_the_profile(tmp_path: Path, attributes: str) -> None:
+    [
+        'display="1" width="1" height="1"',
+        'display="host:1" width="1" height="1"',
+        'display=":1" width="0" height="1"',
+        'display=":1" width="8001" height="1"',
+        'display=":1" width="10"',
+        'width="10" height="10"',
+    ],
+)
+def test_a_display_that_cannot_be_is_refused_in_the_profile(
+    tmp_path: Path, attributes: str
+) -> None:
     with pytest.raises(ConfigurationError, match=r"p\.xml"):
         profile(tmp_path, f"<computer {attributes}/>")
 
@@ -474,15 +615,23 @@ def test_a_display_that_cannot_be_is_refused_in_python(name: str, side: int) -> 
 @pytest.mark.parametrize(
     ("inner", "error"),
     [
-        ('<tools><tool name="a"/><tool name="a"/></tools>',
-         "the tool 'a' is there twice; put its policy and rules into one element"),
-        ('<mcp><server name="a" command="x"/><server name="a" command="y"/></mcp>',
-         "the MCP server 'a' is there twice"),
-        ('<roles><role name="a" model="x"/><role name="b" model="x"/><role name="a" model="y"/></roles>',
-         "the role 'a' is there twice; one model answers where it is named"),
+        (
+            '<tools><tool name="a"/><tool name="a"/></tools>',
+            "the tool 'a' is there twice; put its policy and rules into one element",
+        ),
+        (
+            '<mcp><server name="a" command="x"/><server name="a" command="y"/></mcp>',
+            "the MCP server 'a' is there twice",
+        ),
+        (
+            '<roles><role name="a" model="x"/><role name="b" model="x"/><role name="a" model="y"/></roles>',
+            "the role 'a' is there twice; one model answers where it is named",
+        ),
     ],
-)  # fmt: skip
-def test_a_second_display_in_a_profile_is_an_error_with_its_position(tmp_path: Path, inner: str, error: str) -> None:
+)
+def test_a_second_display_in_a_profile_is_an_error_with_its_position(
+    tmp_path: Path, inner: str, error: str
+) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(error)) as refused:
         profile(tmp_path, inner)
     second = f'<handler name="p">{inner}'.rindex('name="a"') + len('name="') + 1
@@ -499,7 +648,9 @@ def test_a_task_is_offered_the_screen_of_its_profile(fake: Fake, tmp_path: Path)
     )
     script = [{"tool": "computer", "arguments": {"action": "screenshot"}}, "seen"]
     config = HandlerConfig(name="desk", backend="simulated", computer=XDisplay(":7", WIDTH, HEIGHT))
-    evaluator = Evaluator(library, config, backend=SimulatedBackend(script=script), tasks_dir=tmp_path / "tasks")
+    evaluator = Evaluator(
+        library, config, backend=SimulatedBackend(script=script), tasks_dir=tmp_path / "tasks"
+    )
     assert evaluator.evaluate_sync("t").unwrap().content == "seen"
     assert len(list((tmp_path / "tasks" / "attachments").iterdir())) == 1
 
@@ -509,7 +660,9 @@ def test_a_profile_without_a_display_has_no_computer_tool(tmp_path: Path) -> Non
     library.add(
         '<task name="t" type="atomic"><description>D</description><tools><tool name="computer"/></tools></task>'
     )
-    evaluator = Evaluator(library, "offline", backend=SimulatedBackend(), tasks_dir=tmp_path / "tasks")
+    evaluator = Evaluator(
+        library, "offline", backend=SimulatedBackend(), tasks_dir=tmp_path / "tasks"
+    )
     error = evaluator.evaluate_sync("t")
     assert isinstance(error, TaskError)
     assert "the tool 'computer' needs a display; write into the profile 'offline'" in error.message

@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, NotRequired, Optional
 
 import pytest
 from pydantic import Field
-from typing_extensions import TypedDict  # that of typing only since Python 3.12, as pydantic wants it
+from typing_extensions import (
+    TypedDict,
+)  # that of typing only since Python 3.12, as pydantic wants it
 
 from evaluator.errors import UsageError
 from evaluator.tools import FileAccess, ToolContext, ToolRegistry, tool
@@ -82,7 +84,10 @@ def pass_through(annotation, value):
         (Literal["a", 1], {"enum": ["a", 1]}),
         (Optional[int], {"type": ["integer", "null"]}),  # noqa: UP045  (the older spelling is meant)
         (str | int | None, {"type": ["string", "integer", "null"]}),
-        (list[str] | None, {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
+        (
+            list[str] | None,
+            {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+        ),
         (Color, {"type": "string", "enum": ["red", "blue"]}),
         (Annotated[int, "how many"], {"type": "integer", "description": "how many"}),
         (
@@ -101,7 +106,10 @@ def pass_through(annotation, value):
             Row,
             {
                 "type": "object",
-                "properties": {"id": {"type": "integer", "title": "Id"}, "note": {"type": "string", "title": "Note"}},
+                "properties": {
+                    "id": {"type": "integer", "title": "Id"},
+                    "note": {"type": "string", "title": "Note"},
+                },
                 "required": ["id"],
                 "additionalProperties": False,
             },
@@ -275,7 +283,9 @@ def test_a_sync_function_runs_in_a_thread_and_an_async_one_on_the_loop():
         context = ToolContext(roots=FileAccess([]))
         registry = ToolRegistry([sync, on_loop, tool(Callee())])
         calls = (("sync", ""), ("on_loop", ""), ("callee", '{"a": 1}'))
-        return [(await registry.call(name, arguments, context)).content for name, arguments in calls]
+        return [
+            (await registry.call(name, arguments, context)).content for name, arguments in calls
+        ]
 
     assert asyncio.run(all_of_them()) == ["false", "true", "1"]
 
@@ -288,10 +298,14 @@ def wrapped(text: str):
     return shout(text)
 
 
-@pytest.mark.parametrize("function", [functools.wraps(shout)(wrapped), functools.partial(shout), wrapped])
+@pytest.mark.parametrize(
+    "function", [functools.wraps(shout)(wrapped), functools.partial(shout), wrapped]
+)
 def test_a_plain_function_around_an_async_one_is_awaited(function):
     made = tool(name="shout")(function)
-    outcome = asyncio.run(ToolRegistry([made]).call("shout", '{"text": "ho"}', ToolContext(roots=FileAccess([]))))
+    outcome = asyncio.run(
+        ToolRegistry([made]).call("shout", '{"text": "ho"}', ToolContext(roots=FileAccess([])))
+    )
     assert (outcome.ok, outcome.content) == (True, "HO")
 
 
@@ -311,11 +325,20 @@ def test_a_decorated_function_is_called_as_before() -> None:
 @pytest.mark.parametrize(
     ("docstring", "message"),
     [
-        ("Find.\n\nArgs:\n    trem: what", "tool 'find': its docstring describes 'trem', which is not a parameter; did you mean `term`"),
-        ("Find.\n\nArgs:\n    term: what:\n        more: of it\n    other (int): x", "describes 'other'"),
-        ("Find.\n\nArgs:\n    term: what\n\n    query: x\n\nReturns:\n    str: y", "describes 'query'"),
+        (
+            "Find.\n\nArgs:\n    trem: what",
+            "tool 'find': its docstring describes 'trem', which is not a parameter; did you mean `term`",
+        ),
+        (
+            "Find.\n\nArgs:\n    term: what:\n        more: of it\n    other (int): x",
+            "describes 'other'",
+        ),
+        (
+            "Find.\n\nArgs:\n    term: what\n\n    query: x\n\nReturns:\n    str: y",
+            "describes 'query'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_docstring_that_describes_an_unknown_parameter_is_refused(docstring, message):
     def find(term: str) -> str:
         return term

@@ -30,7 +30,9 @@ def root(tmp_path):
     return inside
 
 
-@pytest.mark.parametrize("path", ["a.txt", "./a.txt", "sub/../a.txt", "sub//b.py", "{root}/a.txt", "{root}/./sub/b.py"])
+@pytest.mark.parametrize(
+    "path", ["a.txt", "./a.txt", "sub/../a.txt", "sub//b.py", "{root}/a.txt", "{root}/./sub/b.py"]
+)
 def test_files_below_a_root_are_read(root, path):
     access = FileAccess([root])
     if ".." in path:
@@ -65,7 +67,9 @@ def test_an_unreadable_path_is_refused_with_the_reason(root, path, words):
         FileAccess([root]).read_bytes(path.format(root=root, above=root.parent))
 
 
-@pytest.mark.parametrize("target", ["{above}/secret.txt", "../secret.txt", "a.txt", "/dev/null", "dangling"])
+@pytest.mark.parametrize(
+    "target", ["{above}/secret.txt", "../secret.txt", "a.txt", "/dev/null", "dangling"]
+)
 def test_a_link_is_never_followed_wherever_it_leads(root, target):
     (root / "link").symlink_to(target.format(above=root.parent))
     with pytest.raises(ToolError, match="symbolic link"):
@@ -305,7 +309,9 @@ def test_a_pattern_with_too_many_matches_is_an_error_and_not_a_part(root, monkey
         ("sub", "none", []),
     ],
 )
-def test_files_are_found_below_a_folder_whose_name_is_taken_as_it_stands(root, path, pattern, expected):
+def test_files_are_found_below_a_folder_whose_name_is_taken_as_it_stands(
+    root, path, pattern, expected
+):
     (root / "sub" / "deep").mkdir()
     (root / "sub" / "deep" / "[c].py").write_text("c")
     (root / "sub" / ".hidden").write_text("h")
@@ -347,7 +353,9 @@ def test_no_descriptor_is_left_open(root):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("parts", [[".."], ["sub", "..", "..", "secret.txt"], ["", "etc", "passwd"]])
+@pytest.mark.parametrize(
+    "parts", [[".."], ["sub", "..", "..", "secret.txt"], ["", "etc", "passwd"]]
+)
 def test_the_lowest_layer_refuses_an_escape_by_itself(root, parts):
     folder = os.open(root, os.O_RDONLY)
     try:

@@ -25,7 +25,15 @@ from evaluator.record.conversation import conversations
 from evaluator.record.render import render_messages
 from evaluator.record.store import TaskStore
 from evaluator.testing import KEY, Answer, HttpReply, LoopbackServer, error_reply, json_reply
-from evaluator.tools import FileAccess, Tool, ToolAnswer, ToolContext, ToolOutcome, ToolRegistry, tool
+from evaluator.tools import (
+    FileAccess,
+    Tool,
+    ToolAnswer,
+    ToolContext,
+    ToolOutcome,
+    ToolRegistry,
+    tool,
+)
 from evaluator.tools.computer import computer_tool
 from evaluator.tools.x_display import XDisplay
 
@@ -56,7 +64,9 @@ class Camera:
             """Take a picture."""
             self.taken += 1
             data = png(self.taken, self.size)
-            return ToolAnswer(f"picture {self.taken}", (Attachment("image/png", data, f"camera {self.taken}"),))
+            return ToolAnswer(
+                f"picture {self.taken}", (Attachment("image/png", data, f"camera {self.taken}"),)
+            )
 
         return look
 
@@ -79,7 +89,9 @@ class Setting:
         library.add(
             '<task name="see" type="atomic"><description>See</description><tools><tool name="look"/></tools></task>'
         )
-        return Evaluator(library, self.config, backend=backend, tasks_dir=self.tasks, tools=[self.camera.tool])
+        return Evaluator(
+            library, self.config, backend=backend, tasks_dir=self.tasks, tools=[self.camera.tool]
+        )
 
     def run(
         self, server: LoopbackServer, *replies: HttpReply | Answer, resume: int | None = None
@@ -90,7 +102,9 @@ class Setting:
             backend = OpenAICompatibleBackend(server.base_url)
             evaluator = self.evaluator(backend)
             try:
-                return await (evaluator.evaluate("see") if resume is None else evaluator.resume(resume))
+                return await (
+                    evaluator.evaluate("see") if resume is None else evaluator.resume(resume)
+                )
             finally:
                 await backend.aclose()
 
@@ -115,7 +129,9 @@ def test_an_answer_has_a_value_and_images() -> None:
 
 
 def test_an_invalid_or_too_large_image_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert answer(Attachment("image/png", b"GIF89a", "x")).error == "x is not a valid image/png image"
+    assert (
+        answer(Attachment("image/png", b"GIF89a", "x")).error == "x is not a valid image/png image"
+    )
     assert answer(Attachment("application/pdf", b"%PDF-", "x")).code == "failed"
     monkeypatch.setattr(attachments, "MAX_IMAGE_BYTES", 59)
     assert "60 bytes, at most 59" in (answer(Attachment("image/png", png(1), "x")).error or "")
@@ -123,7 +139,9 @@ def test_an_invalid_or_too_large_image_is_an_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("evaluator.tools.results.MAX_BYTES_TOGETHER", 119)
     image = Attachment("image/png", png(1), "x")
     assert answer(image).ok
-    assert answer(image, image).error == "the images of one result may have at most 119 bytes in total"
+    assert (
+        answer(image, image).error == "the images of one result may have at most 119 bytes in total"
+    )
 
 
 # -- on the wire --------------------------------------------------------------------------------------------------
@@ -138,9 +156,11 @@ def test_chat_completions_get_the_images_of_a_turn_after_its_answers(tmp_path: P
     assert [message["role"] for message in first[-4:]] == ["assistant", "tool", "tool", "user"]
     assert [message["content"] for message in first[-3:-1]] == ["picture 1", "picture 2"]
     assert first[-1]["content"] == [
-        {"type": "text", "text": "The answer to the tool call c1:"}, {"type": "image_url", "image_url": {"url": url(png(1))}},
-        {"type": "text", "text": "The answer to the tool call c2:"}, {"type": "image_url", "image_url": {"url": url(png(2))}},
-    ]  # fmt: skip
+        {"type": "text", "text": "The answer to the tool call c1:"},
+        {"type": "image_url", "image_url": {"url": url(png(1))}},
+        {"type": "text", "text": "The answer to the tool call c2:"},
+        {"type": "image_url", "image_url": {"url": url(png(2))}},
+    ]
     assert second[: len(first)] == first
     assert [message["role"] for message in second[len(first) :]] == ["assistant", "tool", "user"]
 
@@ -190,22 +210,37 @@ def ask_litellm(
 
 
 def claude() -> HttpReply:
-    return json_reply({
-        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x", "stop_reason": "end_turn",
-        "content": [{"type": "text", "text": "hello"}], "usage": {"input_tokens": 5, "output_tokens": 2},
-    })  # fmt: skip
+    return json_reply(
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-x",
+            "stop_reason": "end_turn",
+            "content": [{"type": "text", "text": "hello"}],
+            "usage": {"input_tokens": 5, "output_tokens": 2},
+        }
+    )
 
 
 def test_anthropic_gets_the_image_inside_the_tool_result() -> None:
     body, _ = ask_litellm(CLAUDE, claude(), TALK)
     assert body["messages"][-1]["role"] == "user"
     first, second = body["messages"][-1]["content"]
-    assert (first["type"], first["tool_use_id"], second["tool_use_id"]) == ("tool_result", "t1", "t2")
+    assert (first["type"], first["tool_use_id"], second["tool_use_id"]) == (
+        "tool_result",
+        "t1",
+        "t2",
+    )
     assert first["content"] == [
         {"type": "text", "text": "one"},
         {
             "type": "image",
-            "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png(1)).decode()},
+            "source": {
+                "type": "base64",
+                "media_type": "image/png",
+                "data": base64.b64encode(png(1)).decode(),
+            },
         },
     ]
     assert second["content"] == "two"
@@ -214,10 +249,15 @@ def test_anthropic_gets_the_image_inside_the_tool_result() -> None:
 def test_anthropic_models_receive_the_type_of_the_computer_tool_and_other_models_a_schema() -> None:
     spec = computer_tool(XDisplay(":3", 1024, 768)).spec
     body, headers = ask_litellm(CLAUDE, claude(), TALK, tools=(spec,), cache=True)
-    assert body["tools"] == [{
-        "type": "computer_20250124", "name": "computer", "display_width_px": 1024, "display_height_px": 768,
-        "display_number": 3,
-    }]  # fmt: skip
+    assert body["tools"] == [
+        {
+            "type": "computer_20250124",
+            "name": "computer",
+            "display_width_px": 1024,
+            "display_height_px": 768,
+            "display_number": 3,
+        }
+    ]
     assert headers["anthropic-beta"] == "computer-use-2025-01-24"
     (offered,) = ask_litellm("openai/m", json_reply(completion()), TALK, tools=(spec,))[0]["tools"]
     assert offered["function"]["name"] == "computer"
@@ -227,23 +267,43 @@ def test_anthropic_models_receive_the_type_of_the_computer_tool_and_other_models
 
 def completion() -> dict[str, Any]:
     return {
-        "id": "1", "object": "chat.completion", "created": 1, "model": "m",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
-    }  # fmt: skip
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "hello"},
+                "finish_reason": "stop",
+            }
+        ],
+    }
 
 
 def test_gemini_gets_the_image_after_the_results() -> None:
     said = {
         "candidates": [
-            {"content": {"role": "model", "parts": [{"text": "hello"}]}, "index": 0, "finishReason": "STOP"}
+            {
+                "content": {"role": "model", "parts": [{"text": "hello"}]},
+                "index": 0,
+                "finishReason": "STOP",
+            }
         ],
         "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2},
     }
     body, _ = ask_litellm(GEMINI, json_reply(said), TALK)
     parts = [part for content in body["contents"][2:] for part in content["parts"]]
     kinds = [next(iter(part)) for part in parts]
-    assert [kind for kind in kinds if kind != "text"] == ["function_response", "function_response", "inline_data"]
-    assert parts[kinds.index("inline_data")]["inline_data"]["data"] == base64.b64encode(png(1)).decode()
+    assert [kind for kind in kinds if kind != "text"] == [
+        "function_response",
+        "function_response",
+        "inline_data",
+    ]
+    assert (
+        parts[kinds.index("inline_data")]["inline_data"]["data"]
+        == base64.b64encode(png(1)).decode()
+    )
 
 
 def test_litellm_speaks_to_openai_as_the_other_backend_does() -> None:
@@ -258,7 +318,11 @@ def test_litellm_speaks_to_openai_as_the_other_backend_does() -> None:
     ("model", "sees", "why"),
     [
         ("m", False, "m takes no images"),
-        ("mistral/pixtral-large-latest", None, "mistral/pixtral-large-latest takes no images after a tool's answer"),
+        (
+            "mistral/pixtral-large-latest",
+            None,
+            "mistral/pixtral-large-latest takes no images after a tool's answer",
+        ),
         ("Ministral-3-8B", True, "Ministral-3-8B takes no images after a tool's answer"),
     ],
 )
@@ -274,13 +338,17 @@ def test_a_model_without_image_support_receives_a_text_and_the_user_a_warning(
         outcome = setting.run(server, looks("c1"), Answer("blind"))
         last = server.bodies[1]["messages"][-1]
     assert last == {
-        "role": "tool", "tool_call_id": "c1", "content": "picture 1\n[camera 1: image/png of 60 bytes, not sent]",
-    }  # fmt: skip
+        "role": "tool",
+        "tool_call_id": "c1",
+        "content": "picture 1\n[camera 1: image/png of 60 bytes, not sent]",
+    }
     assert outcome.notes["warnings"] == [f"camera 1 was not sent: {why}"]
     assert kept(setting) == [png(1)]
 
 
-def test_the_oldest_images_give_way_to_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_images_give_way_to_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("evaluator.models.attachment_rules.MAX_BYTES_TOGETHER", 130)
     setting = Setting(tmp_path)
     with LoopbackServer() as server:
@@ -329,7 +397,12 @@ def test_the_bytes_lie_beside_the_task_files_and_the_record_names_them(tmp_path:
     assert step.end is not None
     assert (step.end.output, step.end.extra) == ("picture 1", {"attachments": [named]})
     (talk,) = conversations(recording)
-    assert {"role": "tool", "content": "picture 1", "tool_call_id": "c1", "attachments": [named]} in talk.messages
+    assert {
+        "role": "tool",
+        "content": "picture 1",
+        "tool_call_id": "c1",
+        "attachments": [named],
+    } in talk.messages
     assert digest in render_messages(recording)
 
 
@@ -345,7 +418,9 @@ def test_a_run_without_a_record_stores_no_image(tmp_path: Path) -> None:
 def test_a_resumed_run_sends_the_same_image_again(tmp_path: Path) -> None:
     setting = Setting(tmp_path)
     with LoopbackServer() as server:
-        assert isinstance(setting.run(server, looks("c1"), looks("c2"), error_reply(500)), TaskError)
+        assert isinstance(
+            setting.run(server, looks("c1"), looks("c2"), error_reply(500)), TaskError
+        )
         outcome = setting.run(server, Answer("seen"), resume=1)
         failed, again = server.bodies[2:]
     assert isinstance(outcome, TaskResult)
@@ -357,7 +432,9 @@ def test_a_resumed_run_sends_the_same_image_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["gone", "other bytes", "a link"])
-def test_a_resumed_run_names_an_image_that_it_cannot_send_again(tmp_path: Path, change: str) -> None:
+def test_a_resumed_run_names_an_image_that_it_cannot_send_again(
+    tmp_path: Path, change: str
+) -> None:
     setting = Setting(tmp_path)
     with LoopbackServer() as server:
         assert isinstance(setting.run(server, looks("c1"), error_reply(500)), TaskError)
@@ -414,5 +491,7 @@ def test_each_step_has_its_image_before_its_end_is_recorded(tmp_path: Path) -> N
         assert server.posts == 1
     assert isinstance(outcome, TaskError)
     (path,) = (tmp_path / "tasks").glob("*/TASK-1.md")
-    (step,) = (step for step in TaskStore(tmp_path / "tasks").read(path).steps if step.start.kind == "tool")
+    (step,) = (
+        step for step in TaskStore(tmp_path / "tasks").read(path).steps if step.start.kind == "tool"
+    )
     assert step.status == "running"

@@ -26,7 +26,9 @@ def tasks(tmp_path: Path) -> TaskLists:
     return TaskLists(tmp_path / "tasks")
 
 
-def call(tasks: TaskLists, role: str | None = "worker", interrupted: Any = None, **arguments: Any) -> ToolOutcome:
+def call(
+    tasks: TaskLists, role: str | None = "worker", interrupted: Any = None, **arguments: Any
+) -> ToolOutcome:
     runs = None if interrupted is None else RunAccess(interrupted)
     return calls(manage_task_tool(tasks, role, runs), arguments)[0]
 
@@ -34,7 +36,10 @@ def call(tasks: TaskLists, role: str | None = "worker", interrupted: Any = None,
 def calls(tool: Tool, *all_arguments: dict[str, Any]) -> list[ToolOutcome]:
     """The outcomes of calls in one conversation."""
     registry, context = ToolRegistry([tool]), ToolContext(FileAccess([]))
-    return [asyncio.run(registry.call("manage_task", json.dumps(each), context)) for each in all_arguments]
+    return [
+        asyncio.run(registry.call("manage_task", json.dumps(each), context))
+        for each in all_arguments
+    ]
 
 
 def value(outcome: ToolOutcome) -> Any:
@@ -42,7 +47,9 @@ def value(outcome: ToolOutcome) -> Any:
     return json.loads(outcome.content)
 
 
-def test_it_has_an_effect_is_not_repeated_by_itself_and_tells_the_model_its_role(tasks: TaskLists) -> None:
+def test_it_has_an_effect_is_not_repeated_by_itself_and_tells_the_model_its_role(
+    tasks: TaskLists,
+) -> None:
     tool = manage_task_tool(tasks, "worker")
     assert (tool.name, tool.kind, tool.policy, tool.effect, tool.retryable) == (
         "manage_task",
@@ -77,13 +84,25 @@ def test_a_model_creates_a_task_marks_the_steps_of_others_and_closes_it(tasks: T
 
     done = OWNED.replace("- [ ] do", "- [x] do")
     update = {"action": "update", "name": "plan", "content": done, "version": read["version"]}
-    assert "belongs to planner, which alone changes it; as worker you may read it" in call(tasks, **update).content
+    assert (
+        "belongs to planner, which alone changes it; as worker you may read it"
+        in call(tasks, **update).content
+    )
     changed = value(call(tasks, "planner", **update))
     assert (changed["done"], changed["next_of_role"]["text"]) == (1, "think")
     closing = call(tasks, "planner", action="close", name="plan").content
     assert "1 step is open: line 7 [PLANNER] Think: think" in closing
     every = done.replace("- [ ]", "- [x]")
-    value(call(tasks, "planner", action="update", name="plan", content=every, version=changed["version"]))
+    value(
+        call(
+            tasks,
+            "planner",
+            action="update",
+            name="plan",
+            content=every,
+            version=changed["version"],
+        )
+    )
     assert "belongs to planner" in call(tasks, action="close", name="plan").content
     assert value(call(tasks, "planner", action="close", name="plan"))["state"] == "done"
     assert value(call(tasks, action="read", name="2026-03-02-plan"))["content"] == every
@@ -101,10 +120,14 @@ def test_an_update_replaces_the_version_that_the_conversation_has_seen(tasks: Ta
     assert "changed since it was read" in late.content
 
 
-def test_a_model_creates_a_task_from_a_template_and_fills_it_in(tasks: TaskLists, tmp_path: Path) -> None:
+def test_a_model_creates_a_task_from_a_template_and_fills_it_in(
+    tasks: TaskLists, tmp_path: Path
+) -> None:
     folder = tmp_path / "templates" / "task_lists"
     folder.mkdir(parents=True)
-    (folder / "fix.md").write_text("# {{ title }} {{cause}}\n\n## [{{ role }}] Fix\n\n- [ ] {{name}}\n")
+    (folder / "fix.md").write_text(
+        "# {{ title }} {{cause}}\n\n## [{{ role }}] Fix\n\n- [ ] {{name}}\n"
+    )
     tool = manage_task_tool(tasks, "MECHANIC", folders=[folder.parent, shipped("templates")])
     listed, made, both, none, shipped_one = calls(
         tool,
@@ -146,12 +169,18 @@ def test_runs_are_read_and_resumed_only_where_they_are_granted(tasks: TaskLists)
 
     def outcomes(runs: RunAccess) -> list[str]:
         tool = manage_task_tool(tasks, "worker", runs)
-        asked = [{"action": "read_run", "id": 3}, {"action": "resume_run", "id": 3}, {"action": "resume_run", "id": 9}]
+        asked = [
+            {"action": "read_run", "id": 3},
+            {"action": "resume_run", "id": 3},
+            {"action": "resume_run", "id": 9},
+        ]
         return [outcome.content for outcome in calls(tool, *asked)]
 
     assert outcomes(RunAccess(list, read, resume)) == [
-        '{"id": 3}', "the result of 3", "Error: TASK-9 is not there"
-    ]  # fmt: skip
+        '{"id": 3}',
+        "the result of 3",
+        "Error: TASK-9 is not there",
+    ]
     assert "'resume_run' is not one of" in outcomes(RunAccess(list, read))[1]
     assert "'read_run' is not one of" in outcomes(RunAccess(list))[0]
 
@@ -162,20 +191,35 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"action": "delete", "name": "plan"}, "'delete' is not one of"),
     ({"action": "read"}, "read needs name"),
     ({"action": "create", "name": "x"}, "create needs either content or template"),
-    ({"action": "update", "name": "plan", "content": "x"}, "call read for 2026-03-02-plan first, or give version"),
+    (
+        {"action": "update", "name": "plan", "content": "x"},
+        "call read for 2026-03-02-plan first, or give version",
+    ),
     ({"action": "update", "name": "plan", "content": "x", "version": ""}, "call read for"),
     (
         {"action": "close", "name": "plan", "content": "x"},
         "close does not take content; it takes name, force; nothing was done",
     ),
-    ({"action": "list_active", "name": "plan"}, "list_active does not take name; it takes no other argument"),
+    (
+        {"action": "list_active", "name": "plan"},
+        "list_active does not take name; it takes no other argument",
+    ),
     ({"action": "read", "name": "../../etc/passwd"}, "expected YYYY-MM-DD-name"),
     ({"action": "read", "name": "TASK-1"}, "the file of a run"),
     ({"action": "read", "name": "other"}, "no active task is called 'other'"),
-    ({"action": "create", "name": "2026-03-02-plan", "content": "x"}, "there is a task '2026-03-02-plan' already"),
+    (
+        {"action": "create", "name": "2026-03-02-plan", "content": "x"},
+        "there is a task '2026-03-02-plan' already",
+    ),
     ({"action": "create", "name": "x", "content": "x\ud800"}, "half a surrogate pair"),
-    ({"action": "create", "name": "x", "content": "Owner: BOSS\n- [x] agreed"}, "names BOSS as its owner"),
-    ({"action": "update", "name": "plan", "content": "x", "version": "0" * 16}, "changed since it was read"),
+    (
+        {"action": "create", "name": "x", "content": "Owner: BOSS\n- [x] agreed"},
+        "names BOSS as its owner",
+    ),
+    (
+        {"action": "update", "name": "plan", "content": "x", "version": "0" * 16},
+        "changed since it was read",
+    ),
 ]
 
 
@@ -206,7 +250,10 @@ def test_the_list_tells_of_runs_that_were_cut_off(tasks: TaskLists) -> None:
     def broken() -> Any:
         raise RecordError("tasks: cannot list the task folder")
 
-    assert call(tasks, None, broken, action="list_active").content == "Error: tasks: cannot list the task folder"
+    assert (
+        call(tasks, None, broken, action="list_active").content
+        == "Error: tasks: cannot list the task folder"
+    )
 
 
 def test_long_texts_and_many_tasks_are_cut_in_the_list(tasks: TaskLists) -> None:

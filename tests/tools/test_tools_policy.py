@@ -8,7 +8,15 @@ import pytest
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.files.roots import Roots
 from evaluator.models.backend import ToolSpec
-from evaluator.tools import CallbackAsker, FileAccess, PolicyRule, Tool, ToolContext, ToolRegistry, builtin_tools
+from evaluator.tools import (
+    CallbackAsker,
+    FileAccess,
+    PolicyRule,
+    Tool,
+    ToolContext,
+    ToolRegistry,
+    builtin_tools,
+)
 from evaluator.tools.policy import decide
 
 DENY_SECRETS = PolicyRule("deny", "path", "secrets/*")
@@ -33,27 +41,57 @@ def decided(rule, value, *roots, otherwise="ask"):
 @pytest.mark.parametrize(
     "path",
     [
-        "secrets/key", "./secrets/key", "secrets//key", "secrets/./key", "src/../secrets/key", "x/y/../../secrets/key",
-        "secrets/../secrets/deep/er", "secrets", "secrets/", "./secrets/.", "secrets/new/", "SECRETS/key", "Secrets/KEY",
-        "\uff53ecrets/key", "{root}/secrets/key", "{root}/src/../secrets/key", "{root}//secrets/key", "/{root}/secrets/key",
-        "{root}/../root/secrets/key", "{alias}/secrets/key", "secrets/a\nb", "../root/secrets/key",
+        "secrets/key",
+        "./secrets/key",
+        "secrets//key",
+        "secrets/./key",
+        "src/../secrets/key",
+        "x/y/../../secrets/key",
+        "secrets/../secrets/deep/er",
+        "secrets",
+        "secrets/",
+        "./secrets/.",
+        "secrets/new/",
+        "SECRETS/key",
+        "Secrets/KEY",
+        "\uff53ecrets/key",
+        "{root}/secrets/key",
+        "{root}/src/../secrets/key",
+        "{root}//secrets/key",
+        "/{root}/secrets/key",
+        "{root}/../root/secrets/key",
+        "{alias}/secrets/key",
+        "secrets/a\nb",
+        "../root/secrets/key",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("named", ["root", "alias"])
 @pytest.mark.parametrize("pattern", ["secrets/*", "{root}/secrets/*"])
 def test_no_spelling_of_a_path_evades_a_denial(root, path, named, pattern):
     where = {"root": root, "alias": root.parent / "alias"}
     value = path.format(**where)
-    if (path.startswith("{alias}") and named == "root") or (path.startswith("../root") and pattern.startswith("s")):
-        with pytest.raises(ToolError):  # it leads out of the root as it was named: refused whatever the policy says
+    if (path.startswith("{alias}") and named == "root") or (
+        path.startswith("../root") and pattern.startswith("s")
+    ):
+        with pytest.raises(
+            ToolError
+        ):  # it leads out of the root as it was named: refused whatever the policy says
             FileAccess([where[named]]).read_bytes(value)
         return
     assert (
-        decided(PolicyRule("deny", "path", pattern.format(**where)), value, where[named], otherwise="allow") == "deny"
+        decided(
+            PolicyRule("deny", "path", pattern.format(**where)),
+            value,
+            where[named],
+            otherwise="allow",
+        )
+        == "deny"
     )
 
 
-@pytest.mark.parametrize("path", ["src/a.txt", "notsecrets/key", "secrets.txt", "src/secrets/key", "secrets/../src/a"])
+@pytest.mark.parametrize(
+    "path", ["src/a.txt", "notsecrets/key", "secrets.txt", "src/secrets/key", "secrets/../src/a"]
+)
 def test_other_paths_are_left_to_the_tools_policy(root, path):
     assert decided(DENY_SECRETS, path, root, otherwise="allow") == "allow"
 
@@ -74,10 +112,17 @@ def test_other_paths_are_left_to_the_tools_policy(root, path):
     ],
 )
 def test_an_allowed_path_is_matched_exactly(root, pattern, path, policy):
-    assert decided(PolicyRule("allow", "path", pattern.format(root=root)), path.format(root=root), root) == policy
+    assert (
+        decided(
+            PolicyRule("allow", "path", pattern.format(root=root)), path.format(root=root), root
+        )
+        == policy
+    )
 
 
-def test_with_several_roots_a_path_is_allowed_only_if_it_is_in_all_that_it_may_lie_in(root, tmp_path):
+def test_with_several_roots_a_path_is_allowed_only_if_it_is_in_all_that_it_may_lie_in(
+    root, tmp_path
+):
     inner = root / "src"
     path = str(inner / "a.txt")
     assert decided(PolicyRule("allow", "path", "a.txt"), path, root, inner) == "ask"
@@ -119,7 +164,11 @@ def test_an_argument_is_matched_as_text(rule, value, policy):
 
 
 def test_the_first_rule_that_matches_decides_and_a_missing_argument_matches_none():
-    rules = [PolicyRule("deny", "a", "x*"), PolicyRule("allow", "a", "*y"), PolicyRule("ask", "b", "*")]
+    rules = [
+        PolicyRule("deny", "a", "x*"),
+        PolicyRule("allow", "a", "*y"),
+        PolicyRule("ask", "b", "*"),
+    ]
     places = Roots([])
     for arguments, policy in [
         ({"a": "xy"}, "deny"),
@@ -134,7 +183,12 @@ def test_the_first_rule_that_matches_decides_and_a_missing_argument_matches_none
 def ruled(name, *rules, policy=None, asker=None, root=None, **arguments):
     tool = builtin_tools().get(name)
     changed = Tool(
-        tool.spec, tool.run, policy=policy or tool.policy, rules=rules, preview=tool.preview, retryable=tool.retryable
+        tool.spec,
+        tool.run,
+        policy=policy or tool.policy,
+        rules=rules,
+        preview=tool.preview,
+        retryable=tool.retryable,
     )
     context = ToolContext(roots=FileAccess([root]), asker=asker)
     return asyncio.run(ToolRegistry([changed]).call(name, json.dumps(arguments), context))
@@ -158,7 +212,9 @@ def test_a_missing_argument_is_matched_by_its_default(root):
 
 def test_a_rule_that_can_never_match_is_an_error():
     tool = builtin_tools().get("run_script")
-    with pytest.raises(ConfigurationError, match="argument 'path'; the tool's are: command, stdin, timeout_s"):
+    with pytest.raises(
+        ConfigurationError, match="argument 'path'; the tool's are: command, stdin, timeout_s"
+    ):
         ToolRegistry([Tool(tool.spec, tool.run, rules=(DENY_SECRETS,))])
     open_schema = ToolSpec("made", "", {"type": "object", "properties": {"a": True}})
     assert len(ToolRegistry([Tool(open_schema, tool.run, rules=(DENY_SECRETS,))])) == 1
@@ -214,14 +270,23 @@ def test_the_question_shows_the_effect_of_the_call(root, name, arguments, questi
     assert asked == [question]
     assert outcome.ok is (answer == "y")
     if answer == "n":
-        assert sorted((path, path.is_file() and path.read_text()) for path in root.rglob("*")) == before
+        assert (
+            sorted((path, path.is_file() and path.read_text()) for path in root.rglob("*"))
+            == before
+        )
 
 
 def test_the_question_names_a_change_of_encoding_and_content_that_cannot_be_shown(root):
     (root / "old").write_bytes("one\n".encode("utf-16"))
     (root / "bin").write_bytes(b"\0\1")
-    assert "it was utf-16 and will be utf-8" in consenting(root, "write_file", path="old", content="one\n")[1][0]
-    assert "2 bytes that is not shown" in consenting(root, "write_file", path="bin", content="one\n")[1][0]
+    assert (
+        "it was utf-16 and will be utf-8"
+        in consenting(root, "write_file", path="old", content="one\n")[1][0]
+    )
+    assert (
+        "2 bytes that is not shown"
+        in consenting(root, "write_file", path="bin", content="one\n")[1][0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,12 @@ def test_a_call_that_fits_runs_and_its_result_is_text():
     registry = ToolRegistry([add, greet])
     assert call(registry, "add", '{"a": 2, "b": 3}').content == "5"
     outcome = call(registry, "greet", '{"name": "Zoë"}')
-    assert (outcome.ok, outcome.content, outcome.error, outcome.code) == (True, "hello Zoë", None, None)
+    assert (outcome.ok, outcome.content, outcome.error, outcome.code) == (
+        True,
+        "hello Zoë",
+        None,
+        None,
+    )
 
 
 def test_an_unknown_tool_is_answered_with_the_nearest_one():
@@ -133,7 +138,8 @@ def test_a_denied_tool_does_not_run():
 
 
 @pytest.mark.parametrize(
-    ("answer", "ran"), [("y", True), (" YES \n", True), ("", False), ("n", False), ("yes please", False)]
+    ("answer", "ran"),
+    [("y", True), (" YES \n", True), ("", False), ("n", False), ("yes please", False)],
 )
 def test_a_tool_that_asks_runs_only_after_a_plain_yes(answer, ran):
     asked = []
@@ -156,7 +162,9 @@ def test_a_tool_that_asks_is_denied_without_an_asker():
 
 def test_a_call_that_cannot_be_shown_is_denied_without_asking():
     context = ToolContext(roots=FileAccess([]), asker=CallbackAsker(lambda question: "y"))
-    outcome = call(ToolRegistry([make(dict, policy="ask")]), "made", json.dumps({"a": "x" * 30_000}), context)
+    outcome = call(
+        ToolRegistry([make(dict, policy="ask")]), "made", json.dumps({"a": "x" * 30_000}), context
+    )
     assert (outcome.ok, outcome.code) == (False, "denied")
 
 
@@ -164,12 +172,18 @@ def test_a_call_that_cannot_be_shown_is_denied_without_asking():
     ("error", "content"),
     [
         (ToolError("no such row"), "Error: no such row"),
-        (ZeroDivisionError("division by zero"), "Error: made failed: ZeroDivisionError: division by zero"),
+        (
+            ZeroDivisionError("division by zero"),
+            "Error: made failed: ZeroDivisionError: division by zero",
+        ),
         (TimeoutError(), "Error: made failed: TimeoutError"),
         (StopIteration(), "Error: made failed: RuntimeError: coroutine raised StopIteration"),
         (ToolError(""), "Error: made failed"),
         (SystemExit(2), "Error: made failed: SystemExit: 2"),
-        (asyncio.CancelledError(), "Error: made failed: an operation that it waited for was cancelled"),
+        (
+            asyncio.CancelledError(),
+            "Error: made failed: an operation that it waited for was cancelled",
+        ),
     ],
 )
 def test_an_exception_of_a_tool_is_an_answer_with_its_cause(error, content):
@@ -210,7 +224,9 @@ def test_a_cancelled_call_raises_and_is_not_an_outcome():
         asyncio.run(run())
 
 
-@pytest.mark.parametrize("error", [SystemExit(2), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
+@pytest.mark.parametrize(
+    "error", [SystemExit(2), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
+)
 def test_an_exception_that_ends_a_program_only_fails_the_tool(error):
     @tool
     def leave() -> None:
@@ -238,7 +254,10 @@ def test_a_call_ends_at_the_time_limit_of_its_task():
 
 def test_a_call_without_time_left_does_not_run():
     late = ToolContext(roots=FileAccess([]), remaining_s=0)
-    assert call(ToolRegistry([make(lambda: pytest.fail("ran"))]), "made", context=late).code == "not_run"
+    assert (
+        call(ToolRegistry([make(lambda: pytest.fail("ran"))]), "made", context=late).code
+        == "not_run"
+    )
 
 
 @dataclass
@@ -309,7 +328,10 @@ def test_unknown_policies_and_parameters_that_are_not_an_object_are_errors():
 
 
 def test_a_schema_pattern_that_takes_too_long_refuses_the_call() -> None:
-    parameters = {"type": "object", "properties": {"word": {"type": "string", "pattern": "^(a|a)+$"}}}
+    parameters = {
+        "type": "object",
+        "properties": {"word": {"type": "string", "pattern": "^(a|a)+$"}},
+    }
     slow = Tool(ToolSpec("slow", "", parameters), lambda arguments, context: "")
     with pytest.raises(ToolError, match="took too long"):
         validate_arguments(slow, {"word": "a" * 60 + "b"})

@@ -103,7 +103,8 @@ def test_a_search_that_takes_too_long_returns_the_matches_so_far(root):
     (root / "zz.txt").write_text("needle\nab\n" + "ab" * 40 + "!")
     (root / "aa.txt").write_text("aba\n")
     found = with_enough_time(
-        lambda limit_s: search(root, "^(?:a|b|ab)+$", timeout_s=limit_s), lambda found: len(found.matches) == 2
+        lambda limit_s: search(root, "^(?:a|b|ab)+$", timeout_s=limit_s),
+        lambda found: len(found.matches) == 2,
     )
     assert found.matches == [FileMatch("aa.txt", 1, "aba"), FileMatch("zz.txt", 2, "ab")]
     assert found.stopped_in == "zz.txt"
@@ -124,7 +125,9 @@ def test_a_search_that_is_cancelled_reads_no_further_file(root):
         before = set(threading.enumerate())
         task = asyncio.create_task(search_files(Watched([root]), "needle"))
         await asyncio.to_thread(reading.wait, 200)
-        (thread,) = [each for each in set(threading.enumerate()) - before if each.name == "evaluator-tool"]
+        (thread,) = [
+            each for each in set(threading.enumerate()) - before if each.name == "evaluator-tool"
+        ]
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -173,7 +176,10 @@ def test_a_long_line_is_shown_around_its_match(root):
 
 def test_names_and_lines_cannot_forge_a_result(root):
     (root / "a\nb.txt").write_text("needle\x1b[2J")
-    assert str(search(root, "needle", ".", "a*.txt")) == "a\\nb.txt:1:needle\\x1b[2J\n[1 file searched]"
+    assert (
+        str(search(root, "needle", ".", "a*.txt"))
+        == "a\\nb.txt:1:needle\\x1b[2J\n[1 file searched]"
+    )
 
 
 def test_too_many_names_are_an_error(root, monkeypatch):

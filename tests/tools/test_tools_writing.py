@@ -46,7 +46,9 @@ def test_a_new_file_has_the_mode_that_the_umask_leaves(root):
     assert stat.S_IMODE((root / "n").stat().st_mode) == 0o750
 
 
-@pytest.mark.parametrize(("mode", "kept"), [(0o600, 0o600), (0o755, 0o755), (0o666, 0o666), (0o4755, 0o755)])
+@pytest.mark.parametrize(
+    ("mode", "kept"), [(0o600, 0o600), (0o755, 0o755), (0o666, 0o666), (0o4755, 0o755)]
+)
 def test_a_replaced_file_keeps_its_mode_and_never_a_set_user_id_bit(root, mode, kept):
     (root / "a.txt").chmod(mode)
     writing.write_file(FileAccess([root]), "a.txt", "new")
@@ -139,7 +141,11 @@ def test_a_write_that_fails_half_way_changes_nothing(root):
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 
     done = subprocess.run(
-        [sys.executable, "-B", "-c", LIMITED, str(root)], preexec_fn=limit, capture_output=True, text=True, check=True
+        [sys.executable, "-B", "-c", LIMITED, str(root)],
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "cannot be written: File too large" in done.stdout
     assert (root / "a.txt").read_text() == "one\ntwo\nthree\n"
@@ -175,7 +181,9 @@ def test_content_is_bounded_and_has_to_be_text(root, monkeypatch):
     assert names(root) == ["a.txt", "sub"]
 
 
-def test_a_file_in_a_later_root_is_replaced_there_and_a_new_one_is_made_in_the_first(root, tmp_path):
+def test_a_file_in_a_later_root_is_replaced_there_and_a_new_one_is_made_in_the_first(
+    root, tmp_path
+):
     other = tmp_path / "other"
     other.mkdir()
     (other / "b.txt").write_text("old")
@@ -232,7 +240,11 @@ def test_a_character_that_the_files_encoding_lacks_is_refused(root):
         ("x = 1", 1, "the same text"),
         ("value", 1, "occurs 3 times .* and count is 1"),
         ("value", 2, "occurs 3 times .* and count is 2"),
-        ("the value = 4", 1, "does not occur in 'text'. Nearest to its first line: line 3: 'the value = 3'"),
+        (
+            "the value = 4",
+            1,
+            "does not occur in 'text'. Nearest to its first line: line 3: 'the value = 3'",
+        ),
         ("x  =\n 1", 1, "different white space"),
         ("zzzzzz", 1, "no line is similar"),
     ],
@@ -262,7 +274,12 @@ def test_a_file_or_an_empty_folder_is_deleted_and_nothing_more(root):
     (root / "full" / "kept").touch()
     assert writing.delete_file(access, "a.txt") == "file"
     assert writing.delete_file(access, "sub") == "folder"
-    for path, words in (("full", "not empty"), (".", "a root folder"), ("none", "does not exist"), ("a.txt", "exist")):
+    for path, words in (
+        ("full", "not empty"),
+        (".", "a root folder"),
+        ("none", "does not exist"),
+        ("a.txt", "exist"),
+    ):
         with pytest.raises(ToolError, match=words):
             writing.delete_file(access, path)
     assert names(root) == ["full", "full/kept"]

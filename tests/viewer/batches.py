@@ -41,5 +41,6 @@ def append(path: Path, *results: SampleResult) -> None:
 def numbered(count: int, **changes: Any) -> list[SampleResult]:
     """Results of `count` samples s0, s1, …, the later ones slower; without task files."""
     return [
-        result(f"s{n}", place=n, duration_s=float(n), task_id=None, task_file=None, **changes) for n in range(count)
+        result(f"s{n}", place=n, duration_s=float(n), task_id=None, task_file=None, **changes)
+        for n in range(count)
     ]

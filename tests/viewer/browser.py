@@ -27,10 +27,19 @@ def running(profile: Path) -> Iterator[str]:
     program = find_chromium()
     assert program is not None
     command = [
-        program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-        "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        program,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={profile}",
+        "about:blank",
+    ]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stderr is not None
             found = (re.search(r"ws://\S+", line) for line in process.stderr)
@@ -55,7 +64,9 @@ class Page:
         self._last += 1
         answer = self._answers[self._last] = asyncio.get_running_loop().create_future()
         message: dict[str, Any] = {"id": self._last, "method": method, "params": params}
-        await self._socket.send_json(message | ({"sessionId": self._session} if self._session else {}))
+        await self._socket.send_json(
+            message | ({"sessionId": self._session} if self._session else {})
+        )
         return await answer
 
     async def listen(self) -> None:
@@ -79,7 +90,9 @@ class Page:
 
     async def attach(self) -> None:
         target = await self.send("Target.createTarget", url="about:blank")
-        attached = await self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        attached = await self.send(
+            "Target.attachToTarget", targetId=target["targetId"], flatten=True
+        )
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             await self.send(f"{domain}.enable")
@@ -104,7 +117,11 @@ class Page:
 
     async def resize(self, width: int, height: int = 900) -> None:
         await self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
         )
 
     async def media(self, *, scheme: str = "light", media: str = "") -> None:
@@ -113,7 +130,9 @@ class Page:
 
     async def run(self, script: str) -> Any:
         """The value of a JavaScript expression; waits for a promise."""
-        found = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        found = await self.send(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
         if "exceptionDetails" in found:
             raise RuntimeError(str(found["exceptionDetails"]))
         return found["result"].get("value")
@@ -127,7 +146,10 @@ class Page:
 
 @contextlib.asynccontextmanager
 async def tab(address: str) -> AsyncIterator[Page]:
-    async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(address, max_msg_size=0) as socket,
+    ):
         page = Page(socket)
         listening = asyncio.create_task(page.listen())
         try:

@@ -42,7 +42,13 @@ class Site:
             return Answer(response.status, await response.text(), response.headers)
 
 
-def visit(root: Path, steps: Callable[[Site], Awaitable[Any]], *, token: str | None = TOKEN, **options: Any) -> Any:
+def visit(
+    root: Path,
+    steps: Callable[[Site], Awaitable[Any]],
+    *,
+    token: str | None = TOKEN,
+    **options: Any,
+) -> Any:
     """Runs `steps` against a server for `root`, with a session that has opened the address with `token`."""
 
     async def whole() -> Any:
@@ -78,7 +84,19 @@ class _Markup(HTMLParser):
         self.tags.append((tag, attrs))
 
 
-ACTIVE = {"img", "iframe", "object", "embed", "style", "base", "form", "math", "template", "video", "audio"}
+ACTIVE = {
+    "img",
+    "iframe",
+    "object",
+    "embed",
+    "style",
+    "base",
+    "form",
+    "math",
+    "template",
+    "video",
+    "audio",
+}
 
 
 def assert_harmless(text: str, *, forms: int = 0) -> None:
@@ -93,6 +111,14 @@ def assert_harmless(text: str, *, forms: int = 0) -> None:
     assert scripts[1:] in ([], [{"src": "/assets/numbers.js", "defer": None}])
     for tag, attrs in markup.tags:
         for name, value in attrs:
-            assert not name.startswith("on") and name not in ("style", "srcset", "formaction"), (tag, attrs)
-            assert name not in ("href", "src", "action") or (value or "")[:1] in ("/", "#"), (tag, attrs)
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\ud800-\udfff]", text)
+            assert not name.startswith("on") and name not in ("style", "srcset", "formaction"), (
+                tag,
+                attrs,
+            )
+            assert name not in ("href", "src", "action") or (value or "")[:1] in ("/", "#"), (
+                tag,
+                attrs,
+            )
+    assert not re.search(
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\ud800-\udfff]", text
+    )

@@ -13,11 +13,19 @@ FOLDER = Path("tasks") / "background"
 ID = "b12345678"
 
 
-def add_task(root: Path, *, output: bytes | None = b"", suffix: str = "log", **changes: Any) -> BackgroundTask:
+def add_task(
+    root: Path, *, output: bytes | None = b"", suffix: str = "log", **changes: Any
+) -> BackgroundTask:
     """Records a running task of this process."""
     folder = root / FOLDER
     task = BackgroundTask(
-        ID, "b", "make all", "pending", str(folder / f"{ID}.{suffix}"), 1_772_960_400.0, current_owner()
+        ID,
+        "b",
+        "make all",
+        "pending",
+        str(folder / f"{ID}.{suffix}"),
+        1_772_960_400.0,
+        current_owner(),
     )
     task = replace(task, **changes)
     store = BackgroundStore(folder)

@@ -26,7 +26,17 @@ from evaluator.record.store import TaskStore
 from evaluator.viewer import ReportBatch, compare_batches, report_comparison, write_report
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.samples import FIELDS, MAX_TEXT_CHARS, link_to
-from tests.batch.export.results import EACH, ERROR, FAILED, HOSTILE, PASSED, UNSCORED, hostile, many, result
+from tests.batch.export.results import (
+    EACH,
+    ERROR,
+    FAILED,
+    HOSTILE,
+    PASSED,
+    UNSCORED,
+    hostile,
+    many,
+    result,
+)
 from tests.viewer.batches import write_batch
 
 
@@ -76,16 +86,25 @@ def test_the_page_holds_what_the_results_say(tmp_path: Path) -> None:
     samples = {sample["id"]: sample for sample in shown(page)}
     assert set(samples) == {"lead", "tin", "iron", "zinc", "gold"}
     assert data_of(page)["verdicts"][samples["gold"]["verdict"]] == "unscored"
-    assert samples["tin"]["scores"]["includes"] == {"value": 0.0, "passed": False, "explanation": "no 'tin' in it"}
+    assert samples["tin"]["scores"]["includes"] == {
+        "value": 0.0,
+        "passed": False,
+        "explanation": "no 'tin' in it",
+    }
     assert samples["iron"]["failure"]["message"] == "503 from the model\nafter 4 attempts"
     assert samples["iron"]["usage"]["cost_usd"] is None and samples["lead"]["target"] == "lead"
     (batch,) = data_of(page)["batches"]
-    assert batch["summary"] == summarise(EACH).to_dict() and batch["groups"] == [["answer", "small"]]
+    assert batch["summary"] == summarise(EACH).to_dict() and batch["groups"] == [
+        ["answer", "small"]
+    ]
 
 
 def test_a_row_without_an_id_has_its_number_and_first_words_as_title(tmp_path: Path) -> None:
     samples = shown(page_of([PASSED, result("0123456789abcdef", place=1)], tmp_path / "r.html"))
-    assert [sample["title"] for sample in samples] == ["lead", "row 2: Which element has the symbol Pb?"]
+    assert [sample["title"] for sample in samples] == [
+        "lead",
+        "row 2: Which element has the symbol Pb?",
+    ]
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing_but_its_own_script(tmp_path: Path) -> None:
@@ -94,15 +113,23 @@ def test_the_page_asks_for_nothing_and_runs_nothing_but_its_own_script(tmp_path:
         assert not {"src", "srcset", "style", "onload", "onerror", "onclick"} & set(attributes)
         assert not (attributes.get("href") or "#").partition("#")[0]
     policy = next(
-        each["content"] or "" for _, each in parts.tags if each.get("http-equiv") == "Content-Security-Policy"
+        each["content"] or ""
+        for _, each in parts.tags
+        if each.get("http-equiv") == "Content-Security-Policy"
     )
-    assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy and "http" not in policy
+    assert (
+        policy.startswith("default-src 'none'; ")
+        and "unsafe" not in policy
+        and "http" not in policy
+    )
     style = next(text for tag, text in parts.texts if tag == "style")
     script = [text for tag, text in parts.texts if tag == "script"][-1]
     for name, text in (("style-src", style), ("script-src", script)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{name} 'sha256-{digest}'" in policy
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script
+    )
     addresses = re.findall(r"https?://[^\"'` ]+", style + script)
     assert addresses == ["http://www.w3.org/2000/svg"]
 
@@ -121,15 +148,30 @@ def test_hostile_texts_add_no_element_and_come_back_as_they_were(tmp_path: Path)
 
 
 def test_what_json_cannot_hold_is_text(tmp_path: Path) -> None:
-    values = {"nan": math.nan, "inf": math.inf, "big": 2**60, "half": "\ud800", "long": "x" * (MAX_TEXT_CHARS + 9)}
+    values = {
+        "nan": math.nan,
+        "inf": math.inf,
+        "big": 2**60,
+        "half": "\ud800",
+        "long": "x" * (MAX_TEXT_CHARS + 9),
+    }
     (sample,) = shown(page_of([result(inputs=values)], tmp_path / "r.html"))
     inputs = sample["inputs"]
-    assert (inputs["nan"], inputs["inf"], inputs["big"], inputs["half"]) == ("nan", "inf", str(2**60), "\ufffd")
+    assert (inputs["nan"], inputs["inf"], inputs["big"], inputs["half"]) == (
+        "nan",
+        "inf",
+        str(2**60),
+        "\ufffd",
+    )
     assert inputs["long"].endswith("x… (the first 50,000 of 50,009 characters)")
 
 
-@pytest.mark.parametrize(("limit", "ids"), [(2, ["iron", "zinc"]), (3, ["iron", "zinc", "tin"]), (0, [])])
-def test_above_the_limit_errors_and_failed_results_are_kept_first(limit: int, ids: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "ids"), [(2, ["iron", "zinc"]), (3, ["iron", "zinc", "tin"]), (0, [])]
+)
+def test_above_the_limit_errors_and_failed_results_are_kept_first(
+    limit: int, ids: list[str], tmp_path: Path
+) -> None:
     path = tmp_path / "r.html"
     written = write_report(path, [ReportBatch(EACH)], max_samples=limit)
     page = path.read_text(encoding="utf-8")
@@ -141,14 +183,18 @@ def test_above_the_limit_errors_and_failed_results_are_kept_first(limit: int, id
 
 def test_the_bound_on_bytes_holds(tmp_path: Path) -> None:
     empty = len(page_of(many(400), tmp_path / "r.html", max_samples=0).encode())
-    written = write_report(tmp_path / "r.html", [ReportBatch(many(400), {"name": "metals"})], max_bytes=20_000)
+    written = write_report(
+        tmp_path / "r.html", [ReportBatch(many(400), {"name": "metals"})], max_bytes=20_000
+    )
     assert 0 < written.shown < 400 and written.size_bytes <= empty + 20_000
 
 
 def test_the_summary_that_is_given_is_the_one_that_is_shown(tmp_path: Path) -> None:
     given = summarise(EACH, total=9).to_dict()
     write_report(tmp_path / "r.html", [ReportBatch(EACH, {}, given)])
-    assert data_of((tmp_path / "r.html").read_text(encoding="utf-8"))["batches"][0]["summary"] == given
+    assert (
+        data_of((tmp_path / "r.html").read_text(encoding="utf-8"))["batches"][0]["summary"] == given
+    )
 
 
 def test_several_batches_have_names_of_their_own_and_share_the_limit(tmp_path: Path) -> None:
@@ -157,7 +203,10 @@ def test_several_batches_have_names_of_their_own_and_share_the_limit(tmp_path: P
     data = data_of((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert [batch["name"] for batch in data["batches"]] == ["metals", "metals (2)"]
     assert data["title"] == "metals and metals (2)"
-    assert [len(samples) for samples in data["samples"]] == [10, 10] and (written.shown, written.total) == (20, 80)
+    assert [len(samples) for samples in data["samples"]] == [10, 10] and (
+        written.shown,
+        written.total,
+    ) == (20, 80)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +222,9 @@ def test_several_batches_have_names_of_their_own_and_share_the_limit(tmp_path: P
         (None, None),
     ],
 )
-def test_a_link_is_relative_escaped_and_stays_in_the_folder(task_file: str | None, link: str | None) -> None:
+def test_a_link_is_relative_escaped_and_stays_in_the_folder(
+    task_file: str | None, link: str | None
+) -> None:
     assert link_to("./b", task_file) == link
 
 
@@ -261,15 +312,21 @@ def write_tasks(folder: Path) -> list[SampleResult]:
     for text in ("Which metal?", HOSTILE[0]):
         journal = store.create("r")
         args = {"messages": [{"role": "user", "content": text}]}
-        journal.note(StepStart("turn[1]", "model", "m", args), StepEnd("success", {"content": f"say {text}"}, 0.1))
+        journal.note(
+            StepStart("turn[1]", "model", "m", args),
+            StepEnd("success", {"content": f"say {text}"}, 0.1),
+        )
         journal.close(Summary("completed", 1, 0, 0.1))
     return [replace(PASSED, task_id=1), replace(FAILED, task_id=2), replace(ERROR, task_id=9)]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "ids"), [("none", set()), ("failed", {"tin", "iron"}), ("all", {"lead", "tin", "iron"})]
+    ("wanted", "ids"),
+    [("none", set()), ("failed", {"tin", "iron"}), ("all", {"lead", "tin", "iron"})],
 )
-def test_transcripts_of_failed_or_all_results_are_in_the_page(tmp_path: Path, wanted: Any, ids: set[str]) -> None:
+def test_transcripts_of_failed_or_all_results_are_in_the_page(
+    tmp_path: Path, wanted: Any, ids: set[str]
+) -> None:
     path = tmp_path / "r.html"
     batch = ReportBatch(write_tasks(tmp_path / "b"), {"name": "metals"}, folder=tmp_path / "b")
     write_report(path, [batch], transcripts=wanted)
@@ -280,13 +337,18 @@ def test_transcripts_of_failed_or_all_results_are_in_the_page(tmp_path: Path, wa
     if "tin" in ids:
         (task,) = samples["tin"]
         (conversation,) = task["conversations"]
-        assert [message["content"] for message in conversation["messages"]] == [HOSTILE[0], f"say {HOSTILE[0]}"]
+        assert [message["content"] for message in conversation["messages"]] == [
+            HOSTILE[0],
+            f"say {HOSTILE[0]}",
+        ]
         (missing,) = samples["iron"]
         assert missing["conversations"] == [] and "there is no task 9" in missing["problem"]
 
 
 def test_an_unknown_choice_of_transcripts_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="transcripts is 'some', expected one of none, failed, all"):
+    with pytest.raises(
+        UsageError, match="transcripts is 'some', expected one of none, failed, all"
+    ):
         write_report(tmp_path / "r.html", [ReportBatch(EACH)], transcripts="some")  # type: ignore[arg-type]
 
 
@@ -318,10 +380,16 @@ def test_the_templates_and_variants_that_both_batches_have_are_compared(
     assert [tuple(each["cells"]) for each in compare_batches(*batches)] == compared
 
 
-def test_flips_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flips_beyond_the_limit_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report_comparison, "MAX_FLIPS", 2)
     wrong = {"includes": Score(0.0, False)}
     a = write_batch(tmp_path / "a", [result(f"s{number}", scores=wrong) for number in range(5)])
     b = write_batch(tmp_path / "b", [result(f"s{number}") for number in range(5)])
     (found,) = compare_batches(open_batch(a), open_batch(b))
-    assert (found["gained"]["count"], len(found["gained"]["flips"]), found["lost"]["count"]) == (5, 2, 0)
+    assert (found["gained"]["count"], len(found["gained"]["flips"]), found["lost"]["count"]) == (
+        5,
+        2,
+        0,
+    )

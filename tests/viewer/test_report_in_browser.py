@@ -54,7 +54,9 @@ def with_page(browser: str) -> Callable[[Steps], Any]:
             async with tab(browser) as page:
                 found = await steps(page)
                 assert page.problems == []
-                assert [address for address in page.requests if not address.startswith("file:")] == []
+                assert [
+                    address for address in page.requests if not address.startswith("file:")
+                ] == []
                 return found
 
         return asyncio.run(whole())
@@ -87,7 +89,9 @@ def click_sort(name: str) -> str:
 
 def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
-    batch = ReportBatch(hostile(), {"name": HOSTILE[0], HOSTILE[1]: HOSTILE[1]}, folder=tmp_path, name=HOSTILE[1])
+    batch = ReportBatch(
+        hostile(), {"name": HOSTILE[0], HOSTILE[1]: HOSTILE[1]}, folder=tmp_path, name=HOSTILE[1]
+    )
     write_report(path, [batch, replace(batch, results=islice(hostile(), 4))], title=HOSTILE[0])
 
     async def steps(page: Page) -> Any:
@@ -97,7 +101,9 @@ def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_
         await page.run(choose("arrangement", "all"))
         for name, value in (("scorer", f"={HOSTILE[1]}"), ("metadata", f"={HOSTILE[1]}")):
             assert await page.run(choose(name, value)) == value
-        grown = await page.run("document.querySelectorAll('img, iframe, object, embed, form[action], base').length")
+        grown = await page.run(
+            "document.querySelectorAll('img, iframe, object, embed, form[action], base').length"
+        )
         scripts = await page.run("document.querySelectorAll('script').length")
         links = await page.run("[...document.querySelectorAll('a')].map((a) => a.protocol)")
         return title, contents, grown, scripts, links, await page.run("document.title")
@@ -116,7 +122,9 @@ def test_markup_that_got_into_the_page_would_not_run(with_page: Any, tmp_path: P
     path = tmp_path / "r.html"
     write_report(path, [ReportBatch(EACH)])
     page = path.read_text(encoding="utf-8")
-    path.write_text(page.replace("<main>", "<main><script>document.title = 'owned'</script>"), encoding="utf-8")
+    path.write_text(
+        page.replace("<main>", "<main><script>document.title = 'owned'</script>"), encoding="utf-8"
+    )
 
     async def steps(page: Page) -> Any:
         await page.open(path)
@@ -140,7 +148,9 @@ def test_it_can_be_filtered(with_page: Any, tmp_path: Path) -> None:
         assert await page.run(COUNT) == "25 of 41 results"
         await page.run(choose("template", "=explain"))
         assert await page.run(COUNT) == "12 of 41 results"
-        await page.run(choose("scorer", "=includes") + ";" + choose("outcome of the scorer", "error"))
+        await page.run(
+            choose("scorer", "=includes") + ";" + choose("outcome of the scorer", "error")
+        )
         rows = await page.run(ROWS)
         assert len(rows) == 4 and all("! error" in row and "zinc" in row for row in rows)
         await page.run(choose("variant", "=large"))
@@ -168,12 +178,17 @@ def test_a_search_finds_what_every_word_is_in(with_page: Any, tmp_path: Path) ->
 
 def test_metadata_can_be_filtered_by(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
-    rows = [result(str(n), metadata={"toString": ("a", "b")[n % 2], "unlike": n}, place=n) for n in range(80)]
+    rows = [
+        result(str(n), metadata={"toString": ("a", "b")[n % 2], "unlike": n}, place=n)
+        for n in range(80)
+    ]
     write_report(path, [ReportBatch([*rows, result("none", metadata={})])])
 
     async def steps(page: Page) -> None:
         await page.open(path)
-        fields = await page.run("[...document.querySelector('select[aria-label=metadata]').options].map((o) => o.text)")
+        fields = await page.run(
+            "[...document.querySelector('select[aria-label=metadata]').options].map((o) => o.text)"
+        )
         assert fields == ["any metadata", "toString"]
         await page.run(choose("metadata", "=toString") + ";" + choose("metadata value", "=b"))
         assert await page.run(COUNT) == "40 of 81 results"
@@ -213,13 +228,18 @@ def test_pages_go_on(with_page: Any, tmp_path: Path) -> None:
         for wanted in ("s100", "s200"):
             await page.run("document.querySelector('[aria-label=\"next page\"]').click()")
             assert (await page.run(IDS))[0] == wanted
-        assert await page.run("document.querySelector('.pages span').textContent") == "201 to 250 of 250"
+        assert (
+            await page.run("document.querySelector('.pages span').textContent")
+            == "201 to 250 of 250"
+        )
         assert await page.run("document.querySelector('[aria-label=\"next page\"]').disabled")
 
     with_page(steps)
 
 
-def test_one_result_is_shown_whole_and_the_keyboard_goes_through_them(with_page: Any, tmp_path: Path) -> None:
+def test_one_result_is_shown_whole_and_the_keyboard_goes_through_them(
+    with_page: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "r.html"
     write_report(path, [ReportBatch(EACH, folder=tmp_path)])
 
@@ -229,15 +249,30 @@ def test_one_result_is_shown_whole_and_the_keyboard_goes_through_them(with_page:
         await page.run("document.querySelectorAll('#samples button.open')[1].focus()")
         await page.press("Enter")
         detail = "document.getElementById('detail')"
-        assert await page.run(f"{detail}.open") and await page.run("document.activeElement.ariaLabel") == "close"
+        assert (
+            await page.run(f"{detail}.open")
+            and await page.run("document.activeElement.ariaLabel") == "close"
+        )
         text = await page.run(f"{detail}.innerText")
         assert all(
-            part in text for part in ("iron", "503 from the model\nafter 4 attempts", "provider_failure", "unknown")
+            part in text
+            for part in (
+                "iron",
+                "503 from the model\nafter 4 attempts",
+                "provider_failure",
+                "unknown",
+            )
         )
         await page.press("ArrowRight")
         text = await page.run(f"{detail}.innerText")
-        assert all(part in text for part in ("lead", "3 of 5", "It is lead.", "found 'lead'", "Which element has"))
-        assert await page.run(f"{detail}.querySelector('a').href") == (tmp_path / "tasks/TASK-000007.md").as_uri()
+        assert all(
+            part in text
+            for part in ("lead", "3 of 5", "It is lead.", "found 'lead'", "Which element has")
+        )
+        assert (
+            await page.run(f"{detail}.querySelector('a').href")
+            == (tmp_path / "tasks/TASK-000007.md").as_uri()
+        )
         await page.press("Escape")
         assert not await page.run(f"{detail}.open")
         assert await page.run("document.activeElement.textContent") == "iron"
@@ -255,7 +290,13 @@ def test_several_batches_stand_side_by_side(with_page: Any, tmp_path: Path) -> N
         await page.open(path)
         await page.run(choose("arrangement", "all"))
         heads = "[...document.querySelectorAll('#samples thead th')].map((th) => th.innerText)"
-        assert await page.run(heads) == ["sample", "epoch", "target", "a: answer × small", "b: answer × small"]
+        assert await page.run(heads) == [
+            "sample",
+            "epoch",
+            "target",
+            "a: answer × small",
+            "b: answer × small",
+        ]
         assert await page.run(COUNT) == "3 samples, of 6 of 6 results"
         await page.run(choose("arrangement", "differ"))
         rows = await page.run(ROWS)
@@ -278,11 +319,15 @@ def test_numbers_and_plots_are_those_of_the_summary(with_page: Any, tmp_path: Pa
     text, kinds = with_page(steps)
     assert set(kinds) == {"counts", "interval", "histogram", "scatter"}
     assert "50.0 %" in text and "30 of 30" in text
-    assert "Targets and answers" in text and "30 of 30 results have a target that is a label." in text
+    assert (
+        "Targets and answers" in text and "30 of 30 results have a target that is a label." in text
+    )
 
 
 def voted(number: int, votes: Mapping[str, bool | None], scorer: str = "jury") -> Any:
-    return result(f"s{number}", place=number, scores={scorer: Score(1.0, True, metadata={"votes": votes})})
+    return result(
+        f"s{number}", place=number, scores={scorer: Score(1.0, True, metadata={"votes": votes})}
+    )
 
 
 AGREEMENT = """
@@ -293,12 +338,22 @@ AGREEMENT = """
 """
 
 
-def test_the_agreement_of_judges_is_shown_with_its_interval_and_n_of_n(with_page: Any, tmp_path: Path) -> None:
+def test_the_agreement_of_judges_is_shown_with_its_interval_and_n_of_n(
+    with_page: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "r.html"
-    ballots = [(True, True, True), (True, False, None), (False, False, False), (True, True, False), (None, None, True)]
+    ballots = [
+        (True, True, True),
+        (True, False, None),
+        (False, False, False),
+        (True, True, False),
+        (None, None, True),
+    ]
     votes = [dict(zip("abc", ballot, strict=True)) for ballot in ballots * 3]
     write_report(path, [ReportBatch([voted(number, each) for number, each in enumerate(votes)])])
-    everyone, pair = summarise(voted(number, each) for number, each in enumerate(votes)).groups[0].agreement[:2]
+    everyone, pair = (
+        summarise(voted(number, each) for number, each in enumerate(votes)).groups[0].agreement[:2]
+    )
 
     async def steps(page: Page) -> Any:
         await page.open(path)
@@ -306,22 +361,50 @@ def test_the_agreement_of_judges_is_shown_with_its_interval_and_n_of_n(with_page
         return await page.run(AGREEMENT), await page.run(plots)
 
     rows, bars_of_the_first = with_page(steps)
-    assert [row[1] for row in rows] == ["jury: all 3: a, b, c", "jury: a and b", "jury: a and c", "jury: b and c"]
+    assert [row[1] for row in rows] == [
+        "jury: all 3: a, b, c",
+        "jury: a and b",
+        "jury: a and c",
+        "jury: b and c",
+    ]
     assert all(row[0] == "answer × small" for row in rows)
-    assert everyone.agreement.value is not None and pair.agreement.low is not None and pair.agreement.high is not None
-    assert rows[0][2:] == ["Krippendorff's α", "", f"{everyone.agreement.value:.3g}", "–", "12 of 15", "50.0 %"]
+    assert (
+        everyone.agreement.value is not None
+        and pair.agreement.low is not None
+        and pair.agreement.high is not None
+    )
+    assert rows[0][2:] == [
+        "Krippendorff's α",
+        "",
+        f"{everyone.agreement.value:.3g}",
+        "–",
+        "12 of 15",
+        "50.0 %",
+    ]
     span = f"{pair.agreement.low:.3g} to {pair.agreement.high:.3g}"
-    assert rows[1][2:] == ["Cohen's κ", "", f"{pair.agreement.value:.3g}", span, "12 of 15", "75.0 %"]
+    assert rows[1][2:] == [
+        "Cohen's κ",
+        "",
+        f"{pair.agreement.value:.3g}",
+        span,
+        "12 of 15",
+        "75.0 %",
+    ]
     assert bars_of_the_first == 0
 
 
 def test_an_agreement_that_is_not_defined_says_why(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
-    write_report(path, [ReportBatch([*(voted(number, {"a": True, "b": True}) for number in range(4)), FAILED])])
+    write_report(
+        path,
+        [ReportBatch([*(voted(number, {"a": True, "b": True}) for number in range(4)), FAILED])],
+    )
 
     async def steps(page: Page) -> Any:
         await page.open(path)
-        return await page.run(AGREEMENT), await page.run("document.getElementById('summary').innerText")
+        return await page.run(AGREEMENT), await page.run(
+            "document.getElementById('summary').innerText"
+        )
 
     rows, text = with_page(steps)
     assert [row[2:] for row in rows] == [
@@ -332,7 +415,9 @@ def test_an_agreement_that_is_not_defined_says_why(with_page: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("summary", [None, "of an earlier version"])
-def test_without_judges_nothing_is_said_of_them(summary: str | None, with_page: Any, tmp_path: Path) -> None:
+def test_without_judges_nothing_is_said_of_them(
+    summary: str | None, with_page: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "r.html"
     given = summarise(labelled(10)).to_dict()
     if summary is not None:
@@ -342,7 +427,9 @@ def test_without_judges_nothing_is_said_of_them(summary: str | None, with_page: 
 
     async def steps(page: Page) -> Any:
         await page.open(path)
-        return await page.run(AGREEMENT), await page.run("document.getElementById('summary').innerText")
+        return await page.run(AGREEMENT), await page.run(
+            "document.getElementById('summary').innerText"
+        )
 
     rows, text = with_page(steps)
     assert rows is None and "Agreement" not in text and "Passed, of judged results" in text
@@ -351,7 +438,11 @@ def test_without_judges_nothing_is_said_of_them(summary: str | None, with_page: 
 def test_hostile_names_of_judges_stay_texts(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     results = [
-        voted(number, dict.fromkeys(HOSTILE[:2], number % 2 == 0) | {HOSTILE[2]: number % 3 == 0}, HOSTILE[1])
+        voted(
+            number,
+            dict.fromkeys(HOSTILE[:2], number % 2 == 0) | {HOSTILE[2]: number % 3 == 0},
+            HOSTILE[1],
+        )
         for number in range(12)
     ]
     write_report(path, [ReportBatch(results), ReportBatch(results)])
@@ -365,7 +456,9 @@ def test_hostile_names_of_judges_stay_texts(with_page: Any, tmp_path: Path) -> N
 
     title, rows, grown, wide = with_page(steps)
     assert title == "batch and batch (2)" and (grown, wide) == (0, False)
-    assert [row[0] for row in rows] == ["batch: answer × small"] * 4 + ["batch (2): answer × small"] * 4
+    assert [row[0] for row in rows] == ["batch: answer × small"] * 4 + [
+        "batch (2): answer × small"
+    ] * 4
     first, second, third = HOSTILE[:3]
     assert rows[0][1] == f"{second}: all 3: {first}, {second}, {third}"
     assert rows[1][1] == f"{second}: {first} and {second}" and rows[1][4:6] == ["1", "–"]
@@ -377,14 +470,21 @@ def test_what_is_left_out_is_said(with_page: Any, tmp_path: Path) -> None:
 
     async def steps(page: Page) -> Any:
         await page.open(path)
-        return await page.run("document.querySelector('#samples .notice').textContent"), await page.run(COUNT)
+        return await page.run(
+            "document.querySelector('#samples .notice').textContent"
+        ), await page.run(COUNT)
 
     notice, count = with_page(steps)
-    assert notice.startswith("This page shows 20 of 50 results: errors first") and count == "20 of 20 results"
+    assert (
+        notice.startswith("This page shows 20 of 50 results: errors first")
+        and count == "20 of 20 results"
+    )
 
 
 @pytest.mark.parametrize("results", [[], [result(scores={}, template="", variant="", content="")]])
-def test_an_empty_batch_and_an_empty_result_are_shown(results: list[Any], with_page: Any, tmp_path: Path) -> None:
+def test_an_empty_batch_and_an_empty_result_are_shown(
+    results: list[Any], with_page: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "r.html"
     write_report(path, [ReportBatch(results)])
 
@@ -423,7 +523,9 @@ def test_texts_stand_out_from_their_ground(scheme: str, with_page: Any, tmp_path
     async def steps(page: Page) -> Any:
         await page.media(scheme=scheme)
         await page.open(path)
-        return await page.run(CONTRAST), await page.run("getComputedStyle(document.body).backgroundColor")
+        return await page.run(CONTRAST), await page.run(
+            "getComputedStyle(document.body).backgroundColor"
+        )
 
     contrasts, ground = with_page(steps)
     assert min(contrasts.values()) >= 4.5
@@ -433,14 +535,18 @@ def test_texts_stand_out_from_their_ground(scheme: str, with_page: Any, tmp_path
 @pytest.mark.parametrize("width", [1280, 1024, 400])
 def test_the_page_itself_never_scrolls_sideways(width: int, with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
-    long = result("x" * 300, template="t" * 200, content="y" * 3_000, metadata={"m" * 100: "n" * 200})
+    long = result(
+        "x" * 300, template="t" * 200, content="y" * 3_000, metadata={"m" * 100: "n" * 200}
+    )
     write_report(path, [ReportBatch([*labelled(40), *many(40), long])])
 
     async def steps(page: Page) -> None:
         await page.open(path, width=width)
         assert await page.run("document.documentElement.scrollWidth <= innerWidth")
         await page.run("document.querySelector('#samples button.open').click()")
-        assert await page.run("document.getElementById('detail').getBoundingClientRect().right <= innerWidth")
+        assert await page.run(
+            "document.getElementById('detail').getBoundingClientRect().right <= innerWidth"
+        )
 
     with_page(steps)
 
@@ -453,7 +559,9 @@ def test_what_is_only_for_the_screen_is_not_printed(with_page: Any, tmp_path: Pa
         await page.open(path)
         await page.media(media="print", scheme="dark")
         shown = "['.controls', '.pages', 'h1'].map((name) => getComputedStyle(document.querySelector(name)).display)"
-        return await page.run(shown), await page.run("getComputedStyle(document.body).backgroundColor")
+        return await page.run(shown), await page.run(
+            "getComputedStyle(document.body).backgroundColor"
+        )
 
     assert with_page(steps) == (["none", "none", "block"], "rgb(255, 255, 255)")
 
@@ -474,23 +582,33 @@ def test_a_result_shows_its_transcript_as_text(with_page: Any, tmp_path: Path) -
     assert any("there is no task 9" in text for text in details)
 
 
-def test_two_batches_are_compared_with_flipped_answers_side_by_side(with_page: Any, tmp_path: Path) -> None:
+def test_two_batches_are_compared_with_flipped_answers_side_by_side(
+    with_page: Any, tmp_path: Path
+) -> None:
     hostile_text = "".join(HOSTILE).encode("utf-8", "replace").decode()
     lost = result("lead", content=f"It is a metal. {hostile_text}")
     a = open_batch(write_batch(tmp_path / "a", [lost, result("same")]))
-    b = open_batch(write_batch(tmp_path / "b", [result("lead", content="It is a gas.", scores=WRONG), result("same")]))
+    b = open_batch(
+        write_batch(
+            tmp_path / "b", [result("lead", content="It is a gas.", scores=WRONG), result("same")]
+        )
+    )
     path = tmp_path / "report.html"
     batches = [ReportBatch(each.results(), each.manifest) for each in (a, b)]
     write_report(path, batches, comparisons=compare_batches(a, b))
 
     async def steps(page: Page) -> None:
         await page.open(path, width=400)
-        assert "2 of 2 samples make a pair" in await page.run("document.getElementById('comparison').innerText")
+        assert "2 of 2 samples make a pair" in await page.run(
+            "document.getElementById('comparison').innerText"
+        )
         await page.run("document.querySelector('#comparison summary').click()")
         marks = "[...document.querySelectorAll('#comparison {0}')].map((each) => each.textContent.trim())"
         assert (await page.run(marks.format("del")))[0].startswith("metal.")
         assert await page.run(marks.format("ins")) == ["gas."]
         assert await page.run(marks.format("summary")) == ["1 passed in a and failed in b"]
-        assert await page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert await page.run(
+            "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        )
 
     with_page(steps)

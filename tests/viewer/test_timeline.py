@@ -67,7 +67,10 @@ def test_a_file_without_a_time_has_no_bars() -> None:
 def test_the_time_between_an_interruption_and_the_resume_is_left_out() -> None:
     first, second = step(at(1), 2.0), step(at(600), 4.0)
     timeline = Timeline(recording(first, second, resumptions=(Resumption(at(599)),)))
-    assert [timeline.of_step(each, is_running=False) for each in (first, second)] == [Bar(1, 3), Bar(4, 8)]
+    assert [timeline.of_step(each, is_running=False) for each in (first, second)] == [
+        Bar(1, 3),
+        Bar(4, 8),
+    ]
 
 
 def test_a_bar_is_never_too_narrow_to_see_nor_beyond_the_axis() -> None:
@@ -81,7 +84,11 @@ def test_a_bar_is_never_too_narrow_to_see_nor_beyond_the_axis() -> None:
 
 def bars(text: str) -> dict[str, tuple[float, float]]:
     """The place and width of each bar by the label of its row."""
-    rows = re.findall(r'<th scope="row" class="label">(.*?)</th>.*?<rect x="([\d.]+)" width="([\d.]+)"', text, re.S)
+    rows = re.findall(
+        r'<th scope="row" class="label">(.*?)</th>.*?<rect x="([\d.]+)" width="([\d.]+)"',
+        text,
+        re.S,
+    )
     return {re.sub("<[^>]*>", "", label): (float(x), float(width)) for label, x, width in rows}
 
 
@@ -96,7 +103,10 @@ def test_a_subtask_and_a_part_of_a_path_are_on_the_axis_of_the_run(tmp_path: Pat
     child = store.create("child", parent=parent.id)
     started = now()
     for number, path in enumerate(("a/turn[1]", "b/x/turn[1]", "b/y/turn[1]")):
-        parent.note(StepStart(path, "model", "m", started=started), StepEnd("success", "x", 100.0 * (1 + number)))
+        parent.note(
+            StepStart(path, "model", "m", started=started),
+            StepEnd("success", "x", 100.0 * (1 + number)),
+        )
     start = StepStart("b/y/tool[1]", "subtask", "inner", {"task_id": child.id}, started=started)
     parent.note(start, StepEnd("success", "x", 1_000.0))
     child.close(Summary("completed", 0, 0, 900.0))
@@ -110,7 +120,9 @@ def test_a_subtask_and_a_part_of_a_path_are_on_the_axis_of_the_run(tmp_path: Pat
     assert rounded["TASK-2"] == (0, 45)
 
 
-def test_a_recorded_run_has_the_start_of_each_call_in_the_order_of_the_calls(tmp_path: Path) -> None:
+def test_a_recorded_run_has_the_start_of_each_call_in_the_order_of_the_calls(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "own.xml").write_text(
         '<task name="twice" type="sequential"><description>d</description><steps>'
         '<task name="one"><description>d</description><instructions>1</instructions></task>'
@@ -118,7 +130,9 @@ def test_a_recorded_run_has_the_start_of_each_call_in_the_order_of_the_calls(tmp
         encoding="utf-8",
     )
     library = TemplateLibrary.load(tmp_path / "own.xml", shipped=False)
-    evaluator = Evaluator(library, "offline", backend=SimulatedBackend(), tasks_dir=tmp_path / "tasks")
+    evaluator = Evaluator(
+        library, "offline", backend=SimulatedBackend(), tasks_dir=tmp_path / "tasks"
+    )
     asyncio.run(evaluator.evaluate("twice"))
     (path,) = (tmp_path / "tasks" / "done").glob("TASK-*.md")
     recorded = TaskStore(tmp_path / "tasks").read(path)

@@ -10,7 +10,9 @@ import pytest
 from tests.viewer.site import TOKEN, Site, page, visit
 
 
-def test_the_address_with_the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(tmp_path: Path) -> None:
+def test_the_address_with_the_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(
+    tmp_path: Path,
+) -> None:
     async def steps(site: Site) -> None:
         first = await site.get(f"/runs?text=x&token={TOKEN}", allow_redirects=False)
         assert (first.status, first.headers["Location"]) == (303, "/runs?text=x")
@@ -21,7 +23,9 @@ def test_the_address_with_the_token_is_exchanged_for_a_cookie_that_scripts_canno
     visit(tmp_path, steps, token=None)
 
 
-@pytest.mark.parametrize("path", ["/", "/runs", "/assets/view.js", "/nothing", "/runs?token=", "/runs?token=%ff"])
+@pytest.mark.parametrize(
+    "path", ["/", "/runs", "/assets/view.js", "/nothing", "/runs?token=", "/runs?token=%ff"]
+)
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1]])
 def test_without_the_token_there_is_nothing(tmp_path: Path, path: str, token: str | None) -> None:
     answer = page(tmp_path, path, token=token)
@@ -42,7 +46,9 @@ def test_a_foreign_host_is_refused_even_with_the_token(tmp_path: Path, host: str
     visit(tmp_path, steps)
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1"]
+)
 def test_a_foreign_origin_is_refused_even_with_the_token(tmp_path: Path, origin: str) -> None:
     async def steps(site: Site) -> None:
         port = site.address.rpartition(":")[2]
@@ -62,10 +68,17 @@ def test_a_request_that_could_change_something_needs_an_origin(tmp_path: Path) -
 
 def test_every_answer_forbids_foreign_content_scripts_and_frames(tmp_path: Path) -> None:
     async def steps(site: Site) -> None:
-        answers = [await site.get(path) for path in ("/runs", "/nothing", "/assets/view.css", "/runs?token=x")]
+        answers = [
+            await site.get(path)
+            for path in ("/runs", "/nothing", "/assets/view.css", "/runs?token=x")
+        ]
         for answer in answers:
             policy = answer.headers["Content-Security-Policy"]
-            assert policy.startswith("default-src 'none'; ") and "unsafe" not in policy and "http" not in policy
+            assert (
+                policy.startswith("default-src 'none'; ")
+                and "unsafe" not in policy
+                and "http" not in policy
+            )
             assert "frame-ancestors 'none'" in policy
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
             assert answer.headers["Cache-Control"] == "no-store"
@@ -76,4 +89,7 @@ def test_every_answer_forbids_foreign_content_scripts_and_frames(tmp_path: Path)
 def test_pages_have_no_inline_script_or_style_and_link_only_to_the_server(tmp_path: Path) -> None:
     text = page(tmp_path, "/runs").text
     assert not re.search(r"<script(?! src=\"/assets/)|<style|\sstyle=|\son\w+=", text)
-    assert all(target.startswith(("/", "#")) for target in re.findall(r"(?:href|src|action)=\"([^\"]*)", text))
+    assert all(
+        target.startswith(("/", "#"))
+        for target in re.findall(r"(?:href|src|action)=\"([^\"]*)", text)
+    )

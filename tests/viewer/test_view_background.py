@@ -31,7 +31,9 @@ def test_without_tasks_the_page_says_how_to_start_one(tmp_path: Path) -> None:
 def test_the_list_has_each_task_with_its_state(tmp_path: Path) -> None:
     add_task(tmp_path)
     add_task(tmp_path, id="a00000000", type="a", description="ended")
-    end_task(tmp_path, End("failed", reason="no answer", input_tokens=7, output_tokens=5), "a00000000")
+    end_task(
+        tmp_path, End("failed", reason="no answer", input_tokens=7, output_tokens=5), "a00000000"
+    )
     text = page(tmp_path, "/background").text
     assert re.findall(r">([ab]\d{8})<", text) == [ID, "a00000000"], "the running one first"
     assert "no answer" in text
@@ -47,7 +49,9 @@ def test_a_task_whose_process_is_gone_is_shown_as_failed(tmp_path: Path) -> None
     assert "<form" not in text
 
 
-def test_an_output_is_shown_from_its_end_in_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_is_shown_from_its_end_in_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(background, "WINDOW_BYTES", 25)
     add_task(tmp_path, output=b"".join(b"line %d\n" % number for number in range(100)))
     text = page(tmp_path, address(tmp_path)).text
@@ -91,7 +95,9 @@ def test_a_task_is_killed_by_its_form_only_with_token_and_confirmation(tmp_path:
     async def steps(site: Site) -> None:
         async with BackgroundTasks(tmp_path / FOLDER) as tasks:
             task = tasks.start(ScriptWork(["sleep", "600"], cwd=tmp_path), "sleeps")
-            path = re.findall(r'"(/background/[0-9a-f]+/b[0-9a-z]+)"', (await site.get("/background")).text)[0]
+            path = re.findall(
+                r'"(/background/[0-9a-f]+/b[0-9a-z]+)"', (await site.get("/background")).text
+            )[0]
             token = re.findall(r'name="token" value="([^"]+)"', (await site.get(path)).text)[0]
             origin = {"Origin": site.address}
             for form, message in (
@@ -101,8 +107,12 @@ def test_a_task_is_killed_by_its_form_only_with_token_and_confirmation(tmp_path:
                 answer = await site.ask("POST", path, data=form, headers=origin)
                 assert (answer.status, message in answer.text) == (400, True)
             assert not tasks.store.get(task.id).has_ended
-            assert (await site.ask("POST", path, data={"token": token, "confirm": "yes"})).status == 403, "no Origin"
-            answer = await site.ask("POST", path, data={"token": token, "confirm": "yes"}, headers=origin)
+            assert (
+                await site.ask("POST", path, data={"token": token, "confirm": "yes"})
+            ).status == 403, "no Origin"
+            answer = await site.ask(
+                "POST", path, data={"token": token, "confirm": "yes"}, headers=origin
+            )
             assert "killed in the viewer" in answer.text
             assert (await tasks.wait(task.id)).status == "killed"
 
@@ -119,8 +129,15 @@ def test_a_task_that_does_not_exist_is_not_found(tmp_path: Path, task_id: str) -
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_in_every_field_stays_text(tmp_path: Path, text: str, suffix: str) -> None:
     plain = text.encode("utf-8", "replace").decode()
-    message = {"type": text, "role": text, "content": text, "tool_calls": [{"name": text, "arguments": text}]}
-    output = json.dumps(message).encode() if suffix == "jsonl" else text.encode("utf-8", "surrogatepass")
+    message = {
+        "type": text,
+        "role": text,
+        "content": text,
+        "tool_calls": [{"name": text, "arguments": text}],
+    }
+    output = (
+        json.dumps(message).encode() if suffix == "jsonl" else text.encode("utf-8", "surrogatepass")
+    )
     add_task(tmp_path, description=plain, suffix=suffix, output=output)
     assert_harmless(page(tmp_path, address(tmp_path)).text, forms=1)
     end_task(tmp_path, End("failed", reason=plain, summary=plain, task_file=plain))
@@ -131,7 +148,9 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, text: str, suffi
 def test_a_folder_that_cannot_be_read_is_named_beside_the_others(tmp_path: Path) -> None:
     add_task(tmp_path)
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "background.sqlite").write_bytes(b"no database at all, but long enough to be one" * 100)
+    (tmp_path / "other" / "background.sqlite").write_bytes(
+        b"no database at all, but long enough to be one" * 100
+    )
     text = page(tmp_path, "/background").text
     assert "other: " in text
     assert ID in text

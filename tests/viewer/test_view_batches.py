@@ -38,7 +38,9 @@ def sample_ids(text: str) -> list[str]:
 
 
 def sample_links(text: str) -> list[str]:
-    return [link.replace("&amp;", "&") for link in re.findall(r'class="id"><a href="([^"]*)"', text)]
+    return [
+        link.replace("&amp;", "&") for link in re.findall(r'class="id"><a href="([^"]*)"', text)
+    ]
 
 
 def test_a_folder_without_batches_says_how_they_get_there(tmp_path: Path) -> None:
@@ -89,7 +91,9 @@ def test_samples_are_filtered_and_sorted_and_unknown_values_come_last(
 @pytest.mark.parametrize("text", ["Zürich", "ZÜRICH", 'say "hi"', "back\\slash", "日本"])
 def test_text_that_json_escapes_is_found(tmp_path: Path, text: str) -> None:
     written = {"Zürich": "zürich", "ZÜRICH": "zürich"}.get(text, text)
-    write_batch(tmp_path / "b", [result("one", content=f"x {written} y"), result("other", content="x")])
+    write_batch(
+        tmp_path / "b", [result("one", content=f"x {written} y"), result("other", content="x")]
+    )
 
     link = batch_link(tmp_path)
     assert sample_ids(page(tmp_path, f"{link}?{urlencode({'text': text})}").text) == ["one"]
@@ -99,7 +103,8 @@ def test_pages_of_samples_follow_each_other(tmp_path: Path) -> None:
     write_batch(tmp_path / "b", numbered(120))
     link = batch_link(tmp_path)
     seen = [
-        sample_ids(page(tmp_path, f"{link}?sort=duration&order=down&page={number}").text) for number in (1, 2, 3, 4)
+        sample_ids(page(tmp_path, f"{link}?sort=duration&order=down&page={number}").text)
+        for number in (1, 2, 3, 4)
     ]
     assert seen[0] + seen[1] + seen[2] == [f"s{n}" for n in range(119, -1, -1)]
     assert seen[3] == seen[2], "the last page"
@@ -113,7 +118,10 @@ def test_results_of_other_cells_and_of_rows_that_are_left_out_are_not_shown(tmp_
 
 
 def test_a_later_result_replaces_the_earlier_one(tmp_path: Path) -> None:
-    write_batch(tmp_path / "b", [replace(ERROR, sample_id="x"), FAILED, result("x", content="Now it worked.")])
+    write_batch(
+        tmp_path / "b",
+        [replace(ERROR, sample_id="x"), FAILED, result("x", content="Now it worked.")],
+    )
     text = page(tmp_path, batch_link(tmp_path)).text
     assert sample_ids(text) == ["x", "tin"]
     assert "Now it worked." in text and "2 results" in text
@@ -154,18 +162,25 @@ def test_a_damaged_line_is_reported_and_the_results_before_it_are_shown(tmp_path
     answer = page(tmp_path, batch_link(tmp_path))
     assert sample_ids(answer.text) == ["lead"]
     problems = re.findall(r'role="alert">([^<]*)', answer.text)
-    assert len(problems) == 2 and all("was changed after it was written" in each for each in problems)
+    assert len(problems) == 2 and all(
+        "was changed after it was written" in each for each in problems
+    )
 
 
 @pytest.mark.parametrize("manifest", [b"", b"{}", b"[1]", b'{"name": "an app"}', b"\xff\xfe"])
-def test_a_damaged_or_foreign_manifest_is_listed_with_the_reason(tmp_path: Path, manifest: bytes) -> None:
+def test_a_damaged_or_foreign_manifest_is_listed_with_the_reason(
+    tmp_path: Path, manifest: bytes
+) -> None:
     folder = tmp_path / "b"
     folder.mkdir()
     (folder / "results.jsonl").touch()
     (folder / "manifest.json").write_bytes(manifest)
     write_batch(tmp_path / "good", [PASSED])
     text = page(tmp_path, "/batches").text
-    assert re.search(r'<th scope="row" class="name">b</th><td colspan="5" class="notice">[^<]*manifest\.json: ', text)
+    assert re.search(
+        r'<th scope="row" class="name">b</th><td colspan="5" class="notice">[^<]*manifest\.json: ',
+        text,
+    )
     assert "/good" in text or ">good</a>" in text
 
 
@@ -178,14 +193,23 @@ def test_a_batch_that_was_removed_is_a_page_that_says_so(tmp_path: Path) -> None
     assert (answer.status, "there is no such batch now" in answer.text) == (404, True)
 
 
-def test_a_sample_shows_its_scores_and_the_transcripts_of_its_task_and_judges(tmp_path: Path) -> None:
+def test_a_sample_shows_its_scores_and_the_transcripts_of_its_task_and_judges(
+    tmp_path: Path,
+) -> None:
     judged = {"judge": Score(1.0, True, "yes", "It is right.", metadata={"task_ids": [2, "x"]})}
-    write_batch(tmp_path / "b", [result("lead", task_id=1, scores=judged), result("gone", task_id=9)])
+    write_batch(
+        tmp_path / "b", [result("lead", task_id=1, scores=judged), result("gone", task_id=9)]
+    )
     store = TaskStore(tmp_path / "b" / "tasks")
-    for question, answer in (("Which metal?", "Lead <b>it</b> is."), ("Is it right?", "Yes, right.")):
+    for question, answer in (
+        ("Which metal?", "Lead <b>it</b> is."),
+        ("Is it right?", "Yes, right."),
+    ):
         journal = store.create("r")
         args = {"messages": [{"role": "user", "content": question}]}
-        journal.note(StepStart("turn[1]", "model", "m", args), StepEnd("success", {"content": answer}, 0.1))
+        journal.note(
+            StepStart("turn[1]", "model", "m", args), StepEnd("success", {"content": answer}, 0.1)
+        )
         journal.close(Summary("completed", 1, 0, 0.1))
     lead, gone = sample_links(page(tmp_path, batch_link(tmp_path)).text)
     text = page(tmp_path, lead).text
@@ -222,7 +246,9 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, place: int) -> N
     text = HOSTILE[place]
     results = [each for each in hostile() if each.sample_id == text]
     cells = [{"template": text, "variant": text}] * 2
-    write_batch(tmp_path / "b", results, name=text, cells=cells, epochs=5, cluster=text, group_by=text)
+    write_batch(
+        tmp_path / "b", results, name=text, cells=cells, epochs=5, cluster=text, group_by=text
+    )
     listed = page(tmp_path, "/batches")
     batch = page(tmp_path, batch_link(tmp_path))
     assert_harmless(listed.text, forms=1)
@@ -233,7 +259,9 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, place: int) -> N
 
 
 def test_the_plots_are_drawn_from_the_numbers_of_the_summary(tmp_path: Path) -> None:
-    path = write_batch(tmp_path / "b", [*EACH, replace(PASSED, sample_id="other", variant="large")], total=7)
+    path = write_batch(
+        tmp_path / "b", [*EACH, replace(PASSED, sample_id="other", variant="large")], total=7
+    )
 
     async def steps(site: Site) -> None:
         link = re.findall(r'href="(/batch/[0-9a-f]+)"', (await site.get("/batches")).text)[0]
@@ -245,16 +273,27 @@ def test_the_plots_are_drawn_from_the_numbers_of_the_summary(tmp_path: Path) -> 
         summary = open_batch(path).summarise().to_dict()
         assert data["batches"][0]["summary"] == json.loads(json.dumps(summary))
         (durations, *_) = data["distributions"]
-        assert [(group["n"], group["of"]) for group in durations["groups"]] == [(3, 5)], "errors are in no bin"
+        assert [(group["n"], group["of"]) for group in durations["groups"]] == [(3, 5)], (
+            "errors are in no bin"
+        )
 
     visit(tmp_path, steps)
 
 
 def progress(path: Path, **values: Any) -> None:
-    BatchFolder.reader(path).write_progress({"at": time.time(), "stop": "", "limits": {}, "endpoints": []} | values)
+    BatchFolder.reader(path).write_progress(
+        {"at": time.time(), "stop": "", "limits": {}, "endpoints": []} | values
+    )
 
 
-ENDPOINT = {"name": "m", "host": "h.example", "in_flight": 3, "limit": 4, "waiting": 0, "held_s": 0.0}
+ENDPOINT = {
+    "name": "m",
+    "host": "h.example",
+    "in_flight": 3,
+    "limit": 4,
+    "waiting": 0,
+    "held_s": 0.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -266,10 +305,14 @@ ENDPOINT = {"name": "m", "host": "h.example", "in_flight": 3, "limit": 4, "waiti
         ({"waiting": 9}, "the rate limit"),
     ],
 )
-def test_a_running_batch_says_what_is_held_and_why(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+def test_a_running_batch_says_what_is_held_and_why(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
     path = write_batch(tmp_path / "b", EACH, state="running")
     progress(path, endpoints=[ENDPOINT | changes])
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", page(tmp_path, batch_link(tmp_path)).text.partition("Held by")[2])
+    cells = re.findall(
+        r"<td[^>]*>([^<]*)</td>", page(tmp_path, batch_link(tmp_path)).text.partition("Held by")[2]
+    )
     assert cells[3] == why
     assert cells[2] == str((ENDPOINT | changes)["waiting"])
 
@@ -278,7 +321,11 @@ def test_a_running_batch_shows_what_its_limits_leave(tmp_path: Path) -> None:
     path = write_batch(tmp_path / "b", EACH, state="running")
     usage = {"cost_usd": 1.5, "input_tokens": None, "output_tokens": 7}
     progress(
-        path, elapsed_s=61, usage=usage, limits={"max_cost": 2, "max_tokens": 100, "max_time": 600}, stop="no money"
+        path,
+        elapsed_s=61,
+        usage=usage,
+        limits={"max_cost": 2, "max_tokens": 100, "max_time": 600},
+        stop="no money",
     )
     text = page(tmp_path, batch_link(tmp_path)).text
     assert "$1.5000 of $2.0000 · an unknown part of 100 tokens · 61 s of 600 s" in text
@@ -288,11 +335,26 @@ def test_a_running_batch_shows_what_its_limits_leave(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"at": 0}, {"at": "now"}, {"at": None}, {"endpoints": 7}, {"endpoints": [7]}, {"limits": []},
-        {"endpoints": [{"name": "<img src=x onerror=alert(1)>", "in_flight": 1e400, "limit": "x", "held_s": [], "waiting": True}]},
+        {"at": 0},
+        {"at": "now"},
+        {"at": None},
+        {"endpoints": 7},
+        {"endpoints": [7]},
+        {"limits": []},
+        {
+            "endpoints": [
+                {
+                    "name": "<img src=x onerror=alert(1)>",
+                    "in_flight": 1e400,
+                    "limit": "x",
+                    "held_s": [],
+                    "waiting": True,
+                }
+            ]
+        },
         {"usage": 3, "limits": {"max_cost": "<b>", "max_tokens": 10**40}},
     ],
-)  # fmt: skip
+)
 def test_an_old_or_hostile_progress_is_left_out(tmp_path: Path, values: dict[str, Any]) -> None:
     path = write_batch(tmp_path / "b", EACH, state="running")
     (path / "progress.json").write_text(json.dumps({"at": time.time()} | values), encoding="utf-8")

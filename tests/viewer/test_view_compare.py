@@ -29,7 +29,10 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ids(root: Path) -> dict[str, str]:
     """The id of each batch by its name in the list."""
-    return {name: key for key, name in re.findall(r'href="/batch/(\w+)">([^<]*)<', page(root, "/batches").text)}
+    return {
+        name: key
+        for key, name in re.findall(r'href="/batch/(\w+)">([^<]*)<', page(root, "/batches").text)
+    }
 
 
 @pytest.fixture
@@ -37,9 +40,14 @@ def two(tmp_path: Path) -> str:
     """Two batches of four samples. From a to b one is lost and two are gained; the query of their comparison."""
     answers = {"w": (RIGHT, WRONG), "x": (WRONG, RIGHT), "y": (WRONG, RIGHT), "z": (RIGHT, RIGHT)}
     for place, name in enumerate("ab"):
-        rows = [result(key, content=f"It is {name} <b>.", **sides[place]) for key, sides in answers.items()]
+        rows = [
+            result(key, content=f"It is {name} <b>.", **sides[place])
+            for key, sides in answers.items()
+        ]
         metrics = [{"type": "macro", "name": "macro", "by": "{{ target }}"}]
-        write_batch(tmp_path / name, rows, total=4, scorers={"s": {"type": "exact"}}, metrics=metrics)
+        write_batch(
+            tmp_path / name, rows, total=4, scorers={"s": {"type": "exact"}}, metrics=metrics
+        )
     found = ids(tmp_path)
     return f"/compare?a={found['a']}&b={found['b']}"
 
@@ -51,9 +59,14 @@ def flipped(text: str) -> list[str]:
 def test_the_metrics_of_both_batches_are_compared(tmp_path: Path, two: str) -> None:
     text = page(tmp_path, two).text
     cells = re.findall(r">([^<]*)</t[hd]>", text[text.index("<h3>Metrics</h3>") :])
-    values = {side: open_batch(tmp_path / side).summarise().groups[0].metrics["macro"].value for side in "ab"}
+    values = {
+        side: open_batch(tmp_path / side).summarise().groups[0].metrics["macro"].value
+        for side in "ab"
+    }
     assert cells[8] == "macro" and cells[11] == cells[14] == "4 of 4"
-    assert (float(cells[9]), float(cells[12])) == (values["a"], values["b"]) and values["a"] != values["b"]
+    assert (float(cells[9]), float(cells[12])) == (values["a"], values["b"]) and values[
+        "a"
+    ] != values["b"]
 
 
 def test_without_a_choice_the_page_asks_for_one(tmp_path: Path, two: str) -> None:
@@ -62,14 +75,18 @@ def test_without_a_choice_the_page_asks_for_one(tmp_path: Path, two: str) -> Non
     assert "Flipped" not in text
 
 
-def test_two_batches_show_the_paired_difference_its_interval_and_p(tmp_path: Path, two: str) -> None:
+def test_two_batches_show_the_paired_difference_its_interval_and_p(
+    tmp_path: Path, two: str
+) -> None:
     text = page(tmp_path, two).text
     assert "4 of 4 samples make a pair, by id" in text
     assert "passed, b − a: +0.25" in text and "95 % interval" in text and "p = 1 (" in text
     assert "1 passed in a and failed in b" in text and "2 failed in a and passed in b" in text
 
 
-def test_flips_are_shown_in_both_directions_with_their_differences_marked(tmp_path: Path, two: str) -> None:
+def test_flips_are_shown_in_both_directions_with_their_differences_marked(
+    tmp_path: Path, two: str
+) -> None:
     lost, gained = pages(tmp_path, two, f"{two}&kind=gained")
     assert (flipped(lost.text), flipped(gained.text)) == (["w"], ["x", "y"])
     assert "It is<del> a</del> &lt;b&gt;." in lost.text
@@ -101,7 +118,10 @@ def test_two_variants_of_one_batch_are_compared(tmp_path: Path) -> None:
 
 def test_a_sample_with_epochs_is_shown_at_an_epoch_where_it_differs(tmp_path: Path) -> None:
     for name, sides in (("a", (RIGHT, RIGHT, RIGHT)), ("b", (RIGHT, WRONG, WRONG))):
-        rows = [result("x", epoch=number, content=f"{name}{number}", **side) for number, side in enumerate(sides, 1)]
+        rows = [
+            result("x", epoch=number, content=f"{name}{number}", **side)
+            for number, side in enumerate(sides, 1)
+        ]
         write_batch(tmp_path / name, rows, epochs=3)
     found = ids(tmp_path)
     text = page(tmp_path, f"/compare?a={found['a']}&b={found['b']}").text
@@ -124,10 +144,14 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, text: str) -> No
     cell = {"template": text, "variant": text}
     for name, side in (("a", True), ("b", False)):
         scores = {text: Score(float(side), side, text, text)}
-        row = result(text, **cell, content=name + text, target=text, inputs={text: text}, scores=scores)
+        row = result(
+            text, **cell, content=name + text, target=text, inputs={text: text}, scores=scores
+        )
         write_batch(tmp_path / name, [row], name=text, cells=[cell], scorers={text: {"type": text}})
     keys = list(ids(tmp_path).values())
-    answers = pages(tmp_path, f"/compare?a={keys[0]}&b={keys[1]}", f"/compare?a={keys[1]}&b={keys[0]}")
+    answers = pages(
+        tmp_path, f"/compare?a={keys[0]}&b={keys[1]}", f"/compare?a={keys[1]}&b={keys[0]}"
+    )
     assert sum(len(flipped(answer.text)) for answer in answers) == 1
     for answer in answers:
         assert_harmless(answer.text, forms=1)
@@ -140,7 +164,9 @@ words = st.lists(st.sampled_from(["a", "b ", "\n", "long word ", "é"]), max_siz
 def test_marked_parts_make_up_the_texts_and_unmarked_ones_are_equal(a: str, b: str) -> None:
     first, second = marked(a, b)
     assert ("".join(part.text for part in first), "".join(part.text for part in second)) == (a, b)
-    same = ["".join(part.text for part in parts if not part.is_changed) for parts in (first, second)]
+    same = [
+        "".join(part.text for part in parts if not part.is_changed) for parts in (first, second)
+    ]
     assert same[0] == same[1]
     if a == b:
         assert same[0] == a
@@ -149,12 +175,16 @@ def test_marked_parts_make_up_the_texts_and_unmarked_ones_are_equal(a: str, b: s
 @pytest.mark.parametrize("text", ["word " * 5_000, "line\n" * 5_000, "x" * 100_000])
 def test_long_texts_are_marked_where_they_differ(text: str) -> None:
     first, second = marked(f"{text} one end", f"{text} other end")
-    changed = ["".join(part.text for part in parts if part.is_changed).split() for parts in (first, second)]
+    changed = [
+        "".join(part.text for part in parts if part.is_changed).split() for parts in (first, second)
+    ]
     assert changed == [["one"], ["other"]]
     assert "".join(part.text for part in second) == f"{text} other end"
 
 
-def test_a_flip_of_a_row_without_an_id_is_named_by_its_number_and_first_words(tmp_path: Path) -> None:
+def test_a_flip_of_a_row_without_an_id_is_named_by_its_number_and_first_words(
+    tmp_path: Path,
+) -> None:
     for name, side in (("a", RIGHT), ("b", WRONG)):
         write_batch(tmp_path / name, [result("0123456789abcdef", **side)], total=1)
     found = ids(tmp_path)

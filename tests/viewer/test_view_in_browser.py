@@ -44,7 +44,10 @@ def browse(browser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
 
     def go(steps: Steps) -> Any:
         async def whole() -> Any:
-            async with TestServer(make_app(tmp_path, TOKEN), host="127.0.0.1") as server, tab(browser) as page:
+            async with (
+                TestServer(make_app(tmp_path, TOKEN), host="127.0.0.1") as server,
+                tab(browser) as page,
+            ):
                 address = f"http://127.0.0.1:{server.port}"
                 await page.visit(f"{address}/?token={TOKEN}")
                 found = await steps(page, address)
@@ -67,14 +70,20 @@ def becomes(condition: str) -> str:
 
 
 async def links(page: Page, prefix: str) -> list[str]:
-    return await page.run(f"[...document.querySelectorAll('main a[href^=\"{prefix}\"]')].map((link) => link.href)")
+    return await page.run(
+        f"[...document.querySelectorAll('main a[href^=\"{prefix}\"]')].map((link) => link.href)"
+    )
 
 
 async def main_pages(page: Page, address: str) -> list[str]:
     """The address of each kind of page."""
     lists = {
-        "runs": "/run/", "batches": "/batch/", "templates": "/template/", "queue": "/queue/", "background": "/background/"
-    }  # fmt: skip
+        "runs": "/run/",
+        "batches": "/batch/",
+        "templates": "/template/",
+        "queue": "/queue/",
+        "background": "/background/",
+    }
     found = [f"{address}/{name}" for name in (*lists, "compare")]
     for start, prefix in lists.items():
         await page.visit(f"{address}/{start}")
@@ -86,11 +95,17 @@ async def main_pages(page: Page, address: str) -> list[str]:
 
 
 def write_project(root: Path) -> None:
-    write_batch(root / "a", [*EACH, *hostile()], cells=[{"template": "answer", "variant": "small"}, *hostile_cells()])
+    write_batch(
+        root / "a",
+        [*EACH, *hostile()],
+        cells=[{"template": "answer", "variant": "small"}, *hostile_cells()],
+    )
     write_batch(root / "b", [replace(each, content="other words " * 50) for each in EACH])
     journal = TaskStore(root / "tasks").create("r", {"text": "\n".join(HOSTILE)}, template="t")
     args = {"messages": [{"role": "user", "content": text} for text in HOSTILE]}
-    journal.note(StepStart("turn[1]", "model", "m", args), StepEnd("success", {"content": "x" * 5_000}, 0.1))
+    journal.note(
+        StepStart("turn[1]", "model", "m", args), StepEnd("success", {"content": "x" * 5_000}, 0.1)
+    )
     journal.close(Summary("completed", 1, 0, 0.1, result={"content": "\n".join(HOSTILE)}))
     hostile_text = "".join(HOSTILE).replace("\x00", "").encode("utf-8", "replace").decode()
     with TaskQueue(root / "queue") as queue:
@@ -127,7 +142,9 @@ def test_pages_are_dark_where_the_reader_wants_it(browse: Any, tmp_path: Path) -
     assert browse(steps) == ["rgb(255, 255, 255)", "rgb(22, 24, 27)"]
 
 
-def test_a_running_batch_grows_without_a_reload_and_what_is_typed_stays(browse: Any, tmp_path: Path) -> None:
+def test_a_running_batch_grows_without_a_reload_and_what_is_typed_stays(
+    browse: Any, tmp_path: Path
+) -> None:
     path = write_batch(tmp_path / "b", numbered(2), state="running", total=4)
 
     async def steps(page: Page, address: str) -> None:
@@ -135,14 +152,20 @@ def test_a_running_batch_grows_without_a_reload_and_what_is_typed_stays(browse: 
         await page.visit((await links(page, "/batch/"))[0])
         await page.run("document.getElementById('filter-text').value = 'typed'; window.same = true")
         append(path, result("s2"))
-        assert await page.run(becomes("document.getElementById('progress').innerText.includes('3 of 4 results')"))
+        assert await page.run(
+            becomes("document.getElementById('progress').innerText.includes('3 of 4 results')")
+        )
         assert await page.run("document.querySelectorAll('#results tbody tr').length") == 3
-        assert await page.run("window.same && document.getElementById('filter-text').value") == "typed"
+        assert (
+            await page.run("window.same && document.getElementById('filter-text').value") == "typed"
+        )
 
     browse(steps)
 
 
-def test_the_plots_of_the_report_are_drawn_and_follow_the_batch(browse: Any, tmp_path: Path) -> None:
+def test_the_plots_of_the_report_are_drawn_and_follow_the_batch(
+    browse: Any, tmp_path: Path
+) -> None:
     path = write_batch(tmp_path / "b", numbered(2), state="running", total=4)
 
     async def steps(page: Page, address: str) -> None:
@@ -150,7 +173,12 @@ def test_the_plots_of_the_report_are_drawn_and_follow_the_batch(browse: Any, tmp
         await page.visit((await links(page, "/batch/"))[0])
         figures = "document.getElementById('key-figures').innerText"
         assert await page.run(becomes(f"{figures}.includes('2 of 4')"))
-        assert await page.run("document.querySelectorAll('#key-figures svg.counts, #plots svg.histogram').length") >= 2
+        assert (
+            await page.run(
+                "document.querySelectorAll('#key-figures svg.counts, #plots svg.histogram').length"
+            )
+            >= 2
+        )
         append(path, result("s2"))
         assert await page.run(becomes(f"{figures}.includes('3 of 4')"))
 
@@ -164,7 +192,9 @@ def test_an_output_is_followed_unless_the_reader_scrolled_up(browse: Any, tmp_pa
     async def steps(page: Page, address: str) -> None:
         async def appears(text: str) -> None:
             append_output(task, text)
-            assert await page.run(becomes(f"document.getElementById('output').innerText.includes('{text}')"))
+            assert await page.run(
+                becomes(f"document.getElementById('output').innerText.includes('{text}')")
+            )
 
         await page.visit(f"{address}/background")
         await page.visit((await links(page, "/background/"))[0])
@@ -222,13 +252,17 @@ def test_the_prompt_follows_what_is_typed(browse: Any, tmp_path: Path) -> None:
 
     async def steps(page: Page, address: str) -> None:
         await page.visit(f"{address}/templates")
-        found = await page.run("[...document.links].find((link) => link.textContent === 'a_greeting').href")
+        found = await page.run(
+            "[...document.links].find((link) => link.textContent === 'a_greeting').href"
+        )
         await page.visit(found)
         await page.run(
             "(() => { const box = document.getElementById('input-1'); box.value = 'Ada <b>';"
             "box.dispatchEvent(new Event('input', {bubbles: true})); })()"
         )
-        assert await page.run(becomes("document.getElementById('preview').innerText.includes('Greet Ada <b>')"))
+        assert await page.run(
+            becomes("document.getElementById('preview').innerText.includes('Greet Ada <b>')")
+        )
 
     browse(steps)
     assert not re.search("tasks", "".join(each.name for each in tmp_path.iterdir()))

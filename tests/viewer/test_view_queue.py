@@ -45,7 +45,9 @@ def run_next(root: Path, **changes: object) -> QueueEntry:
 
 
 def block_next(root: Path) -> QueueEntry:
-    return run_next(root, status="blocked", blocked_reason="no template fits", user_action_required="add one")
+    return run_next(
+        root, status="blocked", blocked_reason="no template fits", user_action_required="add one"
+    )
 
 
 def columns(text: str) -> dict[str, list[str]]:
@@ -75,7 +77,9 @@ def test_without_a_queue_the_page_says_how_to_make_one(tmp_path: Path) -> None:
     assert "evaluator queue add" in page(tmp_path, "/queue").text
 
 
-def test_the_board_has_each_entry_in_the_column_of_its_state(tmp_path: Path, queue: TaskQueue) -> None:
+def test_the_board_has_each_entry_in_the_column_of_its_state(
+    tmp_path: Path, queue: TaskQueue
+) -> None:
     for text in ("first", "second", "third", "fourth"):
         queue.add(text)
     run_next(tmp_path, deliverable="the answer")
@@ -105,15 +109,23 @@ def test_a_long_column_shows_its_first_entries_and_says_so(
     assert "2 of 5 are shown" in text
 
 
-def test_an_entry_has_its_attempts_each_with_the_run_if_it_is_of_this_entry(tmp_path: Path, queue: TaskQueue) -> None:
+def test_an_entry_has_its_attempts_each_with_the_run_if_it_is_of_this_entry(
+    tmp_path: Path, queue: TaskQueue
+) -> None:
     queue.add("the text", priority=3)
     for label in ("T-01", "T-99"):
         extra = {"labels": {"queue_entry": label}}
-        TaskStore(tmp_path / "tasks").create("r", {}, template="t", extra=extra).close(Summary("completed", 0, 0, 0.1))
+        TaskStore(tmp_path / "tasks").create("r", {}, template="t", extra=extra).close(
+            Summary("completed", 0, 0, 0.1)
+        )
     attempts = [
-        StrategyAttempt(n, f"strategy {n}", "evaluator", "2026-03-04T05:06:07Z", f"TASK-{n}: x") for n in (1, 2)
+        StrategyAttempt(n, f"strategy {n}", "evaluator", "2026-03-04T05:06:07Z", f"TASK-{n}: x")
+        for n in (1, 2)
     ]
-    run_next(tmp_path, strategies_tried=(attempts[0], replace(attempts[1], verification_failure="too long")))
+    run_next(
+        tmp_path,
+        strategies_tried=(attempts[0], replace(attempts[1], verification_failure="too long")),
+    )
     text = page(tmp_path, address(tmp_path, "T-01")).text
     assert re.findall(r"/run/[0-9a-f]+/(\d+)", text) == ["1"]
     assert "strategy 2" in text
@@ -155,26 +167,41 @@ def test_without_token_and_confirmation_or_in_another_state_nothing_changes(
 
 
 @pytest.mark.parametrize("entry", ["T-07", "x", "T-01%20OR%201"])
-def test_an_entry_that_does_not_exist_is_not_found(tmp_path: Path, queue: TaskQueue, entry: str) -> None:
+def test_an_entry_that_does_not_exist_is_not_found(
+    tmp_path: Path, queue: TaskQueue, entry: str
+) -> None:
     queue.add("a text")
     folder = address(tmp_path, "T-01").rpartition("/")[0]
     assert page(tmp_path, f"{folder}/{entry}").status == 404
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_in_every_field_stays_text(tmp_path: Path, queue: TaskQueue, text: str) -> None:
-    queue.add(f"x {text}".replace("\x00", "").encode("utf-8", "replace").decode(), inputs={"k": text})
+def test_hostile_text_in_every_field_stays_text(
+    tmp_path: Path, queue: TaskQueue, text: str
+) -> None:
+    queue.add(
+        f"x {text}".replace("\x00", "").encode("utf-8", "replace").decode(), inputs={"k": text}
+    )
     plain = text.encode("utf-8", "replace").decode()
     attempt = StrategyAttempt(1, plain, plain, "2026-03-04T05:06:07Z", plain, plain)
-    run_next(tmp_path, status="blocked", blocked_reason=plain, user_action_required=plain, strategies_tried=(attempt,),
-             deliverable=plain, deliverable_path=plain)  # fmt: skip
+    run_next(
+        tmp_path,
+        status="blocked",
+        blocked_reason=plain,
+        user_action_required=plain,
+        strategies_tried=(attempt,),
+        deliverable=plain,
+        deliverable_path=plain,
+    )
     assert_harmless(page(tmp_path, "/queue").text)
     assert_harmless(page(tmp_path, address(tmp_path, "T-01")).text, forms=1)
 
 
 def test_a_database_that_is_none_is_named_and_other_pages_work(tmp_path: Path) -> None:
     (tmp_path / "queue").mkdir()
-    (tmp_path / "queue" / DATABASE).write_bytes(b"no database at all, but long enough to be read as one" * 100)
+    (tmp_path / "queue" / DATABASE).write_bytes(
+        b"no database at all, but long enough to be read as one" * 100
+    )
     answer = page(tmp_path, "/queue")
     assert "queue" in answer.text
     assert 'role="alert"' in answer.text

@@ -71,7 +71,9 @@ def test_the_parts_of_a_prompt_have_their_sources(tmp_path: Path) -> None:
 
 def test_lines_of_a_template_that_has_changed_are_no_sources(tmp_path: Path) -> None:
     evaluate(tmp_path)
-    (tmp_path / "templates" / "t.xml").write_text(TEMPLATE.replace("d</desc", "other</desc"), encoding="utf-8")
+    (tmp_path / "templates" / "t.xml").write_text(
+        TEMPLATE.replace("d</desc", "other</desc"), encoding="utf-8"
+    )
     text = page(tmp_path, run_path(tmp_path)).text
     assert [source for source, _ in marks(text)] == ["input topic", "answer of steps[1]"]
     assert "the template has changed since" in text
@@ -82,8 +84,14 @@ def test_lines_of_a_template_that_has_changed_are_no_sources(tmp_path: Path) -> 
     [
         ("nothing known", []),
         ("a cat sat", [("a ", ""), ("cat sat", "long")]),
-        ("cat, cat sat and cat", [("cat", "short"), (", ", ""), ("cat sat", "long"), (" and ", ""), ("cat", "short")]),
-        ("x\n  Answer briefly.\ny", [("x\n", ""), ("  Answer briefly.", "template line 3"), ("\n", ""), ("y", "")]),
+        (
+            "cat, cat sat and cat",
+            [("cat", "short"), (", ", ""), ("cat sat", "long"), (" and ", ""), ("cat", "short")],
+        ),
+        (
+            "x\n  Answer briefly.\ny",
+            [("x\n", ""), ("  Answer briefly.", "template line 3"), ("\n", ""), ("y", "")],
+        ),
         (
             '<context source="step:a">\ncat\n</context>\n\ncat',
             [
@@ -96,7 +104,9 @@ def test_lines_of_a_template_that_has_changed_are_no_sources(tmp_path: Path) -> 
         ("of is", []),
     ],
 )
-def test_longer_sources_come_first_and_short_values_are_none(prompt: str, expected: list[tuple[str, str]]) -> None:
+def test_longer_sources_come_first_and_short_values_are_none(
+    prompt: str, expected: list[tuple[str, str]]
+) -> None:
     sources = [
         PromptSource("short", "cat"),
         PromptSource("long", " cat sat\n"),
@@ -130,7 +140,8 @@ def changes(root: Path) -> list[tuple[str, list[str], list[str]]]:
     text = page(root, run_path(root)).text
     found = re.findall(r'<h4>([^<]*)</h4>\s*<div class="sides">(.*?)</div>', text, re.DOTALL)
     return [
-        (title, re.findall("<del>(.*?)</del>", sides), re.findall("<ins>(.*?)</ins>", sides)) for title, sides in found
+        (title, re.findall("<del>(.*?)</del>", sides), re.findall("<ins>(.*?)</ins>", sides))
+        for title, sides in found
     ]
 
 
@@ -168,14 +179,20 @@ def test_an_iteration_of_a_loop_is_compared_with_the_one_before(tmp_path: Path) 
 
 
 def test_a_call_that_was_only_repeated_shows_no_change(tmp_path: Path) -> None:
-    write(tmp_path, turn("turn[1]", "Say it", None, attempt=1, max_attempts=3), turn("turn[1]", "Say it", "It"))
+    write(
+        tmp_path,
+        turn("turn[1]", "Say it", None, attempt=1, max_attempts=3),
+        turn("turn[1]", "Say it", "It"),
+    )
     assert changes(tmp_path) == []
     assert "What changed" not in page(tmp_path, run_path(tmp_path)).text
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_in_prompts_and_inputs_stays_text(tmp_path: Path, text: str) -> None:
-    journal = TaskStore(tmp_path / "tasks").create("r", {text: f"{text} one", "b": "x"}, template="t")
+    journal = TaskStore(tmp_path / "tasks").create(
+        "r", {text: f"{text} one", "b": "x"}, template="t"
+    )
     for number, prompt in enumerate((f"a {text} one", f"b {text} two"), 1):
         journal.note(*turn("turn[1]", prompt, f"{text} {number}", fingerprint=str(number)))
     journal.close(Summary("completed", 2, 0, 0.1))

@@ -61,7 +61,9 @@ def test_a_run_shows_its_prompt_its_raw_and_parsed_answer_its_repairs_and_its_st
     assert 'href="#step-1">turn[1]</a>' in text and 'id="step-1"' in text
 
 
-def test_a_failed_run_shows_the_error_with_the_line_of_the_template(tmp_path: Path, evaluate: Any) -> None:
+def test_a_failed_run_shows_the_error_with_the_line_of_the_template(
+    tmp_path: Path, evaluate: Any
+) -> None:
     outcome = evaluate("rate", "tin", "no JSON here")
     assert not outcome.ok
     (link,) = run_links(page(tmp_path, "/runs").text)
@@ -70,7 +72,9 @@ def test_a_failed_run_shows_the_error_with_the_line_of_the_template(tmp_path: Pa
     assert re.search(r'class="place"[^>]*> +4  &lt;output_format type=&#34;json&#34;', text)
 
 
-def test_steps_of_a_sequence_are_a_tree_and_each_conversation_is_shown(tmp_path: Path, evaluate: Any) -> None:
+def test_steps_of_a_sequence_are_a_tree_and_each_conversation_is_shown(
+    tmp_path: Path, evaluate: Any
+) -> None:
     evaluate("twice", "tin", "fine")
     (link,) = run_links(page(tmp_path, "/runs").text)
     text = page(tmp_path, link).text
@@ -81,11 +85,20 @@ def test_steps_of_a_sequence_are_a_tree_and_each_conversation_is_shown(tmp_path:
 @pytest.mark.parametrize(
     ("query", "count"),
     [
-        ("", 3), ("status=failed", 1), ("status=running", 0), ("template=rate", 2), ("template=*w*", 1),
-        ("model=simulated", 3), ("model=gpt", 0), ("text=ZINC", 1), ("since=2000-01-01", 3), ("until=2000-01-01", 0),
-        ("cost=0.01", 0), ("template=rate&status=completed", 1),
+        ("", 3),
+        ("status=failed", 1),
+        ("status=running", 0),
+        ("template=rate", 2),
+        ("template=*w*", 1),
+        ("model=simulated", 3),
+        ("model=gpt", 0),
+        ("text=ZINC", 1),
+        ("since=2000-01-01", 3),
+        ("until=2000-01-01", 0),
+        ("cost=0.01", 0),
+        ("template=rate&status=completed", 1),
     ],
-)  # fmt: skip
+)
 def test_filters_combine(tmp_path: Path, evaluate: Any, query: str, count: int) -> None:
     evaluate("rate", "zinc", '{"a": 1}')
     evaluate("rate", "tin", "nothing")
@@ -98,11 +111,16 @@ def test_filters_combine(tmp_path: Path, evaluate: Any, query: str, count: int) 
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("status=gone", "a status is one of"), ("since=yesterday-ish", "yesterday-ish"),
-        ("cost=much", "expected US dollars"), ("before=-1", "expected a task id"), ("before=%EF%BC%91", "expected a task id"),
+        ("status=gone", "a status is one of"),
+        ("since=yesterday-ish", "yesterday-ish"),
+        ("cost=much", "expected US dollars"),
+        ("before=-1", "expected a task id"),
+        ("before=%EF%BC%91", "expected a task id"),
     ],
-)  # fmt: skip
-def test_an_invalid_filter_is_reported_on_the_page(tmp_path: Path, evaluate: Any, query: str, message: str) -> None:
+)
+def test_an_invalid_filter_is_reported_on_the_page(
+    tmp_path: Path, evaluate: Any, query: str, message: str
+) -> None:
     evaluate("rate", "zinc", '{"a": 1}')
     answer = page(tmp_path, f"/runs?{query}")
     assert answer.status == 200
@@ -120,10 +138,14 @@ def test_long_lists_continue_on_a_page_of_older_runs(tmp_path: Path) -> None:
     assert seen == [str(number) for number in range(60, 0, -1)]
 
 
-def test_a_running_task_is_shown_as_far_as_it_is_and_its_page_updates_itself(tmp_path: Path) -> None:
+def test_a_running_task_is_shown_as_far_as_it_is_and_its_page_updates_itself(
+    tmp_path: Path,
+) -> None:
     store = TaskStore(tmp_path / "tasks")
     journal = store.create("r", template="slow")
-    number = journal.begin(StepStart("turn[1]", "model", "m", {"messages": [{"role": "user", "content": "Hello?"}]}))
+    number = journal.begin(
+        StepStart("turn[1]", "model", "m", {"messages": [{"role": "user", "content": "Hello?"}]})
+    )
     journal.flush()
 
     async def steps(site: Site) -> None:
@@ -145,7 +167,10 @@ def test_subtasks_link_to_their_own_pages(tmp_path: Path) -> None:
     store = TaskStore(tmp_path / "tasks")
     parent = store.create("parent")
     child = store.create("child", template="inner", parent=parent.id)
-    parent.note(StepStart("turn[1]/tool[1]", "subtask", "inner", {"task_id": child.id}), StepEnd("success", "x", 0.2))
+    parent.note(
+        StepStart("turn[1]/tool[1]", "subtask", "inner", {"task_id": child.id}),
+        StepEnd("success", "x", 0.2),
+    )
     child.close(Summary("completed", 0, 0, 0.1))
     parent.close(Summary("completed", 1, 0, 0.3))
     links = run_links(page(tmp_path, "/runs").text)
@@ -154,7 +179,9 @@ def test_subtasks_link_to_their_own_pages(tmp_path: Path) -> None:
     assert f'href="{links[0]}">TASK-2</a>' in parent_page.text
 
 
-def test_a_damaged_file_is_listed_and_its_page_says_what_is_wrong(tmp_path: Path, evaluate: Any) -> None:
+def test_a_damaged_file_is_listed_and_its_page_says_what_is_wrong(
+    tmp_path: Path, evaluate: Any
+) -> None:
     evaluate("rate", "zinc", '{"a": 1}')
     (path,) = (tmp_path / "tasks" / "done").iterdir()
     path.write_bytes(path.read_bytes().replace(b"zinc", b"tinc", 1))
@@ -185,7 +212,9 @@ def test_files_of_other_programs_are_shown(tmp_path: Path) -> None:
         "/run/{store}/x" + "9" * 300,
     ],
 )
-def test_an_address_leads_nowhere_but_to_what_was_found(tmp_path: Path, evaluate: Any, path: str) -> None:
+def test_an_address_leads_nowhere_but_to_what_was_found(
+    tmp_path: Path, evaluate: Any, path: str
+) -> None:
     evaluate("rate", "zinc", '{"a": 1}')
     store = run_links(page(tmp_path, "/runs").text)[0].split("/")[2]
     assert page(tmp_path, path.format(store=store)).status == 404
@@ -203,7 +232,11 @@ def test_a_template_outside_the_project_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     secret = tmp_path / "secret.xml"
     secret.write_text("first\nthe secret\n", encoding="utf-8")
-    result = {"type": "VALIDATION_ERROR", "message": "bad", "location": {"file": str(secret), "line": 2, "column": 1}}
+    result = {
+        "type": "VALIDATION_ERROR",
+        "message": "bad",
+        "location": {"file": str(secret), "line": 2, "column": 1},
+    }
     store = TaskStore(tmp_path / "project" / "tasks")
     store.create("r").close(Summary("failed", 0, 0, 0.1, result=result))
     project = tmp_path / "project"
@@ -214,10 +247,18 @@ def test_a_template_outside_the_project_is_not_read(tmp_path: Path) -> None:
 
 def hostile_values(text: str) -> dict[str, Any]:
     message = {
-        "role": text, "content": text, "reasoning": text, "tool_call_id": text, "attachments": [text],
+        "role": text,
+        "content": text,
+        "reasoning": text,
+        "tool_call_id": text,
+        "attachments": [text],
         "tool_calls": [{"name": text, "id": text, "arguments": text}, text],
-    }  # fmt: skip
-    return {"model": text, "settings": {text: text}, "messages": [message, {"role": "tool", "content_of": text}]}
+    }
+    return {
+        "model": text,
+        "settings": {text: text},
+        "messages": [message, {"role": "tool", "content_of": text}],
+    }
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -225,15 +266,24 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, text: str) -> No
     store = TaskStore(tmp_path / "tasks")
     journal = store.create(text, {text: text}, template=text, model=text, extra={text: text})
     start = StepStart(text, "model", text, hostile_values(text))
-    journal.note(start, StepEnd("success", {"content": text, "reasoning": text}, 0.1, usage={text: text}))
     journal.note(
-        StepStart(f"{text}/parse", "parse", text, {text: text}), StepEnd("failed", {text: text}, 0.1, error=text)
+        start, StepEnd("success", {"content": text, "reasoning": text}, 0.1, usage={text: text})
+    )
+    journal.note(
+        StepStart(f"{text}/parse", "parse", text, {text: text}),
+        StepEnd("failed", {text: text}, 0.1, error=text),
     )
     finding = {"message": text, "hint": text, "file": text, "line": 1, "column": 1}
     result = {
-        "type": text, "reason": text, "message": text, "content": text, "parsed_content": {text: text},
-        "notes": {"warnings": [text]}, "location": finding, "violations": [finding, text],
-    }  # fmt: skip
+        "type": text,
+        "reason": text,
+        "message": text,
+        "content": text,
+        "parsed_content": {text: text},
+        "notes": {"warnings": [text]},
+        "location": finding,
+        "violations": [finding, text],
+    }
     journal.close(Summary("failed", 2, 0, 0.1, result=result, reason=text))
     listed = page(
         tmp_path,
@@ -256,11 +306,15 @@ def test_a_result_of_another_shape_is_shown(tmp_path: Path, result: Any) -> None
     assert page(tmp_path, link).status == 200
 
 
-def test_the_texts_of_a_page_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_texts_of_a_page_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rendering, "MAX_PAGE_CHARS", 50_000)
     journal = TaskStore(tmp_path / "tasks").create("r")
     for number in range(60):
-        journal.note(StepStart(f"turn[{number}]", "tool", "t", {}), StepEnd("success", "x" * 30_000, 0.1))
+        journal.note(
+            StepStart(f"turn[{number}]", "tool", "t", {}), StepEnd("success", "x" * 30_000, 0.1)
+        )
     journal.close(Summary("completed", 60, 0, 0.1))
     (link,) = run_links(page(tmp_path, "/runs").text)
     text = page(tmp_path, link).text
@@ -268,7 +322,9 @@ def test_the_texts_of_a_page_are_bounded_together(tmp_path: Path, monkeypatch: p
     assert len(text) < 300_000
 
 
-def test_a_usage_without_a_cost_cost_nothing_and_one_without_a_known_cost_is_unknown(tmp_path: Path) -> None:
+def test_a_usage_without_a_cost_cost_nothing_and_one_without_a_known_cost_is_unknown(
+    tmp_path: Path,
+) -> None:
     store = TaskStore(tmp_path / "tasks")
     for usage in ({"input_tokens": 3}, {"input_tokens": 3, "cost_usd": None}):
         store.create("r").close(Summary("completed", 0, 0, 0.1, usage=usage))

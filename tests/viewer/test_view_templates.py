@@ -29,16 +29,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def link_of(root: Path, name: str) -> str:
     text = page(root, "/templates").text
-    return next(link for link, found in re.findall(r'href="(/template/\w+)">([^<]*)<', text) if found == name)
+    return next(
+        link
+        for link, found in re.findall(r'href="(/template/\w+)">([^<]*)<', text)
+        if found == name
+    )
 
 
-def send(root: Path, path: str, *, confirm: bool = True, token: str | None = None, **values: Any) -> Answer:
+def send(
+    root: Path, path: str, *, confirm: bool = True, token: str | None = None, **values: Any
+) -> Answer:
     """Sends the form of the page at `path`."""
 
     async def steps(site: Site) -> Answer:
         own = re.search(r'name="token" value="([^"]*)"', (await site.get(path)).text)
         assert own is not None
-        data = {"token": own[1] if token is None else token} | ({"confirm": "yes"} if confirm else {}) | values
+        data = (
+            {"token": own[1] if token is None else token}
+            | ({"confirm": "yes"} if confirm else {})
+            | values
+        )
         return await site.ask("POST", path, data=data, headers={"Origin": site.address})
 
     return visit(root, steps)
@@ -58,7 +68,10 @@ def test_a_template_shows_its_source_a_form_and_the_bound_on_calls(project: Path
 
 def test_the_prompt_for_given_inputs_is_shown_and_nothing_is_written(project: Path) -> None:
     text = send(
-        project, link_of(project, "greet"), action="render", **{"input.who": "A & <b>", "input.times": "3"}
+        project,
+        link_of(project, "greet"),
+        action="render",
+        **{"input.who": "A & <b>", "input.times": "3"},
     ).text
     assert "Greet A &amp; &lt;b&gt; 3 times" in text
     assert not (project / "tasks").exists()
@@ -71,9 +84,14 @@ def test_rendering_runs_no_script(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"input.who": "x", "input.times": "many"}, "times: "), ({"input.times": "1"}, "&#39;who&#39;|`who`|who")],
+    [
+        ({"input.who": "x", "input.times": "many"}, "times: "),
+        ({"input.times": "1"}, "&#39;who&#39;|`who`|who"),
+    ],
 )
-def test_an_input_that_cannot_be_used_is_reported(project: Path, values: dict[str, str], message: str) -> None:
+def test_an_input_that_cannot_be_used_is_reported(
+    project: Path, values: dict[str, str], message: str
+) -> None:
     text = send(project, link_of(project, "greet"), action="render", **values).text
     assert re.search(rf'class="notice"[^>]*>[^<]*(?:{message})', text)
 
@@ -81,7 +99,11 @@ def test_an_input_that_cannot_be_used_is_reported(project: Path, values: dict[st
 def test_a_confirmed_run_is_simulated_recorded_and_shown(project: Path) -> None:
     answer = send(project, link_of(project, "greet"), action="run", **{"input.who": "Ada"})
     assert answer.status == 200
-    assert "<h1>TASK-1</h1>" in answer.text and "Greet Ada 2 times" in answer.text and "simulated" in answer.text
+    assert (
+        "<h1>TASK-1</h1>" in answer.text
+        and "Greet Ada 2 times" in answer.text
+        and "simulated" in answer.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +127,9 @@ def test_a_run_by_another_site_is_refused(project: Path) -> None:
 
     async def steps(site: Site) -> None:
         for headers in ({}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
-            answer = await site.ask("POST", link, data={"action": "run", "confirm": "yes"}, headers=headers)
+            answer = await site.ask(
+                "POST", link, data={"action": "run", "confirm": "yes"}, headers=headers
+            )
             assert answer.status == 403
 
     visit(project, steps)
@@ -128,7 +152,9 @@ def test_changed_files_are_read_again(project: Path) -> None:
 
     async def steps(site: Site) -> None:
         assert "Welcome" not in (await site.get(link)).text
-        (project / "templates" / "own.xml").write_text(XML.replace("Greet {{", "Welcome {{"), encoding="utf-8")
+        (project / "templates" / "own.xml").write_text(
+            XML.replace("Greet {{", "Welcome {{"), encoding="utf-8"
+        )
         assert "Welcome" in (await site.get(link)).text
 
     visit(project, steps)

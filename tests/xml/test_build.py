@@ -3,7 +3,17 @@
 import pytest
 
 from evaluator.errors import Diagnostic, TemplateError
-from evaluator.nodes import Call, Cond, DirectorEvaluatorLoop, Function, Reduce, Script, Sequential, Span, Text
+from evaluator.nodes import (
+    Call,
+    Cond,
+    DirectorEvaluatorLoop,
+    Function,
+    Reduce,
+    Script,
+    Sequential,
+    Span,
+    Text,
+)
 from evaluator.nodes.walk import is_stand_in
 from evaluator.xml.build import build
 from evaluator.xml.source import read_source
@@ -23,7 +33,9 @@ def built(text, **partials):
 
 def one(text, **partials):
     result = built(text, **partials)
-    assert not [found for found in result.diagnostics if found.severity == "error"], result.diagnostics
+    assert not [found for found in result.diagnostics if found.severity == "error"], (
+        result.diagnostics
+    )
     (template,) = result.templates
     return template
 
@@ -53,7 +65,11 @@ def test_an_atomic_task_has_all_its_parts():
         True,
         ("t",),
     )
-    assert (node.handler.max_turns, node.handler.max_context_fraction, node.handler.max_cost_usd) == (
+    assert (
+        node.handler.max_turns,
+        node.handler.max_context_fraction,
+        node.handler.max_cost_usd,
+    ) == (
         3,
         0.5,
         0.0,
@@ -71,12 +87,18 @@ def test_an_atomic_task_has_all_its_parts():
     assert c.description == "see"
     assert (node.examples[0].inputs, node.examples[0].output) == ({"a": "1"}, "two")
     assert node.context.accumulation_format == "notes_only"
-    assert (node.output.type, node.output.schema, node.manual_xml) == ("json", '{"type": "object"}', True)
+    assert (node.output.type, node.output.schema, node.manual_xml) == (
+        "json",
+        '{"type": "object"}',
+        True,
+    )
     assert isinstance(node.disable_reparsing, Text)
 
 
 def test_older_spellings_are_read_with_a_warning():
-    text = task("<context_management><accumulation_format>full</accumulation_format></context_management>")
+    text = task(
+        "<context_management><accumulation_format>full</accumulation_format></context_management>"
+    )
     (found,) = built(text).diagnostics
     assert (found.severity, found.code) == ("warning", "old-spelling")
 
@@ -85,7 +107,9 @@ def test_older_spellings_are_read_with_a_warning():
 def test_a_task_without_a_type_is_atomic(tag):
     if tag == "task":
         result = built("<task name='t'><description>d</description></task>")
-        assert [(found.severity, found.code) for found in result.diagnostics] == [("note", "no-type")]
+        assert [(found.severity, found.code) for found in result.diagnostics] == [
+            ("note", "no-type")
+        ]
         assert result.templates[0].type == "atomic"
         return
     others = {"director": "evaluator", "evaluator": "director", "inner_task": "reduction_task"}
@@ -103,14 +127,26 @@ def test_a_part_of_another_operator_says_that_the_type_is_missing():
 
 
 PIPELINES = [
-    ("ls -t | head -3", "|"), ("cd notes && ls", "&&"), ("ls notes; ls more", "notes;"), ("ls ;", ";"), ("ls > out", ">"), ("ls 2>/dev/null", "2>/dev/null"),
-    ("cat < names", "<"), ("ls $(pwd)", "$(pwd)"), ("a || b", "||"), ("run &", "&"),
-]  # fmt: skip
+    ("ls -t | head -3", "|"),
+    ("cd notes && ls", "&&"),
+    ("ls notes; ls more", "notes;"),
+    ("ls ;", ";"),
+    ("ls > out", ">"),
+    ("ls 2>/dev/null", "2>/dev/null"),
+    ("cat < names", "<"),
+    ("ls $(pwd)", "$(pwd)"),
+    ("a || b", "||"),
+    ("run &", "&"),
+]
 
 
 @pytest.mark.parametrize(("text", "word"), PIPELINES)
 @pytest.mark.parametrize(
-    "form", ['<file_paths source="command"><command{}>{}</command></file_paths>', "<command{}>{}</command>"]
+    "form",
+    [
+        '<file_paths source="command"><command{}>{}</command></file_paths>',
+        "<command{}>{}</command>",
+    ],
 )
 def test_a_command_that_needs_a_shell_says_so(form, text, word):
     kind = 'type="atomic"' if "file_paths" in form else 'type="script"'
@@ -153,27 +189,39 @@ def test_the_other_operators_have_their_parts():
     assert steps.steps[2].cases[0].test.source.value == "a < 1"
     roles = "<description>r</description>"
     reduce = one(
-        task(f'<inputs over="a, b"><input name="a"/><input name="b"/></inputs><inner_task name="i">{roles}</inner_task>'
-             f'<reduction_task><call template="f"/></reduction_task>', 'type="reduce" concurrency="4"')
-    )  # fmt: skip
+        task(
+            f'<inputs over="a, b"><input name="a"/><input name="b"/></inputs><inner_task name="i">{roles}</inner_task>'
+            f'<reduction_task><call template="f"/></reduction_task>',
+            'type="reduce" concurrency="4"',
+        )
+    )
     assert isinstance(reduce, Reduce)
-    assert (reduce.over, reduce.concurrency, reduce.inner_task.name, reduce.reduction_task.template) == (
+    assert (
+        reduce.over,
+        reduce.concurrency,
+        reduce.inner_task.name,
+        reduce.reduction_task.template,
+    ) == (
         ("a", "b"),
         4,
         "i",
         "f",
     )
-    script = one(task("<command>run 'a b' {{ x('c d') }}</command><timeout>2.5</timeout>", 'type="script"'))
+    script = one(
+        task("<command>run 'a b' {{ x('c d') }}</command><timeout>2.5</timeout>", 'type="script"')
+    )
     assert isinstance(script, Script)
     assert [part.value for part in script.command] == ["run", "a b", "{{ x('c d') }}"]
     assert script.timeout_s == 2.5
     shell = one(task('<command shell="true">a | b "c</command>', 'type="script"'))
     assert (shell.shell, [part.value for part in shell.command]) == (True, ['a | b "c'])
     loop = one(
-        task(f"<director>{roles}</director><evaluator>{roles}</evaluator><max_iterations>2</max_iterations><script_execution>"
-             "<command><arg>x y</arg></command></script_execution><termination_condition>ok</termination_condition>",
-             'type="director_evaluator_loop"')
-    )  # fmt: skip
+        task(
+            f"<director>{roles}</director><evaluator>{roles}</evaluator><max_iterations>2</max_iterations><script_execution>"
+            "<command><arg>x y</arg></command></script_execution><termination_condition>ok</termination_condition>",
+            'type="director_evaluator_loop"',
+        )
+    )
     assert isinstance(loop, DirectorEvaluatorLoop)
     assert (
         loop.max_iterations,
@@ -188,8 +236,11 @@ def test_a_function_has_typed_parameters_with_defaults():
     )
     assert isinstance(node, Function)
     assert [(p.name, p.type, p.default) for p in node.params] == [
-        ("doc", "any", None), ("sep", "any", ", "), ("n", "integer", "3"), ("j", "any", "[1,2]"),
-    ]  # fmt: skip
+        ("doc", "any", None),
+        ("sep", "any", ", "),
+        ("n", "integer", "3"),
+        ("j", "any", "[1,2]"),
+    ]
 
 
 def test_a_task_that_refers_may_leave_out_its_parts():
@@ -215,22 +266,49 @@ def test_a_task_that_refers_may_leave_out_its_parts():
         (task('\n<handler max_cost="-1"/>'), "invalid-value", "2:20"),
         (task('<inputs><input name="a"/>\n<input name="a"/></inputs>'), "duplicate-name", "2:1"),
         (task('\n<inputs over="a"/>'), "misplaced-attribute", "2:15"),
-        (task('\n<inputs><input name="a" from="b"><call template="f"/></input></inputs>'), "two-sources", "2:9"),
+        (
+            task('\n<inputs><input name="a" from="b"><call template="f"/></input></inputs>'),
+            "two-sources",
+            "2:9",
+        ),
         (task('\n<output_format schema="x">{}</output_format>'), "two-schemas", "2:24"),
         (task("\n<output_format>{1}</output_format>"), "invalid-schema", "2:17"),
         (task("\n<output_format>[]</output_format>"), "invalid-schema", "2:16"),
         (task("\n<examples><example/></examples>"), "missing-element", "2:11"),
         (task('\n<file_paths source="glob"/>'), "missing-element", "2:1"),
-        (task("\n<file_paths><path>a</path><command>b</command></file_paths>"), "misplaced-element", "2:27"),
-        ('<template name="f"\n params="a, 1b"><call template="x"/></template>', "invalid-params", "2:13"),
-        ('<template name="f"\n params="a, a"><call template="x"/></template>', "duplicate-name", "2:13"),
+        (
+            task("\n<file_paths><path>a</path><command>b</command></file_paths>"),
+            "misplaced-element",
+            "2:27",
+        ),
+        (
+            '<template name="f"\n params="a, 1b"><call template="x"/></template>',
+            "invalid-params",
+            "2:13",
+        ),
+        (
+            '<template name="f"\n params="a, a"><call template="x"/></template>',
+            "duplicate-name",
+            "2:13",
+        ),
         ('<template name="f"/>', "missing-element", "1:1"),
-        ('<template name="f"><call template="x"/>\n<call template="x"/></template>', "duplicate-element", "2:1"),
+        (
+            '<template name="f"><call template="x"/>\n<call template="x"/></template>',
+            "duplicate-element",
+            "2:1",
+        ),
         (f"<library>{task('', NAMED)}\n{task('', NAMED)}</library>", "duplicate-name", "2:1"),
         (task("\n<steps><cond/></steps>", 'type="sequential"'), "missing-element", "2:8"),
-        (task('<steps><call template="x"><arg name="a"/>\n<arg/></call></steps>', 'type="sequential"'), "misplaced-element", "2:1"),
+        (
+            task(
+                '<steps><call template="x"><arg name="a"/>\n<arg/></call></steps>',
+                'type="sequential"',
+            ),
+            "misplaced-element",
+            "2:1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_has_the_wrong_shape_is_an_error_at_its_place(text, code, place):
     found = built(text).diagnostics
     assert [(one.code, str(one.span)) for one in found] == [(code, f"f.xml:{place}")]
@@ -267,9 +345,11 @@ def test_what_cannot_be_included_is_an_error_at_the_include():
     }
     for text, code in cases.items():
         result = built(
-            task(text), root="<task type='atomic'/>", loop="<partial><include href='loop'/></partial>",
+            task(text),
+            root="<task type='atomic'/>",
+            loop="<partial><include href='loop'/></partial>",
             words="<partial>words</partial>",
-        )  # fmt: skip
+        )
         assert code in {found.code for found in result.diagnostics}, text
         assert result.templates == ()
 
@@ -300,7 +380,10 @@ def test_a_command_is_split_like_a_shell_does(line, expected):
     found = split_command(Text(line, Span()))
     assert [one.value for one in found] == expected
     assert all(
-        line[one.locate(i).column - 1] == c for one in found for i, c in enumerate(one.value) if "\n" not in line
+        line[one.locate(i).column - 1] == c
+        for one in found
+        for i, c in enumerate(one.value)
+        if "\n" not in line
     )
 
 

@@ -58,7 +58,9 @@ def test_a_valid_task_is_read_unchanged_and_without_a_warning(path: Path) -> Non
 
 
 def test_canonical_xml_is_read_unchanged() -> None:
-    node = read_generated_task(steps(step("a"), step("b", "<![CDATA[{{ steps.a.content }} & <x>]]>"))).node
+    node = read_generated_task(
+        steps(step("a"), step("b", "<![CDATA[{{ steps.a.content }} & <x>]]>"))
+    ).node
     assert node is not None
     again = read_generated_task(to_xml(node))
     assert (again.xml + "\n", again.warnings, again.errors) == (to_xml(node), (), ())
@@ -79,39 +81,102 @@ def test_places_are_those_in_the_answer_also_after_prose() -> None:
         (f"Sure:\n```xml\n{ONE}\n```\nBye", ONE, "text outside"),
         (f"<plan>{ONE}</plan>", ONE, None),
         (f"<think>\n<task/></think>{ONE}", ONE, "reasoning"),
-        ('<task type="atomic"><description>a & b < c</description></task>',
-         '<task type="atomic"><description>a &amp; b &lt; c</description></task>', "bare `&`"),
-        ('<task type="atomic"><description>Say <b>it</b> </p></description></task>',
-         '<task type="atomic"><description>Say &lt;b&gt;it&lt;/b&gt; &lt;/p&gt;</description></task>', "markup in the text"),
-        ('<task type="atomic"><description>Return <output>x &amp; y</output>.</description></task>',
-         '<task type="atomic"><description>Return &lt;output&gt;x &amp; y&lt;/output&gt;.</description></task>', "markup in the text"),
+        (
+            '<task type="atomic"><description>a & b < c</description></task>',
+            '<task type="atomic"><description>a &amp; b &lt; c</description></task>',
+            "bare `&`",
+        ),
+        (
+            '<task type="atomic"><description>Say <b>it</b> </p></description></task>',
+            '<task type="atomic"><description>Say &lt;b&gt;it&lt;/b&gt; &lt;/p&gt;</description></task>',
+            "markup in the text",
+        ),
+        (
+            '<task type="atomic"><description>Return <output>x &amp; y</output>.</description></task>',
+            '<task type="atomic"><description>Return &lt;output&gt;x &amp; y&lt;/output&gt;.</description></task>',
+            "markup in the text",
+        ),
         ('<task type="atomic"><description>one</task>', ONE, "<description> is not closed"),
-        ('<task type="atomic"><description>one</desc></task>',
-         '<task type="atomic"><description>one&lt;/desc&gt;</description></task>', "<description> is not closed"),
-        ('<task type="atomic"><description>one</descriptoin></description></task>',
-         '<task type="atomic"><description>one&lt;/descriptoin&gt;</description></task>', "markup"),
-        ('<task type="atomic"><description>one', '<task type="atomic"/>', "<description> was cut off"),
+        (
+            '<task type="atomic"><description>one</desc></task>',
+            '<task type="atomic"><description>one&lt;/desc&gt;</description></task>',
+            "<description> is not closed",
+        ),
+        (
+            '<task type="atomic"><description>one</descriptoin></description></task>',
+            '<task type="atomic"><description>one&lt;/descriptoin&gt;</description></task>',
+            "markup",
+        ),
+        (
+            '<task type="atomic"><description>one',
+            '<task type="atomic"/>',
+            "<description> was cut off",
+        ),
         ('```xml\n<task type="atomic"><description>one\n```', ONE, "closing fence"),
         ('<Task Type="ATOMIC"><Description>one</description></Task>', ONE, "<Task> read as <task>"),
-        ('<task type="atomic"><description>one</description><handler max-turns="3" maxTurns="4"/></task>',
-         '<task type="atomic"><description>one</description><handler max_turns="3"/></task>', "'max-turns'"),
-        ('<task type="atomic"><desciption>one</desciption></task>', ONE, "<desciption> read as <description>"),
+        (
+            '<task type="atomic"><description>one</description><handler max-turns="3" maxTurns="4"/></task>',
+            '<task type="atomic"><description>one</description><handler max_turns="3"/></task>',
+            "'max-turns'",
+        ),
+        (
+            '<task type="atomic"><desciption>one</desciption></task>',
+            ONE,
+            "<desciption> read as <description>",
+        ),
         ('<task type="atomic" description="one"/>', ONE, "the attribute 'description'"),
-        ("<task><type>atomic</type><description>one</description></task>", ONE, "<type> read as the attribute"),
-        ("<task><description>one</description></task>", "<task><description>one</description></task>", "no type, so it is atomic"),
-        ('<task type="atomic" colour="red"><description>one</description><colour>red</colour></task>', ONE, "<colour> is not known"),
-        ('<task type="atomic"><description>one</description>stray</task>', ONE, "text in <task> left out: 'stray'"),
-        ('<task type="atomic"><body><description>one</description></body></task>', ONE, "its content is read in its place"),
-        ('<task type="atomic" xmlns="http://example.org/"><description>one</description></task>', ONE, "'xmlns'"),
-        ('<task type="atomic"><description>one</description><input name="q" default="1"/></task>',
-         ONE.replace("</task>", '<inputs><input name="q" default="1"/></inputs></task>'), "put into <inputs>"),
-        ('<task type="atomic"><description>one</description><inputs><input name="q" required="True"><description>the q</description></input></inputs></task>',
-         ONE.replace("</task>", '<inputs><input name="q" required="true">the q</input></inputs></task>'), "read as its text"),
-        ('<task type="atomic"><description><<x>> \0</description></task>',
-         '<task type="atomic"><description>{{x}} </description></task>', None),
+        (
+            "<task><type>atomic</type><description>one</description></task>",
+            ONE,
+            "<type> read as the attribute",
+        ),
+        (
+            "<task><description>one</description></task>",
+            "<task><description>one</description></task>",
+            "no type, so it is atomic",
+        ),
+        (
+            '<task type="atomic" colour="red"><description>one</description><colour>red</colour></task>',
+            ONE,
+            "<colour> is not known",
+        ),
+        (
+            '<task type="atomic"><description>one</description>stray</task>',
+            ONE,
+            "text in <task> left out: 'stray'",
+        ),
+        (
+            '<task type="atomic"><body><description>one</description></body></task>',
+            ONE,
+            "its content is read in its place",
+        ),
+        (
+            '<task type="atomic" xmlns="http://example.org/"><description>one</description></task>',
+            ONE,
+            "'xmlns'",
+        ),
+        (
+            '<task type="atomic"><description>one</description><input name="q" default="1"/></task>',
+            ONE.replace("</task>", '<inputs><input name="q" default="1"/></inputs></task>'),
+            "put into <inputs>",
+        ),
+        (
+            '<task type="atomic"><description>one</description><inputs><input name="q" required="True"><description>the q</description></input></inputs></task>',
+            ONE.replace(
+                "</task>", '<inputs><input name="q" required="true">the q</input></inputs></task>'
+            ),
+            "read as its text",
+        ),
+        (
+            '<task type="atomic"><description><<x>> \0</description></task>',
+            '<task type="atomic"><description>{{x}} </description></task>',
+            None,
+        ),
     ],
-)  # fmt: skip
-def test_a_task_with_a_clear_meaning_is_repaired_with_a_warning(text: str, xml: str, warning: str | None) -> None:
+)
+def test_a_task_with_a_clear_meaning_is_repaired_with_a_warning(
+    text: str, xml: str, warning: str | None
+) -> None:
     generated = read_generated_task(text)
     assert generated.xml == xml
     assert warning is None or any(warning in one.message for one in generated.warnings)
@@ -156,17 +221,28 @@ def test_an_error_after_repairs_names_the_line_of_the_answer() -> None:
     [
         ("I cannot do that", "no-task"),
         ("", "no-task"),
-        ('<template name="f"><task type="atomic"><description>d</description></task></template', None),
+        (
+            '<template name="f"><task type="atomic"><description>d</description></task></template',
+            None,
+        ),
         ('<task type="atomic"><instructions>Do it</instructions></task>', "missing-element"),
-        ("<task><description>d</description><steps/><command>x</command></task>", "misplaced-element"),
-        ('<task type="atomic"><description>d</description><description>e</description></task>', "duplicate-element"),
+        (
+            "<task><description>d</description><steps/><command>x</command></task>",
+            "misplaced-element",
+        ),
+        (
+            '<task type="atomic"><description>d</description><description>e</description></task>',
+            "duplicate-element",
+        ),
         ("<task " + " ".join(f'a{n}="1"' for n in range(200)) + "/>", "too-broken"),
         (ONE.replace("</task>", "<x/>" * 600 + "</task>"), "too-broken"),
         (ONE.replace("</task>", "<x/>" * 3000 + "</task>"), "too-many-elements"),
         (ONE + " " * MAX_CHARACTERS, "too-large"),
     ],
-)  # fmt: skip
-def test_what_is_ambiguous_or_missing_is_an_error_and_nothing_is_invented(text: str, code: str | None) -> None:
+)
+def test_what_is_ambiguous_or_missing_is_an_error_and_nothing_is_invented(
+    text: str, code: str | None
+) -> None:
     generated = read_generated_task(text)
     assert (generated.node is None) == (code is not None)
     assert {error.code for error in generated.errors} == ({code} if code else set())
@@ -182,7 +258,9 @@ def test_a_name_that_may_mean_several_things_or_nothing_is_left_out(name: str) -
 
 
 def test_a_step_that_cannot_be_repaired_is_left_out_and_named() -> None:
-    generated = read_generated_task(steps(step("a"), step("bad", type_="script"), step("c", "{{ steps.a.content }}")))
+    generated = read_generated_task(
+        steps(step("a"), step("bad", type_="script"), step("c", "{{ steps.a.content }}"))
+    )
     assert names(generated) == ["a", "c"]
     assert [(w.code, w.span.line) for w in generated.warnings] == [("left-out", 3)]
     assert "'bad'" in generated.warnings[0].message and "<command>" in generated.warnings[0].message
@@ -192,10 +270,14 @@ def test_a_step_that_cannot_be_repaired_is_left_out_and_named() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "{{ steps.bad.content }}", "{{ steps['bad'].content }}", "{{ steps[0].content }}", "{{ previous.content }}",
-        "{% for s in steps %}x{% endfor %}", "<<steps.bad.content>>",
+        "{{ steps.bad.content }}",
+        "{{ steps['bad'].content }}",
+        "{{ steps[0].content }}",
+        "{{ previous.content }}",
+        "{% for s in steps %}x{% endfor %}",
+        "<<steps.bad.content>>",
     ],
-)  # fmt: skip
+)
 def test_a_step_that_a_later_one_reads_is_never_left_out(text: str) -> None:
     generated = read_generated_task(steps(step("bad", type_="script"), step("c", text)))
     assert generated.node is None
@@ -224,8 +306,14 @@ def test_missing_end_tags_alone_are_not_a_loss(end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tail", ['<task name="c" type="atomic"><description>tw', '<task name="c" type="atomic"><description>two</description><instructions>go and', '<task name="c" ty', "<ta"]
-)  # fmt: skip
+    "tail",
+    [
+        '<task name="c" type="atomic"><description>tw',
+        '<task name="c" type="atomic"><description>two</description><instructions>go and',
+        '<task name="c" ty',
+        "<ta",
+    ],
+)
 def test_the_complete_parts_of_a_cut_answer_are_kept_and_doubtful(tail: str) -> None:
     generated = read_generated_task(steps(step("a"), step("b"), tail, end=""))
     assert names(generated) == ["a", "b"]
@@ -233,7 +321,9 @@ def test_the_complete_parts_of_a_cut_answer_are_kept_and_doubtful(tail: str) -> 
 
 
 def test_a_cut_example_is_left_out_without_doubt() -> None:
-    text = ONE.replace("</task>", "<examples><example><output>x</output></example><example><output>y is")
+    text = ONE.replace(
+        "</task>", "<examples><example><output>x</output></example><example><output>y is"
+    )
     generated = read_generated_task(text)
     assert generated.node is not None and len(generated.node.examples) == 1
     assert generated.doubts == () and "cut-off" in codes(generated)
@@ -262,11 +352,44 @@ def test_nothing_is_fetched_and_no_entity_is_resolved(tmp_path: Path) -> None:
 
 
 PIECES = [
-    '<task type="atomic">', '<task name="a" type="sequential">', "<task>", "</task>", "<steps>", "</steps>", "<description>",
-    "</description>", "text", " & ", " < ", "<input name='q'>", "</input>", "<inputs>", "</inputs>", "<Step>", "<foo a=1>", "</foo>",
-    "<![CDATA[", "]]>", "<!--", "-->", "<<x>>", "{{ steps.a }}", "<call template='f'/>", "<command>", "```", "<think>", "\0",
-    "<output_format type='json'>{", "<handler max-turns='x'/>", "<cond><case test='1'>", "<!DOCTYPE x [", "&#0;", "\ud800", "<", '"',
-]  # fmt: skip
+    '<task type="atomic">',
+    '<task name="a" type="sequential">',
+    "<task>",
+    "</task>",
+    "<steps>",
+    "</steps>",
+    "<description>",
+    "</description>",
+    "text",
+    " & ",
+    " < ",
+    "<input name='q'>",
+    "</input>",
+    "<inputs>",
+    "</inputs>",
+    "<Step>",
+    "<foo a=1>",
+    "</foo>",
+    "<![CDATA[",
+    "]]>",
+    "<!--",
+    "-->",
+    "<<x>>",
+    "{{ steps.a }}",
+    "<call template='f'/>",
+    "<command>",
+    "```",
+    "<think>",
+    "\0",
+    "<output_format type='json'>{",
+    "<handler max-turns='x'/>",
+    "<cond><case test='1'>",
+    "<!DOCTYPE x [",
+    "&#0;",
+    "\ud800",
+    "<",
+    '"',
+]
 
 
 @settings(max_examples=300, deadline=None)
@@ -283,15 +406,22 @@ def test_any_text_is_read_or_refused_with_a_reason(text: str) -> None:
 
 
 HOSTILE = {
-    "opened": "<task>" * 50_000, "less": "<task><description>" + "<" * 280_000, "attributes": "<task" + ' b=""' * 55_000 + "/>",
-    "unknown": "<task>" + "".join(f"<x{n}/>" for n in range(30_000)), "placeholders": "<task><description>" + "<<a" * 90_000,
+    "opened": "<task>" * 50_000,
+    "less": "<task><description>" + "<" * 280_000,
+    "attributes": "<task" + ' b=""' * 55_000 + "/>",
+    "unknown": "<task>" + "".join(f"<x{n}/>" for n in range(30_000)),
+    "placeholders": "<task><description>" + "<<a" * 90_000,
     "markup": '<task type="atomic"><description>' + "<b>x</b>" * 30_000 + "</description></task>",
     "steps": steps(*['<task type="script"><description>{{steps}}</description></task>'] * 600),
-    "nested": '<task type="sequential"><description>d</description><steps><task type="script"/>' * 40,
+    "nested": '<task type="sequential"><description>d</description><steps><task type="script"/>'
+    * 40,
     "unclosed": '<task type="sequential"><description>d' + "<steps><task><description>x" * 1_000,
-    "values": ONE.replace("</task>", "<inputs>" + '<input name="a b" type="q"/>' * 1_500 + "</inputs></task>"),
-    "braces": steps(step("bad", type_="script"), step("c", "{{" * 140_000)), "humps": "<task><" + "aB" * 140_000 + "/></task>",
-}  # fmt: skip
+    "values": ONE.replace(
+        "</task>", "<inputs>" + '<input name="a b" type="q"/>' * 1_500 + "</inputs></task>"
+    ),
+    "braces": steps(step("bad", type_="script"), step("c", "{{" * 140_000)),
+    "humps": "<task><" + "aB" * 140_000 + "/></task>",
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -12,12 +12,14 @@ from evaluator.xml.lenient import MAX_MARKUP, read_elements, read_tree
     [
         ("<a>1</a>", {"a": "1"}),
         ("<a/>", {"a": None}),
-        ('<?xml version="1.0"?><r><x>1</x><x>2</x><y k="&lt;v">t</y><e/><!-- c --></r>',
-         {"r": {"x": ["1", "2"], "y": {"@k": "<v", "#text": "t"}, "e": None}}),
+        (
+            '<?xml version="1.0"?><r><x>1</x><x>2</x><y k="&lt;v">t</y><e/><!-- c --></r>',
+            {"r": {"x": ["1", "2"], "y": {"@k": "<v", "#text": "t"}, "e": None}},
+        ),
         ("<r><![CDATA[<b> & </b>]]></r>", {"r": "<b> & </b>"}),
         ("<r>a &amp; &#233;</r>", {"r": "a & é"}),
     ],
-)  # fmt: skip
+)
 def test_valid_xml_is_read_without_a_warning(text, value):
     found = read_elements(text)
     assert (found.value, found.warnings, found.error, found.text) == (value, (), None, text)
@@ -28,7 +30,11 @@ def test_valid_xml_is_read_without_a_warning(text, value):
     [
         ("Sure!\n```xml\n<r>1</r>\n```\nBye", {"r": "1"}, "outside"),
         ("Use `<a>`: <a>x</a>", {"a": "x"}, "outside"),
-        ("<p><name>Bob<age>3</age></p>", {"p": {"name": "Bob", "age": "3"}}, "<name> is not closed"),
+        (
+            "<p><name>Bob<age>3</age></p>",
+            {"p": {"name": "Bob", "age": "3"}},
+            "<name> is not closed",
+        ),
         ("<l><i>a<i>b</l>", {"l": {"i": ["a", "b"]}}, "<i> is not closed"),
         ("<r>1</x></r>", {"r": "1"}, "</x> closes nothing"),
         ("<r>a & b</r>", {"r": "a & b"}, "bare `&`"),
@@ -43,7 +49,11 @@ def test_valid_xml_is_read_without_a_warning(text, value):
         ("<a>1</a><b>2</b>", {"a": "1", "b": "2"}, "without a common root"),
         ("<think><a>1</a></think><a>2</a>", {"a": "2"}, "reasoning"),
         ("<a>1</a> hm</think><a>2</a>", {"a": "2"}, "reasoning"),
-        ("<a>2</a><!DOCTYPE a [<!ENTITY x 'y'>]><b>&x;</b>", {"a": "2", "b": "&x;"}, "document type"),
+        (
+            "<a>2</a><!DOCTYPE a [<!ENTITY x 'y'>]><b>&x;</b>",
+            {"a": "2", "b": "&x;"},
+            "document type",
+        ),
     ],
 )
 def test_invalid_xml_is_read_with_a_warning(text, value, warning):
@@ -63,7 +73,19 @@ def test_text_without_elements_is_kept_and_an_error(text):
 @given(
     st.lists(
         st.sampled_from(
-            ["<think>", "</think>", "<a>", "</a>", "\n", "x ", "<b k='1'/>", "`", "```\n", "<![CDATA[", "]]>"]
+            [
+                "<think>",
+                "</think>",
+                "<a>",
+                "</a>",
+                "\n",
+                "x ",
+                "<b k='1'/>",
+                "`",
+                "```\n",
+                "<![CDATA[",
+                "]]>",
+            ]
         )
     )
 )
@@ -77,11 +99,19 @@ def test_the_place_of_each_element_is_its_place_in_the_text(parts):
 
 
 HOSTILE = {
-    "opened": "<a>" * 330_000, "less": "<" * 10**6, "quotes": '<a "' * 250_000, "comments": "<!--" * 250_000,
-    "cdata": "<![CDATA[" * 110_000, "doctypes": "<!DOCTYPE [>" * 80_000, "closed": "<a>" * 100 + "</b>" * 200_000,
-    "mixed": "<r>" + "<a>x<b>y</a>" * 80_000, "placeholders": "<<a" * 330_000, "attributes": "<a" + " b=" * 300_000,
-    "thoughts": "<think>" * 140_000, "references": "<a>" + "&" * 10**6,
-}  # fmt: skip
+    "opened": "<a>" * 330_000,
+    "less": "<" * 10**6,
+    "quotes": '<a "' * 250_000,
+    "comments": "<!--" * 250_000,
+    "cdata": "<![CDATA[" * 110_000,
+    "doctypes": "<!DOCTYPE [>" * 80_000,
+    "closed": "<a>" * 100 + "</b>" * 200_000,
+    "mixed": "<r>" + "<a>x<b>y</a>" * 80_000,
+    "placeholders": "<<a" * 330_000,
+    "attributes": "<a" + " b=" * 300_000,
+    "thoughts": "<think>" * 140_000,
+    "references": "<a>" + "&" * 10**6,
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)

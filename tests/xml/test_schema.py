@@ -30,7 +30,10 @@ def test_the_schemas_compile(kind):
 
 def test_the_whole_language_is_accepted():
     assert validate(read_source(WHOLE), "task") == []
-    assert validate(read_source("<partial>text <task type='atomic'/><arg>x</arg></partial>"), "task") == []
+    assert (
+        validate(read_source("<partial>text <task type='atomic'/><arg>x</arg></partial>"), "task")
+        == []
+    )
 
 
 def test_a_whole_profile_is_accepted():
@@ -47,28 +50,110 @@ def test_a_whole_profile_is_accepted():
     [
         ("<tsk/>", "task", "unknown-element", 1, "<tsk> cannot be the root", "`task`"),
         ('<task xmlns="urn:x"/>', "task", "unknown-element", 1, "root", "xmlns"),
-        ('<task type="atomic"><descripton/></task>', "task", "unknown-element", 21, "<descripton>", "`description`"),
-        ('<task type="atomic"><system><b/></system></task>', "task", "unknown-element", 29, "<include>", "CDATA"),
+        (
+            '<task type="atomic"><descripton/></task>',
+            "task",
+            "unknown-element",
+            21,
+            "<descripton>",
+            "`description`",
+        ),
+        (
+            '<task type="atomic"><system><b/></system></task>',
+            "task",
+            "unknown-element",
+            29,
+            "<include>",
+            "CDATA",
+        ),
         ('<task typ="x" type="atomic"/>', "task", "unknown-attribute", 7, "'typ'", "type"),
-        ('<task type="atomic"><handler max_turn="1"/></task>', "task", "unknown-attribute", 30, "'max_turn'", "max_turns"),
+        (
+            '<task type="atomic"><handler max_turn="1"/></task>',
+            "task",
+            "unknown-attribute",
+            30,
+            "'max_turn'",
+            "max_turns",
+        ),
         ("<template/>", "task", "missing-attribute", 1, "'name'", None),
         ('<task type="atomik"/>', "task", "invalid-value", 13, "'atomik'", "atomic"),
-        ('<task type="atomic"><handler max_turns="x"/></task>', "task", "invalid-value", 41, "whole number", None),
-        ('<task type="atomic"><handler timeout="x"/></task>', "task", "invalid-value", 39, "a number, or", None),
-        ('<task type="atomic"><manual_xml>x</manual_xml></task>', "task", "invalid-value", 33, "true or false, or", None),
+        (
+            '<task type="atomic"><handler max_turns="x"/></task>',
+            "task",
+            "invalid-value",
+            41,
+            "whole number",
+            None,
+        ),
+        (
+            '<task type="atomic"><handler timeout="x"/></task>',
+            "task",
+            "invalid-value",
+            39,
+            "a number, or",
+            None,
+        ),
+        (
+            '<task type="atomic"><manual_xml>x</manual_xml></task>',
+            "task",
+            "invalid-value",
+            33,
+            "true or false, or",
+            None,
+        ),
         ('<task type="script"><timeout/></task>', "task", "invalid-value", 21, "a number", None),
         ('<template name="a-b"/>', "task", "invalid-value", 17, "letters, digits", None),
-        ('<task type="sequential"><steps>x</steps></task>', "task", "misplaced-text", 32, "not text", "<!--"),
+        (
+            '<task type="sequential"><steps>x</steps></task>',
+            "task",
+            "misplaced-text",
+            32,
+            "not text",
+            "<!--",
+        ),
         ("<handler/>", "handler", "missing-attribute", 1, "'name'", None),
-        ('<handler name="x"><seed>1</seed><seed>1</seed></handler>', "handler", "unknown-element", 33, "only once", None),
-        ('<handler name="x"><limits max_turns="0"/></handler>', "handler", "invalid-value", 38, "positive", None),
-        ('<handler name="x"><simulated wrong="2"/></handler>', "handler", "invalid-value", 37, "from 0 to 1", None),
-        ('<handler name="x"><bakend/></handler>', "handler", "unknown-element", 19, "<bakend>", "`backend`"),
+        (
+            '<handler name="x"><seed>1</seed><seed>1</seed></handler>',
+            "handler",
+            "unknown-element",
+            33,
+            "only once",
+            None,
+        ),
+        (
+            '<handler name="x"><limits max_turns="0"/></handler>',
+            "handler",
+            "invalid-value",
+            38,
+            "positive",
+            None,
+        ),
+        (
+            '<handler name="x"><simulated wrong="2"/></handler>',
+            "handler",
+            "invalid-value",
+            37,
+            "from 0 to 1",
+            None,
+        ),
+        (
+            '<handler name="x"><bakend/></handler>',
+            "handler",
+            "unknown-element",
+            19,
+            "<bakend>",
+            "`backend`",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_violation_has_a_place_and_a_reason(text, kind, code, column, words, hint):
     (found,) = validate(read_source("\n" + text, "f.xml"), kind)
-    assert (found.code, found.span.file, found.span.line, found.span.column) == (code, "f.xml", 2, column)
+    assert (found.code, found.span.file, found.span.line, found.span.column) == (
+        code,
+        "f.xml",
+        2,
+        column,
+    )
     assert words in found.message
     assert (hint in found.hint) if hint else found.hint is None
 

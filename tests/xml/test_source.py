@@ -192,11 +192,18 @@ def test_every_part_is_at_its_line_and_column():
     body = source.text_of(child)
     assert body.value == "Hi {{name}} <x> 😀é\n  {{raw}} <b>!end"
     places = {
-        word: str(body.locate(body.value.index(word)))[9:] for word in ("Hi", "name", "x>", "é", "<b>", "!", "end")
+        word: str(body.locate(body.value.index(word)))[9:]
+        for word in ("Hi", "name", "x>", "é", "<b>", "!", "end")
     }
     assert places == {
-        "Hi": "7:3", "name": "7:8", "x>": "7:19", "é": "7:26", "<b>": "8:22", "!": "8:28", "end": "8:39"
-    }  # fmt: skip
+        "Hi": "7:3",
+        "name": "7:8",
+        "x>": "7:19",
+        "é": "7:26",
+        "<b>": "8:22",
+        "!": "8:28",
+        "end": "8:39",
+    }
 
 
 def test_indentation_is_removed_as_cleandoc_does_but_tabs_stay():
@@ -251,7 +258,9 @@ def test_a_variable_in_cdata_is_told_from_an_operator_of_a_program(text, read):
 plain = st.text(st.sampled_from("ab \t\n😀é{}%'"), max_size=12)
 pieces = st.one_of(
     plain.map(lambda value: (value, value, 0)),
-    st.sampled_from([("&lt;", "<", 0), ("&#x1F600;", "😀", 0), ("&amp;", "&", 0), ("<<v>>", "{{v}}", 0)]),
+    st.sampled_from(
+        [("&lt;", "<", 0), ("&#x1F600;", "😀", 0), ("&amp;", "&", 0), ("<<v>>", "{{v}}", 0)]
+    ),
     plain.map(lambda value: (f"{CDATA_OPEN}{value}{CDATA_CLOSE}", value, len(CDATA_OPEN))),
     st.sampled_from([("<!-- c\n -->", "", 0), ("<?pi x?>", "", 0), ("<i/>", "", 0)]),
 )
@@ -261,14 +270,20 @@ def place(text, offset):
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
-@given(st.lists(pieces, max_size=8), st.sampled_from(["<a>", "<a\n  k='v'>", '<a xml:space="preserve">']))
+@given(
+    st.lists(pieces, max_size=8),
+    st.sampled_from(["<a>", "<a\n  k='v'>", '<a xml:space="preserve">']),
+)
 def test_every_character_of_a_text_has_its_exact_place(parts, opening):
     document, characters = opening, []
     for written, read, skip in parts:
         for number, character in enumerate(read):
             one_to_one = len(read) + skip + (3 if skip else 0) == len(written)
             characters.append(
-                (character, place(document + written, len(document) + skip + (number if one_to_one else 0)))
+                (
+                    character,
+                    place(document + written, len(document) + skip + (number if one_to_one else 0)),
+                )
             )
         document += written
     source = read_source(document + "</a>")
@@ -282,7 +297,12 @@ def test_every_character_of_a_text_has_its_exact_place(parts, opening):
     assert kept == "".join("".join(one for one, _ in characters).split())
 
 
-@given(st.lists(st.sampled_from(["x", "é😀", "&lt;", "&#10;", "\n", "\t", " ", "<<v>>", "{{w}}", "'"]), max_size=10))
+@given(
+    st.lists(
+        st.sampled_from(["x", "é😀", "&lt;", "&#10;", "\n", "\t", " ", "<<v>>", "{{w}}", "'"]),
+        max_size=10,
+    )
+)
 def test_an_attribute_reads_as_the_parser_reads_it(parts):
     source = read_source('<a\n b="' + "".join(parts) + '"/>')
     text = source.attribute_text(source.root, "b")
@@ -290,4 +310,6 @@ def test_an_attribute_reads_as_the_parser_reads_it(parts):
     for number, character in enumerate(text.value):
         span = text.locate(number)
         written = source.text.split("\n")[span.line - 1][span.column - 1 : span.column]
-        assert written in (character, "&", "<", ">", "\t", "") or (character == " " and written == "")
+        assert written in (character, "&", "<", ">", "\t", "") or (
+            character == " " and written == ""
+        )

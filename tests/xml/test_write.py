@@ -50,7 +50,9 @@ def bare(value):
 
 def read_back(node):
     text = to_xml(node)
-    source = read_source(text if isinstance(node, Function) or hasattr(node, "type") else f"<x>{text}</x>")
+    source = read_source(
+        text if isinstance(node, Function) or hasattr(node, "type") else f"<x>{text}</x>"
+    )
     assert validate(source, "task") == [], text
     result = build(source)
     assert result.diagnostics == (), text
@@ -86,7 +88,9 @@ setting = st.sampled_from([Text("{{ n }}", AT), None])
 expressions = st.sampled_from(["a < b", 'x == "y"', "not z", "f(a)\n and b"]).map(
     lambda value: Expression(Text(value, AT))
 )
-attribute_expressions = st.sampled_from(["a < b", 'x["y"]', "a && b"]).map(lambda value: Expression(Text(value, AT)))
+attribute_expressions = st.sampled_from(["a < b", 'x["y"]', "a && b"]).map(
+    lambda value: Expression(Text(value, AT))
+)
 calls = st.builds(
     Call,
     names,
@@ -99,18 +103,39 @@ unique = {"unique_by": lambda one: one.name}
 
 def common(nodes):
     inputs = st.builds(
-        Input, names, st.sampled_from(["any", "string[]"]), st.booleans(), st.none() | texts,
-        st.none(), st.none() | nodes, words.map(lambda value: value.strip()), st.just(AT),
+        Input,
+        names,
+        st.sampled_from(["any", "string[]"]),
+        st.booleans(),
+        st.none() | texts,
+        st.none(),
+        st.none() | nodes,
+        words.map(lambda value: value.strip()),
+        st.just(AT),
     ) | st.builds(
-        Input, names, st.just("any"), st.booleans(), st.none(), attribute_expressions, st.none(), words, st.just(AT)
-    )  # fmt: skip
+        Input,
+        names,
+        st.just("any"),
+        st.booleans(),
+        st.none(),
+        attribute_expressions,
+        st.none(),
+        words,
+        st.just(AT),
+    )
     handlers = st.builds(
-        HandlerSpec, ref=st.none() | names, max_turns=st.integers(1, 99) | setting,
-        max_context_fraction=st.floats(1e-7, 1) | setting, timeout_s=st.floats(1e-6, 1e9) | setting,
-        max_cost_usd=st.floats(0, 1e6) | setting, top_k=st.none() | st.integers(0, 9), seed=st.none() | st.integers(-9, 9),
+        HandlerSpec,
+        ref=st.none() | names,
+        max_turns=st.integers(1, 99) | setting,
+        max_context_fraction=st.floats(1e-7, 1) | setting,
+        timeout_s=st.floats(1e-6, 1e9) | setting,
+        max_cost_usd=st.floats(0, 1e6) | setting,
+        top_k=st.none() | st.integers(0, 9),
+        seed=st.none() | st.integers(-9, 9),
         stop=st.none() | st.lists(words.filter(bool), min_size=1, max_size=2).map(tuple),
-        extra_body=st.none() | st.dictionaries(st.sampled_from(["a", "b"]), words | st.integers(-9, 9)),
-    )  # fmt: skip
+        extra_body=st.none()
+        | st.dictionaries(st.sampled_from(["a", "b"]), words | st.integers(-9, 9)),
+    )
     optional = st.none() | texts
     return {
         "name": st.none() | names,
@@ -124,42 +149,89 @@ def common(nodes):
         "handler": st.none() | handlers,
         "inputs": st.lists(inputs, min_size=1, max_size=2, **unique).map(tuple),
         "tools": st.lists(names, unique=True, max_size=2).map(tuple),
-        "examples": st.lists(st.builds(Example, st.dictionaries(names, words, max_size=2), words, st.just(AT)), max_size=2).map(tuple),
+        "examples": st.lists(
+            st.builds(Example, st.dictionaries(names, words, max_size=2), words, st.just(AT)),
+            max_size=2,
+        ).map(tuple),
         "shots": st.booleans(),
         "context": st.builds(
-            ContextSettings, st.sampled_from(["full", None]), st.sampled_from([True, False, None]),
-            st.sampled_from(["notes_only", None]), st.sampled_from(["enabled", None]),
+            ContextSettings,
+            st.sampled_from(["full", None]),
+            st.sampled_from([True, False, None]),
+            st.sampled_from(["notes_only", None]),
+            st.sampled_from(["enabled", None]),
         ),
-        "file_paths": st.none() | st.builds(FilePaths, st.sampled_from(["literal", "glob", "command"]), st.tuples(filled, filled), st.just(AT)),
-        "output": st.sampled_from([None, OutputFormat("json", "string[]", AT), OutputFormat("json", '{"a": "<b>"}', AT), OutputFormat("xml", None, AT)]),
+        "file_paths": st.none()
+        | st.builds(
+            FilePaths,
+            st.sampled_from(["literal", "glob", "command"]),
+            st.tuples(filled, filled),
+            st.just(AT),
+        ),
+        "output": st.sampled_from(
+            [
+                None,
+                OutputFormat("json", "string[]", AT),
+                OutputFormat("json", '{"a": "<b>"}', AT),
+                OutputFormat("xml", None, AT),
+            ]
+        ),
         "manual_xml": st.booleans() | st.just(Text("{{ m }}", AT)),
         "disable_reparsing": st.booleans(),
-    }  # fmt: skip
+    }
 
 
 def tasks(nodes):
     shared = common(nodes)
-    scripts = st.builds(Script, description=texts, command=st.tuples(filled, texts), timeout_s=st.floats(0.001, 1e5))
+    scripts = st.builds(
+        Script, description=texts, command=st.tuples(filled, texts), timeout_s=st.floats(0.001, 1e5)
+    )
     return st.one_of(
         st.builds(Atomic, **shared),
         st.builds(
-            Sequential, **shared,
-            steps=st.lists(nodes, min_size=1, max_size=3, unique_by=lambda one: one.name or id(one)).map(tuple),
+            Sequential,
+            **shared,
+            steps=st.lists(
+                nodes, min_size=1, max_size=3, unique_by=lambda one: one.name or id(one)
+            ).map(tuple),
         ),
         st.builds(
-            Reduce, **shared, inner_task=nodes, reduction_task=nodes, initial_value=st.none() | texts, concurrency=st.integers(1, 4)
+            Reduce,
+            **shared,
+            inner_task=nodes,
+            reduction_task=nodes,
+            initial_value=st.none() | texts,
+            concurrency=st.integers(1, 4),
         ),
-        st.builds(Map, **shared, inner_task=nodes, concurrency=st.integers(1, 4) | st.just(Text("{{ n }}", AT))),
-        st.builds(Script, **shared, command=st.tuples(filled), shell=st.booleans(), timeout_s=st.none() | setting),
         st.builds(
-            DirectorEvaluatorLoop, **shared, max_iterations=st.integers(1, 9), director=nodes, evaluator=nodes,
-            script_execution=st.none() | scripts, termination_condition=st.none() | expressions,
+            Map,
+            **shared,
+            inner_task=nodes,
+            concurrency=st.integers(1, 4) | st.just(Text("{{ n }}", AT)),
         ),
-    )  # fmt: skip
+        st.builds(
+            Script,
+            **shared,
+            command=st.tuples(filled),
+            shell=st.booleans(),
+            timeout_s=st.none() | setting,
+        ),
+        st.builds(
+            DirectorEvaluatorLoop,
+            **shared,
+            max_iterations=st.integers(1, 9),
+            director=nodes,
+            evaluator=nodes,
+            script_execution=st.none() | scripts,
+            termination_condition=st.none() | expressions,
+        ),
+    )
 
 
 def conds(nodes):
-    cases = st.lists(st.builds(Case, attribute_expressions, nodes, st.just(AT)), min_size=1, max_size=2).map(tuple)
+    cases = st.lists(
+        st.builds(Case, attribute_expressions, nodes, st.just(AT)), min_size=1, max_size=2
+    ).map(tuple)
     return st.builds(Cond, cases, st.none() | nodes, st.none() | names, st.just(AT))
 
 

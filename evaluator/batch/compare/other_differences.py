@@ -1,4 +1,6 @@
-"""Finds differences between the sides of a comparison, besides their answers, that may explain different scores."""
+"""Finds differences between the sides of a comparison, besides their answers, that may explain
+different scores.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,19 @@ from typing import Any
 from evaluator.batch.compare.sides import SideSamples
 
 _MOST_CHARS = 40
-_DESCRIPTIONS = {"judges": "its judge's model or settings", "templates": "its templates", "source_sha256": "its source"}
+_DESCRIPTIONS = {
+    "judges": "its judge's model or settings",
+    "templates": "its templates",
+    "source_sha256": "its source",
+}
 
 
 def other_differences(a: SideSamples, b: SideSamples, shared: Sequence[int]) -> Iterator[str]:
-    """Differences in the templates' names, in how answers were scored, and in the rows of the `shared` samples.
+    """Differences in the templates' names, in how answers were scored, and in the rows of the
+    `shared` samples.
 
-    Scorers, with their settings, templates and judges, are compared by the manifests where both sides have one. Else
-    their names in the results are compared.
+    Scorers, with their settings, templates and judges, are compared by the manifests where both
+    sides have one. Else their names in the results are compared.
     """
     templates = [sorted({template for template, _ in side.groups}) for side in (a, b)]
     if all(templates) and templates[0] != templates[1]:
@@ -31,24 +38,35 @@ def other_differences(a: SideSamples, b: SideSamples, shared: Sequence[int]) -> 
 
 
 def _scorers(a: SideSamples, b: SideSamples) -> Iterator[str]:
-    if a.scorers is not None and b.scorers is not None and (only := set(a.scorers) ^ set(b.scorers)):
+    if (
+        a.scorers is not None
+        and b.scorers is not None
+        and (only := set(a.scorers) ^ set(b.scorers))
+    ):
         yield f"the scorers differ: only one side has {', '.join(sorted(only))}"
     if a.declared is None or b.declared is None:
         return
-    ours, theirs = a.declared.scorers or {}, b.declared.scorers or {}
+    ours = a.declared.scorers or {}
+    theirs = b.declared.scorers or {}
     for name in sorted(ours.keys() & theirs.keys()):
         judges = [declared.judges.get(name, ()) for declared in (a.declared, b.declared)]
-        if what := list(_settings(ours[name], theirs[name], judges)):
+        if what := list(_settings(ours[name], theirs[name], judges=judges)):
             yield f"the scorer {name} differs: {', '.join(what)}"
     reasons = [declared.count_as_failed for declared in (a.declared, b.declared)]
-    if reasons[0] is not None and reasons[1] is not None and (only := set(reasons[0]) ^ set(reasons[1])):
+    if (
+        reasons[0] is not None
+        and reasons[1] is not None
+        and (only := set(reasons[0]) ^ set(reasons[1]))
+    ):
         yield f"only one side counts the error {', '.join(sorted(only))} as failed"
     limited = [declared.limited for declared in (a.declared, b.declared)]
     if None not in limited and limited[0] != limited[1]:
         yield f"cut-off answers are {limited[0]} on one side and {limited[1]} on the other"
 
 
-def _settings(a: Mapping[str, Any], b: Mapping[str, Any], judges: Sequence[Collection[str]]) -> Iterator[str]:
+def _settings(
+    a: Mapping[str, Any], b: Mapping[str, Any], judges: Sequence[Collection[str]]
+) -> Iterator[str]:
     for name in sorted(a.keys() | b.keys()):
         if a.get(name) != b.get(name):
             values = [json.dumps(side.get(name)) for side in (a, b)]

@@ -1,7 +1,8 @@
-"""One side of a comparison: its results reduced to what pairs need, about 60 bytes and the id for each sample.
+"""One side of a comparison: its results reduced to what pairs need, about 60 bytes and the id for
+each sample.
 
-Samples are identified by numbers, which both sides share, for the value that makes pairs. Of several results for one
-sample and epoch the last one counts.
+Samples are identified by numbers, which both sides share, for the value that makes pairs. Of
+several results for one sample and epoch the last one counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _UNKNOWN = math.nan
 
 
 def key_of(by: str) -> Callable[[SampleResult], str]:
-    """A function that returns the value by which a sample is paired: `id`, `inputs` or `metadata.NAME`.
+    """A function that returns the value by which a sample is paired: `id`, `inputs` or
+    `metadata.NAME`.
 
     Raises: UsageError, if `by` is none of these; the function, if a sample has no such field.
     """
@@ -38,7 +40,9 @@ def key_of(by: str) -> Callable[[SampleResult], str]:
 
     def read(result: SampleResult) -> str:
         if name not in result.metadata:
-            raise UsageError(f"sample {result.sample_id!r} has no {name!r} in its metadata to pair it by")
+            raise UsageError(
+                f"sample {result.sample_id!r} has no {name!r} in its metadata to pair it by"
+            )
         return _text(result.metadata[name])
 
     return read
@@ -47,8 +51,9 @@ def key_of(by: str) -> Callable[[SampleResult], str]:
 class SideSamples:
     """The samples of one side by their numbers in `keys`.
 
-    `groups`, `seen` scorers and metadata `fields` are in order of appearance. `declared` is what the batch declares
-    about its results, None without a batch. `results` counts the epochs of all samples.
+    `groups`, `seen` scorers and metadata `fields` are in order of appearance. `declared` is what
+    the batch declares about its results, None without a batch. `results` counts the epochs of all
+    samples.
     """
 
     def __init__(
@@ -60,17 +65,27 @@ class SideSamples:
         cluster: str | None,
         declared: Declared | None,
     ) -> None:
-        self.name, self.declared, self.results = name, declared, 0
+        self.name = name
+        self.declared = declared
+        self.results = 0
         self.groups: dict[tuple[str, str], None] = {}
         self.seen: dict[str, None] = {}
         self.fields: dict[str, None] = {}
         self._is_answered = False
-        self._keys, self._key, self._scorer = keys, key, scorer
-        self._cluster = None if cluster is None else reader_of(cluster, "cluster")
+        self._keys = keys
+        self._key = key
+        self._scorer = scorer
+        if cluster is None:
+            self._cluster = None
+        else:
+            self._cluster = reader_of(cluster, "cluster")
         self._places = array("i")
-        self._ids, self._labels = _Texts(), _Texts()
-        self._inputs, self._targets = array("q"), array("q")
-        self._clusters, self._cluster_names = array("i"), Interner()
+        self._ids = _Texts()
+        self._labels = _Texts()
+        self._inputs = array("q")
+        self._targets = array("q")
+        self._clusters = array("i")
+        self._cluster_names = Interner()
         self._epochs: dict[int, _Epoch] = {}
 
     def __len__(self) -> int:
@@ -79,22 +94,29 @@ class SideSamples:
     def add(self, result: SampleResult) -> None:
         """Adds a result.
 
-        Raises: UsageError, if its template or variant differs from the earlier ones, another sample has the same value
-        to pair by, or it has no such value.
+        Raises: UsageError, if its template or variant differs from the earlier ones, another sample
+        has the same value to pair by, or it has no such value.
         """
         self.groups[result.template, result.variant] = None
         if len(self.groups) > 1:
             found = ", ".join(f"{template} × {variant}" for template, variant in self.groups)
-            raise UsageError(f"side {self.name} has results of {found}; compare one template and variant at a time")
+            raise UsageError(
+                f"side {self.name} has results of {found}; compare one template and variant at "
+                "a time"
+            )
         self.seen.update(dict.fromkeys(result.scores))
         self._is_answered = self._is_answered or result.failure is None
         if self._cluster is not None and len(self.fields) < MOST_FIELDS:
             self.fields.update(dict.fromkeys(result.metadata))
         place = self._place(result)
-        self._inputs[place], self._targets[place] = hash(_text(result.inputs)), hash(_text(result.target))
+        self._inputs[place] = hash(_text(result.inputs))
+        self._targets[place] = hash(_text(result.target))
         if self._cluster is not None:
             group = self._cluster(result)
-            self._clusters[place] = _NONE if group is None else self._cluster_names.number(_text(group))
+            if group is None:
+                self._clusters[place] = _NONE
+            else:
+                self._clusters[place] = self._cluster_names.number(_text(group))
         if result.epoch not in self._epochs:
             self._epochs[result.epoch] = _Epoch()
         self.results += self._epochs[result.epoch].put(place, *self._judged(result))
@@ -104,7 +126,9 @@ class SideSamples:
         """The scorers' names; None where they are unknown, as every task failed."""
         if self.declared is not None and self.declared.scorers is not None:
             return self.declared.scorers.keys() | self.seen.keys()
-        return self.seen.keys() if self.seen or self._is_answered else None
+        if self.seen or self._is_answered:
+            return self.seen.keys()
+        return None
 
     def close(self) -> None:
         """Ends adding. Raises: UsageError, if the side has no such scorer."""
@@ -140,18 +164,26 @@ class SideSamples:
     def cluster(self, number: int) -> int | None:
         """The number of its cluster, from 0; None without a cluster."""
         found = self._clusters[self._places[number]]
-        return None if found == _NONE else found
+        if found == _NONE:
+            return None
+        return found
 
     def value(self, number: int) -> float | None:
         """The mean of its epochs' values; None without a value."""
         place = self._places[number]
-        values = [value for epoch in self._epochs.values() if not math.isnan(value := epoch.value[place])]
-        return math.fsum(values) / len(values) if values else None
+        values = [
+            value for epoch in self._epochs.values() if not math.isnan(value := epoch.value[place])
+        ]
+        if values:
+            return math.fsum(values) / len(values)
+        return None
 
     def bounds(self, number: int) -> tuple[float, float]:
         """The `value` with 0, and with 1, for each epoch without a value."""
         place = self._places[number]
-        values = [epoch.value[place] for epoch in self._epochs.values() if epoch.error[place] != _NONE]
+        values = [
+            epoch.value[place] for epoch in self._epochs.values() if epoch.error[place] != _NONE
+        ]
         known = [value for value in values if not math.isnan(value)]
         least = math.fsum(known)
         return least / len(values), (least + len(values) - len(known)) / len(values)
@@ -159,14 +191,21 @@ class SideSamples:
     def is_open(self, number: int) -> bool:
         """Whether one of its epochs has no value."""
         place = self._places[number]
-        return any(epoch.error[place] != _NONE and math.isnan(epoch.value[place]) for epoch in self._epochs.values())
+        return any(
+            epoch.error[place] != _NONE and math.isnan(epoch.value[place])
+            for epoch in self._epochs.values()
+        )
 
     def passed(self, number: int) -> bool | None:
         """Whether most of its judged epochs passed; None for a tie, or without a judged epoch."""
         place = self._places[number]
-        judged = [passed for epoch in self._epochs.values() if (passed := epoch.passed[place]) != _NONE]
+        judged = [
+            passed for epoch in self._epochs.values() if (passed := epoch.passed[place]) != _NONE
+        ]
         balance = 2 * sum(judged) - len(judged)
-        return None if balance == 0 else balance > 0
+        if balance == 0:
+            return None
+        return balance > 0
 
     def is_error(self, number: int) -> bool:
         """Whether one of its epochs is an error."""
@@ -181,15 +220,18 @@ class SideSamples:
             place = self._places[number]
             if self._ids[place] != sample_id:
                 raise UsageError(
-                    f"side {self.name}: samples {self.id(number)!r} and {result.sample_id!r} have the same value to "
+                    f"side {self.name}: samples {self.id(number)!r} and {result.sample_id!r} have "
+                    "the same value to "
                     "pair by"
                 )
             return place
-        _lengthen(self._places, number + 1, _NONE)
+        _lengthen(self._places, number + 1, value=_NONE)
         place = self._places[number] = len(self._ids)
         self._ids.append(sample_id)
         label = result.label
-        self._labels.append(b"" if label == result.sample_id else label.encode("utf-8", "surrogatepass"))
+        self._labels.append(
+            b"" if label == result.sample_id else label.encode("utf-8", "surrogatepass")
+        )
         for column in (self._inputs, self._targets):
             column.append(0)
         if self._cluster is not None:
@@ -200,7 +242,11 @@ class SideSamples:
         """Its value, whether it passed, and whether it is an error."""
         if self._scorer is None:
             passed = {Verdict.PASSED: True, Verdict.FAILED: False}.get(result.verdict)
-            return None if passed is None else float(passed), passed, result.verdict is Verdict.ERROR
+            return (
+                None if passed is None else float(passed),
+                passed,
+                result.verdict is Verdict.ERROR,
+            )
         score = result.scores.get(self._scorer)
         if score is None:
             return None, None, result.failure is not None
@@ -210,17 +256,21 @@ class SideSamples:
 
 
 class _Epoch:
-    """The results of one epoch, by the index of their samples. `error` is NONE for a sample without a result."""
+    """The results of one epoch, by the index of their samples. `error` is NONE for a sample without
+    a result.
+    """
 
     __slots__ = ("error", "passed", "value")
 
     def __init__(self) -> None:
-        self.value, self.passed, self.error = array("d"), array("b"), array("b")
+        self.value = array("d")
+        self.passed = array("b")
+        self.error = array("b")
 
     def grow(self, length: int) -> None:
-        _lengthen(self.value, length, _UNKNOWN)
-        _lengthen(self.passed, length, _NONE)
-        _lengthen(self.error, length, _NONE)
+        _lengthen(self.value, length, value=_UNKNOWN)
+        _lengthen(self.passed, length, value=_NONE)
+        _lengthen(self.error, length, value=_NONE)
 
     def put(self, place: int, value: float | None, passed: bool | None, error: bool) -> bool:
         """Returns: whether it is the first result of the sample."""
@@ -238,7 +288,8 @@ class _Texts:
     __slots__ = ("_bytes", "_starts")
 
     def __init__(self) -> None:
-        self._bytes, self._starts = bytearray(), array("q", [0])
+        self._bytes = bytearray()
+        self._starts = array("q", [0])
 
     def __len__(self) -> int:
         return len(self._starts) - 1

@@ -1,4 +1,6 @@
-"""Engines: where the samples of a batch are evaluated: in this process, in several, or on the nodes of a cluster."""
+"""Engines: where the samples of a batch are evaluated: in this process, in several, or on the nodes
+of a cluster.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,16 @@ __all__ = ["ENGINES", "ClusterLost", "Engine", "LocalEngine", "make_engine"]
 ENGINES = ("local", "processes", "ray")
 
 
-def make_engine(engine: Engine | str | None, concurrency: int, workers: int | None = None) -> Engine:
-    """The engine of that name (see ENGINES), for `concurrency` samples at once; an Engine is returned as it is.
+def make_engine(
+    engine: Engine | str | None, concurrency: int, workers: int | None = None
+) -> Engine:
+    """The engine of that name (see ENGINES), for `concurrency` samples at once; an Engine is
+    returned as it is.
 
     `workers`: the number of processes; for "ray", on each node.
 
-    Raises: UsageError, for an unknown name, or `workers` for an engine without them; MissingExtra, for "ray" if it is
-    not installed.
+    Raises: UsageError, for an unknown name, or `workers` for an engine without them; MissingExtra,
+    for "ray" if it is not installed.
     """
     if isinstance(engine, str) and engine not in ENGINES:
         raise UsageError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}")
@@ -35,7 +40,14 @@ def make_engine(engine: Engine | str | None, concurrency: int, workers: int | No
         import_ray()
         return RayEngine(concurrency, processes=workers)
     if workers is not None:
-        raise UsageError("workers is the number of processes of the engines processes and ray; name one as engine")
+        raise UsageError(
+            "workers is the number of processes of the engines processes and ray; name one as "
+            "engine"
+        )
     if not isinstance(engine, str | None) and not callable(getattr(engine, "run", None)):
-        raise UsageError(f"engine is {type_of(engine)}, expected one of {', '.join(ENGINES)}, or an Engine")
-    return LocalEngine(concurrency) if engine is None or isinstance(engine, str) else engine
+        raise UsageError(
+            f"engine is {type_of(engine)}, expected one of {', '.join(ENGINES)}, or an Engine"
+        )
+    if engine is None or isinstance(engine, str):
+        return LocalEngine(concurrency)
+    return engine

@@ -1,7 +1,9 @@
-"""A Host: the process on a node that performs work, many samples at once, in an event loop of its own.
+"""A Host: the process on a node that performs work, many samples at once, in an event loop of its
+own.
 
-It decides nothing: work arrives when it may start, and each call acquires its permit from the batch's one limiter. Its
-messages are fetched with `listen`, all at once, so that many of them share a round trip.
+It decides nothing: work arrives when it may start, and each call acquires its permit from the
+batch's one limiter. Its messages are fetched with `listen`, all at once, so that many of them share
+a round trip.
 """
 
 from __future__ import annotations
@@ -27,26 +29,32 @@ from evaluator.processes.tasks import cancel_all
 from evaluator.record.owner import current_owner
 
 VERSIONS = (
-    f"evaluator {importlib.metadata.version('evaluator')}, Python {'.'.join(platform.python_version_tuple()[:2])}"
+    f"evaluator {importlib.metadata.version('evaluator')}, Python "
+    f"{'.'.join(platform.python_version_tuple()[:2])}"
 )
 
 ELSEWHERE = (
-    "a task of a batch cannot start background tasks on another machine than that of the batch; take the tools for "
-    "background tasks out of the template and the profile, or run the batch with the engine local or processes"
+    "a task of a batch cannot start background tasks on another machine than that of the batch; "
+    "take the tools for "
+    "background tasks out of the template and the profile, or run the batch with the engine local "
+    "or processes"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """`shares_folder`: the process sees the batch's folder, and its locks. `machine` identifies its machine."""
+    """`shares_folder`: the process sees the batch's folder, and its locks. `machine` identifies its
+    machine.
+    """
 
     shares_folder: bool
     machine: str
 
 
 class Host:
-    """Takes `work`, `acquired`, `rejected`, `give_back`, `budget_ended`; sends `done`, `raised`, `returned`, `acquire`,
-    `release`, `notice`."""
+    """Takes `work`, `acquired`, `rejected`, `give_back`, `budget_ended`; sends `done`, `raised`,
+    `returned`, `acquire`, `release`, `notice`.
+    """
 
     def __init__(self) -> None:
         self._outbox: list[bytes] = []
@@ -62,11 +70,15 @@ class Host:
     async def versions(self) -> str:
         return VERSIONS
 
-    async def open(self, recipe: bytes, probe: Probe | None, first_id: int) -> Opened | EvaluatorError:
-        """Prepares the worker. Task files go into the batch's folder if `probe` is visible there, else into a folder of
-        this node, with ids from `first_id`. An error is returned, because a raised one would arrive wrapped."""
+    async def open(
+        self, recipe: bytes, probe: Probe | None, first_id: int
+    ) -> Opened | EvaluatorError:
+        """Prepares the worker. Task files go into the batch's folder if `probe` is visible there,
+        else into a folder of this node, with ids from `first_id`. An error is returned, because a
+        raised one would arrive wrapped.
+        """
         try:
-            return self._open(pickle.loads(recipe), probe, first_id)
+            return self._open(pickle.loads(recipe), probe, first_id=first_id)
         except Exception as error:
             return portable_error(error)
 
@@ -77,21 +89,36 @@ class Host:
         try:
             os.chdir(recipe.folder)
         except OSError as error:
-            here = f"{recipe.folder} cannot be entered ({error.strerror}); relative paths begin in {os.getcwd()}"
+            here = (
+                f"{recipe.folder} cannot be entered ({error.strerror}); relative paths begin "
+                f"in {os.getcwd()}"
+            )
             self._send(("notice", here))
         arguments = {name: pickle.loads(value) for name, value in recipe.arguments.items()}
         if "background" in arguments and recipe.machine != current_owner().boot_id:
             # The database of their states cannot be shared with another machine.
             arguments["background"] = NoBackground(ELSEWHERE)
-        evaluator = Evaluator(**arguments, tasks_dir=None, notice=lambda line: self._send(("notice", line)))
+        evaluator = Evaluator(
+            **arguments, tasks_dir=None, notice=lambda line: self._send(("notice", line))
+        )
         shares_folder = probe is not None and probe.is_visible()
-        self._folder = None if shares_folder else OwnFolder(first_id)
-        tasks = recipe.tasks if self._folder is None else self._folder.path
+        if shares_folder:
+            self._folder = None
+        else:
+            self._folder = OwnFolder(first_id)
+        if self._folder is None:
+            tasks = recipe.tasks
+        else:
+            tasks = self._folder.path
         self._worker = Worker(
             evaluator.with_limiter(self._limiter, tasks, recipe.cache),
             [pickle.loads(scorer) for scorer in recipe.scorers],
-            lambda: self._budget_ended, recipe.count_as_failed, recipe.limited, self._unrecorded, recipe.unfinished,
-        )  # fmt: skip
+            budget_ended=lambda: self._budget_ended,
+            count_as_failed=recipe.count_as_failed,
+            limited=recipe.limited,
+            unrecorded=self._unrecorded,
+            unfinished=recipe.unfinished,
+        )
         return Opened(shares_folder, current_owner().boot_id)
 
     async def post(self, messages: Sequence[bytes]) -> None:
@@ -111,11 +138,14 @@ class Host:
         """The messages to send, as soon as there are any."""
         await self._has_messages.wait()
         self._has_messages.clear()
-        messages, self._outbox = self._outbox, []
+        messages = self._outbox
+        self._outbox = []
         return messages
 
     async def close(self) -> None:
-        """Cancels everything in flight. Returns when it has ended and its task files are complete."""
+        """Cancels everything in flight. Returns when it has ended and its task files are
+        complete.
+        """
         self._is_closing = True
         await cancel_all(self._tasks.values())
         if self._worker is not None:
@@ -129,7 +159,7 @@ class Host:
             if self._worker is None:
                 raise RuntimeError("work arrived before the process was opened")
             done = await self._worker.perform(work)
-            self._send(self._message_of(number, self._worker, done))
+            self._send(self._message_of(number, self._worker, done=done))
         except GivenBack as given_back:
             self._send(("returned", number, given_back.tasks))
         except BaseException as error:
@@ -144,12 +174,17 @@ class Host:
 
     def _message_of(self, number: int, worker: Worker, done: WorkResult) -> tuple[Any, ...]:
         store = worker.evaluator.services.store
-        files = [] if self._folder is None or store is None else self._folder.take_files(store, done.work)
+        if self._folder is None or store is None:
+            files = []
+        else:
+            files = self._folder.take_files(store, done.work)
         message = ("done", number, done.result, done.pending, files)
         try:
             pickle.dumps(message)
         except Exception as error:
-            raise UsageError(f"sample {done.work.sample.id!r}: its result cannot be sent: {error}") from error
+            raise UsageError(
+                f"sample {done.work.sample.id!r}: its result cannot be sent: {error}"
+            ) from error
         return message
 
     def _send(self, message: tuple[Any, ...]) -> None:

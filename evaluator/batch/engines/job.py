@@ -1,4 +1,6 @@
-"""A job of the pool: a sample that a process evaluates, and its result if it ends every process that evaluates it."""
+"""A job of the pool: a sample that a process evaluates, and its result if it ends every process
+that evaluates it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from evaluator.record.journal import now
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """`unrecorded`: task files of the sample, by label. `lost`: how many processes were lost with it."""
+    """`unrecorded`: task files of the sample, by label. `lost`: how many processes were lost with
+    it.
+    """
 
     number: int
     work: WorkItem
@@ -34,12 +38,28 @@ class Job:
 def crash_result(job: Job) -> SampleResult:
     """The error of a sample whose process ended while it evaluated only that sample."""
     work = job.work
-    sample, cell, number = work.sample, work.cell, job.unrecorded.get(work.identity.value)
-    message = "the process that evaluated only this sample ended unexpectedly: it crashed, or ran out of memory"
+    sample = work.sample
+    cell = work.cell
+    number = job.unrecorded.get(work.identity.value)
+    message = (
+        "the process that evaluated only this sample ended unexpectedly: it crashed, or ran "
+        "out of memory"
+    )
     return SampleResult(
-        identity=work.identity.value, sample_id=sample.id, place=sample.place, epoch=work.epoch,
-        template=cell.template, variant=cell.variant, verdict=Verdict.ERROR, inputs=sample.inputs,
-        target=sample.target, metadata=sample.metadata, failure=Failure("TASK_FAILURE", "unexpected_error", message),
-        started=now(), parts=work.identity.parts, scored_by=work.scored_by, task_id=number,
+        identity=work.identity.value,
+        sample_id=sample.id,
+        place=sample.place,
+        epoch=work.epoch,
+        template=cell.template,
+        variant=cell.variant,
+        verdict=Verdict.ERROR,
+        inputs=sample.inputs,
+        target=sample.target,
+        metadata=sample.metadata,
+        failure=Failure("TASK_FAILURE", "unexpected_error", message=message),
+        started=now(),
+        parts=work.identity.parts,
+        scored_by=work.scored_by,
+        task_id=number,
         task_file=None if number is None else f"tasks/active/TASK-{number}.md",
-    )  # fmt: skip
+    )

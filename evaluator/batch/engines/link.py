@@ -1,4 +1,6 @@
-"""The connection to one Host: sends queued messages, delivers received ones, and reports when the process is lost."""
+"""The connection to one Host: sends queued messages, delivers received ones, and reports when the
+process is lost.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,22 @@ class Remote(Protocol):
 
 
 class Link:
-    """Messages to and from `remote`. One `post` is under way at a time, and takes everything queued meanwhile.
+    """Messages to and from `remote`. One `post` is under way at a time, and takes everything queued
+    meanwhile.
 
-    `on_message` is called for each message, in order; `on_lost` once, with the reason; nothing is called after it.
+    `on_message` is called for each message, in order; `on_lost` once, with the reason; nothing is
+    called after it.
     """
 
     def __init__(
-        self, remote: Remote, on_message: Callable[[tuple[Any, ...]], None], on_lost: Callable[[Exception], None]
+        self,
+        remote: Remote,
+        on_message: Callable[[tuple[Any, ...]], None],
+        on_lost: Callable[[Exception], None],
     ) -> None:
         self.remote = remote
-        self._on_message, self._on_lost = on_message, on_lost
+        self._on_message = on_message
+        self._on_lost = on_lost
         self._queued: list[bytes] = []
         self._has_messages = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
@@ -56,7 +64,8 @@ class Link:
         while True:
             await self._has_messages.wait()
             self._has_messages.clear()
-            messages, self._queued = self._queued, []
+            messages = self._queued
+            self._queued = []
             await self.remote.call("post", messages)
 
     async def _listen(self) -> None:

@@ -1,10 +1,10 @@
 """A pool of processes on nodes: distributes work, and repeats the work of a process that is lost.
 
-Each process gets its share of the samples that are at hand. One that has nothing left to do takes over samples whose
-scorers wait for their turn in another one; their calls are not repeated.
+Each process gets its share of the samples that are at hand. One that has nothing left to do takes
+over samples whose scorers wait for their turn in another one; their calls are not repeated.
 
-The samples of a lost process are done by others. A sample that was in two lost processes is then done alone in one. If
-that one is lost too, the sample is the cause: its result is an error.
+The samples of a lost process are done by others. A sample that was in two lost processes is then
+done alone in one. If that one is lost too, the sample is the cause: its result is an error.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ StartHost = Callable[[Node], Remote]
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A process at work. `is_reserved`: it takes no further jobs, so that a suspect can run `alone` in it. `is_asked`:
-    it was asked to give back jobs and has answered nothing since."""
+    """A process at work. `is_reserved`: it takes no further jobs, so that a suspect can run `alone`
+    in it. `is_asked`: it was asked to give back jobs and has answered nothing since.
+    """
 
     node: Node
     link: Link
@@ -73,16 +74,26 @@ def _load(member: _Member) -> int:
 
 
 class Pool:
-    """Distributes work over the processes of nodes, `concurrency` samples at once together. An async context: leaving
-    it cancels everything in flight and ends every process."""
+    """Distributes work over the processes of nodes, `concurrency` samples at once together. An
+    async context: leaving it cancels everything in flight and ends every process.
+    """
 
     def __init__(
-        self, worker: Worker, start_host: StartHost, recipe: Recipe, store: TaskStore, concurrency: int,
+        self,
+        worker: Worker,
+        start_host: StartHost,
+        recipe: Recipe,
+        store: TaskStore,
+        concurrency: int,
         probe: Probe | None,
-    ) -> None:  # fmt: skip
-        self._worker, self._start_host, self._recipe, self._store = worker, start_host, recipe, store
+    ) -> None:
+        self._worker = worker
+        self._start_host = start_host
+        self._recipe = recipe
+        self._store = store
         self._packed_recipe = pickle.dumps(recipe)
-        self._concurrency, self._probe = concurrency, probe
+        self._concurrency = concurrency
+        self._probe = probe
         self._numbers = count(1)
         self._members: list[_Member] = []
         self._jobs: dict[int, Job] = {}
@@ -102,7 +113,9 @@ class Pool:
             self._unrecorded.setdefault(label.partition("/")[0], {})[label] = task_id
 
     def start(self, nodes: Collection[Node]) -> None:
-        """Starts the processes; returns at once. Raises: ClusterLost, if no node has a CPU for one."""
+        """Starts the processes; returns at once. Raises: ClusterLost, if no node has a CPU for
+        one.
+        """
         for node in nodes:
             for _ in range(node.processes):
                 self._start(node)
@@ -128,7 +141,7 @@ class Pool:
             for remote in self._remotes:
                 remote.kill()
 
-    # -- jobs ---------------------------------------------------------------------------------------------------
+    # -- jobs --------------------------------------------------------------------------------------
 
     async def perform(self, work: WorkItem, is_stopping: Callable[[], bool]) -> WorkResult:
         """The result of `work`; it stays pending if `is_stopping` becomes true before it starts.
@@ -140,7 +153,13 @@ class Pool:
         unrecorded = self._unrecorded.pop(work.identity.value, {})
         if work.resumes is not None:
             unrecorded.setdefault(work.identity.value, work.resumes)
-        job = Job(next(self._numbers), work, is_stopping, unrecorded, asyncio.get_running_loop().create_future())
+        job = Job(
+            next(self._numbers),
+            work,
+            is_stopping=is_stopping,
+            unrecorded=unrecorded,
+            done=asyncio.get_running_loop().create_future(),
+        )
         self._jobs[job.number] = job
         self._waiting.append(job)
         self._distribute()
@@ -154,7 +173,9 @@ class Pool:
         # As many of the samples at hand as each process gets when all that are starting are there.
         share = ceil(len(self._jobs) / max(1, len(self._members) + len(self._starting)))
         while self._waiting:
-            member = min((each for each in self._members if not each.is_reserved), key=_load, default=None)
+            member = min(
+                (each for each in self._members if not each.is_reserved), key=_load, default=None
+            )
             if member is None or len(member.jobs) >= share:
                 return
             job = self._waiting.popleft()
@@ -186,7 +207,7 @@ class Pool:
 
     def _assign(self, job: Job, member: _Member) -> None:
         if job.is_stopping() and not job.unrecorded and not job.lost:
-            job.end(WorkResult(job.work, None, "stop requested"))
+            job.end(WorkResult(job.work, None, pending="stop requested"))
         elif not member.shares_folder and (job.unrecorded or job.work.answered is not None):
             # Its task files are only here.
             self._spawn(self._perform_here(job))
@@ -201,7 +222,7 @@ class Pool:
         except Exception as error:
             job.end(error)
 
-    # -- messages -----------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def _receive(self, member: _Member, message: tuple[Any, ...]) -> None:
         kind, *rest = message
@@ -232,8 +253,10 @@ class Pool:
             if files:
                 store_files(self._store.root, files)
         except OSError as error:
-            return RecordError(f"{self._store.root}: a task file cannot be written: {error.strerror}")
-        return WorkResult(job.work, result, pending)
+            return RecordError(
+                f"{self._store.root}: a task file cannot be written: {error.strerror}"
+            )
+        return WorkResult(job.work, result, pending=pending)
 
     def _send_budget_ended(self, members: Collection[_Member]) -> None:
         reason = self._worker.budget_ended()
@@ -241,7 +264,7 @@ class Pool:
             for member in members:
                 member.link.send(("budget_ended", reason))
 
-    # -- processes ----------------------------------------------------------------------------------------------
+    # -- processes ---------------------------------------------------------------------------------
 
     def _spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(coroutine)
@@ -250,7 +273,9 @@ class Pool:
         return task
 
     def _start(self, node: Node) -> asyncio.Task[bool]:
-        """Starts a process. The task returns whether it is at work; one that cannot be used ends the run."""
+        """Starts a process. The task returns whether it is at work; one that cannot be used ends
+        the run.
+        """
         remote = self._start_host(node)
         self._remotes.add(remote)
         task = self._spawn(self._open(remote, node))
@@ -266,7 +291,7 @@ class Pool:
         finally:
             self._starting.discard(asyncio.current_task())  # pyright: ignore[reportArgumentType]
         if opened is not None:
-            self._join(node, remote, opened)
+            self._join(node, remote, opened=opened)
         elif isinstance(error, EvaluatorError):
             self._fail(error)
         else:
@@ -284,22 +309,28 @@ class Pool:
                 f"{node.name} has {versions}, this process {VERSIONS}; install the same everywhere"
             )
         first_id = next(self._id_blocks) * IDS_EACH
-        opened: Opened | EvaluatorError = await remote.call("open", self._packed_recipe, self._probe, first_id)
+        opened: Opened | EvaluatorError = await remote.call(
+            "open", self._packed_recipe, self._probe, first_id
+        )
         if isinstance(opened, EvaluatorError):
             raise ConfigurationError(f"{node.name}: {opened}") from opened
         if self._recipe.cache is not None and opened.machine != current_owner().boot_id:
-            raise ConfigurationError(f"{node.name} is another machine, which cannot use the cache; run without a cache")
+            raise ConfigurationError(
+                f"{node.name} is another machine, which cannot use the cache; run without a cache"
+            )
         return opened
 
     def _join(self, node: Node, remote: Remote, opened: Opened) -> None:
         def receive(message: tuple[Any, ...]) -> None:
             self._receive(member, message)
 
-        link = Link(remote, receive, lambda error: self._lose(member, error))
+        link = Link(remote, receive, on_lost=lambda error: self._lose(member, error))
         proxy = LimiterProxy(
-            self._worker.evaluator.limiter, link.send, lambda: self._send_budget_ended(self._members)
-        )  # fmt: skip
-        member = _Member(node, link, proxy, opened.shares_folder)
+            self._worker.evaluator.limiter,
+            link.send,
+            on_rejected=lambda: self._send_budget_ended(self._members),
+        )
+        member = _Member(node, link, proxy=proxy, shares_folder=opened.shares_folder)
         self._members.append(member)
         self._links.append(link)
         self._send_budget_ended([member])
@@ -312,7 +343,9 @@ class Pool:
     def _restart(self, node: Node, *, has_failed: bool) -> asyncio.Task[bool] | None:
         """Starts another process on `node`, unless too many have failed there without a result."""
         failed = self._failed_starts[node.id] = self._failed_starts.get(node.id, 0) + has_failed
-        return self._start(node) if failed < MAX_FAILED_STARTS else None
+        if failed < MAX_FAILED_STARTS:
+            return self._start(node)
+        return None
 
     def _lose(self, member: _Member, error: Exception) -> None:
         if not self._is_open:
@@ -330,11 +363,15 @@ class Pool:
             self._spawn(self._give_back(member, replacement))
 
     async def _give_back(self, member: _Member, replacement: asyncio.Task[bool] | None) -> None:
-        """Others do the jobs of a lost process, and resume its task files, so that no finished step is repeated."""
+        """Others do the jobs of a lost process, and resume its task files, so that no finished step
+        is repeated.
+        """
         jobs = list(member.jobs.values())
         if member.shares_folder and jobs:
             try:
-                found = await find_unrecorded(self._store, self._newest, {job.work.identity.value for job in jobs})
+                found = await find_unrecorded(
+                    self._store, self._newest, identities={job.work.identity.value for job in jobs}
+                )
             except RecordError as error:
                 self._fail(error)
                 return
@@ -342,7 +379,8 @@ class Pool:
                 job.unrecorded |= found[job.work.identity.value]
         for job in reversed(jobs):
             job.lost += 1
-            # If the node can start another process, it is not the node that was lost: the sample is the cause.
+            # If the node can start another process, it is not the node that was lost: the sample is
+            # the cause.
             if job is member.alone and await _succeeds(replacement):
                 job.end(WorkResult(job.work, crash_result(job)))
             elif job is member.alone or job.lost >= SUSPECT_AFTER:

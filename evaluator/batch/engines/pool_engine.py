@@ -21,15 +21,20 @@ Watch = Callable[[Callable[[str], None]], Coroutine[Any, Any, None]]
 class PoolEngine:
     """Evaluates `concurrency` samples at once in all processes together.
 
-    `variables`: environment variables that the processes get besides keys, tokens and the addresses of models.
-    `gather`: processes write task files into folders of their own and send them with the results, even if they see the
-    batch's folder.
+    `variables`: environment variables that the processes get besides keys, tokens and the addresses
+    of models.
+    `gather`: processes write task files into folders of their own and send them with the results,
+    even if they see the batch's folder.
 
     Raises: UsageError, for a `concurrency` or a number of `processes` below 1.
     """
 
     def __init__(
-        self, concurrency: int, processes: int | None, variables: Iterable[str] = (), gather: bool = False
+        self,
+        concurrency: int,
+        processes: int | None,
+        variables: Iterable[str] = (),
+        gather: bool = False,
     ) -> None:
         for name, value in (("concurrency", concurrency), ("processes", processes)):
             if value is not None and (type(value) is not int or value < 1):
@@ -44,22 +49,45 @@ class PoolEngine:
         return self._run.in_flight
 
     async def _run_pool(
-        self, worker: Worker, made: tuple[Recipe, TaskStore], start: StartHost,
-        nodes: Callable[[], Collection[Node]], next_work: NextWork, on_done: OnDone, is_stopping: IsStopping,
+        self,
+        worker: Worker,
+        made: tuple[Recipe, TaskStore],
+        start: StartHost,
+        nodes: Callable[[], Collection[Node]],
+        next_work: NextWork,
+        on_done: OnDone,
+        is_stopping: IsStopping,
         watch: Watch | None = None,
-    ) -> None:  # fmt: skip
-        """Runs all work in processes that `start` starts on `nodes`. `made` is the worker's recipe and its store.
+    ) -> None:
+        """Runs all work in processes that `start` starts on `nodes`. `made` is the worker's recipe
+        and its store.
 
-        `watch` runs beside it and calls its argument, with the reason, if no process can be reached any more.
+        `watch` runs beside it and calls its argument, with the reason, if no process can be reached
+        any more.
         """
         recipe, store = made
         with ExitStack() as stack:
-            probe = None if self._gather else stack.enter_context(make_probe(store.root))
-            async with Pool(worker, start, recipe, store, self._concurrency, probe) as pool:
+            if self._gather:
+                probe = None
+            else:
+                probe = stack.enter_context(make_probe(store.root))
+            async with Pool(
+                worker,
+                start,
+                recipe=recipe,
+                store=store,
+                concurrency=self._concurrency,
+                probe=probe,
+            ) as pool:
                 pool.start(nodes())
-                watching = None if watch is None else asyncio.ensure_future(watch(pool.lose_all))
+                if watch is None:
+                    watching = None
+                else:
+                    watching = asyncio.ensure_future(watch(pool.lose_all))
                 try:
-                    await self._run.run(lambda work: pool.perform(work, is_stopping), next_work, on_done)
+                    await self._run.run(
+                        lambda work: pool.perform(work, is_stopping), next_work, on_done
+                    )
                 finally:
                     if watching is not None:
                         watching.cancel()

@@ -1,4 +1,6 @@
-"""A Host in a worker process on this machine, as the pool uses it: calls and answers are pickles on a socket."""
+"""A Host in a worker process on this machine, as the pool uses it: calls and answers are pickles on
+a socket.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.process_worker import HEAD
 from evaluator.processes.supervisor import scrubbed_environment
 
-# The worker imports what this process can import. -P: nothing is added to the path before it is set.
+# The worker imports what this process can import. -P: nothing is added to the path before it is
+# set.
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
     "from evaluator.batch.engines.process_worker import main; main(int(sys.argv[2]))"
@@ -42,10 +45,17 @@ class ProcessHost:
         with theirs:
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-P", "-c", _PROGRAM, json.dumps([str(path) for path in sys.path]),
-                    str(theirs.fileno()), pass_fds=(theirs.fileno(),), stdin=asyncio.subprocess.DEVNULL,
-                    start_new_session=True, env=_environment_at_start(),
-                )  # fmt: skip
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    _PROGRAM,
+                    json.dumps([str(path) for path in sys.path]),
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=_environment_at_start(),
+                )
             except OSError as error:
                 ours.close()
                 raise HostLost(f"a process cannot be started: {error.strerror}") from error
@@ -55,7 +65,9 @@ class ProcessHost:
         self._reading = asyncio.ensure_future(self._read(reader, self._process))
         return self._writer
 
-    async def _read(self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process) -> None:
+    async def _read(
+        self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process
+    ) -> None:
         try:
             while True:
                 (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
@@ -102,11 +114,18 @@ class ProcessHost:
 
 
 def _ending_of(code: int) -> str:
-    return f"the process was ended by signal {-code}" if code < 0 else f"the process ended with exit code {code}"
+    if code < 0:
+        return f"the process was ended by signal {-code}"
+    return f"the process ended with exit code {code}"
 
 
 def _environment_at_start() -> dict[str, str]:
-    """The variables without which Python does not start alike. The others follow on the connection: what a process is
-    started with can be read in `/proc`, also by scripts that run while it starts."""
-    environment = {name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "LD_", "DYLD_"))}
+    """The variables without which Python does not start alike. The others follow on the connection:
+    what a process is started with can be read in `/proc`, also by scripts that run while it starts.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("PYTHON", "LD_", "DYLD_"))
+    }
     return scrubbed_environment() | environment

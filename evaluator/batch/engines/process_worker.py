@@ -1,7 +1,8 @@
 """The program of a worker process: a Host that answers calls on a socket.
 
-`process_host` starts it, and sends its environment variables before the calls. The end of the connection, which is also
-the end of the process that started it, ends this process at once, whatever it computes.
+`process_host` starts it, and sends its environment variables before the calls. The end of the
+connection, which is also the end of the process that started it, ends this process at once,
+whatever it computes.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def main(descriptor: int) -> None:
     # Standard output belongs to the summary; what a scorer prints goes to standard error.
     with suppress(OSError):
         os.dup2(2, 1)
-    # The process that started this one decides what a signal to all of them means. A handler, because programs that are
-    # started here would inherit an ignored signal.
+    # The process that started this one decides what a signal to all of them means. A handler,
+    # because programs that are started here would inherit an ignored signal.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ignore)
     # The event loop gets its turn soon beside a scorer that computes. Python's default is 5 ms.
@@ -50,7 +51,8 @@ def _ignore(_number: int, _frame: object) -> None:
 
 
 async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
-    host, tasks = Host(), set[asyncio.Task[None]]()
+    host = Host()
+    tasks = set[asyncio.Task[None]]()
     loop = asyncio.get_running_loop()
 
     async def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
@@ -76,7 +78,9 @@ async def _serve(connection: socket.socket, stream: BinaryIO) -> None:
 
 
 def _receive(stream: BinaryIO, deliver: Callable[[bytes], None]) -> None:
-    """Delivers each message. Ends the process with the connection; nobody would take a result then."""
+    """Delivers each message. Ends the process with the connection; nobody would take a result
+    then.
+    """
     try:
         while packed := _message(stream):
             deliver(packed)
@@ -87,4 +91,6 @@ def _receive(stream: BinaryIO, deliver: Callable[[bytes], None]) -> None:
 def _message(stream: BinaryIO) -> bytes:
     """The next message; empty at the end of the connection."""
     head = stream.read(HEAD.size)
-    return stream.read(*HEAD.unpack(head)) if len(head) == HEAD.size else b""
+    if len(head) == HEAD.size:
+        return stream.read(*HEAD.unpack(head))
+    return b""

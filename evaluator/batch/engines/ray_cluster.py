@@ -1,7 +1,8 @@
-"""Ray as the pool needs it: connects to a cluster or starts one, lists its nodes, and starts one actor per process.
+"""Ray as the pool needs it: connects to a cluster or starts one, lists its nodes, and starts one
+actor per process.
 
-A running cluster is left running; one that was started here ends with the context. Ray's telemetry is off in everything
-that is started here, and its log stays in its files.
+A running cluster is left running; one that was started here ends with the context. Ray's telemetry
+is off in everything that is started here, and its log stays in its files.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ from evaluator.errors.logs import LOGGER
 from evaluator.processes.threads import in_thread
 
 _TELEMETRY = "RAY_USAGE_STATS_ENABLED"
-_EXCEPTION, _MOST_LINES = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit): "), 4
+_EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit): ")
+_MOST_LINES = 4
 _ADDRESS = re.compile(r"(?:ray://)?\[?([^\[\]/]+?)\]?:([0-9]{1,5})")
-_CONNECT_S, _ANSWER_S, _DISCONNECT_S = 120.0, 5.0, 20.0
-_FRAME_HEAD, _SETTINGS = 9, 4
+_CONNECT_S = 120.0
+_ANSWER_S = 5.0
+_DISCONNECT_S = 20.0
+_FRAME_HEAD = 9
+_SETTINGS = 4
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0))
 # How often the head is asked, and how many times in a row it may stay silent.
-_WATCH_S, _WATCH_TIMES = 3.0, 3
+_WATCH_S = 3.0
+_WATCH_TIMES = 3
 _LOOK_S = 0.2
 # Concurrent calls of one actor: one to listen or run, one to post or read, one to close or stop.
 _METHODS_AT_ONCE = 4
@@ -46,46 +52,62 @@ class RayCluster:
         """Whether the head no longer answers."""
 
     async def watch(self, lose: Callable[[str], None]) -> None:
-        """Calls `lose`, with the reason, when the head no longer answers. Ray waits for it for a minute and then ends
-        this process without a message."""
+        """Calls `lose`, with the reason, when the head no longer answers. Ray waits for it for a
+        minute and then ends this process without a message.
+        """
         address = self.ray.get_runtime_context().gcs_address
-        endpoint, failed = endpoint_of(address), 0
+        endpoint = endpoint_of(address)
+        failed = 0
         while endpoint is not None and failed < _WATCH_TIMES:
             await asyncio.sleep(_WATCH_S)
-            failed = 0 if await refusal_of(endpoint) is None else failed + 1
+            if await refusal_of(endpoint) is None:
+                failed = 0
+            else:
+                failed = failed + 1
         if endpoint is not None:
             self.is_lost = True
             lose(f"the head of the Ray cluster at {address} does not answer")
 
     def nodes(self, processes: int | None) -> list[Node]:
-        """The living nodes, each with one process for each CPU that Ray counts there, or `processes`."""
+        """The living nodes, each with one process for each CPU that Ray counts there, or
+        `processes`.
+        """
         found: list[Node] = []
         for node in self.ray.nodes():
-            cpus = int(node["Resources"].get("CPU", 0)) if node["Alive"] else 0
+            if node["Alive"]:
+                cpus = int(node["Resources"].get("CPU", 0))
+            else:
+                cpus = 0
             if cpus:
                 wanted = cpus if processes is None else min(cpus, processes)
-                found.append(Node(node["NodeID"], node["NodeManagerHostname"], wanted))
+                found.append(Node(node["NodeID"], node["NodeManagerHostname"], processes=wanted))
         return found
 
     def start(self, node: Node) -> RayActor:
         """A new Host on `node`; returns at once."""
-        return RayActor(self, Host, node)
+        return RayActor(self, Host, node=node)
 
 
 class RayActor:
     """An object of type `kind` in a process of its own on `node`. A Remote, if that is a Host."""
 
     def __init__(self, cluster: RayCluster, kind: type, node: Node) -> None:
-        self._cluster, self._node = cluster, node.name
+        self._cluster = cluster
+        self._node = node.name
         strategies = import_module("ray.util.scheduling_strategies")
         options = {
-            "num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": _METHODS_AT_ONCE,
+            "num_cpus": 1,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": _METHODS_AT_ONCE,
             "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node.id, soft=False),
-        }  # fmt: skip
+        }
         self._actor = cluster.ray.remote(kind).options(**options).remote()
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """The answer of a method. Raises: HostLost, if the process is gone; EvaluatorError, if it failed."""
+        """The answer of a method. Raises: HostLost, if the process is gone; EvaluatorError, if it
+        failed.
+        """
         if self._cluster.is_lost:
             raise HostLost("the cluster is lost")
         try:
@@ -94,7 +116,8 @@ class RayActor:
             reason = reason_of(str(error))
             if "No module named 'evaluator" in reason:
                 raise ConfigurationError(
-                    f"{self._node}: {reason}; install evaluator there, the same version as here, for the Python that "
+                    f"{self._node}: {reason}; install evaluator there, the same version as here, "
+                    "for the Python that "
                     "runs Ray"
                 ) from error
             if isinstance(error, self._cluster.ray.exceptions.RayTaskError):
@@ -114,13 +137,17 @@ class RayActor:
 
 
 def reason_of(text: str) -> str:
-    """The error in a message of Ray on one line: the last exception of a traceback first, if there is one."""
+    """The error in a message of Ray on one line: the last exception of a traceback first, if there
+    is one.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
     if last is None:
         return " ".join(lines)
     rest = " ".join(lines[: lines.index(last)] if len(lines) < _MOST_LINES else lines[:2])
-    return f"{last} ({rest})" if rest else last
+    if rest:
+        return f"{last} ({rest})"
+    return last
 
 
 def import_ray() -> Any:
@@ -132,17 +159,26 @@ def import_ray() -> Any:
 
 
 @asynccontextmanager
-async def connect(address: str | None, is_stopping: Callable[[], bool]) -> AsyncGenerator[RayCluster | None]:
-    """The cluster at `address`, else the one that this process is connected to or `RAY_ADDRESS` names, else a new one
-    on this machine, which ends with the context. None if `is_stopping` becomes true before there is a connection.
+async def connect(
+    address: str | None, is_stopping: Callable[[], bool]
+) -> AsyncGenerator[RayCluster | None]:
+    """The cluster at `address`, else the one that this process is connected to or `RAY_ADDRESS`
+    names, else a new one on this machine, which ends with the context. None if `is_stopping`
+    becomes true before there is a connection.
 
     Raises: MissingExtra, without Ray; ConfigurationError, if it cannot be reached.
     """
     with _without_telemetry():
-        ray, has_ended = import_ray(), threading.Event()
+        ray = import_ray()
+        has_ended = threading.Event()
         was_connected = ray.is_initialized()
         if not was_connected:
-            await _connect(ray, address or os.environ.get("RAY_ADDRESS") or "local", is_stopping, has_ended)
+            await _connect(
+                ray,
+                address or os.environ.get("RAY_ADDRESS") or "local",
+                is_stopping=is_stopping,
+                has_ended=has_ended,
+            )
     try:
         yield RayCluster(ray) if ray.is_initialized() else None
     finally:
@@ -151,18 +187,26 @@ async def connect(address: str | None, is_stopping: Callable[[], bool]) -> Async
             has_ended.set()
 
 
-async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool], has_ended: threading.Event) -> None:
-    """Connects in a thread that is left behind if it takes too long, `is_stopping` or the caller is cancelled.
+async def _connect(
+    ray: Any, address: str, is_stopping: Callable[[], bool], has_ended: threading.Event
+) -> None:
+    """Connects in a thread that is left behind if it takes too long, `is_stopping` or the caller is
+    cancelled.
 
-    The processes of a cluster on this machine are killed when the thread that started them ends, so it stays until
-    `has_ended`.
+    The processes of a cluster on this machine are killed when the thread that started them ends, so
+    it stays until `has_ended`.
     """
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    endpoint, is_left = endpoint_of(address), threading.Event()
-    refusal = None if endpoint is None else await refusal_of(endpoint)
+    endpoint = endpoint_of(address)
+    is_left = threading.Event()
+    if endpoint is None:
+        refusal = None
+    else:
+        refusal = await refusal_of(endpoint)
     if refusal is not None:
         raise ConfigurationError(
-            f"the Ray cluster at {address!r} cannot be reached: {refusal}; give the address that `ray start --head` "
+            f"the Ray cluster at {address!r} cannot be reached: {refusal}; give the address that "
+            "`ray start --head` "
             "has printed, or start the cluster"
         )
 
@@ -175,7 +219,9 @@ async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool], has_
 
     try:
         async with asyncio.timeout(_CONNECT_S):
-            connecting = asyncio.ensure_future(in_thread(lambda: _in_lasting_thread(init, has_ended)))
+            connecting = asyncio.ensure_future(
+                in_thread(lambda: _in_lasting_thread(init, has_ended))
+            )
             while not connecting.done() and not is_stopping():
                 await asyncio.wait((connecting,), timeout=_LOOK_S)
             if connecting.done():
@@ -191,7 +237,9 @@ async def _connect(ray: Any, address: str, is_stopping: Callable[[], bool], has_
             error = OSError(f"no connection within {_CONNECT_S:g} s")
         if not isinstance(error, (OSError, RuntimeError, ValueError)):
             raise
-        raise ConfigurationError(f"the Ray cluster at {address!r} cannot be reached: {error}") from error
+        raise ConfigurationError(
+            f"the Ray cluster at {address!r} cannot be reached: {error}"
+        ) from error
 
 
 def _in_lasting_thread(function: Callable[[], None], has_ended: threading.Event) -> None:
@@ -212,7 +260,9 @@ def _in_lasting_thread(function: Callable[[], None], has_ended: threading.Event)
 
 
 async def _disconnect(ray: Any) -> None:
-    """Disconnects, also if the caller is cancelled meanwhile; a cluster that does not answer is left after a while."""
+    """Disconnects, also if the caller is cancelled meanwhile; a cluster that does not answer is
+    left after a while.
+    """
     task = asyncio.ensure_future(asyncio.wait_for(in_thread(ray.shutdown), _DISCONNECT_S))
     try:
         await asyncio.shield(task)
@@ -226,14 +276,17 @@ async def _disconnect(ray: Any) -> None:
 def endpoint_of(address: str) -> tuple[str, int] | None:
     """Host and port; None for an address of another kind, such as `auto`."""
     match = _ADDRESS.fullmatch(address)
-    return None if match is None else (match[1], int(match[2]))
+    if match is None:
+        return None
+    return (match[1], int(match[2]))
 
 
 async def refusal_of(endpoint: tuple[str, int]) -> str | None:
     """Why no server of Ray can be reached at `endpoint`; None if one answers there.
 
-    Ray itself would wait for an answer without end, and hold Python's global lock meanwhile. Its servers speak HTTP/2
-    and begin with a SETTINGS frame (RFC 9113, section 3.4); behind TLS only the connection is tried.
+    Ray itself would wait for an answer without end, and hold Python's global lock meanwhile. Its
+    servers speak HTTP/2 and begin with a SETTINGS frame (RFC 9113, section 3.4); behind TLS only
+    the connection is tried.
     """
     writer = None
     try:
@@ -283,7 +336,9 @@ def _quiet() -> Generator[None]:
 
 
 def _mute() -> None:
-    """Stops Ray from printing about lost processes on standard output, which no option does; the pool reports them."""
+    """Stops Ray from printing about lost processes on standard output, which no option does; the
+    pool reports them.
+    """
     worker: Any = import_module("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
         worker.print_to_stdstream = _nothing

@@ -1,4 +1,6 @@
-"""A command on a node of a Ray cluster, for background tasks: one actor, which ends with the task."""
+"""A command on a node of a Ray cluster, for background tasks: one actor, which ends with the
+task.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,17 @@ ANY = "any"
 
 
 def ray_node(name: str = ANY, *, address: str | None = None) -> OpenNode:
-    """For `NodeWork`: a node of the cluster at `address` (as `connect`) by its name or id, or any with a free CPU, if
-    possible not this machine.
+    """For `NodeWork`: a node of the cluster at `address` (as `connect`) by its name or id, or any
+    with a free CPU, if possible not this machine.
 
     Raises: MissingExtra, without Ray.
     """
     import_ray()
 
-    def open_node(is_killed: Callable[[], bool]) -> AbstractAsyncContextManager[RemoteCommand | None]:
-        return _open(name, address, is_killed)
+    def open_node(
+        is_killed: Callable[[], bool],
+    ) -> AbstractAsyncContextManager[RemoteCommand | None]:
+        return _open(name, address, is_killed=is_killed)
 
     return open_node
 
@@ -35,7 +39,7 @@ def ray_node(name: str = ANY, *, address: str | None = None) -> OpenNode:
 @asynccontextmanager
 async def _open(
     name: str, address: str | None, is_killed: Callable[[], bool]
-) -> AsyncGenerator[RemoteCommand | None]:  # fmt: skip
+) -> AsyncGenerator[RemoteCommand | None]:
     async with connect(address, is_killed) as cluster:
         if cluster is None:
             yield None
@@ -52,12 +56,16 @@ def _choose(nodes: list[Node], name: str) -> Node:
     fit = [node for node in nodes if name in (ANY, node.name, node.id)]
     if not fit:
         known = ", ".join(f"{node.name} ({node.id})" for node in nodes) or "none"
-        raise ConfigurationError(f"the Ray cluster has no node {name!r} with a CPU; its nodes are: {known}")
+        raise ConfigurationError(
+            f"the Ray cluster has no node {name!r} with a CPU; its nodes are: {known}"
+        )
     return min(fit, key=lambda node: node.name == here)
 
 
 class RayCommand(RayActor):
-    """A NodeCommand in an actor: a RemoteCommand. It ends if the head of the cluster does not answer."""
+    """A NodeCommand in an actor: a RemoteCommand. It ends if the head of the cluster does not
+    answer.
+    """
 
     def __init__(self, cluster: RayCluster, node: Node) -> None:
         super().__init__(cluster, NodeCommand, node)

@@ -1,7 +1,7 @@
 """The engine of a cluster: evaluates samples on all nodes of Ray, with one limiter and one budget.
 
-This process reads rows, hands out samples, applies rate limits and the budget, and writes the results; the nodes
-evaluate and judge.
+This process reads rows, hands out samples, applies rate limits and the budget, and writes the
+results; the nodes evaluate and judge.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from evaluator.batch.work import Worker
 class RayEngine(PoolEngine):
     """Evaluates `concurrency` samples at once, on all nodes together.
 
-    `address`: a running cluster's; without it the one that this process is connected to or `RAY_ADDRESS` names, else a
-    new one on this machine, which ends with the batch. `processes` per node, at most and by default one for each of its
-    CPUs; each runs one event loop. `variables` and `gather`: see `PoolEngine`.
+    `address`: a running cluster's; without it the one that this process is connected to or
+    `RAY_ADDRESS` names, else a new one on this machine, which ends with the batch. `processes` per
+    node, at most and by default one for each of its CPUs; each runs one event loop. `variables` and
+    `gather`: see `PoolEngine`.
 
     Raises: UsageError, for numbers below 1.
     """
@@ -28,17 +29,25 @@ class RayEngine(PoolEngine):
     name = "ray"
 
     def __init__(
-        self, concurrency: int, *, address: str | None = None, processes: int | None = None,
-        variables: Iterable[str] = (), gather: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        concurrency: int,
+        *,
+        address: str | None = None,
+        processes: int | None = None,
+        variables: Iterable[str] = (),
+        gather: bool = False,
+    ) -> None:
         super().__init__(concurrency, processes, variables, gather)
         self._address = address
 
-    async def run(self, worker: Worker, next_work: NextWork, on_done: OnDone, is_stopping: IsStopping) -> None:
+    async def run(
+        self, worker: Worker, next_work: NextWork, on_done: OnDone, is_stopping: IsStopping
+    ) -> None:
         """See `Engine`.
 
-        Raises: MissingExtra, without Ray; UsageError, for objects that cannot be sent to the nodes; ConfigurationError,
-        for a cluster or a node that cannot be used; ClusterLost, if no node is left.
+        Raises: MissingExtra, without Ray; UsageError, for objects that cannot be sent to the nodes;
+        ConfigurationError, for a cluster or a node that cannot be used; ClusterLost, if no node is
+        left.
         """
         import_ray()
         made = make_recipe(worker, self._variables)
@@ -46,6 +55,12 @@ class RayEngine(PoolEngine):
             if cluster is None:
                 return
             await self._run_pool(
-                worker, made, cluster.start, lambda: cluster.nodes(self._processes), next_work, on_done, is_stopping,
+                worker,
+                made,
+                cluster.start,
+                lambda: cluster.nodes(self._processes),
+                next_work,
+                on_done,
+                is_stopping,
                 cluster.watch,
-            )  # fmt: skip
+            )

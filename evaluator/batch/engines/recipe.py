@@ -1,8 +1,8 @@
 """A Recipe: everything that another process needs to make the same Worker, pickled.
 
-Python objects are sent with cloudpickle. Functions and classes of scripts and of modules that are not installed are
-sent by value, with the globals that they use; installed packages have to be installed there too. Locks are replaced by
-new ones.
+Python objects are sent with cloudpickle. Functions and classes of scripts and of modules that are
+not installed are sent by value, with the globals that they use; installed packages have to be
+installed there too. Locks are replaced by new ones.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ if TYPE_CHECKING:
     from evaluator.handler.config import HandlerConfig
 
 # Addresses and names of models. Keys and tokens are found as a Redactor finds them.
-_SETTING = re.compile(r"EVALUATOR_\w+|LITELLM_\w+|\w+_(?:BASE|BASE_URL|API_BASE|ENDPOINT|API_VERSION)")
+_SETTING = re.compile(
+    r"EVALUATOR_\w+|LITELLM_\w+|\w+_(?:BASE|BASE_URL|API_BASE|ENDPOINT|API_VERSION)"
+)
 _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the batch's folder of task
-    files. `cache`: the file of the cache. `variables`: environment variables to set. `folder`: where relative paths of
-    scorers and tools begin. `machine`: that of the batch, see `Opened`."""
+    """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the
+    batch's folder of task files. `cache`: the file of the cache. `variables`: environment variables
+    to set. `folder`: where relative paths of scorers and tools begin. `machine`: that of the batch,
+    see `Opened`.
+    """
 
     arguments: Mapping[str, bytes]
     scorers: Sequence[bytes]
@@ -56,7 +60,8 @@ class Recipe:
 
 
 def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskStore]:
-    """The recipe of `worker`, and the store of its task files. `also` names further environment variables.
+    """The recipe of `worker`, and the store of its task files. `also` names further environment
+    variables.
 
     Raises: UsageError, with the name of an object that cannot be pickled.
     """
@@ -64,16 +69,33 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
     store = evaluator.services.store
     if store is None:
         raise UsageError("a batch on several processes needs a folder of task files")
-    given = {field.name: getattr(evaluator.init_args, field.name) for field in fields(evaluator.init_args)}
-    arguments = {name: pack(value, f"the evaluator's {name}") for name, value in given.items() if value is not None}
+    given = {
+        field.name: getattr(evaluator.init_args, field.name)
+        for field in fields(evaluator.init_args)
+    }
+    arguments = {
+        name: pack(value, f"the evaluator's {name}")
+        for name, value in given.items()
+        if value is not None
+    }
     scorers = [pack(scorer, f"the scorer {scorer.name}") for scorer in worker.scorers]
-    cache = None if evaluator.cache is None else os.path.abspath(evaluator.cache.path)
+    if evaluator.cache is None:
+        cache = None
+    else:
+        cache = os.path.abspath(evaluator.cache.path)
     profiles = [*evaluator.services.profiles.values(), evaluator.services.default_profile]
     recipe = Recipe(
-        arguments, scorers, tuple(worker.count_as_failed), worker.limited, worker.unfinished,
-        os.path.abspath(store.root), cache, dict(_variables(profiles, also)), os.getcwd(),
-        current_owner().boot_id,
-    )  # fmt: skip
+        arguments,
+        scorers,
+        count_as_failed=tuple(worker.count_as_failed),
+        limited=worker.limited,
+        unfinished=worker.unfinished,
+        tasks=os.path.abspath(store.root),
+        cache=cache,
+        variables=dict(_variables(profiles, also)),
+        folder=os.getcwd(),
+        machine=current_owner().boot_id,
+    )
     return recipe, store
 
 
@@ -102,7 +124,9 @@ def pack(value: Any, what: str) -> bytes:
         Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{what} cannot be sent to another process: {reason}; give one that can be pickled") from error
+        raise UsageError(
+            f"{what} cannot be sent to another process: {reason}; give one that can be pickled"
+        ) from error
     finally:
         for module in added:
             if module.__name__ not in known:
@@ -112,10 +136,18 @@ def pack(value: Any, what: str) -> bytes:
 
 def _is_installed(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
-    if file is None or module.__name__ == "__main__" or module.__name__.partition(".")[0] == __name__.partition(".")[0]:
+    if (
+        file is None
+        or module.__name__ == "__main__"
+        or module.__name__.partition(".")[0] == __name__.partition(".")[0]
+    ):
         return True
     path = Path(file).resolve()
-    homes = {Path(place).resolve() for name, place in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))}
+    homes = {
+        Path(place).resolve()
+        for name, place in sysconfig.get_paths().items()
+        if name.endswith(("lib", "stdlib"))
+    }
     return any(home in path.parents for home in homes)
 
 

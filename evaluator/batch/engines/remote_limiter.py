@@ -1,8 +1,8 @@
 """One limiter for calls that other processes make: requests and answers are messages.
 
-A call made in another process acquires its permit from the batch's one limiter, together with all other calls, and
-reports its usage there. The calls of a lost process count as made with unknown usage, so that a budget is never
-exceeded by them.
+A call made in another process acquires its permit from the batch's one limiter, together with all
+other calls, and reports its usage there. The calls of a lost process count as made with unknown
+usage, so that a budget is never exceeded by them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Send = Callable[[tuple[Any, ...]], None]
 
 
 class RemoteLimiter:
-    """A CallLimiter in a process that makes calls. It sends `acquire` and `release`; `answer` takes the answers."""
+    """A CallLimiter in a process that makes calls. It sends `acquire` and `release`; `answer` takes
+    the answers.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -67,16 +69,20 @@ class _RemotePermit:
 
     def release(self, usage: Usage | None, error: ProviderError | None, latency_s: float) -> None:
         """As `Permit.release`."""
-        send, self._send = self._send, None
+        send = self._send
+        self._send = None
         if send is not None:
             send(("release", self._number, usage, error, latency_s))
 
 
 class LimiterProxy:
-    """Acquires permits for one other process. Sends `acquired` and `rejected`, and calls `on_rejected` after a
-    rejection."""
+    """Acquires permits for one other process. Sends `acquired` and `rejected`, and calls
+    `on_rejected` after a rejection.
+    """
 
-    def __init__(self, limiter: CallLimiter | None, send: Send, on_rejected: Callable[[], None]) -> None:
+    def __init__(
+        self, limiter: CallLimiter | None, send: Send, on_rejected: Callable[[], None]
+    ) -> None:
         self._limiter = limiter
         self._send = send
         self._on_rejected = on_rejected
@@ -88,7 +94,10 @@ class LimiterProxy:
 
     async def _acquire(self, number: int, call: PlannedCall) -> None:
         try:
-            self._permits[number] = UNLIMITED if self._limiter is None else await self._limiter.acquire(call)
+            if self._limiter is None:
+                self._permits[number] = UNLIMITED
+            else:
+                self._permits[number] = await self._limiter.acquire(call)
         except Exception as error:
             self._send(("rejected", number, error))
             self._on_rejected()
@@ -97,7 +106,9 @@ class LimiterProxy:
         finally:
             self._acquiring.pop(number, None)
 
-    def release(self, number: int, usage: Usage | None, error: ProviderError | None, latency_s: float) -> None:
+    def release(
+        self, number: int, usage: Usage | None, error: ProviderError | None, latency_s: float
+    ) -> None:
         acquiring = self._acquiring.pop(number, None)
         if acquiring is not None:
             acquiring.cancel()
@@ -107,7 +118,9 @@ class LimiterProxy:
             permit.release(usage, error, latency_s)
 
     def close(self) -> None:
-        """The process is gone: its waiting calls are dropped, and the usage of its calls in flight is unknown."""
+        """The process is gone: its waiting calls are dropped, and the usage of its calls in flight
+        is unknown.
+        """
         for acquiring in self._acquiring.values():
             acquiring.cancel()
         for permit in self._permits.values():

@@ -1,8 +1,10 @@
-"""Task files of samples that other machines evaluate: where they are written, and how they get into the batch's folder.
+"""Task files of samples that other machines evaluate: where they are written, and how they get into
+the batch's folder.
 
-A node that sees the batch's folder at the same path, and the locks that are held there, writes task files straight into
-it, and another node resumes what a lost one has started. Any other node writes them into a folder of its own, under ids
-that no other node uses, and sends them with each result, byte for byte.
+A node that sees the batch's folder at the same path, and the locks that are held there, writes task
+files straight into it, and another node resumes what a lost one has started. Any other node writes
+them into a folder of its own, under ids that no other node uses, and sends them with each result,
+byte for byte.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from evaluator.record.store import TaskStore
 _PROBE = ".probe-"
 IDS_EACH = 1_000_000_000
 _FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
-_WAIT_S, _LOOK_S = 30.0, 0.1
+_WAIT_S = 30.0
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ def make_probe(folder: Path) -> Generator[Probe]:
     """A probe in `folder`, removed when the context ends. Removes those of killed processes."""
     os.close(open_private_folder(folder))
     _remove_stale_probes(folder)
-    path, token = folder / f"{_PROBE}{secrets.token_hex(8)}", secrets.token_bytes(32)
+    path = folder / f"{_PROBE}{secrets.token_hex(8)}"
+    token = secrets.token_bytes(32)
     fd = os.open(path, NEW_FILE, 0o600)
     try:
         lock(fd)
@@ -93,8 +97,14 @@ class OwnFolder:
         self._seen: dict[int, tuple[str, int | None]] = {first_id: ("", None)}
 
     def take_files(self, store: TaskStore, work: WorkItem) -> list[tuple[int, bytes]]:
-        """The ended task files of `work`, of its judges and of their subtasks, by id. They are deleted here."""
-        done = {int(match[1]) for name in os.listdir(store.root / "done") if (match := _FILE.fullmatch(name))}
+        """The ended task files of `work`, of its judges and of their subtasks, by id. They are
+        deleted here.
+        """
+        done = {
+            int(match[1])
+            for name in os.listdir(store.root / "done")
+            if (match := _FILE.fullmatch(name))
+        }
         for number in done - self._seen.keys():
             header = store.read(number).header
             self._seen[number] = sample_label(header), None if header is None else header.parent
@@ -115,7 +125,8 @@ class OwnFolder:
 
 
 def store_files(folder: Path, files: Collection[tuple[int, bytes]]) -> None:
-    """Writes received task files into the batch's folder, for their owner only; never over another file.
+    """Writes received task files into the batch's folder, for their owner only; never over another
+    file.
 
     Raises: OSError, if that fails.
     """
@@ -127,9 +138,11 @@ def store_files(folder: Path, files: Collection[tuple[int, bytes]]) -> None:
             file.write(data)
 
 
-async def find_unrecorded(store: TaskStore, after: int, identities: Collection[str]) -> Mapping[str, dict[str, int]]:
-    """The task files that lost processes left for these samples: identity → label → the newest task's id, among ids
-    above `after`.
+async def find_unrecorded(
+    store: TaskStore, after: int, identities: Collection[str]
+) -> Mapping[str, dict[str, int]]:
+    """The task files that lost processes left for these samples: identity → label → the newest
+    task's id, among ids above `after`.
 
     Waits, at most half a minute, until no process works on any of them.
     """
@@ -142,7 +155,9 @@ async def find_unrecorded(store: TaskStore, after: int, identities: Collection[s
         await asyncio.sleep(_LOOK_S)
 
 
-def _look(store: TaskStore, after: int, identities: Collection[str]) -> tuple[dict[str, dict[str, int]], bool]:
+def _look(
+    store: TaskStore, after: int, identities: Collection[str]
+) -> tuple[dict[str, dict[str, int]], bool]:
     found: dict[str, dict[str, int]] = {identity: {} for identity in identities}
     is_running = False
     for task in store.list():

@@ -1,7 +1,8 @@
 """Exports a batch's results to other formats, with one function in EXPORTERS for each format.
 
-`csv`, `jsonl`, `parquet` and `junit` hold a bounded number of results in memory; `markdown` and `inspect` also count
-them (see `summarise`), and `inspect` holds an archive's table of contents. Each reads the results once, in their order.
+`csv`, `jsonl`, `parquet` and `junit` hold a bounded number of results in memory; `markdown` and
+`inspect` also count them (see `summarise`), and `inspect` holds an archive's table of contents.
+Each reads the results once, in their order.
 """
 
 from __future__ import annotations
@@ -44,17 +45,19 @@ def export(
 ) -> None:
     """Writes `results` to `path`, completely or not at all; an existing file is replaced.
 
-    `format` is a name in EXPORTERS. `total` is the number of results that there will be (see `summarise`): `markdown`
-    counts pending ones, and `junit` has an error for them, and for a batch that its manifest calls unfinished.
-    `metrics`, by template and variant (`Batch.metrics_of`), are in `markdown` and `junit`.
+    `format` is a name in EXPORTERS. `total` is the number of results that there will be (see
+    `summarise`): `markdown` counts pending ones, and `junit` has an error for them, and for a batch
+    that its manifest calls unfinished. `metrics`, by template and variant (`Batch.metrics_of`), are
+    in `markdown` and `junit`.
 
-    Raises: UsageError, for an unknown format; RecordError, where the file cannot be written; MissingExtra.
+    Raises: UsageError, for an unknown format; RecordError, where the file cannot be written;
+    MissingExtra.
     """
     exporter = EXPORTERS.get(format)
     if exporter is None:
         hint = did_you_mean(format, EXPORTERS) or f"formats: {listed(EXPORTERS, len(EXPORTERS))}"
         raise UsageError(f"unknown export format {format!r}; {hint}")
-    exporter(results, About(manifest, total, metrics or {}), Path(path))
+    exporter(results, About(manifest, total, metrics=metrics or {}), Path(path))
 
 
 __all__ = ["EXPORTERS", "About", "Exporter", "export", "to_pandas", "to_polars"]

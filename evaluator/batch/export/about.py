@@ -15,8 +15,9 @@ Total = int | Mapping[tuple[str, str], int] | None
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """A batch's manifest and its total number of results (see `summarise`); None where that is unknown. `metrics` are
-    its metrics, by template and variant."""
+    """A batch's manifest and its total number of results (see `summarise`); None where that is
+    unknown. `metrics` are its metrics, by template and variant.
+    """
 
     manifest: Mapping[str, Any] = field(default_factory=dict[str, Any])
     total: Total = None
@@ -29,26 +30,43 @@ class About:
     def text(self, key: str) -> str:
         """The text under `key` in the manifest; empty without one."""
         value = self.manifest.get(key)
-        return value if isinstance(value, str) else ""
+        if isinstance(value, str):
+            return value
+        return ""
 
     @property
     def unfinished(self) -> str:
-        """Why the batch is unfinished according to its manifest; empty if it is finished or the manifest has no
-        state."""
+        """Why the batch is unfinished according to its manifest; empty if it is finished or the
+        manifest has no state.
+        """
         state = self.text("state")
         if state in ("", "complete"):
             return ""
         if state == "running":
             return "the last session is running, or was killed"
         sessions = self.manifest.get("sessions")
-        last = cast("list[Any]", sessions)[-1] if isinstance(sessions, list) and sessions else None
-        reason = cast("Mapping[str, Any]", last).get("reason") if isinstance(last, Mapping) else None
+        if isinstance(sessions, list) and sessions:
+            last = cast("list[Any]", sessions)[-1]
+        else:
+            last = None
+        if isinstance(last, Mapping):
+            reason = cast("Mapping[str, Any]", last).get("reason")
+        else:
+            reason = None
         return f"the last session ended with: {reason or state}"
 
     def summarise(self, results: Iterable[SampleResult]) -> BatchSummary:
-        """The summary of `results` with the clusters and metrics of the batch. Raises: as `summarise`."""
-        found = summarise(results, total=self.total, cluster=self.text("cluster") or None, unfinished=self.unfinished)
+        """The summary of `results` with the clusters and metrics of the batch. Raises: as
+        `summarise`.
+        """
+        found = summarise(
+            results,
+            total=self.total,
+            cluster=self.text("cluster") or None,
+            unfinished=self.unfinished,
+        )
         groups = (
-            replace(group, metrics=self.metrics.get((group.template, group.variant), {})) for group in found.groups
+            replace(group, metrics=self.metrics.get((group.template, group.variant), {}))
+            for group in found.groups
         )
         return replace(found, groups=tuple(groups))

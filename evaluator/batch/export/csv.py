@@ -1,8 +1,9 @@
 """Exports to CSV (RFC 4180): UTF-8, a header, CRLF after rows, quotes where a text needs them.
 
-A text that a spreadsheet would run as a formula gets an apostrophe in front: one whose first character, after white
-space and apostrophes, is one of = + - @ (and their full-width forms), a tab, a carriage return or a line feed. A plain
-number such as -5 is unchanged. `unguarded` removes exactly that apostrophe. Source: OWASP, "CSV Injection".
+A text that a spreadsheet would run as a formula gets an apostrophe in front: one whose first
+character, after white space and apostrophes, is one of = + - @ (and their full-width forms), a tab,
+a carriage return or a line feed. A plain number such as -5 is unchanged. `unguarded` removes
+exactly that apostrophe. Source: OWASP, "CSV Injection".
 """
 
 from __future__ import annotations
@@ -39,12 +40,16 @@ def write_csv(results: Iterable[SampleResult], about: About, path: Path) -> None
 
 def guarded(text: str) -> str:
     """`text` in a form that no spreadsheet takes for a formula."""
-    return f"'{text}" if _RISKY.match(text) and not _NUMBER.fullmatch(text) else text
+    if _RISKY.match(text) and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text
 
 
 def unguarded(cell: str) -> str:
     """The original text of a guarded one."""
-    return cell[1:] if _GUARDED.match(cell) else cell
+    if _GUARDED.match(cell):
+        return cell[1:]
+    return cell
 
 
 def _cell(value: Any) -> str:
@@ -52,7 +57,9 @@ def _cell(value: Any) -> str:
         case None:
             return ""
         case bool():
-            return "true" if value else "false"
+            if value:
+                return "true"
+            return "false"
         case int() | float():
             return repr(value)
         case datetime():

@@ -1,4 +1,6 @@
-"""Results as a DataFrame or a Parquet file, with the columns and types of `result_table`; missing values are null."""
+"""Results as a DataFrame or a Parquet file, with the columns and types of `result_table`; missing
+values are null.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,19 @@ from evaluator.batch.records import SampleResult
 
 ROWS_A_GROUP = 1_024
 MANIFEST_KEY = "evaluator.manifest"
-_PANDAS = {"bool": "boolean", "int": "Int64", "float": "Float64", "text": "string", "time": "datetime64[us, UTC]"}
+_PANDAS = {
+    "bool": "boolean",
+    "int": "Int64",
+    "float": "Float64",
+    "text": "string",
+    "time": "datetime64[us, UTC]",
+}
 
 
 def to_pandas(results: Iterable[SampleResult]) -> Any:
-    """A `pandas.DataFrame` with one row for each result and pandas' nullable types. Raises: MissingExtra."""
+    """A `pandas.DataFrame` with one row for each result and pandas' nullable types. Raises:
+    MissingExtra.
+    """
     pandas = import_extra("pandas", "pandas")
     kinds, values = to_columns(results)
     return pandas.DataFrame(
@@ -39,15 +49,19 @@ def to_polars(results: Iterable[SampleResult]) -> Any:
         "time": polars.Datetime("us", "UTC"),
     }
     kinds, values = to_columns(results)
-    return polars.DataFrame(values, schema={name: types[kind] for name, kind in kinds.items()}, strict=True)
+    return polars.DataFrame(
+        values, schema={name: types[kind] for name, kind in kinds.items()}, strict=True
+    )
 
 
 def write_parquet(results: Iterable[SampleResult], about: About, path: Path) -> None:
-    """Row groups of 1,024 rows, at most two of them in memory; the manifest is in the file's metadata.
+    """Row groups of 1,024 rows, at most two of them in memory; the manifest is in the file's
+    metadata.
 
     Raises: MissingExtra, without pyarrow.
     """
-    arrow, parquet = import_extra("pyarrow", "parquet"), import_extra("pyarrow.parquet", "parquet")
+    arrow = import_extra("pyarrow", "parquet")
+    parquet = import_extra("pyarrow.parquet", "parquet")
     types = {
         "bool": arrow.bool_(),
         "int": arrow.int64(),

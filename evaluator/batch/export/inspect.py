@@ -1,11 +1,13 @@
-"""Exports to Inspect AI's log format: `.eval` files, one for each template and variant, that `inspect view` opens.
+"""Exports to Inspect AI's log format: `.eval` files, one for each template and variant, that
+`inspect view` opens.
 
-A `.eval` file is a ZIP archive: `header.json` (the task, the model, the metrics), `summaries.json`, and
-`samples/ID_epoch_N.json`. docs/howto/report-and-export.md lists the fields. Two things differ:
+A `.eval` file is a ZIP archive: `header.json` (the task, the model, the metrics), `summaries.json`,
+and `samples/ID_epoch_N.json`. docs/howto/report-and-export.md lists the fields. Two things differ:
 
 - Inspect AI has no unscored verdict; a missing score is NaN there, which its metrics ignore.
-- An error is a sample with an `error` and without scores. Where a scorer failed, the sample has no `error`, and that
-  score is NaN with the reason `scoring_failed`. The metrics in the header cover the scored samples, as here.
+- An error is a sample with an `error` and without scores. Where a scorer failed, the sample has no
+  `error`, and that score is NaN with the reason `scoring_failed`. The metrics in the header cover
+  the scored samples, as here.
 
 Source: https://inspect.aisi.org.uk/eval-logs.html, log format version 2.
 """
@@ -41,12 +43,14 @@ _UNSAFE_NAME = re.compile(r"[^A-Za-z0-9.+-]+")
 
 
 def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> None:
-    """Writes a file if `path` ends in `.eval`, else a folder with a file for each template and variant.
+    """Writes a file if `path` ends in `.eval`, else a folder with a file for each template and
+    variant.
 
-    Each file is written completely or not at all. An id that cannot be a file name is percent-encoded in the log; the
-    sample's metadata have the original.
+    Each file is written completely or not at all. An id that cannot be a file name is
+    percent-encoded in the log; the sample's metadata have the original.
 
-    Raises: UsageError, for several templates or variants and a path that ends in `.eval`, or without a result.
+    Raises: UsageError, for several templates or variants and a path that ends in `.eval`, or
+    without a result.
     """
     with contextlib.ExitStack() as stack:
         logs: dict[tuple[str, str], _LogWriter] = {}
@@ -56,10 +60,15 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
                 key = (result.template, result.variant)
                 if key not in logs:
                     if logs and path.suffix == ".eval":
-                        raise UsageError(f"{path}: a .eval file holds one template and variant; give a folder instead")
+                        raise UsageError(
+                            f"{path}: a .eval file holds one template and variant; give a folder "
+                            "instead"
+                        )
                     file = stack.enter_context(tempfile.TemporaryFile())
                     archive = stack.enter_context(ZipFile(file, "w", ZIP_DEFLATED))
-                    logs[key] = _LogWriter(file, archive, stack.enter_context(tempfile.TemporaryFile()))
+                    logs[key] = _LogWriter(
+                        file, archive, summaries=stack.enter_context(tempfile.TemporaryFile())
+                    )
                 logs[key].add(result)
                 yield result
 
@@ -70,7 +79,9 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
             try:
                 path.mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
-                raise RecordError(f"{path}: the folder cannot be created: {error.strerror}") from error
+                raise RecordError(
+                    f"{path}: the folder cannot be created: {error.strerror}"
+                ) from error
         for group in summary.groups:
             if (log := logs.get((group.template, group.variant))) is None:
                 continue
@@ -79,13 +90,18 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
 
 
 class _LogWriter:
-    """Writes one archive to a temporary file, and the summaries, which the archive gets last, to another."""
+    """Writes one archive to a temporary file, and the summaries, which the archive gets last, to
+    another.
+    """
 
     def __init__(self, file: BinaryIO, archive: ZipFile, summaries: BinaryIO) -> None:
-        self._file, self._zip, self._summaries = file, archive, summaries
+        self._file = file
+        self._zip = archive
+        self._summaries = summaries
         self._ids: dict[str, None] = {}
         self._usage: dict[str, Usage] = {}
-        self._started, self._ended = "", ""
+        self._started = ""
+        self._ended = ""
 
     def add(self, result: SampleResult) -> None:
         sample = _sample(result)
@@ -117,7 +133,9 @@ class _LogWriter:
                 "model_usage": {model: _usage(used) for model, used in self._usage.items()},
             },
         }
-        self._zip.writestr("_journal/start.json", _json({"version": _VERSION, "eval": spec, "plan": plan}))
+        self._zip.writestr(
+            "_journal/start.json", _json({"version": _VERSION, "eval": spec, "plan": plan})
+        )
         self._summaries.write(b"]")
         self._summaries.seek(0)
         with self._zip.open("summaries.json", "w") as member:
@@ -128,7 +146,9 @@ class _LogWriter:
         shutil.copyfileobj(self._file, file)
 
     def _spec(self, group: GroupSummary, about: About) -> dict[str, Any]:
-        key = hashlib.blake2b(_json([about.name, group.template, group.variant]), digest_size=11).hexdigest()
+        key = hashlib.blake2b(
+            _json([about.name, group.template, group.variant]), digest_size=11
+        ).hexdigest()
         return {
             "eval_id": key,
             "run_id": key,
@@ -136,7 +156,11 @@ class _LogWriter:
             "created": _moment(about.text("created")) or self._started or _EPOCH_0,
             "task": group.template,
             "task_args": {},
-            "dataset": {"name": about.name, "samples": len(self._ids), "sample_ids": list(self._ids)},
+            "dataset": {
+                "name": about.name,
+                "samples": len(self._ids),
+                "sample_ids": list(self._ids),
+            },
             "model": " ".join(self._usage),
             "config": {"epochs": group.epochs},
             "metadata": {"variant": group.variant, "manifest": dict(about.manifest)},
@@ -150,9 +174,10 @@ def _sample(result: SampleResult) -> dict[str, Any]:
     prompt = as_text(dict(result.inputs))
     content = result.content
     model = result.model or "none"
-    sample_id = (
-        quote(clean(result.sample_id), safe=" ") if _UNSAFE.search(result.sample_id) else clean(result.sample_id)
-    )
+    if _UNSAFE.search(result.sample_id):
+        sample_id = quote(clean(result.sample_id), safe=" ")
+    else:
+        sample_id = clean(result.sample_id)
     own: dict[str, Any] = {"verdict": result.verdict.value, "place": result.place}
     own |= {"sample_id": result.sample_id} if sample_id != result.sample_id else {}
     own |= {"identity": result.identity, "parsed": result.parsed, "inputs": dict(result.inputs)}
@@ -168,7 +193,12 @@ def _sample(result: SampleResult) -> dict[str, Any]:
         ],
         "output": {
             "model": model,
-            "choices": [{"message": {"role": "assistant", "content": content}, "stop_reason": _stop_reason(result)}],
+            "choices": [
+                {
+                    "message": {"role": "assistant", "content": content},
+                    "stop_reason": _stop_reason(result),
+                }
+            ],
             "usage": _usage(result.usage),
         },
         "metadata": {**result.metadata, "evaluator": own},
@@ -194,7 +224,9 @@ def _sample(result: SampleResult) -> dict[str, Any]:
 
 
 def _stop_reason(result: SampleResult) -> str:
-    return "max_tokens" if result.failure is not None and result.failure.resource == "output" else "stop"
+    if result.failure is not None and result.failure.resource == "output":
+        return "max_tokens"
+    return "stop"
 
 
 def _score(score: Score) -> dict[str, Any]:
@@ -243,7 +275,11 @@ def _results(group: GroupSummary) -> dict[str, Any]:
 
 
 def _scorer(name: str, scorer: ScorerSummary) -> dict[str, Any]:
-    metrics = {"mean": scorer.value.mean, "accuracy": scorer.pass_rate.mean, "stderr": scorer.value.se}
+    metrics = {
+        "mean": scorer.value.mean,
+        "accuracy": scorer.pass_rate.mean,
+        "stderr": scorer.value.se,
+    }
     return {
         "name": name,
         "scorer": name,
@@ -267,8 +303,12 @@ def _moment(text: str, later_s: float = 0.0) -> str | None:
 
 def _file_name(group: GroupSummary) -> str:
     """A readable file name that is unique for each template and variant."""
-    plain = "_".join(_UNSAFE_NAME.sub("-", part).strip("-.") for part in (group.template, group.variant))
-    key = hashlib.blake2b(f"{group.template}\0{group.variant}".encode(errors="replace"), digest_size=4).hexdigest()
+    plain = "_".join(
+        _UNSAFE_NAME.sub("-", part).strip("-.") for part in (group.template, group.variant)
+    )
+    key = hashlib.blake2b(
+        f"{group.template}\0{group.variant}".encode(errors="replace"), digest_size=4
+    ).hexdigest()
     return f"{plain[:120]}_{key}.eval"
 
 

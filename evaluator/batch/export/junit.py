@@ -1,9 +1,11 @@
-"""Exports to JUnit XML for GitLab and Jenkins: a testsuite for each template and variant, a testcase for each result.
+"""Exports to JUnit XML for GitLab and Jenkins: a testsuite for each template and variant, a
+testcase for each result.
 
-A passed result is a testcase, a failed one has a <failure> (each failing scorer's score), an error an <error> (its type
-and message), and an unscored one is <skipped> with the reason. An unfinished batch is not green: a suite with pending
-results, and each suite of an unfinished batch, has one more testcase, `complete`, with an <error>. `time` is in
-seconds. A character that XML 1.0 forbids is written as its escape, `\\x1b`. Source: the format's description at
+A passed result is a testcase, a failed one has a <failure> (each failing scorer's score), an error
+an <error> (its type and message), and an unscored one is <skipped> with the reason. An unfinished
+batch is not green: a suite with pending results, and each suite of an unfinished batch, has one
+more testcase, `complete`, with an <error>. `time` is in seconds. A character that XML 1.0 forbids
+is written as its escape, `\\x1b`. Source: the format's description at
 https://github.com/testmoapp/junitxml.
 """
 
@@ -28,15 +30,20 @@ from evaluator.batch.summary import MetricValue
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _COUNTED_AS = {
-    Verdict.PASSED: "passed", Verdict.FAILED: "failures", Verdict.ERROR: "errors", Verdict.UNSCORED: "skipped",
-}  # fmt: skip
+    Verdict.PASSED: "passed",
+    Verdict.FAILED: "failures",
+    Verdict.ERROR: "errors",
+    Verdict.UNSCORED: "skipped",
+}
 _MAX_MESSAGE_CHARS = 200
 _SPOOL_BYTES = 65_536
 
 
 @dataclass(slots=True)
 class _Suite:
-    """The test cases of one template and variant; `cases` becomes a temporary file when it grows."""
+    """The test cases of one template and variant; `cases` becomes a temporary file when it
+    grows.
+    """
 
     cases: IO[bytes]
     counts: Counter[str] = field(default_factory=Counter[str])
@@ -58,18 +65,24 @@ class _Suite:
 
 
 def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> None:
-    """Writes one `testsuites` element. Suites are in order of appearance; memory does not grow with the results."""
+    """Writes one `testsuites` element. Suites are in order of appearance; memory does not grow with
+    the results.
+    """
     with contextlib.ExitStack() as unjudgedfiles:
         suites: dict[tuple[str, str], _Suite] = {}
 
         def suite_of(key: tuple[str, str]) -> _Suite:
             if key not in suites:
-                suites[key] = _Suite(unjudgedfiles.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES)))
+                suites[key] = _Suite(
+                    unjudgedfiles.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
+                )
             return suites[key]
 
         for result in results:
             suite_of((result.template, result.variant)).add(result)
-        for key, why in _incomplete({key: suite.counts["tests"] for key, suite in suites.items()}, about).items():
+        for key, why in _incomplete(
+            {key: suite.counts["tests"] for key, suite in suites.items()}, about
+        ).items():
             suite_of(key).add_incomplete(_place(*key), why)
         counts = sum((suite.counts for suite in suites.values()), Counter[str]())
         seconds = sum(suite.seconds for suite in suites.values())
@@ -94,7 +107,10 @@ def _metrics(metrics: Mapping[str, MetricValue]) -> Iterator[str]:
     if metrics:
         yield "    <properties>\n"
         for name, found in metrics.items():
-            value = f"unknown: {found.error}" if found.value is None else repr(found.value)
+            if found.value is None:
+                value = f"unknown: {found.error}"
+            else:
+                value = repr(found.value)
             text = f"{value} ({found.n} of {found.of})"
             yield f"      <property name={_quoted(f'metric.{name}')} value={_quoted(text)}/>\n"
         yield "    </properties>\n"
@@ -106,8 +122,11 @@ def _attributes(counts: Counter[str], seconds: float) -> str:
 
 
 def _incomplete(results: Mapping[tuple[str, str], int], about: About) -> dict[tuple[str, str], str]:
-    """Why suites are not complete, by suite; under the batch's name what belongs to no single suite."""
-    whole, total = (about.name, ""), about.total
+    """Why suites are not complete, by suite; under the batch's name what belongs to no single
+    suite.
+    """
+    whole = (about.name, "")
+    total = about.total
     if isinstance(total, Mapping):
         counted = {key: (count - results.get(key, 0), count) for key, count in total.items()}
     elif total is None:
@@ -119,7 +138,10 @@ def _incomplete(results: Mapping[tuple[str, str], int], about: About) -> dict[tu
         counted = {whole: (0, 0)}
     found: dict[tuple[str, str], str] = {}
     for key, (pending, count) in counted.items():
-        reasons = [f"{pending:,} of {count:,} results are pending"] if pending > 0 else []
+        if pending > 0:
+            reasons = [f"{pending:,} of {count:,} results are pending"]
+        else:
+            reasons = []
         if about.unfinished and (pending > 0 or key != whole or not results):
             reasons.append(about.unfinished)
         if reasons:
@@ -136,7 +158,8 @@ def _case(result: SampleResult) -> Iterator[str]:
     place = _place(result.template, result.variant)
     name = f"{result.label} [epoch {result.epoch}]"
     yield (
-        f'    <testcase name={_quoted(name)} classname={_quoted(place)} time="{result.duration_s:.3f}">\n'
+        f"    <testcase name={_quoted(name)} classname={_quoted(place)} "
+        f'time="{result.duration_s:.3f}">\n'
         "      <properties>\n"
     )
     for key, value in _properties(result):
@@ -147,7 +170,9 @@ def _case(result: SampleResult) -> Iterator[str]:
             failed = {name: score for name, score in result.scores.items() if score.passed is False}
             lines = [_score_line(name, score) for name, score in failed.items()]
             detail = [*lines, f"target: {as_text(result.target)}", f"content: {result.content}"]
-            yield _element("failure", f"failed by {', '.join(failed)}", "failed", "\n".join(detail))
+            yield _element(
+                "failure", f"failed by {', '.join(failed)}", kind="failed", text="\n".join(detail)
+            )
         case Verdict.ERROR:
             yield _error(result)
         case Verdict.UNSCORED:
@@ -182,8 +207,14 @@ def _properties(result: SampleResult) -> Iterator[tuple[str, str]]:
 
 
 def _score_line(name: str, score: Score) -> str:
-    value = "" if score.value is None else f" gave {score.value:.4g}"
-    answer = "" if score.answer is None else f", read {score.answer!r}"
+    if score.value is None:
+        value = ""
+    else:
+        value = f" gave {score.value:.4g}"
+    if score.answer is None:
+        answer = ""
+    else:
+        answer = f", read {score.answer!r}"
     return f"{name}{value}{answer}" + (f": {score.explanation}" if score.explanation else "")
 
 
@@ -191,18 +222,34 @@ def _error(result: SampleResult) -> str:
     if (failure := result.failure) is not None:
         detail = f"{failure.type} ({failure.kind})\n{failure.message}"
         detail += "\na retry may succeed (--retry-errors)" if failure.retryable else ""
-        return _element("error", failure.message, f"{failure.type}.{failure.kind}", detail)
-    faults = [f"{name}: {score.error}" for name, score in result.scores.items() if score.error is not None]
-    return _element("error", "; ".join(faults), "scorer", "\n".join([*faults, f"content: {result.content}"]))
+        return _element(
+            "error", failure.message, kind=f"{failure.type}.{failure.kind}", text=detail
+        )
+    faults = [
+        f"{name}: {score.error}" for name, score in result.scores.items() if score.error is not None
+    ]
+    return _element(
+        "error",
+        "; ".join(faults),
+        kind="scorer",
+        text="\n".join([*faults, f"content: {result.content}"]),
+    )
 
 
 def _element(tag: str, message: str, kind: str, text: str) -> str:
-    message = message if len(message) <= _MAX_MESSAGE_CHARS else f"{message[:_MAX_MESSAGE_CHARS]}…"
-    return f"      <{tag} message={_quoted(message)} type={_quoted(kind)}>{_escaped(text)}</{tag}>\n"
+    if len(message) <= _MAX_MESSAGE_CHARS:
+        message = message
+    else:
+        message = f"{message[:_MAX_MESSAGE_CHARS]}…"
+    return (
+        f"      <{tag} message={_quoted(message)} type={_quoted(kind)}>{_escaped(text)}</{tag}>\n"
+    )
 
 
 def _name(template: str, variant: str) -> str:
-    return f"{template} × {variant}" if variant else template
+    if variant:
+        return f"{template} × {variant}"
+    return template
 
 
 def _escaped(text: str) -> str:

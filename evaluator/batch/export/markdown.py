@@ -1,7 +1,7 @@
 """Exports to Markdown: the summary's tables, then the results that failed or have an error.
 
-Texts from rows, models and scorers are code spans on one line: nothing in them is markup, a mention, a link or the end
-of a cell.
+Texts from rows, models and scorers are code spans on one line: nothing in them is markup, a
+mention, a link or the end of a cell.
 """
 
 from __future__ import annotations
@@ -27,13 +27,23 @@ def write_markdown(results: Iterable[SampleResult], about: About, path: Path) ->
     summary = about.summarise(kept.watch(results))
     with output_file(path) as file:
         file.write(f"# {code(about.name)}\n\n{summary.to_markdown().strip()}\n".encode())
-        for verdict, title in ((Verdict.ERROR, "Results with an error"), (Verdict.FAILED, "Failed results")):
-            shown, count = kept.shown[verdict], kept.counts[verdict]
+        for verdict, title in (
+            (Verdict.ERROR, "Results with an error"),
+            (Verdict.FAILED, "Failed results"),
+        ):
+            shown = kept.shown[verdict]
+            count = kept.counts[verdict]
             if not shown:
                 continue
-            left = "" if count == len(shown) else f" (the first {len(shown):,} of {count:,})"
+            if count == len(shown):
+                left = ""
+            else:
+                left = f" (the first {len(shown):,} of {count:,})"
             lines = "\n".join(map(_row, shown))
-            head = "| sample | epoch | template | variant | target | content | why |\n|---|---|---|---|---|---|---|"
+            head = (
+                "| sample | epoch | template | variant | target | content | why "
+                "|\n|---|---|---|---|---|---|---|"
+            )
             file.write(f"\n## {title}{left}\n\n{head}\n{lines}\n".encode())
 
 
@@ -61,7 +71,10 @@ def code(text: str) -> str:
     if not text:
         return ""
     fence = "`" * (1 + max((len(run) for run in _TICKS.findall(text)), default=0))
-    space = " " if text.startswith("`") or text.endswith("`") else ""
+    if text.startswith("`") or text.endswith("`"):
+        space = " "
+    else:
+        space = ""
     return f"{fence}{space}{text}{space}{fence}".replace("|", "\\|")
 
 

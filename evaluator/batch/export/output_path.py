@@ -28,8 +28,9 @@ def output_file(path: str | Path) -> Generator[BinaryIO]:
 
 
 def check_not_record(path: str | Path) -> None:
-    """Raises: UsageError, where `path` is a file of a batch's record, or a link to one: the batch could not be opened
-    without it."""
+    """Raises: UsageError, where `path` is a file of a batch's record, or a link to one: the batch
+    could not be opened without it.
+    """
     path = Path(path)
     try:
         places = {path.parent.resolve() / path.name, path.resolve()}
@@ -39,8 +40,13 @@ def check_not_record(path: str | Path) -> None:
     for place in places:
         for folder in place.parents:
             below = place.relative_to(folder).parts
-            if (below[0] == TASKS or (len(below) == 1 and below[0] in _RECORDS)) and _is_batch(folder):
-                raise UsageError(f"{path}: belongs to the record of the batch {folder}; choose another output file")
+            if (below[0] == TASKS or (len(below) == 1 and below[0] in _RECORDS)) and _is_batch(
+                folder
+            ):
+                raise UsageError(
+                    f"{path}: belongs to the record of the batch {folder}; choose another "
+                    "output file"
+                )
 
 
 def _is_batch(folder: Path) -> bool:
@@ -48,5 +54,8 @@ def _is_batch(folder: Path) -> bool:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
-    schema = cast("dict[str, Any]", manifest).get("schema") if isinstance(manifest, dict) else None
+    if isinstance(manifest, dict):
+        schema = cast("dict[str, Any]", manifest).get("schema")
+    else:
+        schema = None
     return isinstance(schema, str) and schema.partition("/")[0] == SCHEMA.partition("/")[0]

@@ -1,7 +1,8 @@
 """Results as rows of plain values, for formats that are tables.
 
-The columns are known only after every result was read, so rows go to a temporary file first: memory holds one row and
-the columns' names. A column has one type, determined by its values; where they differ, it is text.
+The columns are known only after every result was read, so rows go to a temporary file first: memory
+holds one row and the columns' names. A column has one type, determined by its values; where they
+differ, it is text.
 """
 
 from __future__ import annotations
@@ -21,17 +22,41 @@ Kind = Literal["bool", "int", "float", "text", "time"]
 Row = dict[str, Any]
 
 _KIND_OF: dict[str, Kind] = {
-    "identity": "text", "sample_id": "text", "place": "int", "epoch": "int", "template": "text", "variant": "text",
-    "model": "text", "verdict": "text", "target": "text", "content": "text", "parsed": "text", "error.type": "text",
-    "error.kind": "text", "error.message": "text", "error.retryable": "bool", "input_tokens": "int",
-    "output_tokens": "int", "cached_tokens": "int", "reasoning_tokens": "int", "cost_usd": "float", "turns": "int",
-    "tool_calls": "int", "scoring_cost_usd": "float", "duration_s": "float", "started": "time", "cached_calls": "int",
-    "task_id": "int", "task_file": "text", "warnings": "text",
-}  # fmt: skip
+    "identity": "text",
+    "sample_id": "text",
+    "place": "int",
+    "epoch": "int",
+    "template": "text",
+    "variant": "text",
+    "model": "text",
+    "verdict": "text",
+    "target": "text",
+    "content": "text",
+    "parsed": "text",
+    "error.type": "text",
+    "error.kind": "text",
+    "error.message": "text",
+    "error.retryable": "bool",
+    "input_tokens": "int",
+    "output_tokens": "int",
+    "cached_tokens": "int",
+    "reasoning_tokens": "int",
+    "cost_usd": "float",
+    "turns": "int",
+    "tool_calls": "int",
+    "scoring_cost_usd": "float",
+    "duration_s": "float",
+    "started": "time",
+    "cached_calls": "int",
+    "task_id": "int",
+    "task_file": "text",
+    "warnings": "text",
+}
 _FIRST = ("identity", "sample_id", "place", "epoch", "template", "variant", "model", "verdict")
 _LAST = ("duration_s", "started", "cached_calls", "task_id", "task_file")
 _SECTIONS = ("score.", "input.", "target", "metadata.")
-_EXACT, _WIDE = 2**53, 2**63
+_EXACT = 2**53
+_WIDE = 2**63
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -63,7 +88,9 @@ def result_table(results: Iterable[SampleResult]) -> Generator[ResultTable]:
                     row[name] = value
                     kinds.add(_value_kind(name, value))
             spool.write(json.dumps(row) + "\n")
-        yield ResultTable({name: _column_kind(name, found[name]) for name in sorted(found, key=_section)}, spool)
+        yield ResultTable(
+            {name: _column_kind(name, found[name]) for name in sorted(found, key=_section)}, spool
+        )
 
 
 def to_columns(results: Iterable[SampleResult]) -> tuple[dict[str, Kind], dict[str, list[Any]]]:
@@ -87,14 +114,20 @@ def as_text(value: Any) -> str:
 
 
 def _section(name: str) -> int:
-    """The rank of a column: first the fixed ones, then scores, inputs, target and metadata, then the others."""
+    """The rank of a column: first the fixed ones, then scores, inputs, target and metadata, then
+    the others.
+    """
     if name in _FIRST:
         return -1
-    return next((place for place, prefix in enumerate(_SECTIONS) if name.startswith(prefix)), len(_SECTIONS))
+    return next(
+        (place for place, prefix in enumerate(_SECTIONS) if name.startswith(prefix)), len(_SECTIONS)
+    )
 
 
 def _cells(result: SampleResult) -> Iterator[tuple[str, Any]]:
-    """The columns and values of a result. Optional parts of a score have a column only where a score has them."""
+    """The columns and values of a result. Optional parts of a score have a column only where a
+    score has them.
+    """
     for name in _FIRST:
         yield name, _plain(getattr(result, name))
     for name, score in result.scores.items():
@@ -126,7 +159,9 @@ def _cells(result: SampleResult) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (bool, int, float)) else as_text(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return as_text(value)
 
 
 def _value_kind(name: str, value: Any) -> str:
@@ -134,27 +169,42 @@ def _value_kind(name: str, value: Any) -> str:
         case bool():
             return "bool"
         case int():
-            return "int" if abs(value) <= _EXACT else "wide" if -_WIDE <= value < _WIDE else "text"
+            if abs(value) <= _EXACT:
+                return "int"
+            if -_WIDE <= value < _WIDE:
+                return "wide"
+            return "text"
         case float():
             return "float"
         case _:
-            return "time" if _KIND_OF.get(name) == "time" and _time(value) is not None else "text"
+            if _KIND_OF.get(name) == "time" and _time(value) is not None:
+                return "time"
+            return "text"
 
 
 def _column_kind(name: str, found: set[str]) -> Kind:
     """The one type for all values. Integers become floats only where none loses a digit."""
     usual = _KIND_OF.get(name, "text")
     if name.startswith("score."):
-        usual = "float" if name.endswith(".value") else "bool" if name.endswith(".passed") else "text"
+        if name.endswith(".value"):
+            usual = "float"
+        elif name.endswith(".passed"):
+            usual = "bool"
+        else:
+            usual = "text"
     if not found:
         return usual
     if found == {"bool"}:
         return "bool"
     if found <= {"int", "wide"}:
-        return "float" if usual == "float" else "int"
+        if usual == "float":
+            return "float"
+        return "int"
     if found <= {"int", "float"}:
         return "float"
-    return "time" if found == {"time"} else "text"
+    if found == {"time"}:
+        return "time"
+    return "text"
 
 
 def _converted(kind: Kind, value: Any) -> Any:
@@ -176,4 +226,6 @@ def _time(text: str) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return moment if moment.tzinfo is not None else None
+    if moment.tzinfo is not None:
+        return moment
+    return None

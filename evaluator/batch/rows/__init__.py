@@ -1,11 +1,15 @@
-"""The rows of a batch: files, Python objects and frames are read as a stream of samples, with exact error positions.
+"""The rows of a batch: files, Python objects and frames are read as a stream of samples, with exact
+error positions.
 
-A row becomes a `Sample` in three steps: a reader returns it as a JSON object (`json_rows`, `csv_rows`, `frame_rows`,
-`json_values`), a `Selection` selects it, and a `RowMapping` gives its input, id, target and metadata.
+A row becomes a `Sample` in three steps: a reader returns it as a JSON object (`json_rows`,
+`csv_rows`, `frame_rows`, `json_values`), a `Selection` selects it, and a `RowMapping` gives its
+input, id, target and metadata.
 
 - Memory holds the requested rows, and 16 bytes and a hash for every other one, to keep ids unique.
-- Nothing is guessed: a missing field, a broken line, NaN and a duplicate name are errors with their position.
-- A row is data: only the mapping's own expressions are evaluated, in the sandbox of `evaluator.language`.
+- Nothing is guessed: a missing field, a broken line, NaN and a duplicate name are errors with their
+  position.
+- A row is data: only the mapping's own expressions are evaluated, in the sandbox of
+  `evaluator.language`.
 """
 
 from evaluator.batch.rows.fewshot import FewShot as FewShot

@@ -1,4 +1,6 @@
-"""Few-shot examples: rows of another source that a model sees, with their answers, before each row of the batch."""
+"""Few-shot examples: rows of another source that a model sees, with their answers, before each row
+of the batch.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.records import Shot
-from evaluator.batch.rows.mapping import Getter, Mapper, MissingField, RowMapping, answer_text, getter
+from evaluator.batch.rows.mapping import (
+    Getter,
+    Mapper,
+    MissingField,
+    RowMapping,
+    answer_text,
+    getter,
+)
 from evaluator.batch.rows.row_error import RowError
 from evaluator.batch.rows.row_ids import content_digest
 from evaluator.batch.rows.row_source import RowsInput, open_origin
@@ -20,7 +29,9 @@ if TYPE_CHECKING:
     from evaluator.batch.rows.row_source import RowSource
 
 FEWSHOT = "fewshot"
-"""The input of a template that takes the examples as a list. A template without it gets them as turns."""
+"""The input of a template that takes the examples as a list. A template without it gets them as
+turns.
+"""
 CheckInputs = Callable[[Mapping[str, Any]], object]
 """Raises UsageError, for inputs that a template cannot take."""
 
@@ -29,13 +40,17 @@ CheckInputs = Callable[[Mapping[str, Any]], object]
 class FewShot:
     """Which few-shot examples each row gets.
 
-    `rows`: where they come from, as the rows of a batch; its fields are mapped to inputs and target as theirs are.
-    `k`: how many. `seed`: the order in which they are taken; None: the order of the source. Every row gets the first
-    `k` of this order, so that the beginning of its prompt is that of others. `match`: a field, or an expression in
-    `{{ … }}`: only examples with the row's value of it. `answer`: the field or expression that is shown as the answer;
+    `rows`: where they come from, as the rows of a batch; its fields are mapped to inputs and target
+    as theirs are.
+    `k`: how many. `seed`: the order in which they are taken; None: the order of the source. Every
+    row gets the first `k` of this order, so that the beginning of its prompt is that of others.
+    `match`: a field, or an expression in
+    `{{ … }}`: only examples with the row's value of it. `answer`: the field or expression that is
+    shown as the answer;
     None: the target.
 
-    Examples with the inputs of the row itself are passed over, and so are repetitions of an example.
+    Examples with the inputs of the row itself are passed over, and so are repetitions of an
+    example.
 
     Raises: UsageError, for an invalid value.
     """
@@ -54,7 +69,9 @@ class FewShot:
         for name in ("match", "answer"):
             value = getattr(self, name)
             if value is not None and (type(value) is not str or not value.strip()):
-                raise UsageError(f"fewshot.{name} is {value!r}, expected a field or an expression in {{{{ … }}}}")
+                raise UsageError(
+                    f"fewshot.{name} is {value!r}, expected a field or an expression in {{{{ … }}}}"
+                )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,65 +84,109 @@ class _Ranked:
 
 
 class ShotPool:
-    """The examples that rows can get: of each value of `match` the first `k + 1`, one more than any row needs."""
+    """The examples that rows can get: of each value of `match` the first `k + 1`, one more than any
+    row needs.
+    """
 
     def __init__(self, wanted: FewShot) -> None:
         self._wanted = wanted
-        self._match: Getter | None = None if wanted.match is None else getter(wanted.match, "fewshot.match")
+        self._match: Getter | None = (
+            None if wanted.match is None else getter(wanted.match, "fewshot.match")
+        )
         self._groups: dict[str, list[_Ranked]] = {}
         self.source: Mapping[str, Any] = {}
         self.name = ""
         self.notices: tuple[str, ...] = ()
 
     def add(self, shot: Shot, matched: Any, place: int) -> None:
-        part, seed = content_digest(shot.inputs), self._wanted.seed
-        order = b"" if seed is None else blake2b(f"{seed}\0{part}".encode(), digest_size=16).digest()
+        part = content_digest(shot.inputs)
+        seed = self._wanted.seed
+        if seed is None:
+            order = b""
+        else:
+            order = blake2b(f"{seed}\0{part}".encode(), digest_size=16).digest()
         group = self._groups.setdefault(content_digest(matched), [])
         if all(each.part != part for each in group):
-            insort(group, _Ranked((order, place), part, shot))
+            insort(group, _Ranked((order, place), part, shot=shot))
             del group[self._wanted.k + 1 :]
 
     def choose(self, row: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Shot, ...]:
-        """The examples for a row with these inputs. Raises: MissingField, if there are not enough."""
+        """The examples for a row with these inputs. Raises: MissingField, if there are not
+        enough.
+        """
         matched = None if self._match is None else self._match(row)
-        own, k = content_digest(inputs), self._wanted.k
-        found = tuple(each.shot for each in self._groups.get(content_digest(matched), ()) if each.part != own)[:k]
+        own = content_digest(inputs)
+        k = self._wanted.k
+        found = tuple(
+            each.shot for each in self._groups.get(content_digest(matched), ()) if each.part != own
+        )[:k]
         if len(found) < k:
-            of = "" if self._match is None else f" with {self._wanted.match} {matched!r:.60}"
-            raise MissingField(f"{self.name} has {len(found)} other examples{of} for this row, expected {k}")
+            if self._match is None:
+                of = ""
+            else:
+                of = f" with {self._wanted.match} {matched!r:.60}"
+            raise MissingField(
+                f"{self.name} has {len(found)} other examples{of} for this row, expected {k}"
+            )
         return found
 
     def is_enough_for_any_row(self) -> bool:
-        return self._match is None and all(len(group) > self._wanted.k for group in self._groups.values())
+        return self._match is None and all(
+            len(group) > self._wanted.k for group in self._groups.values()
+        )
 
     def describe(self) -> dict[str, Any]:
-        """The examples as the manifest stores them; `checksum` is the hash of those that rows can get."""
+        """The examples as the manifest stores them; `checksum` is the hash of those that rows can
+        get.
+        """
         wanted = self._wanted
         shots = {
-            value: [[each.part, each.shot.answer] for each in group] for value, group in sorted(self._groups.items())
+            value: [[each.part, each.shot.answer] for each in group]
+            for value, group in sorted(self._groups.items())
         }
         return {
-            "rows": dict(self.source), "k": wanted.k, "seed": wanted.seed, "match": wanted.match,
-            "answer": wanted.answer, "checksum": content_digest(shots),
-        }  # fmt: skip
+            "rows": dict(self.source),
+            "k": wanted.k,
+            "seed": wanted.seed,
+            "match": wanted.match,
+            "answer": wanted.answer,
+            "checksum": content_digest(shots),
+        }
 
 
 def read_shots(
-    wanted: FewShot, mapping: RowMapping, declared: Collection[str], required: Collection[str], check: CheckInputs
+    wanted: FewShot,
+    mapping: RowMapping,
+    declared: Collection[str],
+    required: Collection[str],
+    check: CheckInputs,
 ) -> ShotPool:
-    """The examples of `wanted.rows`. All of them are read now; memory holds those that rows can get.
+    """The examples of `wanted.rows`. All of them are read now; memory holds those that rows can
+    get.
 
-    Raises: UsageError, for a source that cannot be read before the batch starts; RowError, for a row of it that has no
-    answer, or lacks a field, or that `check` refuses.
+    Raises: UsageError, for a source that cannot be read before the batch starts; RowError, for a
+    row of it that has no answer, or lacks a field, or that `check` refuses.
     """
-    pool, origin = ShotPool(wanted), open_origin(wanted.rows)
-    pool.source, pool.name, pool.notices = origin.describe(), origin.name, origin.notices
-    mapper = Mapper(mapping, origin.name, declared, required)
-    matches = [] if wanted.match is None else [getter(wanted.match, "fewshot.match")]
-    answers = [] if wanted.answer is None else [getter(wanted.answer, "fewshot.answer")]
+    pool = ShotPool(wanted)
+    origin = open_origin(wanted.rows)
+    pool.source = origin.describe()
+    pool.name = origin.name
+    pool.notices = origin.notices
+    mapper = Mapper(mapping, origin.name, declared=declared, required=required)
+    if wanted.match is None:
+        matches = []
+    else:
+        matches = [getter(wanted.match, "fewshot.match")]
+    if wanted.answer is None:
+        answers = []
+    else:
+        answers = [getter(wanted.answer, "fewshot.answer")]
     rows = origin.read() if origin.is_repeatable else None
     if not isinstance(rows, Generator):
-        raise UsageError(f"fewshot.rows: an iterator ({origin.name}) can be read once only; give a list or a file")
+        raise UsageError(
+            f"fewshot.rows: an iterator ({origin.name}) can be read once only; give a list or "
+            "a file"
+        )
     with closing(rows):
         for place, (line, row) in enumerate(rows):
             example = mapper.example(row, place, line, [*matches, *answers])
@@ -133,19 +194,29 @@ def read_shots(
             try:
                 check(example.inputs)
                 if answer is None:
-                    raise UsageError("this example has no answer; name the field that has it as fewshot.answer")
+                    raise UsageError(
+                        "this example has no answer; name the field that has it as fewshot.answer"
+                    )
             except UsageError as error:
                 raise RowError(str(error), source=origin.name, line=line, place=place) from error
-            pool.add(Shot(example.inputs, answer_text(answer)), example.more[0] if matches else None, place)
+            pool.add(
+                Shot(example.inputs, answer_text(answer)),
+                example.more[0] if matches else None,
+                place,
+            )
     return pool
 
 
 def check_shots(rows: RowSource, pool: ShotPool) -> None:
-    """Checks that each row gets its examples, as far as rows can be read ahead. Raises: RowError."""
+    """Checks that each row gets its examples, as far as rows can be read ahead. Raises:
+    RowError.
+    """
     if not pool.is_enough_for_any_row():
         rows.check()
 
 
 def shot_values(shots: Sequence[Shot]) -> list[dict[str, Any]]:
-    """The examples as the template's input `fewshot` has them: their inputs by name, and `answer`."""
+    """The examples as the template's input `fewshot` has them: their inputs by name, and
+    `answer`.
+    """
     return [{**shot.inputs, "answer": shot.answer} for shot in shots]

@@ -23,10 +23,12 @@ def read_parquet(path: Path) -> Rows:
                 block = next(blocks, None)
                 records: list[Any] = [] if block is None else block.to_pylist()
             except (OSError, ValueError) as error:
-                raise RowError(f"the Parquet file is broken: {error}", source=str(path), place=place) from error
+                raise RowError(
+                    f"the Parquet file is broken: {error}", source=str(path), place=place
+                ) from error
             if block is None:
                 return
-            yield from read_objects(records, str(path), place)
+            yield from read_objects(records, str(path), start=place)
             place += len(records)
 
 
@@ -53,7 +55,9 @@ def is_pandas(source: Any) -> bool:
 
 
 def read_pandas(frame: Any, source: str) -> Rows:
-    """Each row without its index; NaN, which marks a missing value in pandas, becomes null. Raises: RowError."""
+    """Each row without its index; NaN, which marks a missing value in pandas, becomes null. Raises:
+    RowError.
+    """
     _check_names(source, list(frame.columns))
     for start in range(0, len(frame), _BLOCK):
         records: list[dict[Any, Any]] = frame.iloc[start : start + _BLOCK].to_dict("records")
@@ -61,7 +65,7 @@ def read_pandas(frame: Any, source: str) -> Rows:
             for name, value in record.items():
                 if isinstance(value, float) and value != value:
                     record[name] = None
-        yield from read_objects(records, source, start)
+        yield from read_objects(records, source, start=start)
 
 
 def _check_names(source: str, names: list[Any]) -> None:

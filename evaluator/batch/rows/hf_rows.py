@@ -1,7 +1,8 @@
 """Rows of data sets on the Hugging Face Hub: `hf:NAME[/CONFIGURATION]:SPLIT[@REVISION]`.
 
-A split is downloaded once through `datasets`, and stored as JSONL in the user's cache folder under the commit that the
-revision names. Later runs read that file, without `datasets` and without a network if the commit is named.
+A split is downloaded once through `datasets`, and stored as JSONL in the user's cache folder under
+the commit that the revision names. Later runs read that file, without `datasets` and without a
+network if the commit is named.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class HubRows:
         found = _NAME.fullmatch(text)
         if found is None:
             raise UsageError(
-                f"{text!r}: expected hf:NAME/CONFIGURATION:SPLIT@REVISION, such as hf:cais/mmlu/astronomy:test@main"
+                f"{text!r}: expected hf:NAME/CONFIGURATION:SPLIT@REVISION, such as "
+                "hf:cais/mmlu/astronomy:test@main"
             )
         return cls(found["name"], found["config"], found["split"], found["revision"])
 
@@ -66,7 +68,11 @@ class HubRows:
     def file(self) -> Path:
         """Where the rows are stored, if the revision is a commit."""
         digest = blake2b(str(self).encode(), digest_size=8).hexdigest()
-        return cache_folder() / "hf" / f"{re.sub(r'[^A-Za-z0-9]+', '-', f'{self.name}-{self.split}')}-{digest}.jsonl"
+        return (
+            cache_folder()
+            / "hf"
+            / f"{re.sub(r'[^A-Za-z0-9]+', '-', f'{self.name}-{self.split}')}-{digest}.jsonl"
+        )
 
 
 def is_hub_name(rows: object) -> bool:
@@ -76,7 +82,9 @@ def is_hub_name(rows: object) -> bool:
 
 def place_in(folder: str | os.PathLike[str], rows: str) -> str:
     """`rows` relative to `folder`, if it is a file."""
-    return rows if is_hub_name(rows) else os.path.join(folder, rows)
+    if is_hub_name(rows):
+        return rows
+    return os.path.join(folder, rows)
 
 
 @contextmanager
@@ -90,22 +98,26 @@ def without_downloads() -> Generator[None]:
 
 
 def stored_rows(text: str) -> tuple[HubRows, Path]:
-    """The rows that `text` names, with the commit as revision, and the file that has them, downloaded if needed.
+    """The rows that `text` names, with the commit as revision, and the file that has them,
+    downloaded if needed.
 
-    Raises: UsageError, for another form, and without a download where one is needed; MissingExtra, without `datasets`;
-    RowError, if the rows cannot be loaded.
+    Raises: UsageError, for another form, and without a download where one is needed; MissingExtra,
+    without `datasets`; RowError, if the rows cannot be loaded.
     """
     wanted = HubRows.parse(text)
     if not wanted.is_pinned:
         if _is_offline.get():
             raise UsageError(
-                f"{text}: which commit this is, only the Hub knows, and a dry run contacts no server; name the commit"
+                f"{text}: which commit this is, only the Hub knows, and a dry run contacts no "
+                "server; name the commit"
             )
         wanted = replace(wanted, revision=_commit(wanted))
     path = wanted.file
     if not path.exists():
         if _is_offline.get():
-            raise UsageError(f"{text}: not downloaded yet, and a dry run contacts no server; run the batch")
+            raise UsageError(
+                f"{text}: not downloaded yet, and a dry run contacts no server; run the batch"
+            )
         _store(wanted, path)
     return wanted, path
 
@@ -117,7 +129,8 @@ def _commit(wanted: HubRows) -> str:
         return hub.HfApi().dataset_info(wanted.name, revision=wanted.revision).sha
     except Exception as error:
         raise RowError(
-            f"the Hub does not say which commit this is ({_reason(error)}); name a commit that was downloaded before",
+            f"the Hub does not say which commit this is ({_reason(error)}); name a commit that "
+            "was downloaded before",
             source=str(wanted),
         ) from error
 
@@ -125,7 +138,9 @@ def _commit(wanted: HubRows) -> str:
 def _store(wanted: HubRows, path: Path) -> None:
     datasets = _import("datasets")
     try:
-        rows = datasets.load_dataset(wanted.name, wanted.config, split=wanted.split, revision=wanted.revision)
+        rows = datasets.load_dataset(
+            wanted.name, wanted.config, split=wanted.split, revision=wanted.revision
+        )
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_file(path, sync=False) as file:
             for _, row in read_objects(rows, str(wanted)):

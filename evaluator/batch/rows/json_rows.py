@@ -1,4 +1,6 @@
-"""Rows from JSON files: one object on each line, or one array of objects. Only standard JSON is accepted."""
+"""Rows from JSON files: one object on each line, or one array of objects. Only standard JSON is
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from evaluator.batch.rows.json_values import Rows
 from evaluator.batch.rows.row_error import RowError
-from evaluator.batch.rows.text_lines import MAX_ROW_BYTES, not_utf8, nul_character, open_bytes, read_bytes, read_lines
+from evaluator.batch.rows.text_lines import (
+    MAX_ROW_BYTES,
+    not_utf8,
+    nul_character,
+    open_bytes,
+    read_bytes,
+    read_lines,
+)
 from evaluator.errors.messages import shortened
 from evaluator.language.types import describe
 from evaluator.output.strict import read_strict
@@ -31,28 +40,40 @@ def read_jsonl(path: Path) -> Rows:
         try:
             row = read_strict(line)
         except (ValueError, RecursionError) as error:
-            raise _broken(line.rstrip("\r\n"), path, number, 0) from error
+            raise _broken(line.rstrip("\r\n"), path, line=number, column=0) from error
         if row.__class__ is not dict:
-            hint = "; name the file .json if it is one array of rows" if number == 1 and line[0] == "[" else ""
-            raise RowError(f"a row is an object, not {describe(row)}{hint}", source=str(path), line=number)
+            if number == 1 and line[0] == "[":
+                hint = "; name the file .json if it is one array of rows"
+            else:
+                hint = ""
+            raise RowError(
+                f"a row is an object, not {describe(row)}{hint}", source=str(path), line=number
+            )
         yield number, row
 
 
 def read_array(path: Path) -> Rows:
-    """Each object of the array with the line where it begins, read piece by piece. Raises: RowError."""
+    """Each object of the array with the line where it begins, read piece by piece. Raises:
+    RowError.
+    """
     with open_bytes(path) as file:
         yield from _ArrayReader(path, file).rows()
 
 
 def _broken(text: str, path: Path, line: int, column: int) -> RowError:
-    """The error in a text that `read_strict` refused; the text begins at `line`, after `column` characters."""
+    """The error in a text that `read_strict` refused; the text begins at `line`, after `column`
+    characters.
+    """
     message, offset = _problem(text)
     if offset is None:
         return RowError(message, source=str(path), line=line)
     newlines = text.count("\n", 0, offset)
-    at = offset - text.rfind("\n", 0, offset) if newlines else column + offset + 1
+    if newlines:
+        at = offset - text.rfind("\n", 0, offset)
+    else:
+        at = column + offset + 1
     if text[offset : offset + 1] == "\0":
-        return nul_character(path, line + newlines, at)
+        return nul_character(path, line + newlines, column=at)
     return RowError(message, source=str(path), line=line + newlines, column=at)
 
 
@@ -61,8 +82,14 @@ def _problem(text: str) -> tuple[str, int | None]:
         json.loads(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
         found = text[error.pos :].rstrip()
-        what = f"found {shortened(found, 30)}" if found else "the text ends there"
-        return f"broken JSON: {error.msg.removesuffix(' starting at').removesuffix(' at')} ({what})", error.pos
+        if found:
+            what = f"found {shortened(found, 30)}"
+        else:
+            what = "the text ends there"
+        return (
+            f"broken JSON: {error.msg.removesuffix(' starting at').removesuffix(' at')} ({what})",
+            error.pos,
+        )
     except RecursionError:
         return "the JSON is nested too deeply", None
     except ValueError as error:
@@ -70,7 +97,10 @@ def _problem(text: str) -> tuple[str, int | None]:
     for token in _TOKEN.finditer(text):
         word = token[0]
         if word[0] != '"' and not math.isfinite(float(word)):
-            reason = "a number outside the range of a float" if word[-1].isdigit() else "not JSON; write null"
+            if word[-1].isdigit():
+                reason = "a number outside the range of a float"
+            else:
+                reason = "not JSON; write null"
             return f"{word} is {reason}", token.start()
     return "the JSON is nested too deeply", None
 
@@ -87,26 +117,36 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 class _ArrayReader:
     """Reads an array of objects from a file; memory holds one piece and one row.
 
-    `_at` is the position in `_text`, on `_line`, which began at `_begin` (negative: in an earlier piece).
+    `_at` is the position in `_text`, on `_line`, which began at `_begin` (negative: in an earlier
+    piece).
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        self._path, self._file = path, file
+        self._path = path
+        self._file = file
         self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
         self._scan = json.JSONDecoder().raw_decode
-        self._text, self._at, self._line, self._begin = "", 0, 1, 0
-        self._lines_read, self._is_end = 0, False
+        self._text = ""
+        self._at = 0
+        self._line = 1
+        self._begin = 0
+        self._lines_read = 0
+        self._is_end = False
 
     def rows(self) -> Rows:
         if self._next() != "[":
-            hint = "; name the file .jsonl if it has one row a line" if self._next() == "{" else ""
+            if self._next() == "{":
+                hint = "; name the file .jsonl if it has one row a line"
+            else:
+                hint = ""
             self._refuse(f"expected an array of objects{hint}")
         self._move(self._at + 1)
         if self._next() == "]":
             return self._finish()
         while True:
             self._next()
-            line, row = self._line, self._object()
+            line = self._line
+            row = self._object()
             yield line, row
             if self._next() == "]":
                 return self._finish()
@@ -125,7 +165,10 @@ class _ArrayReader:
                 _, end = self._scan(self._text, self._at)
                 break
             except json.JSONDecodeError as error:
-                is_cut_off = error.msg.startswith("Unterminated") or error.pos > len(self._text) - _LONGEST_TOKEN
+                is_cut_off = (
+                    error.msg.startswith("Unterminated")
+                    or error.pos > len(self._text) - _LONGEST_TOKEN
+                )
                 if not (is_cut_off and self._fill()):
                     raise self._broken(self._text[self._at :]) from error
             except (ValueError, RecursionError) as error:
@@ -164,7 +207,9 @@ class _ArrayReader:
         left = len(self._text) - self._at
         if left > MAX_ROW_BYTES:
             self._refuse(f"the row is longer than {MAX_ROW_BYTES >> 20} MiB")
-        data = read_bytes(self._file.read, self._path, self._lines_read, max(_CHUNK, left))
+        data = read_bytes(
+            self._file.read, self._path, line=self._lines_read, size=max(_CHUNK, left)
+        )
         self._is_end = not data
         try:
             piece = self._decode(data, self._is_end)
@@ -172,15 +217,19 @@ class _ArrayReader:
             line = self._lines_read + error.object.count(b"\n", 0, error.start) + 1
             begin = error.object.rfind(b"\n", 0, error.start) + 1
             column = len(error.object[begin : error.start].decode(errors="replace")) + 1
-            raise not_utf8(self._path, line, column, error.object) from error
+            raise not_utf8(self._path, line, column=column, data=error.object) from error
         self._lines_read += piece.count("\n")
-        self._text, self._begin, self._at = self._text[self._at :] + piece, self._begin - self._at, 0
+        self._text = self._text[self._at :] + piece
+        self._begin = self._begin - self._at
+        self._at = 0
         return not self._is_end or bool(piece)
 
     def _broken(self, text: str) -> RowError:
-        return _broken(text, self._path, self._line, self._at - self._begin)
+        return _broken(text, self._path, line=self._line, column=self._at - self._begin)
 
     def _refuse(self, message: str) -> NoReturn:
         if self._text[self._at : self._at + 1] == "\0":
-            raise nul_character(self._path, self._line, self._at - self._begin + 1)
-        raise RowError(message, source=str(self._path), line=self._line, column=self._at - self._begin + 1)
+            raise nul_character(self._path, self._line, column=self._at - self._begin + 1)
+        raise RowError(
+            message, source=str(self._path), line=self._line, column=self._at - self._begin + 1
+        )

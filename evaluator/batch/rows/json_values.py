@@ -21,7 +21,7 @@ MAX_DEPTH = 100
 def read_objects(rows: Iterable[Any], source: str, start: int = 0) -> Rows:
     """Each row with JSON values; the first has the place `start`. Raises: RowError."""
     for place, row in enumerate(rows, start):
-        yield None, read_object(row, source, place)
+        yield None, read_object(row, source, place=place)
 
 
 def read_object(row: Any, source: str, place: int) -> dict[str, Any]:
@@ -35,14 +35,16 @@ def read_object(row: Any, source: str, place: int) -> dict[str, Any]:
 def json_row(row: Any) -> dict[str, Any]:
     """A copy of a row with JSON values.
 
-    Tuples and NumPy arrays become arrays; dates, times and UUIDs text (ISO 8601); decimals numbers; the missing values
-    of pandas (NaT, NA) null.
+    Tuples and NumPy arrays become arrays; dates, times and UUIDs text (ISO 8601); decimals numbers;
+    the missing values of pandas (NaT, NA) null.
 
-    Raises: UsageError, for a row that is not an object with text keys, for NaN and infinity, and for any value without
-    a JSON form, such as bytes and images.
+    Raises: UsageError, for a row that is not an object with text keys, for NaN and infinity, and
+    for any value without a JSON form, such as bytes and images.
     """
     if not isinstance(row, Mapping):
-        raise UsageError(f"a row is an object (a mapping of names to values), not {type(row).__name__}")
+        raise UsageError(
+            f"a row is an object (a mapping of names to values), not {type(row).__name__}"
+        )
     return {_key(name, "the row"): json_value(value, str(name)) for name, value in row.items()}
 
 
@@ -58,10 +60,16 @@ def json_value(value: Any, path: str, depth: int = 0) -> Any:
             raise _not_finite(value, path)
         return float(value)
     if isinstance(value, Mapping):
-        return {_key(name, path): json_value(inner, f"{path}.{name}", depth + 1) for name, inner in value.items()}
+        return {
+            _key(name, path): json_value(inner, f"{path}.{name}", depth=depth + 1)
+            for name, inner in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [json_value(inner, f"{path}.{index}", depth + 1) for index, inner in enumerate(value)]
-    return _leaf(value, path, depth)
+        return [
+            json_value(inner, f"{path}.{index}", depth=depth + 1)
+            for index, inner in enumerate(value)
+        ]
+    return _leaf(value, path, depth=depth)
 
 
 def _not_finite(value: object, path: str) -> UsageError:
@@ -80,7 +88,9 @@ def _leaf(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, int):
         return int.__int__(value)
     # NaT and NA of pandas, recognised by their type, as pandas may not be installed.
-    if type(value).__name__ in ("NaTType", "NAType") and type(value).__module__.startswith("pandas"):
+    if type(value).__name__ in ("NaTType", "NAType") and type(value).__module__.startswith(
+        "pandas"
+    ):
         return None
     if isinstance(value, datetime | date | time):
         return value.isoformat()
@@ -88,12 +98,16 @@ def _leaf(value: Any, path: str, depth: int) -> Any:
         exponent = value.as_tuple().exponent
         if not isinstance(exponent, int):
             raise _not_finite(value, path)
-        return int(value) if exponent >= 0 else float(value)
+        if exponent >= 0:
+            return int(value)
+        return float(value)
     if isinstance(value, UUID):
         return str(value)
     number_type = getattr(getattr(value, "dtype", None), "kind", None)
     if number_type == "M" and not getattr(value, "shape", None):
         return str(value)
     if number_type in ("b", "i", "u", "f", "O", "U", "T"):
-        return json_value(value.tolist(), path, depth + 1)
-    raise UsageError(f"{path} is {type(value).__name__}, which has no JSON form; omit it or convert it to text")
+        return json_value(value.tolist(), path, depth=depth + 1)
+    raise UsageError(
+        f"{path} is {type(value).__name__}, which has no JSON form; omit it or convert it to text"
+    )

@@ -25,28 +25,34 @@ from evaluator.nodes import Expression, Span, Text
 
 Getter = Callable[[Mapping[str, Any]], Any]
 ChooseShots = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Shot, ...]]
-"""Returns the few-shot examples for a row and its inputs. Raises: MissingField, if there are not enough."""
+"""Returns the few-shot examples for a row and its inputs. Raises: MissingField, if there are not
+enough.
+"""
 
 _PLACEHOLDER = re.compile(r"\s*\{\{[-+]?(.*?)[-+]?\}\}\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RowMapping:
-    """Maps the fields of a row to a sample. Each text is a field's name, a dotted path, or a text with `{{ … }}`.
+    """Maps the fields of a row to a sample. Each text is a field's name, a dotted path, or a text
+    with `{{ … }}`.
 
-    A path such as `answers.text.0` goes through objects and arrays; a field with that whole name has priority. A text
-    that is a single `{{ … }}` gives the expression's value unchanged; any other text with markup gives text.
-    Expressions see the row's fields by name, and the row itself as `row`, for names that are not identifiers.
+    A path such as `answers.text.0` goes through objects and arrays; a field with that whole name
+    has priority. A text that is a single `{{ … }}` gives the expression's value unchanged; any
+    other text with markup gives text. Expressions see the row's fields by name, and the row itself
+    as `row`, for names that are not identifiers.
 
-    `inputs`: texts for the template's inputs. Other inputs come from the fields of the same name, if the row has them.
-    If the template's inputs are unknown and `inputs` is None, every field that is not id, target or metadata is one.
-    `id`: None uses the field `id`, if the first row has it; else the id is computed from the row's content, independent
-    of its position; the second of equal rows gets `-2`, and so on.
+    `inputs`: texts for the template's inputs. Other inputs come from the fields of the same name,
+    if the row has them. If the template's inputs are unknown and `inputs` is None, every field that
+    is not id, target or metadata is one.
+    `id`: None uses the field `id`, if the first row has it; else the id is computed from the row's
+    content, independent of its position; the second of equal rows gets `-2`, and so on.
     `target`: None uses the field `target`; a row without it has no target.
-    `answers`: the field with an existing answer, a text or any JSON value; null is an empty one. None: no answers.
+    `answers`: the field with an existing answer, a text or any JSON value; null is an empty one.
+    None: no answers.
     `shuffle_choices`: the seed of the order of each row's options; None: as they are.
-    `metadata`: names or paths, or `NAME={{ … }}`, or a table of names and texts; None uses every field that is not
-    wholly input, id or target.
+    `metadata`: names or paths, or `NAME={{ … }}`, or a table of names and texts; None uses every
+    field that is not wholly input, id or target.
     """
 
     inputs: Mapping[str, str] | None = None
@@ -71,18 +77,24 @@ class MissingField(Exception):
 
 
 class Mapper:
-    """Maps the rows of one pass over a source to samples; the first row determines where ids come from.
+    """Maps the rows of one pass over a source to samples; the first row determines where ids come
+    from.
 
-    `declared`: the template's inputs; None if unknown. `required`: those of them that each row must have.
+    `declared`: the template's inputs; None if unknown. `required`: those of them that each row must
+    have.
     `choose_shots`: chooses the few-shot examples of each row.
 
     Raises: UsageError, for an invalid expression, and an input that the template does not have.
     """
 
     def __init__(
-        self, mapping: RowMapping, source: str, declared: Collection[str] | None, required: Collection[str],
+        self,
+        mapping: RowMapping,
+        source: str,
+        declared: Collection[str] | None,
+        required: Collection[str],
         choose_shots: ChooseShots | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         given = mapping.inputs or {}
         if declared is not None:
             for name in given:
@@ -90,18 +102,39 @@ class Mapper:
                     hint = did_you_mean(name, declared)
                     message = f"the template has no input `{name}` (it takes: {listed(declared)})"
                     raise UsageError(f"{message}; {hint}" if hint else message)
-        self._source, self._required = source, required
+        self._source = source
+        self._required = required
         self._inputs = {name: getter(text, f"inputs.{name}") for name, text in given.items()}
-        self._by_name = () if declared is None else tuple(name for name in declared if name not in given)
+        if declared is None:
+            self._by_name = ()
+        else:
+            self._by_name = tuple(name for name in declared if name not in given)
         self._takes_all = declared is None and mapping.inputs is None
-        self._id = None if mapping.id is None else getter(mapping.id, "id")
-        self._target = None if mapping.target is None else getter(mapping.target, "target")
-        metadata = None if mapping.metadata is None else metadata_texts(mapping.metadata)
-        self._metadata = (
-            None if metadata is None else {name: getter(text, f"metadata.{name}") for name, text in metadata.items()}
+        if mapping.id is None:
+            self._id = None
+        else:
+            self._id = getter(mapping.id, "id")
+        if mapping.target is None:
+            self._target = None
+        else:
+            self._target = getter(mapping.target, "target")
+        if mapping.metadata is None:
+            metadata = None
+        else:
+            metadata = metadata_texts(mapping.metadata)
+        if metadata is None:
+            self._metadata = None
+        else:
+            self._metadata = {
+                name: getter(text, f"metadata.{name}") for name, text in metadata.items()
+            }
+        if mapping.answers is None:
+            self._answer = None
+        else:
+            self._answer = getter(mapping.answers, "answers")
+        own = {mapping.id or "id", mapping.target or "target"} | (
+            {mapping.answers} if mapping.answers else set()
         )
-        self._answer = None if mapping.answers is None else getter(mapping.answers, "answers")
-        own = {mapping.id or "id", mapping.target or "target"} | ({mapping.answers} if mapping.answers else set())
         self._not_inputs = {*own, *(metadata or {}).values()}
         self._consumed = {*own, *given.values(), *self._by_name}
         self._seed = mapping.shuffle_choices
@@ -110,7 +143,9 @@ class Mapper:
         self._ids = SeenIds()
 
     def sample(self, row: Mapping[str, Any], place: int, line: int | None) -> Sample:
-        """The sample of a row. Raises: RowError, for a missing field, and an invalid or duplicate id."""
+        """The sample of a row. Raises: RowError, for a missing field, and an invalid or duplicate
+        id.
+        """
         id = None
         if self._is_first:
             self._is_first = False
@@ -119,37 +154,69 @@ class Mapper:
         try:
             id = self._identify(row)
             inputs = self._inputs_of(row)
-            target = row.get("target") if self._target is None else self._target(row)
+            if self._target is None:
+                target = row.get("target")
+            else:
+                target = self._target(row)
             metadata = self._metadata_of(row)
-            answer = None if self._answer is None else answer_text(self._answer(row))
-            shots = () if self._choose_shots is None else self._choose_shots(row, inputs)
-            sample = Sample(id, inputs, target, metadata, place, answer, shots)
+            if self._answer is None:
+                answer = None
+            else:
+                answer = answer_text(self._answer(row))
+            if self._choose_shots is None:
+                shots = ()
+            else:
+                shots = self._choose_shots(row, inputs)
+            sample = Sample(
+                id,
+                inputs,
+                target=target,
+                metadata=metadata,
+                place=place,
+                answer=answer,
+                shots=shots,
+            )
             if self._seed is not None and (sample := shuffle_choices(sample, self._seed)) is None:
                 raise MissingField("there is no list `choices` or `options` to shuffle")
         except (MissingField, ExpressionError) as error:
-            raise self._row_error(error, place, line, id) from error
-        self._check_unique(id, place, line)
+            raise self._row_error(error, place, line=line, id=id) from error
+        self._check_unique(id, place, line=line)
         return sample
 
-    def example(self, row: Mapping[str, Any], place: int, line: int | None, more: Sequence[Getter]) -> MappedExample:
-        """The inputs and the target of a row, and what `more` reads from it. Raises: RowError, for a missing field."""
+    def example(
+        self, row: Mapping[str, Any], place: int, line: int | None, more: Sequence[Getter]
+    ) -> MappedExample:
+        """The inputs and the target of a row, and what `more` reads from it. Raises: RowError, for
+        a missing field.
+        """
         try:
-            target = row.get("target") if self._target is None else self._target(row)
-            return MappedExample(self._inputs_of(row), target, [get(row) for get in more])
+            if self._target is None:
+                target = row.get("target")
+            else:
+                target = self._target(row)
+            return MappedExample(self._inputs_of(row), target, more=[get(row) for get in more])
         except (MissingField, ExpressionError) as error:
-            raise self._row_error(error, place, line) from error
+            raise self._row_error(error, place, line=line) from error
 
     def _row_error(
-        self, error: MissingField | ExpressionError, place: int, line: int | None, id: str | None = None
+        self,
+        error: MissingField | ExpressionError,
+        place: int,
+        line: int | None,
+        id: str | None = None,
     ) -> RowError:
-        message = f"{error.span}: {error.message}" if isinstance(error, ExpressionError) else str(error)
+        if isinstance(error, ExpressionError):
+            message = f"{error.span}: {error.message}"
+        else:
+            message = str(error)
         return RowError(message, source=self._source, line=line, place=place, id=id)
 
     def _identify(self, row: Mapping[str, Any]) -> str:
         if self._id is None:
             if "id" in row:
                 raise MissingField(
-                    "this row has the field `id`, but the first one does not; all rows need one, or none"
+                    "this row has the field `id`, but the first one does not; all rows need one, "
+                    "or none"
                 )
             return self._ids.numbered(content_id(row))
         value = self._id(row)
@@ -157,14 +224,20 @@ class Mapper:
             return value
         if value.__class__ is int:
             return str(value)
-        found = "an empty text" if value.__class__ is str else describe(value)
+        if value.__class__ is str:
+            found = "an empty text"
+        else:
+            found = describe(value)
         raise MissingField(f"the id is {found}, expected text or a whole number")
 
     def _check_unique(self, id: str, place: int, line: int | None) -> None:
         earlier = self._ids.add(id, place if line is None else line)
         if earlier is not None:
             kind = "row" if line is None else "line"
-            message = f"the id is not unique, it is first in {kind} {earlier}; map another field to id, or none"
+            message = (
+                f"the id is not unique, it is first in {kind} {earlier}; map another field "
+                "to id, or none"
+            )
             raise RowError(message, source=self._source, line=line, place=place, id=id)
 
     def _inputs_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,8 +248,11 @@ class Mapper:
             if name in row:
                 inputs[name] = row[name]
             elif name in self._required:
-                hint = did_you_mean(name, row, "map a field to it")
-                raise MissingField(f"no field for the template's input `{name}`; {hint} (the row has: {listed(row)})")
+                hint = did_you_mean(name, row, otherwise="map a field to it")
+                raise MissingField(
+                    f"no field for the template's input `{name}`; {hint} (the row has: "
+                    f"{listed(row)})"
+                )
         return inputs
 
     def _metadata_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +265,9 @@ class Mapper:
 
 
 def metadata_texts(metadata: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """The text that each metadata field is read from. Raises: UsageError, for an expression without a name."""
+    """The text that each metadata field is read from. Raises: UsageError, for an expression without
+    a name.
+    """
     if isinstance(metadata, Mapping):
         return dict(metadata)
     found: dict[str, str] = {}
@@ -199,7 +277,9 @@ def metadata_texts(metadata: Sequence[str] | Mapping[str, str]) -> dict[str, str
             continue
         name, equals, value = text.partition("=")
         if not equals or has_markup(name) or not name.strip():
-            raise UsageError(f"metadata {text!r}: an expression needs a name, as in level={{{{ … }}}}")
+            raise UsageError(
+                f"metadata {text!r}: an expression needs a name, as in level={{{{ … }}}}"
+            )
         found[name.strip()] = value.strip()
     return found
 
@@ -212,7 +292,9 @@ def answer_text(value: Any) -> str:
 
 
 def getter(text: str, what: str) -> Getter:
-    """A function that reads `text` from a row and raises MissingField or ExpressionError. Raises: UsageError."""
+    """A function that reads `text` from a row and raises MissingField or ExpressionError. Raises:
+    UsageError.
+    """
     if not has_markup(text):
         return _of_field(text, what)
     source = Text(text, Span(what))
@@ -224,7 +306,9 @@ def getter(text: str, what: str) -> Getter:
 
 
 def expression(text: str, what: str) -> Getter:
-    """A function that returns the value of an expression over a row. Raises: UsageError, for an invalid one."""
+    """A function that returns the value of an expression over a row. Raises: UsageError, for an
+    invalid one.
+    """
     return _value_of(Text(text, Span(what)))
 
 
@@ -236,7 +320,10 @@ def _value_of(text: Text) -> Getter:
 
 def _is_one_placeholder(text: str) -> bool:
     body = parse_text(text).body
-    parts = body[0].nodes if len(body) == 1 and isinstance(body[0], nodes.Output) else []
+    if len(body) == 1 and isinstance(body[0], nodes.Output):
+        parts = body[0].nodes
+    else:
+        parts = []
     return len(parts) == 1 and not isinstance(parts[0], nodes.TemplateData)
 
 
@@ -251,7 +338,8 @@ def _check(text: Text, analysed: Callable[[], Sequence[Any]]) -> None:
         raise UsageError(f"{error.span}: {error.message}") from error
     if calls:
         raise UsageError(
-            f"{text.locate(calls[0].offset)}: there is no function {calls[0].name}() here; an expression over a row "
+            f"{text.locate(calls[0].offset)}: there is no function {calls[0].name}() here; an "
+            "expression over a row "
             "cannot call templates"
         )
 
@@ -265,20 +353,22 @@ def _of_field(path: str, what: str) -> Getter:
         if path in row:
             return row[path]
         if len(steps) == 1:
-            raise _missing(path, row, "the row")
+            raise _missing(path, row, where="the row")
         value: Any = row
         for number, step in enumerate(steps):
             above = ".".join(steps[:number]) or "the row"
             if isinstance(value, Mapping):
                 if step not in value:
-                    raise _missing(step, value, above)
+                    raise _missing(step, value, where=above)
                 value = value[step]
             elif isinstance(value, list) and step.isdecimal():
                 if int(step) >= len(value):
                     raise MissingField(f"`{path}`: {above} has only {len(value)} items")
                 value = value[int(step)]
             else:
-                raise MissingField(f"`{path}`: {above} is {describe(value)} and has no field `{step}`")
+                raise MissingField(
+                    f"`{path}`: {above} is {describe(value)} and has no field `{step}`"
+                )
         return value
 
     return read
@@ -286,5 +376,8 @@ def _of_field(path: str, what: str) -> Getter:
 
 def _missing(name: str, fields: Mapping[str, Any], where: str) -> MissingField:
     hint = did_you_mean(name, fields)
-    message = f"there is no field `{name}`{f'; {hint}' if hint else ''} ({where} has: {listed(fields, 20)})"
+    message = (
+        f"there is no field `{name}`{f'; {hint}' if hint else ''} ({where} has: "
+        f"{listed(fields, 20)})"
+    )
     return MissingField(message)

@@ -11,8 +11,9 @@ from evaluator.errors import UsageError
 class RowError(UsageError):
     """A row, or the source of the rows, cannot be used; reading ends there.
 
-    `source` is a file's path or the type of the object with the rows. `line` and `column` count from 1, `place` counts
-    rows from 0; None where unknown, or for the whole source. `id` is the row's id, if known.
+    `source` is a file's path or the type of the object with the rows. `line` and `column` count
+    from 1, `place` counts rows from 0; None where unknown, or for the whole source. `id` is the
+    row's id, if known.
     """
 
     def __init__(
@@ -31,9 +32,12 @@ class RowError(UsageError):
         elif place is not None:
             where += f":row {place}"
         super().__init__(f"{where}{'' if id is None else f' (id {id!r})'}: {message}")
-        self.message, self.source, self.line, self.column, self.place, self.id = (
-            message, source, line, column, place, id,
-        )  # fmt: skip
+        self.message = message
+        self.source = source
+        self.line = line
+        self.column = column
+        self.place = place
+        self.id = id
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: getattr(self, name) for name in ("source", "line", "column", "place", "id")}

@@ -26,7 +26,9 @@ def content_digest(value: Any, size: int = 16) -> str:
 
 
 class SeenIds:
-    """The ids of one pass over a source, about 40 bytes each: only hashes are stored (see `interning`)."""
+    """The ids of one pass over a source, about 40 bytes each: only hashes are stored (see
+    `interning`).
+    """
 
     __slots__ = ("_copies", "_numbers", "_wheres")
 
@@ -36,7 +38,9 @@ class SeenIds:
         self._copies: dict[int, int] = {}
 
     def add(self, id: str, where: int) -> int | None:
-        """Stores an id with a number for its position; returns the number of an earlier equal id, if any."""
+        """Stores an id with a number for its position; returns the number of an earlier equal id,
+        if any.
+        """
         number = self._numbers.number(id)
         if number < len(self._wheres):
             return self._wheres[number]

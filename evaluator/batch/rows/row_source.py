@@ -24,7 +24,13 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from evaluator.batch.records import Sample
 from evaluator.batch.rows.csv_rows import read_csv
-from evaluator.batch.rows.frame_rows import count_parquet, is_pandas, is_polars, read_pandas, read_parquet
+from evaluator.batch.rows.frame_rows import (
+    count_parquet,
+    is_pandas,
+    is_polars,
+    read_pandas,
+    read_parquet,
+)
 from evaluator.batch.rows.hf_rows import is_hub_name, stored_rows
 from evaluator.batch.rows.json_rows import read_array, read_jsonl
 from evaluator.batch.rows.json_values import Rows, read_object, read_objects
@@ -46,13 +52,15 @@ _FORMATS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
     ".parquet": ("parquet", read_parquet),
 }
 _MAX_HOLD_S = 0.005
-_SAME_NAMES, _ALL = RowMapping(), Selection()
+_SAME_NAMES = RowMapping()
+_ALL = Selection()
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A source of rows: how to read and count them, and whether they can be read again. `more` describes it further;
-    `notices` are what a user has to know about it."""
+    """A source of rows: how to read and count them, and whether they can be read again. `more`
+    describes it further; `notices` are what a user has to know about it.
+    """
 
     kind: str
     name: str
@@ -65,9 +73,10 @@ class Origin:
     notices: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """The source as JSON: `kind`; for a data set of the Hub `name`, `config`, `split` and `revision`; for a file
-        `path`, `bytes` and `sha256` of the file on disk; `rows`, where that is cheap to count. Raises: RowError, if the
-        file cannot be read."""
+        """The source as JSON: `kind`; for a data set of the Hub `name`, `config`, `split` and
+        `revision`; for a file `path`, `bytes` and `sha256` of the file on disk; `rows`, where that
+        is cheap to count. Raises: RowError, if the file cannot be read.
+        """
         description: dict[str, Any] = {"kind": self.kind, **self.more}
         rows = None if self.count is None else self.count()
         if self.path is not None:
@@ -75,7 +84,9 @@ class Origin:
             size, digest, lines = fingerprint(self.path, count_lines=is_plain)
             rows = lines if rows is None else rows
             description |= {"path": str(self.path), "bytes": size, "sha256": digest}
-        return description if rows is None else {**description, "rows": rows}
+        if rows is None:
+            return description
+        return {**description, "rows": rows}
 
 
 class DataFrame(Protocol):
@@ -88,7 +99,11 @@ class DataFrame(Protocol):
 
 
 RowsInput: TypeAlias = (
-    str | os.PathLike[str] | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]] | DataFrame
+    str
+    | os.PathLike[str]
+    | Iterable[Mapping[str, Any]]
+    | AsyncIterable[Mapping[str, Any]]
+    | DataFrame
 )
 """What `open_rows` reads: a file, rows, or a frame."""
 
@@ -96,11 +111,12 @@ RowsInput: TypeAlias = (
 class RowSource:
     """The samples of a source: `async for sample in rows`, each time from the first one.
 
-    Rows are read on demand and not kept, except those of a `sample`. Reading yields to the event loop every few
-    milliseconds. An iterator can be read only once. An asynchronous generator is closed when reading stops.
+    Rows are read on demand and not kept, except those of a `sample`. Reading yields to the event
+    loop every few milliseconds. An iterator can be read only once. An asynchronous generator is
+    closed when reading stops.
 
-    Iterating raises: RowError, at the first row that cannot be used, after the samples before it, and if no row is
-    selected. UsageError, for an iterator that was read before.
+    Iterating raises: RowError, at the first row that cannot be used, after the samples before it,
+    and if no row is selected. UsageError, for an iterator that was read before.
     """
 
     def __init__(
@@ -112,7 +128,9 @@ class RowSource:
         required: Collection[str],
         choose_shots: ChooseShots | None = None,
     ) -> None:
-        self._origin, self._selection, self._is_used = origin, selection, False
+        self._origin = origin
+        self._selection = selection
+        self._is_used = False
         mapper = partial(Mapper, mapping, origin.name, declared, required, choose_shots)
         self._pass = partial(_Pass, origin.name, mapper)
         # Errors in the mapping and the first row are found here, before anything runs.
@@ -134,7 +152,9 @@ class RowSource:
 
     @property
     def name(self) -> str:
-        """The file, the data set with its commit, or the type of the object that the rows come from."""
+        """The file, the data set with its commit, or the type of the object that the rows come
+        from.
+        """
         return self._origin.name
 
     @property
@@ -149,21 +169,27 @@ class RowSource:
 
     @property
     def is_live(self) -> bool:
-        """Whether the rows come from an asynchronous iterator: each may take any time, and there may be no last one."""
+        """Whether the rows come from an asynchronous iterator: each may take any time, and there
+        may be no last one.
+        """
         return self._origin.is_live
 
     @property
     def total(self) -> int | None:
-        """The number of samples; None if only reading them can tell: for iterators, CSV, JSON arrays, compressed files,
-        and with `where`. Raises: as `description`."""
+        """The number of samples; None if only reading them can tell: for iterators, CSV, JSON
+        arrays, compressed files, and with `where`. Raises: as `description`.
+        """
         return self._selection.expected(self.description.get("rows"))
 
     def __aiter__(self) -> AsyncGenerator[Sample, None]:
         return self._samples()
 
     async def _samples(self) -> AsyncGenerator[Sample, None]:
-        """The selected samples; of a shard its own. All rows are read, so that a row has the same id in each shard."""
-        part, place = shard_of(self._selection), 0
+        """The selected samples; of a shard its own. All rows are read, so that a row has the same
+        id in each shard.
+        """
+        part = shard_of(self._selection)
+        place = 0
         async with aclosing(self._selected()) as samples:
             async for sample in samples:
                 if part is None or part.takes(place):
@@ -172,7 +198,10 @@ class RowSource:
 
     async def _selected(self) -> AsyncGenerator[Sample, None]:
         if self._is_used and not self._origin.is_repeatable:
-            raise UsageError("the rows come from an iterator that was already read; give a list or a file instead")
+            raise UsageError(
+                "the rows come from an iterator that was already read; give a list or a file "
+                "instead"
+            )
         self._is_used = True
         this = self._pass(self._selection)
         rows = self._origin.read()
@@ -186,7 +215,9 @@ class RowSource:
             yield sample
 
     def check(self) -> None:
-        """Reads all rows, if they can be read again. Raises: RowError, for the first one that cannot be used."""
+        """Reads all rows, if they can be read again. Raises: RowError, for the first one that
+        cannot be used.
+        """
         if self._is_readable:
             this = self._pass(self._selection)
             for _ in self._taken(this):
@@ -195,14 +226,18 @@ class RowSource:
                 pass
 
     def read_ahead(self) -> Iterator[Sample | None]:
-        """The samples, or with `sample` those that it draws from, without using up the source. A final None means that
-        there may be more that cannot be read now: those of an iterator, those that have to be waited for, and those
-        after a row that cannot be used, which is reported when the batch reaches it."""
+        """The samples, or with `sample` those that it draws from, without using up the source. A
+        final None means that there may be more that cannot be read now: those of an iterator, those
+        that have to be waited for, and those after a row that cannot be used, which is reported
+        when the batch reaches it.
+        """
         selection = self._selection
         if not self._is_readable:
             yield None
             return
-        this = self._pass(selection if selection.sample is None else replace(selection, sample=None, limit=None))
+        this = self._pass(
+            selection if selection.sample is None else replace(selection, sample=None, limit=None)
+        )
         try:
             yield from self._taken(this)
         except UsageError:
@@ -233,9 +268,15 @@ class _Pass:
         selection: Selection,
     ) -> None:
         self.is_done = False
-        self._source, self._selection = source, selection
-        self._start, self._stop, self._limit = selection.start or 0, selection.stop, selection.limit
-        self._where = None if selection.where is None else expression(selection.where, "where")
+        self._source = source
+        self._selection = selection
+        self._start = selection.start or 0
+        self._stop = selection.stop
+        self._limit = selection.limit
+        if selection.where is None:
+            self._where = None
+        else:
+            self._where = expression(selection.where, "where")
         self._sampled: Reservoir[tuple[int, int | None, dict[str, Any]]] | None = (
             None if selection.sample is None else Reservoir(selection.sample, selection.seed)
         )
@@ -247,7 +288,9 @@ class _Pass:
         place = self._place
         self._place += 1
         self.is_done = self._place == self._stop
-        if place < self._start or (self._where is not None and not self._holds(self._where, row, place, line)):
+        if place < self._start or (
+            self._where is not None and not self._holds(self._where, row, place=place, line=line)
+        ):
             return None
         self._selected += 1
         if self._sampled is not None:
@@ -257,7 +300,9 @@ class _Pass:
         return self._mapper.sample(row, place, line)
 
     def finish(self) -> Iterator[Sample]:
-        """The samples drawn by `sample`, after all rows. Raises: RowError, if no row was selected."""
+        """The samples drawn by `sample`, after all rows. Raises: RowError, if no row was
+        selected.
+        """
         if not self._place:
             raise RowError("there are no rows", source=self._source)
         if not self._selected:
@@ -298,64 +343,113 @@ def open_rows(
 ) -> RowSource:
     """The samples of `source`.
 
-    `source`: a file, whose name determines the format: .jsonl or .ndjson, .json (one array), .csv, .tsv, each also with
-    .gz, or .parquet; a data set of the Hugging Face Hub, as `hf:NAME/CONFIGURATION:SPLIT@REVISION`; a list, an
-    iterable, an iterator or an asynchronous one of mappings, such as a Hugging Face `Dataset`; a DataFrame of pandas or
-    Polars.
+    `source`: a file, whose name determines the format: .jsonl or .ndjson, .json (one array), .csv,
+    .tsv, each also with .gz, or .parquet; a data set of the Hugging Face Hub, as
+    `hf:NAME/CONFIGURATION:SPLIT@REVISION`; a list, an iterable, an iterator or an asynchronous one
+    of mappings, such as a Hugging Face `Dataset`; a DataFrame of pandas or Polars.
 
-    `declared`: the names of the template's inputs; None if unknown. `required`: those of them that each row must have.
+    `declared`: the names of the template's inputs; None if unknown. `required`: those of them that
+    each row must have.
     `choose_shots`: chooses the few-shot examples of each row.
 
-    Raises: RowError, for a source that cannot be read and a mapping that does not fit its first selected row (for an
-    iterator, when it is read); UsageError, for an object without rows, an unknown format, an invalid expression, an
-    input that the template does not have; MissingExtra, for Parquet without pyarrow.
+    Raises: RowError, for a source that cannot be read and a mapping that does not fit its first
+    selected row (for an iterator, when it is read); UsageError, for an object without rows, an
+    unknown format, an invalid expression, an input that the template does not have; MissingExtra,
+    for Parquet without pyarrow.
     """
-    return RowSource(open_origin(source), mapping, selection, declared, required, choose_shots)
+    return RowSource(
+        open_origin(source),
+        mapping,
+        selection=selection,
+        declared=declared,
+        required=required,
+        choose_shots=choose_shots,
+    )
 
 
 def open_origin(source: Any) -> Origin:
-    """The rows of `source`, see `open_rows`, as they are. Raises: RowError, UsageError or MissingExtra."""
+    """The rows of `source`, see `open_rows`, as they are. Raises: RowError, UsageError or
+    MissingExtra.
+    """
     if isinstance(source, str) and is_hub_name(source):
         return _hub(source)
     if isinstance(source, str | os.PathLike):
         return _file(Path(source))
-    kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix("builtins.")
+    kind = f"{type(source).__module__.partition('.')[0]}.{type(source).__name__}".removeprefix(
+        "builtins."
+    )
     if isinstance(source, Mapping):
         message = f"a mapping ({kind}) is a row or several sets of rows; give a list"
         raise UsageError(f"{message}, or one of: {listed(map(str, source))}" if source else message)
     if is_polars(source):
-        return Origin(kind, kind, lambda: read_objects(source.iter_rows(named=True), kind), partial(len, source))
+        return Origin(
+            kind,
+            kind,
+            read=lambda: read_objects(source.iter_rows(named=True), kind),
+            count=partial(len, source),
+        )
     if is_pandas(source):
-        return Origin(kind, kind, partial(read_pandas, source, kind), partial(len, source))
+        return Origin(
+            kind, kind, read=partial(read_pandas, source, kind), count=partial(len, source)
+        )
     if isinstance(source, AsyncIterable):
         read = partial(_read_async, source, kind)
-        return Origin(kind, kind, read, is_repeatable=not isinstance(source, AsyncIterator), is_live=True)
+        return Origin(
+            kind, kind, read=read, is_repeatable=not isinstance(source, AsyncIterator), is_live=True
+        )
     if isinstance(source, Iterable) and not isinstance(source, bytes | bytearray):
-        count = partial(len, source) if isinstance(source, Sized) else None
+        if isinstance(source, Sized):
+            count = partial(len, source)
+        else:
+            count = None
         read = partial(read_objects, source, kind)
-        return Origin(kind, kind, read, count, is_repeatable=not isinstance(source, Iterator))
-    hint = "; collect() it first" if hasattr(source, "collect") else ""
+        return Origin(
+            kind, kind, read=read, count=count, is_repeatable=not isinstance(source, Iterator)
+        )
+    if hasattr(source, "collect"):
+        hint = "; collect() it first"
+    else:
+        hint = ""
     raise UsageError(f"rows can be a file, a list, an iterator or a frame, not {kind}{hint}")
 
 
 def _hub(text: str) -> Origin:
     rows, path = stored_rows(text)
-    notices = () if str(rows) == text else (f"{text}: the commit is {rows.revision}; to keep it, write {rows}",)
-    return Origin("hf", str(rows), partial(read_jsonl, path), None, path, more=asdict(rows), notices=notices)
+    if str(rows) == text:
+        notices = ()
+    else:
+        notices = (f"{text}: the commit is {rows.revision}; to keep it, write {rows}",)
+    return Origin(
+        "hf",
+        str(rows),
+        read=partial(read_jsonl, path),
+        count=None,
+        path=path,
+        more=asdict(rows),
+        notices=notices,
+    )
 
 
 def _file(path: Path) -> Origin:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     is_compressed = suffixes[-1:] == [".gz"]
-    suffix = suffixes[-2 if is_compressed else -1] if len(suffixes) > is_compressed else ""
+    if len(suffixes) > is_compressed:
+        suffix = suffixes[-2 if is_compressed else -1]
+    else:
+        suffix = ""
     if suffix not in _FORMATS or (is_compressed and suffix == ".parquet"):
         known = ", ".join(_FORMATS)
         if not path.is_dir():
-            raise UsageError(f"{path}: unknown format; the name has to end in {known}, or a text format with .gz")
+            raise UsageError(
+                f"{path}: unknown format; the name has to end in {known}, or a text format with .gz"
+            )
     check_file(path)
     kind, read = _FORMATS[suffix]
-    count = partial(count_parquet, path) if kind == "parquet" else None
-    return Origin(kind, str(path), partial(read, path), count, path)
+    if kind == "parquet":
+        count = partial(count_parquet, path)
+    else:
+        count = None
+    return Origin(kind, str(path), read=partial(read, path), count=count, path=path)
 
 
 async def _yielding(rows: Rows) -> AsyncRows:
@@ -370,11 +464,12 @@ async def _yielding(rows: Rows) -> AsyncRows:
 
 
 async def _read_async(source: AsyncIterable[Any], kind: str) -> AsyncRows:
-    rows, place = aiter(source), 0
+    rows = aiter(source)
+    place = 0
     async with AsyncExitStack() as stack:
         if isinstance(rows, AsyncGenerator):
             # Its resources are freed when reading stops, not by the garbage collector.
             await stack.enter_async_context(aclosing(cast("AsyncGenerator[Any]", rows)))
         async for row in rows:
-            yield None, read_object(row, kind, place)
+            yield None, read_object(row, kind, place=place)
             place += 1

@@ -18,7 +18,9 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `number` of `of` equal parts, counted from 1. Rows are dealt in turn, in the order of the source."""
+    """Part `number` of `of` equal parts, counted from 1. Rows are dealt in turn, in the order of
+    the source.
+    """
 
     number: int
     of: int
@@ -26,7 +28,10 @@ class Shard:
     @classmethod
     def parse(cls, text: object) -> Shard:
         """The shard `K/N`. Raises: UsageError, for anything else."""
-        match = _SHARD.fullmatch(text) if isinstance(text, str) else None
+        if isinstance(text, str):
+            match = _SHARD.fullmatch(text)
+        else:
+            match = None
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise UsageError(f"shard is {text!r}, expected K/N with K from 1 to N, such as 2/8")
         return cls(int(match[1]), int(match[2]))
@@ -44,13 +49,15 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows are evaluated. The range is applied first, then `where`, `sample` and `limit`, then `shard`.
+    """Which rows are evaluated. The range is applied first, then `where`, `sample` and `limit`,
+    then `shard`.
 
-    `start` and `stop`: rows by their place in the source, counted from 0, `stop` excluded. `where`: a boolean
-    expression over a row's fields, such as `kind == 'choice'`. `sample`: this many rows drawn at random without
-    replacement, in the order of the source; all of them if there are fewer. The draw depends on `seed` and on the
-    number of rows to draw from, and holds the drawn rows in memory. `limit`: at most this many rows. `shard`: of the
-    selected rows part K of N, as "K/N"; see `evaluator.batch.merge`.
+    `start` and `stop`: rows by their place in the source, counted from 0, `stop` excluded. `where`:
+    a boolean expression over a row's fields, such as `kind == 'choice'`. `sample`: this many rows
+    drawn at random without replacement, in the order of the source; all of them if there are fewer.
+    The draw depends on `seed` and on the number of rows to draw from, and holds the drawn rows in
+    memory. `limit`: at most this many rows. `shard`: of the selected rows part K of N, as "K/N";
+    see `evaluator.batch.merge`.
 
     Raises: UsageError, for an invalid value.
     """
@@ -71,11 +78,15 @@ class Selection:
         if type(self.seed) is not int:
             raise UsageError(f"seed is {self.seed!r}, expected a whole number")
         if self.stop is not None and self.stop <= (self.start or 0):
-            raise UsageError(f"there is no row between start {self.start or 0} and stop {self.stop}")
+            raise UsageError(
+                f"there is no row between start {self.start or 0} and stop {self.stop}"
+            )
         if self.shard is not None:
             Shard.parse(self.shard)
         if self.where is not None and (type(self.where) is not str or not self.where.strip()):
-            raise UsageError(f"where is {self.where!r}, expected an expression such as: kind == 'choice'")
+            raise UsageError(
+                f"where is {self.where!r}, expected an expression such as: kind == 'choice'"
+            )
 
     def expected(self, rows: int | None) -> int | None:
         """The number of selected rows of `rows`; None if only reading them can tell."""
@@ -84,12 +95,16 @@ class Selection:
         stop = rows if self.stop is None else min(self.stop, rows)
         bounds = [max(0, stop - (self.start or 0)), self.sample, self.limit]
         selected = min(bound for bound in bounds if bound is not None)
-        return selected if self.shard is None else Shard.parse(self.shard).size(selected)
+        if self.shard is None:
+            return selected
+        return Shard.parse(self.shard).size(selected)
 
 
 def shard_of(selection: Selection) -> Shard | None:
     """The shard that is selected; None for all rows."""
-    return None if selection.shard is None else Shard.parse(selection.shard)
+    if selection.shard is None:
+        return None
+    return Shard.parse(selection.shard)
 
 
 class Reservoir(Generic[T]):
@@ -99,7 +114,8 @@ class Reservoir(Generic[T]):
     """
 
     def __init__(self, size: int, seed: int) -> None:
-        self._size, self._seen = size, 0
+        self._size = size
+        self._seen = 0
         # Of the methods of Random, only this one gives the same numbers in every version of Python.
         self._random = Random(seed).random
         self._kept: list[tuple[int, T]] = []

@@ -1,4 +1,6 @@
-"""Reads lines of UTF-8 text files, optionally compressed with gzip, with their numbers; fingerprints of files."""
+"""Reads lines of UTF-8 text files, optionally compressed with gzip, with their numbers;
+fingerprints of files.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def read_bytes(read: Callable[[int], bytes], path: Path, line: int, size: int) -
     try:
         return read(size)
     except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error, line + 1) from error
+        raise _unreadable(path, error, line=line + 1) from error
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -57,14 +59,17 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
     Lines end only with a line feed: other line ends of Python may occur inside JSON strings.
 
-    Raises: RowError, for text that is not UTF-8, a line of more than MAX_ROW_BYTES, and a file that cannot be read.
+    Raises: RowError, for text that is not UTF-8, a line of more than MAX_ROW_BYTES, and a file that
+    cannot be read.
     """
     number = 0
     with open_bytes(path) as file:
-        while line := read_bytes(file.readline, path, number, MAX_ROW_BYTES + 1):
+        while line := read_bytes(file.readline, path, line=number, size=MAX_ROW_BYTES + 1):
             number += 1
             if len(line) > MAX_ROW_BYTES:
-                message = f"the line is longer than {MAX_ROW_BYTES >> 20} MiB; put each row on one line"
+                message = (
+                    f"the line is longer than {MAX_ROW_BYTES >> 20} MiB; put each row on one line"
+                )
                 raise RowError(message, source=str(path), line=number)
             if number == 1:
                 line = line.removeprefix(_BOM)
@@ -72,12 +77,20 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.decode()
             except UnicodeDecodeError as error:
                 column = len(line[: error.start].decode()) + 1
-                raise not_utf8(path, number, column, line) from error
+                raise not_utf8(path, number, column=column, data=line) from error
 
 
 def not_utf8(path: Path, line: int, column: int, data: bytes) -> RowError:
-    guess = " (UTF-16?)" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-    return RowError(f"the text is not UTF-8{guess}; save it as UTF-8", source=str(path), line=line, column=column)
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        guess = " (UTF-16?)"
+    else:
+        guess = ""
+    return RowError(
+        f"the text is not UTF-8{guess}; save it as UTF-8",
+        source=str(path),
+        line=line,
+        column=column,
+    )
 
 
 def nul_character(path: Path, line: int, column: int) -> RowError:
@@ -86,11 +99,14 @@ def nul_character(path: Path, line: int, column: int) -> RowError:
 
 
 def fingerprint(path: Path, *, count_lines: bool) -> tuple[int, str, int | None]:
-    """The size in bytes, the SHA-256 and, with `count_lines`, the number of nonblank lines, in one pass.
+    """The size in bytes, the SHA-256 and, with `count_lines`, the number of nonblank lines, in one
+    pass.
 
     Raises: RowError, if the file cannot be read.
     """
-    digest, lines, has_content = hashlib.sha256(), 0, False
+    digest = hashlib.sha256()
+    lines = 0
+    has_content = False
     try:
         with path.open("rb") as file:
             if not count_lines:
@@ -100,7 +116,8 @@ def fingerprint(path: Path, *, count_lines: bool) -> tuple[int, str, int | None]
                 digest.update(piece)
                 has_content = has_content or not piece.isspace()
                 if piece.endswith(b"\n"):
-                    lines, has_content = lines + has_content, False
+                    lines = lines + has_content
+                    has_content = False
             return file.tell(), digest.hexdigest(), lines + has_content
     except OSError as error:
         raise _unreadable(path, error) from error

@@ -1,4 +1,6 @@
-"""Scorers of question answering as its benchmarks define them: `drop` and `quasi_exact`, and SQuAD's normalisation."""
+"""Scorers of question answering as its benchmarks define them: `drop` and `quasi_exact`, and
+SQuAD's normalisation.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,22 @@ _MAX_SPANS = 50
 
 
 def squad_normal(text: str) -> str:
-    """A text as SQuAD 2.0's evaluation script compares it: lower case, without ASCII punctuation and articles."""
+    """A text as SQuAD 2.0's evaluation script compares it: lower case, without ASCII punctuation
+    and articles.
+    """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropScorer(ResultScorer):
-    """DROP's F1 of aligned spans, with its exact match in the metadata; passed if `pass_at` (1.0) is reached.
+    """DROP's F1 of aligned spans, with its exact match in the metadata; passed if `pass_at` (1.0)
+    is reached.
 
-    The target is a text, or a list of alternatives, each a text or a list of spans. The answer is the parsed value, if
-    it is a list of spans, else one span: the text after the last `Answer:` in a line, or the whole text. `separator`
-    splits such a text into spans. Source: Dua et al., "DROP: A Reading Comprehension Benchmark Requiring Discrete
-    Reasoning Over Paragraphs", 2019, and its evaluation script.
+    The target is a text, or a list of alternatives, each a text or a list of spans. The answer is
+    the parsed value, if it is a list of spans, else one span: the text after the last `Answer:` in
+    a line, or the whole text. `separator` splits such a text into spans. Source: Dua et al., "DROP:
+    A Reading Comprehension Benchmark Requiring Discrete Reasoning Over Paragraphs", 2019, and its
+    evaluation script.
     """
 
     type: ClassVar[str] = "drop"
@@ -46,12 +52,22 @@ class DropScorer(ResultScorer):
         target: Any = scored.sample.target
         if target is None or target == []:
             return NO_TARGET
-        alternatives = [_spans(each) for each in (target if isinstance(target, list | tuple) else [target])]
+        alternatives = [
+            _spans(each) for each in (target if isinstance(target, list | tuple) else [target])
+        ]
         found = self._found(self.value(scored))
         pairs = [drop_scores(found, each) for each in alternatives if each and each[0].strip()]
-        exact, f1 = (max(column, default=0.0) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-        why = "" if f1 >= self.pass_at else f"expected {' or '.join(map(shown, map(', '.join, alternatives[:3])))}"
-        return graded_score(f1, self.pass_at, answer=", ".join(found), explanation=why, metadata={"exact": exact})
+        if pairs:
+            exact, f1 = (max(column, default=0.0) for column in zip(*pairs, strict=True))
+        else:
+            exact, f1 = (0.0, 0.0)
+        if f1 >= self.pass_at:
+            why = ""
+        else:
+            why = f"expected {' or '.join(map(shown, map(', '.join, alternatives[:3])))}"
+        return graded_score(
+            f1, self.pass_at, answer=", ".join(found), explanation=why, metadata={"exact": exact}
+        )
 
     def _found(self, value: Any) -> list[str]:
         if isinstance(value, list | tuple):
@@ -59,19 +75,25 @@ class DropScorer(ResultScorer):
         text = as_text(value, "the answer")
         lines = _ANSWER_LINE.findall(text)
         text = lines[-1] if lines else text
-        return text.split(self.separator) if self.separator is not None else [text]
+        if self.separator is not None:
+            return text.split(self.separator)
+        return [text]
 
 
 def _spans(value: Any) -> list[str]:
     """Raises: UsageError, for too many spans, or anything but texts and numbers."""
-    spans = [as_text(each, "a span") for each in (value if isinstance(value, list | tuple) else [value])]
+    spans = [
+        as_text(each, "a span") for each in (value if isinstance(value, list | tuple) else [value])
+    ]
     if len(spans) > _MAX_SPANS:
         raise UsageError(f"drop: {len(spans)} spans; the limit is {_MAX_SPANS}")
     return spans
 
 
 def drop_scores(found: Sequence[str], expected: Sequence[str]) -> tuple[float, float]:
-    """Exact match, and the mean F1 of the spans in their best alignment, rounded to two places as by the script."""
+    """Exact match, and the mean F1 of the spans in their best alignment, rounded to two places as
+    by the script.
+    """
     texts = [[_drop_normal(span) for span in spans] for spans in (found, expected)]
     bags = [[{*text.split()} for text in spans] for spans in texts]
     exact = float({*texts[0]} == {*texts[1]} and len(texts[0]) == len(texts[1]))
@@ -88,30 +110,43 @@ def _bag_f1(found: set[str], expected: set[str]) -> float:
     common = len(found & expected)
     precision = common / len(found) if found else 1.0
     recall = common / len(expected) if expected else 1.0
-    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+    if precision + recall:
+        return 2 * precision * recall / (precision + recall)
+    return 0.0
 
 
 def best_alignment(scores: list[list[float]]) -> float:
-    """The largest sum of `scores`, one at most of each row and column: the Hungarian method, in cubic time."""
+    """The largest sum of `scores`, one at most of each row and column: the Hungarian method, in
+    cubic time.
+    """
     size = max(len(scores), len(scores[0]) if scores else 0)
-    cost = [[-row[column] if column < len(row) else 0.0 for column in range(size)] for row in scores]
+    cost = [
+        [-row[column] if column < len(row) else 0.0 for column in range(size)] for row in scores
+    ]
     cost += [[0.0] * size for _ in range(size - len(scores))]
-    rows, columns = [0.0] * (size + 1), [0.0] * (size + 1)
+    rows = [0.0] * (size + 1)
+    columns = [0.0] * (size + 1)
     row_of = [0] * (size + 1)
     for row in range(1, size + 1):
-        row_of[0], at = row, 0
-        least, before, used = [float("inf")] * (size + 1), [0] * (size + 1), [False] * (size + 1)
+        row_of[0] = row
+        at = 0
+        least = [float("inf")] * (size + 1)
+        before = [0] * (size + 1)
+        used = [False] * (size + 1)
         while row_of[at]:
             used[at] = True
-            step, following = float("inf"), 0
+            step = float("inf")
+            following = 0
             for column in range(1, size + 1):
                 if used[column]:
                     continue
                 reduced = cost[row_of[at] - 1][column - 1] - rows[row_of[at]] - columns[column]
                 if reduced < least[column]:
-                    least[column], before[column] = reduced, at
+                    least[column] = reduced
+                    before[column] = at
                 if least[column] < step:
-                    step, following = least[column], column
+                    step = least[column]
+                    following = column
             for column in range(size + 1):
                 if used[column]:
                     rows[row_of[column]] += step
@@ -146,10 +181,11 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuasiExactScorer(TargetScorer):
-    """The text equals the target as GAIA compares them: as numbers without `$`, `%` and commas if the target is a
-    number; item by item if it is a list with commas or semicolons; else without white space, punctuation and case. One
-    of several targets is enough. `of`, or a template with an output format, gives the answer alone. Source: Mialon et
-    al., "GAIA: a benchmark for General AI Assistants", 2023, and its scorer.
+    """The text equals the target as GAIA compares them: as numbers without `$`, `%` and commas if
+    the target is a number; item by item if it is a list with commas or semicolons; else without
+    white space, punctuation and case. One of several targets is enough. `of`, or a template with an
+    output format, gives the answer alone. Source: Mialon et al., "GAIA: a benchmark for General AI
+    Assistants", 2023, and its scorer.
     """
 
     type: ClassVar[str] = "quasi_exact"
@@ -157,7 +193,11 @@ class QuasiExactScorer(TargetScorer):
     async def compare(self, text: str, wanted: list[str]) -> Score:
         if any(_quasi_equal(text, target) for target in wanted):
             return binary_score(True, text)
-        return binary_score(False, text, f"expected {' or '.join(map(shown, wanted[:3]))}, got {shown(text)}")
+        return binary_score(
+            False,
+            text,
+            explanation=f"expected {' or '.join(map(shown, wanted[:3]))}, got {shown(text)}",
+        )
 
 
 def _quasi_equal(text: str, target: str) -> bool:
@@ -169,12 +209,16 @@ def _quasi_equal(text: str, target: str) -> bool:
             _as_number(a) == float(b) if _is_number(b) else _letters(a) == _letters(b)
             for a, b in zip(given, expected, strict=True)
         )
-    return _letters(text).translate(_ASCII_PUNCTUATION) == _letters(target).translate(_ASCII_PUNCTUATION)
+    return _letters(text).translate(_ASCII_PUNCTUATION) == _letters(target).translate(
+        _ASCII_PUNCTUATION
+    )
 
 
 def _as_number(text: str) -> float | None:
     text = re.sub("[$%,]", "", text)
-    return float(text) if _is_number(text) else None
+    if _is_number(text):
+        return float(text)
+    return None
 
 
 def _letters(text: str) -> str:

@@ -1,4 +1,6 @@
-"""The base of the shipped scorers: arguments are fields of a frozen dataclass, checked against the fields' types."""
+"""The base of the shipped scorers: arguments are fields of a frozen dataclass, checked against the
+fields' types.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,19 @@ from evaluator.language.types import describe as type_of
 
 _NAME = re.compile(r"[\w.-]{1,64}")
 _DESCRIPTIONS: dict[Any, str] = {
-    bool: "true or false", int: "a whole number", float: "a number", str: "text", Any: "any value", Scorer: "a scorer",
-}  # fmt: skip
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Any: "any value",
+    Scorer: "a scorer",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """Something shipped that has a `type` and arguments: its fields. `name` defaults to `type`. A subclass checks
-    combinations of arguments in `check`.
+    """Something shipped that has a `type` and arguments: its fields. `name` defaults to `type`. A
+    subclass checks combinations of arguments in `check`.
 
     Raises: UsageError, for an argument that does not have its field's type.
     """
@@ -42,7 +49,10 @@ class Declared:
             value = getattr(self, field)
             if not fits(value, hint):
                 shown = f"{value!r}"[:80]
-                raise UsageError(f"{self.type}: {field} is {shown} ({type_of(value)}), expected {_described(hint)}")
+                raise UsageError(
+                    f"{self.type}: {field} is {shown} ({type_of(value)}), expected "
+                    f"{_described(hint)}"
+                )
         check_name(self.name)
         pass_at = getattr(self, "pass_at", None)
         if pass_at is not None and not 0 <= pass_at <= 1:
@@ -51,14 +61,22 @@ class Declared:
 
     @classmethod
     def of_arguments(cls, arguments: Mapping[str, Any]) -> Self:
-        """Raises: UsageError, for unknown, missing or wrong arguments; it suggests the nearest name."""
+        """Raises: UsageError, for unknown, missing or wrong arguments; it suggests the nearest
+        name.
+        """
         known = _arguments_of(cls)
         for name in arguments:
             if name not in known:
                 hint = suggestion(name, known)
-                raise UsageError(f"{cls.type} has no argument {name!r}{hint} (arguments: {', '.join(known)})")
+                raise UsageError(
+                    f"{cls.type} has no argument {name!r}{hint} (arguments: {', '.join(known)})"
+                )
         for field in fields(cls):
-            if field.default is MISSING and field.default_factory is MISSING and field.name not in arguments:
+            if (
+                field.default is MISSING
+                and field.default_factory is MISSING
+                and field.name not in arguments
+            ):
                 raise UsageError(f"{cls.type} needs the argument {field.name}")
         return cls(**arguments)
 
@@ -71,7 +89,10 @@ class Declared:
         for field in fields(self):
             if field.name != "name":
                 value = getattr(self, field.name)
-                described[field.name] = plain(value) if isinstance(value, Mapping | list | tuple) else value
+                if isinstance(value, Mapping | list | tuple):
+                    described[field.name] = plain(value)
+                else:
+                    described[field.name] = value
         return described
 
 
@@ -80,7 +101,9 @@ class BuiltinScorer(Declared, LeavesInputUnchanged, ABC):
     """A shipped scorer."""
 
     @classmethod
-    def from_arguments(cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]) -> Self:
+    def from_arguments(
+        cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]
+    ) -> Self:
         """As `of_arguments`. `make_scorer` is for scorers that contain other scorers."""
         return cls.of_arguments(arguments)
 
@@ -88,19 +111,25 @@ class BuiltinScorer(Declared, LeavesInputUnchanged, ABC):
     async def score(self, scored: ScorerInput) -> Score: ...
 
     def check_target(self, target: Any) -> None:
-        """Checks a row's target before the first call. Raises: UsageError, for one that the scorer cannot compare."""
+        """Checks a row's target before the first call. Raises: UsageError, for one that the scorer
+        cannot compare.
+        """
 
 
 def check_name(name: str) -> None:
     """Raises: UsageError, for a name that cannot be a key and a column."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"a scorer's name is 1 to 64 letters, digits, '_', '-' and '.', not {name[:80]!r}")
+        raise UsageError(
+            f"a scorer's name is 1 to 64 letters, digits, '_', '-' and '.', not {name[:80]!r}"
+        )
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
     """The ending of a message about an unknown name: the nearest known ones, or nothing."""
     hint = did_you_mean(name, known)
-    return f"; {hint}" if hint else ""
+    if hint:
+        return f"; {hint}"
+    return ""
 
 
 @lru_cache(maxsize=64)
@@ -112,7 +141,9 @@ def _arguments_of(kind: type[Declared]) -> dict[str, Any]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether `value` has the type `hint`: an int is also a float, a bool is not a number, and floats are finite."""
+    """Whether `value` has the type `hint`: an int is also a float, a bool is not a number, and
+    floats are finite.
+    """
     origin = get_origin(hint)
     if hint is Any:
         return True
@@ -123,14 +154,21 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is types.NoneType:
         return value is None
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return (
+            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        )
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if origin is Sequence:
         inner = get_args(hint)[0]
-        return isinstance(value, list | tuple) and all(fits(item, inner) for item in cast("list[Any]", value))
+        return isinstance(value, list | tuple) and all(
+            fits(item, inner) for item in cast("list[Any]", value)
+        )
     if origin is Mapping:
-        items = cast("Mapping[Any, Any]", value).items() if isinstance(value, Mapping) else [(None, None)]
+        if isinstance(value, Mapping):
+            items = cast("Mapping[Any, Any]", value).items()
+        else:
+            items = [(None, None)]
         return all(isinstance(key, str) and fits(item, get_args(hint)[1]) for key, item in items)
     return isinstance(value, origin or hint)
 
@@ -139,7 +177,9 @@ def _described(hint: Any) -> str:
     """A type as text, for messages."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_described(part) for part in get_args(hint) if part is not types.NoneType)
+        return " or ".join(
+            _described(part) for part in get_args(hint) if part is not types.NoneType
+        )
     if origin is Literal:
         return " or ".join(repr(choice) for choice in get_args(hint))
     if origin is Sequence:

@@ -1,4 +1,6 @@
-"""`calls`: function calls, compared with allowed calls as BFCL's AST evaluation compares those of Python functions."""
+"""`calls`: function calls, compared with allowed calls as BFCL's AST evaluation compares those of
+Python functions.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,19 @@ _OPTIONAL = ""
 """Among the allowed values: the parameter may be left out."""
 
 _PYTHON: Mapping[str, type] = {
-    "object": dict, "dict": dict, "array": list, "list": list, "tuple": list, "string": str, "any": str,
-    "integer": int, "number": float, "float": float, "boolean": bool, "bool": bool,
-}  # fmt: skip
+    "object": dict,
+    "dict": dict,
+    "array": list,
+    "list": list,
+    "tuple": list,
+    "string": str,
+    "any": str,
+    "integer": int,
+    "number": float,
+    "float": float,
+    "boolean": bool,
+    "bool": bool,
+}
 
 
 class FunctionCall(NamedTuple):
@@ -40,13 +52,14 @@ class Allowed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallsScorer(ResultScorer):
-    """Function calls: the names and arguments of a list `[{name, arguments}]`, such as the result of a task with
-    `<tools from>`. The order of the calls does not matter.
+    """Function calls: the names and arguments of a list `[{name, arguments}]`, such as the result
+    of a task with `<tools from>`. The order of the calls does not matter.
 
-    The target is a list of expected calls: `{name: {parameter: [allowed values]}}`, where an allowed `""` makes the
-    parameter optional, or `{name, arguments}` with one value each. An empty list: no call is right. `functions` is an
-    expression for the schemas, which give the types and the required parameters; the default is the input
-    `functions`, `function` or `tools`, if there is one. Dots and underscores in names are equal.
+    The target is a list of expected calls: `{name: {parameter: [allowed values]}}`, where an
+    allowed `""` makes the parameter optional, or `{name, arguments}` with one value each. An empty
+    list: no call is right. `functions` is an expression for the schemas, which give the types and
+    the required parameters; the default is the input `functions`, `function` or `tools`, if there
+    is one. Dots and underscores in names are equal.
     """
 
     type: ClassVar[str] = "calls"
@@ -54,7 +67,7 @@ class CallsScorer(ResultScorer):
 
     def check(self) -> None:
         if self.functions is not None:
-            check_expression(self.type, "functions", self.functions)
+            check_expression(self.type, "functions", expression=self.functions)
 
     def check_target(self, target: Any) -> None:
         if target is not None:
@@ -66,9 +79,9 @@ class CallsScorer(ResultScorer):
         expected = _expected(scored.sample.target)
         found = _found(self.value(scored))
         if isinstance(found, str):
-            return binary_score(False, None, found)
-        problem = _problem(expected, found, self._schemas(scored))
-        return binary_score(problem is None, _shown(found), problem or "")
+            return binary_score(False, None, explanation=found)
+        problem = _problem(expected, found, schemas=self._schemas(scored))
+        return binary_score(problem is None, _shown(found), explanation=problem or "")
 
     def _schemas(self, scored: ScorerInput) -> dict[str, Mapping[str, Any]]:
         """The parameters of each function, by its comparable name."""
@@ -80,11 +93,17 @@ class CallsScorer(ResultScorer):
         value = _from_text(value)
         found: dict[str, Mapping[str, Any]] = {}
         for item in cast("list[Any]", value if isinstance(value, list | tuple) else [value]):
-            inner = item.get("function", item) if isinstance(item, Mapping) else None
+            if isinstance(item, Mapping):
+                inner = item.get("function", item)
+            else:
+                inner = None
             if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
                 if self.functions is None:
                     return {}
-                raise UsageError(f"calls: the functions are {type_of(value)}, expected a list of schemas with names")
+                raise UsageError(
+                    f"calls: the functions are {type_of(value)}, expected a list of schemas with "
+                    "names"
+                )
             function = cast("Mapping[str, Any]", inner)
             found[_plain_name(function["name"])] = function.get("parameters") or {}
         return found
@@ -95,13 +114,18 @@ def calls_of(target: Any) -> list[dict[str, Any]]:
 
     Raises: UsageError, for a target that is not a list of calls.
     """
-    return [{"name": each.name, "arguments": _first_values(each.values)} for each in _expected(target)]
+    return [
+        {"name": each.name, "arguments": _first_values(each.values)} for each in _expected(target)
+    ]
 
 
 def _first_values(allowed: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, values in allowed.items():
-        given = [each for each in values if each != _OPTIONAL] if isinstance(values, list | tuple) else [values]
+        if isinstance(values, list | tuple):
+            given = [each for each in values if each != _OPTIONAL]
+        else:
+            given = [values]
         if given:
             found[name] = _first_value(given[0])
     return found
@@ -110,11 +134,15 @@ def _first_values(allowed: Mapping[str, Any]) -> dict[str, Any]:
 def _first_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _first_values(cast("Mapping[str, Any]", value))
-    return [_first_value(each) for each in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_first_value(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def _from_text(value: Any) -> Any:
-    return parse_output(value, "json", "any").value if isinstance(value, str) else value
+    if isinstance(value, str):
+        return parse_output(value, "json", schema="any").value
+    return value
 
 
 def _expected(target: Any) -> list[Allowed]:
@@ -127,15 +155,19 @@ def _expected(target: Any) -> list[Allowed]:
 def _allowed(item: Any) -> Allowed:
     if isinstance(item, Mapping):
         call = cast("Mapping[str, Any]", item)
-        name, arguments = call.get("name"), call.get("arguments")
+        name = call.get("name")
+        arguments = call.get("arguments")
         if isinstance(name, str) and isinstance(arguments, Mapping) and len(call) == 2:
             return Allowed(name, _only(cast("Mapping[str, Any]", arguments)))
         if len(call) == 1:
             ((name, values),) = call.items()
-            if isinstance(values, Mapping) and all(isinstance(each, list | tuple) for each in values.values()):
+            if isinstance(values, Mapping) and all(
+                isinstance(each, list | tuple) for each in values.values()
+            ):
                 return Allowed(name, cast("Mapping[str, Sequence[Any]]", values))
     raise UsageError(
-        f"calls: the target has {type_of(item)} {str(item)[:80]!r}, expected {{name: {{parameter: [values]}}}} or "
+        f"calls: the target has {type_of(item)} {str(item)[:80]!r}, expected {{name: {{parameter: "
+        f"[values]}}}} or "
         "{name, arguments}"
     )
 
@@ -144,21 +176,34 @@ def _only(value: Any) -> Any:
     """A value as the only allowed one: each field of an object gets a list of values."""
     if isinstance(value, Mapping):
         return {key: [_only(inner)] for key, inner in cast("Mapping[str, Any]", value).items()}
-    return [_only(each) for each in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_only(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def _found(value: Any) -> list[FunctionCall] | str:
-    """The calls of an answer, or why it has none that can be read. A text without JSON has no calls."""
+    """The calls of an answer, or why it has none that can be read. A text without JSON has no
+    calls.
+    """
     if isinstance(value, str):
-        read = parse_output(value, "json", "array") if "[" in value else None
-        value = [] if read is None or read.error is not None or read.value is None else read.value
+        if "[" in value:
+            read = parse_output(value, "json", schema="array")
+        else:
+            read = None
+        if read is None or read.error is not None or read.value is None:
+            value = []
+        else:
+            value = read.value
     if isinstance(value, Mapping):
         value = [value]
     if not isinstance(value, list | tuple):
         return f"the answer is {type_of(value)}, not a list of calls"
     calls: list[FunctionCall] = []
     for item in cast("Sequence[Any]", value):
-        name, arguments = (item.get("name"), item.get("arguments")) if isinstance(item, Mapping) else (None, None)
+        if isinstance(item, Mapping):
+            name, arguments = (item.get("name"), item.get("arguments"))
+        else:
+            name, arguments = (None, None)
         if not isinstance(name, str):
             return f"an item of the answer is not a call with a name: {str(item)[:80]}"
         if not isinstance(arguments, Mapping):
@@ -168,20 +213,28 @@ def _found(value: Any) -> list[FunctionCall] | str:
 
 
 def _problem(
-    expected: Sequence[Allowed], found: Sequence[FunctionCall], schemas: Mapping[str, Mapping[str, Any]]
+    expected: Sequence[Allowed],
+    found: Sequence[FunctionCall],
+    schemas: Mapping[str, Mapping[str, Any]],
 ) -> str | None:
     """Why the calls are not the expected ones; None if each is one of them, in any order."""
     if len(expected) != len(found):
         return f"{len(found)} call{'' if len(found) == 1 else 's'}, expected {len(expected)}"
-    problems = [[_difference(want, call, schemas) for call in found] for want in expected]
-    want = first_unmatched([[at for at, problem in enumerate(row) if problem is None] for row in problems])
+    problems = [[_difference(want, call, schemas=schemas) for call in found] for want in expected]
+    want = first_unmatched(
+        [[at for at, problem in enumerate(row) if problem is None] for row in problems]
+    )
     if want is None:
         return None
     reasons = [problem for problem in problems[want] if problem]
-    return reasons[0] if len(reasons) == 1 else f"no call is {expected[want].name} as expected: {'; '.join(reasons)}"
+    if len(reasons) == 1:
+        return reasons[0]
+    return f"no call is {expected[want].name} as expected: {'; '.join(reasons)}"
 
 
-def _difference(want: Allowed, call: FunctionCall, schemas: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _difference(
+    want: Allowed, call: FunctionCall, schemas: Mapping[str, Mapping[str, Any]]
+) -> str | None:
     name = _plain_name(want.name)
     if _plain_name(call.name) != name:
         return f"{call.name} is called, expected {want.name}"
@@ -194,8 +247,11 @@ def _difference(want: Allowed, call: FunctionCall, schemas: Mapping[str, Mapping
         if parameter not in want.values or (schema and parameter not in types):
             return f"{call.name}: {parameter} is not expected"
         allowed = want.values[parameter]
-        if not _fits(value, allowed, types.get(parameter)):
-            return f"{call.name}: {parameter} is {str(value)[:80]!r}, expected one of {str(list(allowed))[:200]}"
+        if not _fits(value, allowed, schema=types.get(parameter)):
+            return (
+                f"{call.name}: {parameter} is {str(value)[:80]!r}, expected one of "
+                f"{str(list(allowed))[:200]}"
+            )
     for parameter, allowed in want.values.items():
         if parameter not in call.arguments and _OPTIONAL not in allowed:
             return f"{call.name}: {parameter} is missing"
@@ -204,8 +260,14 @@ def _difference(want: Allowed, call: FunctionCall, schemas: Mapping[str, Mapping
 
 def _fits(value: Any, allowed: Sequence[Any], schema: Any) -> bool:
     """Whether a value has the declared type, or that of the allowed values, and is one of them."""
-    type_name = schema.get("type") if isinstance(schema, Mapping) else None
-    wanted = _PYTHON.get(str(type_name).lower()) if isinstance(type_name, str) else None
+    if isinstance(schema, Mapping):
+        type_name = schema.get("type")
+    else:
+        type_name = None
+    if isinstance(type_name, str):
+        wanted = _PYTHON.get(str(type_name).lower())
+    else:
+        wanted = None
     if wanted is float and type(value) is int:
         value = float(value)
     allowed_type = next((_kind(each) for each in allowed if each != _OPTIONAL), None)
@@ -213,15 +275,27 @@ def _fits(value: Any, allowed: Sequence[Any], schema: Any) -> bool:
         return False
     if wanted is list and type(value) is list and allowed_type is list:
         items = schema.get("items")
-        if not any(_items_fit(value, each, items) for each in allowed if isinstance(each, list | tuple)):
+        if not any(
+            _items_fit(value, each, schema=items)
+            for each in allowed
+            if isinstance(each, list | tuple)
+        ):
             return False
     return any(_equal(value, each) for each in allowed)
 
 
 def _items_fit(value: list[Any], allowed: Sequence[Any], schema: Any) -> bool:
-    """Whether the items of an array have the type that the schema declares, or that of the allowed items."""
-    type_name = schema.get("type") if isinstance(schema, Mapping) else None
-    wanted = _PYTHON.get(str(type_name).lower()) if isinstance(type_name, str) else None
+    """Whether the items of an array have the type that the schema declares, or that of the allowed
+    items.
+    """
+    if isinstance(schema, Mapping):
+        type_name = schema.get("type")
+    else:
+        type_name = None
+    if isinstance(type_name, str):
+        wanted = _PYTHON.get(str(type_name).lower())
+    else:
+        wanted = None
     if wanted is None:
         return True
     types = {wanted, *(_kind(each) for each in allowed)}
@@ -229,13 +303,16 @@ def _items_fit(value: list[Any], allowed: Sequence[Any], schema: Any) -> bool:
 
 
 def _equal(value: Any, allowed: Any) -> bool:
-    """Equality as BFCL has it: texts without capitals, spaces and some punctuation; objects with allowed values."""
+    """Equality as BFCL has it: texts without capitals, spaces and some punctuation; objects with
+    allowed values.
+    """
     if isinstance(value, str) and isinstance(allowed, str):
         return _plain_text(value) == _plain_text(allowed)
     if isinstance(value, Mapping) and isinstance(allowed, Mapping):
         return _equal_objects(cast("Mapping[str, Any]", value), cast("Mapping[str, Any]", allowed))
     if isinstance(value, list) and isinstance(allowed, list | tuple):
-        items, wanted = cast("list[Any]", value), cast("Sequence[Any]", allowed)
+        items = cast("list[Any]", value)
+        wanted = cast("Sequence[Any]", allowed)
         return len(items) == len(wanted) and all(map(_equal, items, wanted))
     return isinstance(value, bool) == isinstance(allowed, bool) and value == allowed
 
@@ -249,11 +326,17 @@ def _equal_objects(value: Mapping[str, Any], allowed: Mapping[str, Any]) -> bool
 
 
 def _choices(allowed: Any) -> Sequence[Any]:
-    return cast("Sequence[Any]", allowed) if isinstance(allowed, list | tuple) else [allowed]
+    if isinstance(allowed, list | tuple):
+        return cast("Sequence[Any]", allowed)
+    return [allowed]
 
 
 def _kind(value: Any) -> type:
-    return list if isinstance(value, tuple) else dict if isinstance(value, Mapping) else type(value)
+    if isinstance(value, tuple):
+        return list
+    if isinstance(value, Mapping):
+        return dict
+    return type(value)
 
 
 def _plain_text(text: str) -> str:
@@ -266,5 +349,6 @@ def _plain_name(name: str) -> str:
 
 def _shown(calls: Sequence[FunctionCall]) -> str:
     return ", ".join(
-        f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})" for call in calls
+        f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
+        for call in calls
     )

@@ -39,7 +39,9 @@ _LABEL = (
     rf"|<answer>{_WRAP}|\\boxed\s?\{{{_WRAP}|(?:^|\n){_WRAP}(?:I\s(?:choose|pick|select)|option|choice){_WRAP})"
 )
 _LABELLED = re.compile(_LABEL + _MARK, re.IGNORECASE)
-_BEFORE_LETTERS = re.compile(rf"{_LABEL}|\b(?:so|therefore|thus|hence)\b[,:]?{_WRAP}", re.IGNORECASE)
+_BEFORE_LETTERS = re.compile(
+    rf"{_LABEL}|\b(?:so|therefore|thus|hence)\b[,:]?{_WRAP}", re.IGNORECASE
+)
 _AFTER_LETTERS = re.compile(r"\bbecause\b|\bsince\b|\bas\b|\.(?:\s|$)|\}")
 # "It must be B.", "B is correct"; weaker than a letter at the end of the text.
 _STATED = re.compile(
@@ -65,18 +67,22 @@ _SEVERAL = re.compile(
 )
 _UP_TO_REASON = re.compile(r"[\n.;,(]|\bbecause\b|\bnot\b")
 _BEFORE_WORDS = " .:)]*-–—,;("
-_INSPECT_LINE = re.compile(r"^ANSWER\s*:\s*([A-Za-z\d ,]+)\s*(?:$|\n|\.)", re.IGNORECASE | re.MULTILINE)
+_INSPECT_LINE = re.compile(
+    r"^ANSWER\s*:\s*([A-Za-z\d ,]+)\s*(?:$|\n|\.)", re.IGNORECASE | re.MULTILINE
+)
 _INSPECT = re.compile(r"ANSWER\s*:\s*([A-Za-z\d ,]+)(?:[^\w]|\n|$|\.)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceScorer(ResultScorer):
-    """The option chosen by the text is the target: a letter, an option's words, or its index from 0 (a whole number).
-    The set of right options is a list, a text such as `A, C` or `AC`, or a list with 0 or 1 for each option
-    (`[1, 0, 1]`): exactly these have to be chosen, or with `credit="partial"` the value is the share of the options on
-    either side that are on both. `choices` are the options, as a list (lettered A, B, …) or a table of letters to
-    words; by default those of the row, under `choices` or `options` in its inputs or metadata; without any, A to Z.
-    `strict="inspect"` reads only `ANSWER: B`, as inspect's `choice` does."""
+    """The option chosen by the text is the target: a letter, an option's words, or its index from 0
+    (a whole number). The set of right options is a list, a text such as `A, C` or `AC`, or a list
+    with 0 or 1 for each option (`[1, 0, 1]`): exactly these have to be chosen, or with
+    `credit="partial"` the value is the share of the options on either side that are on both.
+    `choices` are the options, as a list (lettered A, B, …) or a table of letters to words; by
+    default those of the row, under `choices` or `options` in its inputs or metadata; without any, A
+    to Z. `strict="inspect"` reads only `ANSWER: B`, as inspect's `choice` does.
+    """
 
     type: ClassVar[str] = "choice"
     choices: Sequence[str] | Mapping[str, str] | None = None
@@ -91,33 +97,48 @@ class ChoiceScorer(ResultScorer):
         target: Any = scored.sample.target
         if target is None:
             return NO_TARGET
-        options, text = self._options(scored), self.text(scored)
-        if isinstance(target, str) and (several := listed_letters(target, options, options.values())):
+        options = self._options(scored)
+        text = self.text(scored)
+        if isinstance(target, str) and (
+            several := listed_letters(target, options, words=options.values())
+        ):
             target = several
         elif any(options.values()) and (positions := flagged(target, len(options))) is not None:
             target = [list(options)[at] for at in positions]
         if isinstance(target, list | tuple):
-            return self._set_score(text, cast("Sequence[Any]", target), options)
+            return self._set_score(text, cast("Sequence[Any]", target), options=options)
         wanted = _wanted(target, options)
         if self.strict is not None:
             letters = _inspect_letters(text, options)
-            chosen, why = next(iter(letters)) if len(letters) == 1 else None, "no line 'ANSWER: LETTER'"
+            chosen = next(iter(letters)) if len(letters) == 1 else None
+            why = "no line 'ANSWER: LETTER'"
         else:
             chosen, why = choose(text, options)
         if chosen is None:
             return binary_score(False, explanation=why)
         return binary_score(
-            chosen in wanted, chosen, "" if chosen in wanted else f"expected {_listed(wanted)}, chose {chosen}"
+            chosen in wanted,
+            chosen,
+            explanation="" if chosen in wanted else f"expected {_listed(wanted)}, chose {chosen}",
         )
 
     def _set_score(self, text: str, target: Sequence[Any], options: Mapping[str, str]) -> Score:
         wanted = frozenset(letter for each in target for letter in _wanted(each, options))
-        chosen = choose_several(text, options) if self.strict is None else _inspect_letters(text, options)
+        if self.strict is None:
+            chosen = choose_several(text, options)
+        else:
+            chosen = _inspect_letters(text, options)
         if not chosen:
             return binary_score(wanted == chosen, explanation="no option was chosen")
-        value = len(wanted & chosen) / len(wanted | chosen) if self.credit == "partial" else float(wanted == chosen)
-        why = "" if wanted == chosen else f"expected {_listed(wanted) or 'none'}, chose {_listed(chosen)}"
-        return Score(value, wanted == chosen, _listed(chosen), why)
+        if self.credit == "partial":
+            value = len(wanted & chosen) / len(wanted | chosen)
+        else:
+            value = float(wanted == chosen)
+        if wanted == chosen:
+            why = ""
+        else:
+            why = f"expected {_listed(wanted) or 'none'}, chose {_listed(chosen)}"
+        return Score(value, wanted == chosen, answer=_listed(chosen), explanation=why)
 
     def _options(self, scored: ScorerInput) -> dict[str, str]:
         if self.choices is not None:
@@ -134,18 +155,28 @@ def _listed(letters: Iterable[str]) -> str:
 
 
 def _lettered(choices: Sequence[Any] | Mapping[str, Any]) -> dict[str, str]:
-    """Letters to the options' words, which may be equal. Raises: UsageError, unless there are 2 to 26 options."""
+    """Letters to the options' words, which may be equal. Raises: UsageError, unless there are 2 to
+    26 options.
+    """
     if isinstance(choices, Mapping):
-        options = {key.strip().upper(): as_text(value, "an option") for key, value in choices.items()}
+        options = {
+            key.strip().upper(): as_text(value, "an option") for key, value in choices.items()
+        }
     else:
-        options = dict(zip(_LETTERS, (as_text(value, "an option") for value in choices), strict=False))
+        options = dict(
+            zip(_LETTERS, (as_text(value, "an option") for value in choices), strict=False)
+        )
     if not 2 <= len(choices) <= len(_LETTERS) or len(options) != len(choices):
-        raise UsageError(f"choice: expected 2 to {len(_LETTERS)} options with different letters, got {len(choices)}")
+        raise UsageError(
+            f"choice: expected 2 to {len(_LETTERS)} options with different letters, got "
+            f"{len(choices)}"
+        )
     return options
 
 
 def _wanted(target: Any, options: Mapping[str, str]) -> frozenset[str]:
-    """The letters of the right option: several if its words are given and other options have the same.
+    """The letters of the right option: several if its words are given and other options have the
+    same.
 
     Raises: UsageError, if it is not an option.
     """
@@ -157,7 +188,9 @@ def _wanted(target: Any, options: Mapping[str, str]) -> frozenset[str]:
         if target.strip() in options:
             return frozenset({target.strip()})
         for same in (str.strip, _plain):
-            if found := [letter for letter, words in options.items() if words and same(words) == same(target)]:
+            if found := [
+                letter for letter, words in options.items() if words and same(words) == same(target)
+            ]:
                 return frozenset(found)
         match = _WHOLE.match(target)
         if match is not None and match[1].upper() in options:
@@ -169,7 +202,7 @@ def choose(text: str, options: Mapping[str, str]) -> tuple[str | None, str]:
     """The letter that a text chooses; None with the reason if it chooses none or several."""
     named, at = _by_letter(text, options)
     if named:
-        words = _contradictions(text, at, named, options)
+        words = _contradictions(text, at, named=named, options=options)
         if len(named) == 1 and not words:
             return next(iter(named)), ""
         return None, f"ambiguous: {_listed({*named, *words})}"
@@ -180,10 +213,14 @@ def choose(text: str, options: Mapping[str, str]) -> tuple[str | None, str]:
 
 
 def choose_several(text: str, options: Mapping[str, str]) -> frozenset[str]:
-    """The letters of all options that a text chooses: listed (`A, C`, `AC`, one in each line), else by their words."""
+    """The letters of all options that a text chooses: listed (`A, C`, `AC`, one in each line), else
+    by their words.
+    """
     labels = [match.end() for match in _BEFORE_LETTERS.finditer(text)]
     lines = [line for line in text.splitlines() if line.strip()]
-    labelled = [_AFTER_LETTERS.split(text[at:].split("\n", 1)[0], maxsplit=1)[0] for at in labels[-1:]]
+    labelled = [
+        _AFTER_LETTERS.split(text[at:].split("\n", 1)[0], maxsplit=1)[0] for at in labels[-1:]
+    ]
     for part in [*labelled, text, *lines[-1:]]:
         if _SEVERAL.fullmatch(part):
             letters = re.findall(r"[A-Z]|\d+", _AND.sub(" ", part))
@@ -201,36 +238,45 @@ def _inspect_letters(text: str, options: Mapping[str, str]) -> frozenset[str]:
         text = re.sub(rf"{wrap}\s*([A-Za-z\d][A-Za-z\d ,]*?)\s*{wrap}", r"\1", text)
     text = re.sub(r"(^|[:,])(\s*)\(([A-Za-z\d])\)(?=\s*(?:,|\.|\n|\Z))", r"\1\2\3", text)
     found = _INSPECT_LINE.findall(text) or _INSPECT.findall(text)
-    letters = re.sub(r"[\s,]", "", found[-1].upper().replace(" AND ", ",")) if found else ""
-    return frozenset(letters) if all(letter in options for letter in letters) else frozenset()
+    if found:
+        letters = re.sub(r"[\s,]", "", found[-1].upper().replace(" AND ", ","))
+    else:
+        letters = ""
+    if all(letter in options for letter in letters):
+        return frozenset(letters)
+    return frozenset()
 
 
 def _by_letter(text: str, options: Mapping[str, str]) -> tuple[set[str], int | None]:
-    """The letters in the strongest statement of an answer, and where the words of their option would begin."""
+    """The letters in the strongest statement of an answer, and where the words of their option
+    would begin.
+    """
     labelled = [match for match in _LABELLED.finditer(text) if match[1].upper() in options]
     if labelled:
         last = labelled[-1]
-        return _with_others(text, last[1].upper(), last.end(), options)
+        return _with_others(text, last[1].upper(), at=last.end(), options=options)
     whole = _WHOLE.match(text)
     if whole is not None and whole[1].upper() in options:
-        return _with_others(text, whole[1].upper(), whole.end(), options)
+        return _with_others(text, whole[1].upper(), at=whole.end(), options=options)
     if named := _at_the_end(text, options):
         return named, None
     stated = [(match, match[match.lastindex or 1].upper()) for match in _STATED.finditer(text)]
     stated = [(match, letter) for match, letter in stated if letter in options]
     if stated:
         match, letter = stated[-1]
-        return _with_others(text, letter, match.end(), options)
+        return _with_others(text, letter, at=match.end(), options=options)
     leading = _LEADING.match(text)
     if leading is not None:
         letter = next(group for group in leading.groups() if group).upper()
         if letter in options:
-            return _with_others(text, letter, leading.end(), options)
+            return _with_others(text, letter, at=leading.end(), options=options)
     return {found for found in _BRACKETED.findall(text) if found in options}, None
 
 
 def _at_the_end(text: str, options: Mapping[str, str]) -> set[str]:
-    """The letter of the last line or sentence, with those of other lines that are only an option; else empty."""
+    """The letter of the last line or sentence, with those of other lines that are only an option;
+    else empty.
+    """
     *before, last = [part for part in _SENTENCES.split(text) if part.strip()] or [""]
     match = _LONE.match(last) or _THEREFORE.search(last[-100:])
     if match is None or match[1] not in options:
@@ -240,20 +286,28 @@ def _at_the_end(text: str, options: Mapping[str, str]) -> set[str]:
         lone = _LONE.match(part)
         if lone is not None and lone[1] in options:
             named.add(lone[1])
-        named.update(letter for letter, words in options.items() if words and _plain(words) == _plain(part))
+        named.update(
+            letter for letter, words in options.items() if words and _plain(words) == _plain(part)
+        )
     return named
 
 
-def _with_others(text: str, letter: str, at: int, options: Mapping[str, str]) -> tuple[set[str], int]:
+def _with_others(
+    text: str, letter: str, at: int, options: Mapping[str, str]
+) -> tuple[set[str], int]:
     """The letter with those joined to it (`A or B`), and where they end."""
     named = {letter}
-    while (more := _OR.match(text, at) or _NEXT.match(text, at)) is not None and more[1].upper() in options:
+    while (more := _OR.match(text, at) or _NEXT.match(text, at)) is not None and more[
+        1
+    ].upper() in options:
         named.add(more[1].upper())
         at = more.end()
     return named, at
 
 
-def _contradictions(text: str, at: int | None, named: Collection[str], options: Mapping[str, str]) -> set[str]:
+def _contradictions(
+    text: str, at: int | None, named: Collection[str], options: Mapping[str, str]
+) -> set[str]:
     """The options whose words follow the letter of another one, in the same sentence or line."""
     if at is None:
         return set()
@@ -261,7 +315,9 @@ def _contradictions(text: str, at: int | None, named: Collection[str], options: 
     own = {_plain(options[letter]) for letter in named}
     rest = _plain(line.lstrip(_BEFORE_WORDS))
     begins = [
-        letter for letter, words in options.items() if words and re.match(rf"{re.escape(_plain(words))}(?!\w)", rest)
+        letter
+        for letter, words in options.items()
+        if words and re.match(rf"{re.escape(_plain(words))}(?!\w)", rest)
     ]
     if begins:
         longest = max(len(_plain(options[letter])) for letter in begins)
@@ -269,14 +325,20 @@ def _contradictions(text: str, at: int | None, named: Collection[str], options: 
         if any(_plain(options[letter]) in own for letter in begins):
             return set()
         # After a comma only the words of an option alone contradict: "B, Paris is too far".
-        is_remark = line.lstrip(" )]*").startswith((",", ";", "(")) and rest[longest:].strip(" .!)*") != ""
-        return set() if is_remark else set(begins)
+        is_remark = (
+            line.lstrip(" )]*").startswith((",", ";", "(")) and rest[longest:].strip(" .!)*") != ""
+        )
+        if is_remark:
+            return set()
+        return set(begins)
     words = _UP_TO_REASON.split(line[:300].lstrip(" .:)*-–—"), maxsplit=1)[0]
     return {letter for letter in _by_words(words, options) if _plain(options[letter]) not in own}
 
 
 def _worded(text: str, options: Mapping[str, str]) -> list[str]:
-    """The options whose words are the text, or are in it; of options that differ in case only, those written so."""
+    """The options whose words are the text, or are in it; of options that differ in case only,
+    those written so.
+    """
     exact = [letter for letter, words in options.items() if words and _plain(words) == _plain(text)]
     found = exact or _by_words(text, options)
     if len({_plain(options[letter]) for letter in found}) == 1:
@@ -286,8 +348,11 @@ def _worded(text: str, options: Mapping[str, str]) -> list[str]:
 
 
 def _by_words(text: str, options: Mapping[str, str]) -> list[str]:
-    """The options whose words are in the text; of nested options (`Guinea`, `Guinea-Bissau`) the longer."""
-    rest, found = f" {_plain(text)} ", list[str]()
+    """The options whose words are in the text; of nested options (`Guinea`, `Guinea-Bissau`) the
+    longer.
+    """
+    rest = f" {_plain(text)} "
+    found = list[str]()
     by_words: dict[str, list[str]] = {}
     for letter, words in options.items():
         by_words.setdefault(_plain(words), []).append(letter)

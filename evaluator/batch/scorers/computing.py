@@ -1,4 +1,6 @@
-"""Scorers that compute run in a thread beside the event loop, one at a time, so that other samples make progress."""
+"""Scorers that compute run in a thread beside the event loop, one at a time, so that other samples
+make progress.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from evaluator.processes.threads import in_thread
 
 
 class GivenBack(BaseException):
-    """The computation has not started and is to be done in another process, which has nothing to do.
+    """The computation has not started and is to be done in another process, which has nothing to
+    do.
 
     `tasks`: the completed tasks of the sample and of its judges, by label.
     """
@@ -31,8 +34,8 @@ class ComputeQueue:
         self._wanted = 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """The result of `function`; raises whatever it raises. When cancelled, a function that runs already continues
-        and its result is discarded.
+        """The result of `function`; raises whatever it raises. When cancelled, a function that runs
+        already continues and its result is discarded.
 
         Raises: GivenBack, see `give_back`.
         """
@@ -68,8 +71,9 @@ class ComputeQueue:
             self._waiting.popleft().set_result(None)
 
     def give_back(self, number: int) -> None:
-        """Raises GivenBack in the newest calls that wait for their turn, and, if there are fewer than `number`, in the
-        next ones that would have to wait."""
+        """Raises GivenBack in the newest calls that wait for their turn, and, if there are fewer
+        than `number`, in the next ones that would have to wait.
+        """
         waiting = min(number, len(self._waiting))
         self._wanted = number - waiting
         for _ in range(waiting):

@@ -2,7 +2,8 @@
 
 A scorer that fails is an error, never a zero.
 
-Changes that a scorer makes to its input are invisible to other scorers, epochs and models, and to the results.
+Changes that a scorer makes to its input are invisible to other scorers, epochs and models, and to
+the results.
 """
 
 from __future__ import annotations
@@ -39,20 +40,21 @@ _FIELD_TYPES: tuple[tuple[str, tuple[type, ...], str], ...] = (
 class EvaluateTemplate(Protocol):
     """Evaluates a template for a scorer, recorded like any other task.
 
-    `model`, if given, takes the role `grader` in this call: a model's id, or another role that the profile or the batch
-    maps to one. Calls that differ only in `repeat` are made separately and cached separately. Both options are omitted
-    at their defaults.
+    `model`, if given, takes the role `grader` in this call: a model's id, or another role that the
+    profile or the batch maps to one. Calls that differ only in `repeat` are made separately and
+    cached separately. Both options are omitted at their defaults.
     """
 
     def __call__(
         self, template: str, inputs: Mapping[str, Any], **options: Any
-    ) -> Awaitable[Outcome]: ...  # fmt: skip
+    ) -> Awaitable[Outcome]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ScorerInput:
-    """The input of a scorer. `outcome` is the whole task result; `recording` reads its task file when called
-    (None without one); `evaluate` is for scorers that ask a model."""
+    """The input of a scorer. `outcome` is the whole task result; `recording` reads its task file
+    when called (None without one); `evaluate` is for scorers that ask a model.
+    """
 
     sample: Sample
     outcome: TaskResult
@@ -72,19 +74,22 @@ class ScorerInput:
 
 def copy_outcome(outcome: TaskResult) -> TaskResult:
     """A result that shares no list and no mapping with `outcome`."""
-    return replace(outcome, parsed_content=copied(outcome.parsed_content), notes=copied(dict(outcome.notes)))
+    return replace(
+        outcome, parsed_content=copied(outcome.parsed_content), notes=copied(dict(outcome.notes))
+    )
 
 
 @runtime_checkable
 class Scorer(Protocol):
     """Scores results. `name` is its key in `SampleResult.scores`, so it is unique in a batch.
 
-    `describe` returns JSON that determines the scores: when it changes, the scorer has changed. Templates that it calls
-    are listed under `templates`, the model that it asks in the role `grader` under `model` (None: the role's own).
-    `score` may raise: see `run_scorer`. It gets a copy of its input for each call and may change it.
+    `describe` returns JSON that determines the scores: when it changes, the scorer has changed.
+    Templates that it calls are listed under `templates`, the model that it asks in the role
+    `grader` under `model` (None: the role's own). `score` may raise: see `run_scorer`. It gets a
+    copy of its input for each call and may change it.
 
-    A scorer with an attribute `values`, a tuple of names, returns a mapping of these names to a Score each. In results
-    they are NAME.VALUE.
+    A scorer with an attribute `values`, a tuple of names, returns a mapping of these names to a
+    Score each. In results they are NAME.VALUE.
     """
 
     @property
@@ -96,32 +101,38 @@ class Scorer(Protocol):
 
 
 class LeavesInputUnchanged:
-    """A scorer that changes nothing in its input, or copies it first, so that it gets the shared one and no copy."""
+    """A scorer that changes nothing in its input, or copies it first, so that it gets the shared
+    one and no copy.
+    """
 
     __slots__ = ()
 
 
 async def run_scorer(scorer: Scorer, scored: ScorerInput) -> Score:
-    """The score that `scorer` gives a result. An exception or an invalid Score becomes `Score.error`.
+    """The score that `scorer` gives a result. An exception or an invalid Score becomes
+    `Score.error`.
 
-    So do SystemExit, exceptions that end a test (`pytest.fail`), and the cancellation of something it waits for. An
-    answer is cut after 500 characters.
+    So do SystemExit, exceptions that end a test (`pytest.fail`), and the cancellation of something
+    it waits for. An answer is cut after 500 characters.
 
-    Raises: only KeyboardInterrupt, MachineError, GivenBack, and asyncio.CancelledError where the calling task is
-    cancelled.
+    Raises: only KeyboardInterrupt, MachineError, GivenBack, and asyncio.CancelledError where the
+    calling task is cancelled.
     """
     return _checked(scorer, await _called(scorer, scored))
 
 
 def score_names(scorer: Scorer) -> list[str]:
-    """The keys of a scorer's scores: its name; for a scorer with several values NAME.VALUE for each."""
+    """The keys of a scorer's scores: its name; for a scorer with several values NAME.VALUE for
+    each.
+    """
     return [f"{scorer.name}.{value}" for value in _values_of(scorer)] or [scorer.name]
 
 
 async def run_scores(scorer: Scorer, scored: ScorerInput) -> dict[str, Score]:
     """The scores that `scorer` gives a result, by `score_names`; see `run_scorer`.
 
-    A declared value that it does not return is an error of that value; one that it does not declare, of all of them.
+    A declared value that it does not return is an error of that value; one that it does not
+    declare, of all of them.
     """
     values = _values_of(scorer)
     if not values:
@@ -133,12 +144,19 @@ async def run_scores(scorer: Scorer, scored: ScorerInput) -> dict[str, Score]:
             return dict.fromkeys(score_names(scorer), given)
         problem = f"returned {type_name(given)}, expected a mapping of {', '.join(values)}"
     elif unknown := [name for name in cast("Mapping[Any, Any]", given) if name not in values]:
-        problem = f"returned {str(unknown[0])[:40]!r}, which is not one of its values {', '.join(values)}"
+        problem = (
+            f"returned {str(unknown[0])[:40]!r}, which is not one of its values {', '.join(values)}"
+        )
     if problem:
-        return dict.fromkeys(score_names(scorer), Score(None, None, error=f"scorer {scorer.name!r} {problem}"))
+        return dict.fromkeys(
+            score_names(scorer), Score(None, None, error=f"scorer {scorer.name!r} {problem}")
+        )
     missing = Score(None, None, error=f"scorer {scorer.name!r} did not return this value")
     found = cast("Mapping[str, Any]", given)
-    return {f"{scorer.name}.{value}": _checked(scorer, found[value]) if value in found else missing for value in values}
+    return {
+        f"{scorer.name}.{value}": _checked(scorer, found[value]) if value in found else missing
+        for value in values
+    }
 
 
 def _values_of(scorer: Scorer) -> tuple[str, ...]:
@@ -153,21 +171,28 @@ def _checked(scorer: Scorer, score: Any) -> Score:
         return Score(None, None, error=exception_text(error))
     if problem is None:
         return _normalised(score)
-    usage = score.usage if type(score) is Score and type(score.usage) is Usage else Usage()
+    if type(score) is Score and type(score.usage) is Usage:
+        usage = score.usage
+    else:
+        usage = Usage()
     return Score(None, None, error=f"scorer {scorer.name!r} returned {problem}", usage=usage)
 
 
 async def _called(scorer: Scorer, scored: ScorerInput) -> Any:
     """What the scorer returns; an error in place of an exception."""
     try:
-        return await scorer.score(scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy())
+        return await scorer.score(
+            scored if isinstance(scorer, LeavesInputUnchanged) else scored.copy()
+        )
     except (KeyboardInterrupt, GeneratorExit, GivenBack):
         raise
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return Score(None, None, error="CancelledError: something that the scorer waited for was cancelled")
+        return Score(
+            None, None, error="CancelledError: something that the scorer waited for was cancelled"
+        )
     except BaseException as error:
         if (trouble := machine_error(error)) is not None:
             raise trouble from error
@@ -175,24 +200,28 @@ async def _called(scorer: Scorer, scored: ScorerInput) -> Any:
 
 
 def _problem(score: object) -> str | None:
-    """The problem with a score; None if it is valid. User code made it, so everything about it is checked."""
+    """The problem with a score; None if it is valid. User code made it, so everything about it is
+    checked.
+    """
     if type(score) is not Score:
         return f"{type_name(score)}, expected a Score"
     value: Any = plain_scalar(score.value)
     if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-        return _wrong_field(score, "value", "a finite number or None")
+        return _wrong_field(score, "value", expected="a finite number or None")
     passed: Any = plain_scalar(score.passed)
     if passed is not None and not isinstance(passed, bool):
-        return _wrong_field(score, "passed", "True, False or None")
+        return _wrong_field(score, "passed", expected="True, False or None")
     for name, types, expected in _FIELD_TYPES:
         if not isinstance(getattr(score, name), types):
-            return _wrong_field(score, name, expected)
+            return _wrong_field(score, name, expected=expected)
     if score.error == "":
         return "an empty error, expected text or None"
     if value is None and passed is not None:
         return f"passed={passed} without a value"
     if score.error is not None and value is not None:
-        return f"a value with the error {score.error[:MAX_ERROR_CHARS]!r}, expected None with an error"
+        return (
+            f"a value with the error {score.error[:MAX_ERROR_CHARS]!r}, expected None with an error"
+        )
     if score.metadata:
         try:
             json.dumps(score.metadata, allow_nan=False)
@@ -208,7 +237,10 @@ def _wrong_field(score: Score, name: str, expected: str) -> str:
 
 def _normalised(score: Score) -> Score:
     """A valid score with plain numbers and a short answer."""
-    if type(score.value) not in (float, int, NoneType) or type(score.passed) not in (bool, NoneType):
+    if type(score.value) not in (float, int, NoneType) or type(score.passed) not in (
+        bool,
+        NoneType,
+    ):
         score = replace(score, value=plain_scalar(score.value), passed=plain_scalar(score.passed))
     if score.answer is not None and len(score.answer) > MAX_ANSWER_CHARS:
         score = replace(score, answer=f"{score.answer[: MAX_ANSWER_CHARS - 1]}…")
@@ -221,17 +253,22 @@ def exception_text(error: BaseException) -> str:
         message = str(error)
     except Exception:
         message = ""
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if message:
+        text = f"{type(error).__name__}: {message}"
+    else:
+        text = type(error).__name__
     return cut(text, MAX_ERROR_CHARS)
 
 
 def binary_score(passed: bool, answer: str | None = None, explanation: str = "") -> Score:
     """The score 1 if `passed`, else 0."""
-    return Score(1.0 if passed else 0.0, passed, answer, explanation)
+    return Score(1.0 if passed else 0.0, passed, answer=answer, explanation=explanation)
 
 
 def graded_score(value: float, pass_at: float, **fields: Any) -> Score:
-    """A score in [0, 1] that passes from `pass_at`. Raises: UsageError, for a value outside [0, 1]."""
+    """A score in [0, 1] that passes from `pass_at`. Raises: UsageError, for a value outside [0,
+    1].
+    """
     if not 0 <= value <= 1:
         raise UsageError(f"the value is {value!r}, expected one in [0, 1]")
     return Score(float(value), bool(value >= pass_at), **fields)

@@ -1,4 +1,6 @@
-"""Values from and for user code: containers are copied, numbers of other libraries converted, types named."""
+"""Values from and for user code: containers are copied, numbers of other libraries converted, types
+named.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def copied(value: Any) -> Any:
 
 
 def plain_scalar(value: Any) -> Any:
-    """A number or boolean of NumPy, PyTorch, `decimal`, `fractions` and others as a bool, int or float.
+    """A number or boolean of NumPy, PyTorch, `decimal`, `fractions` and others as a bool, int or
+    float.
 
     Any other value is returned unchanged.
 
@@ -41,10 +44,14 @@ def plain_scalar(value: Any) -> Any:
     except Exception:
         # For example an array of several numbers: the caller reports it.
         return value
-    return found if type(found) in (bool, int, float) else value
+    if type(found) in (bool, int, float):
+        return found
+    return value
 
 
 def type_name(value: object) -> str:
     """The type of a value with its module, except for built-in types: `numpy.ndarray`, `list`."""
     kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"

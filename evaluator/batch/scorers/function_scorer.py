@@ -1,9 +1,10 @@
 """Python functions as scorers, also loaded from a module or file.
 
-A function's parameters select what it gets: `output` (the text), `parsed`, `turns`, `target`, `inputs`, `metadata`,
-`result` (the TaskResult), `recording` (the task file, read only for this parameter). Lists and mappings are copies.
-The function returns a bool, a number in [0, 1] or a Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are
-accepted. A function that is not async runs in a thread, one sample after the other: make it async if it waits.
+A function's parameters select what it gets: `output` (the text), `parsed`, `turns`, `target`,
+`inputs`, `metadata`, `result` (the TaskResult), `recording` (the task file, read only for this
+parameter). Lists and mappings are copies. The function returns a bool, a number in [0, 1] or a
+Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are accepted. A function that is not
+async runs in a thread, one sample after the other: make it async if it waits.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
 class FunctionScorer(LeavesInputUnchanged):
     """A scorer made from a function; calling it calls the function. `pass_at` is for numbers.
 
-    With `values` the function returns a mapping of these names, each to what a function with one value returns.
-    `decides` is the one on which the verdict depends; None: on all of them.
+    With `values` the function returns a mapping of these names, each to what a function with one
+    value returns. `decides` is the one on which the verdict depends; None: on all of them.
 
-    `describe` has the hash of the function's source, not of what it calls or of values that it closes over.
+    `describe` has the hash of the function's source, not of what it calls or of values that it
+    closes over.
     Raises: UsageError, for parameters that scorers do not get, or an invalid name.
     """
 
@@ -65,10 +67,15 @@ class FunctionScorer(LeavesInputUnchanged):
     def __post_init__(self) -> None:
         check_name(self.name)
         if not fits(self.pass_at, float) or not 0 <= self.pass_at <= 1:
-            raise UsageError(f"{self.name}: pass_at is {self.pass_at!r}, expected a number in [0, 1]")
+            raise UsageError(
+                f"{self.name}: pass_at is {self.pass_at!r}, expected a number in [0, 1]"
+            )
         object.__setattr__(self, "values", value_names(self.name, self.values))
         if self.decides is not None and self.decides not in self.values:
-            known = f"expected one of {', '.join(self.values)}" if self.values else "it has no values"
+            if self.values:
+                known = f"expected one of {', '.join(self.values)}"
+            else:
+                known = "it has no values"
             raise UsageError(f"{self.name}: decides is {self.decides!r}; {known}")
         object.__setattr__(self, "wants", _wanted(self.function, self.name))
 
@@ -76,7 +83,10 @@ class FunctionScorer(LeavesInputUnchanged):
         return self.function(*args, **kwargs)
 
     def describe(self) -> dict[str, Any]:
-        function = self.function.func if isinstance(self.function, partial) else self.function
+        if isinstance(self.function, partial):
+            function = self.function.func
+        else:
+            function = self.function
         module = getattr(function, "__module__", "")
         where = f"{FILE_NAMES.get(module, module)}:{getattr(function, '__qualname__', type(function).__qualname__)}"
         more: dict[str, Any] = {}
@@ -85,20 +95,32 @@ class FunctionScorer(LeavesInputUnchanged):
         if self.values:
             more |= {"values": list(self.values), "decides": self.decides}
         return {
-            "type": "function", "function": where, "source_sha256": source_sha256(function), "pass_at": self.pass_at,
+            "type": "function",
+            "function": where,
+            "source_sha256": source_sha256(function),
+            "pass_at": self.pass_at,
             **more,
-        }  # fmt: skip
+        }
 
     async def score(self, scored: ScorerInput) -> Score | dict[Any, Score]:
         call = partial(self.function, **{name: _ARGUMENTS[name](scored) for name in self.wants})
-        given = call() if _is_async(self.function) else await compute_queue().call(call)
+        if _is_async(self.function):
+            given = call()
+        else:
+            given = await compute_queue().call(call)
         if inspect.isawaitable(given):
             given = await given
         if not self.values:
             return self._score_of(given, self.name)
         if not isinstance(given, Mapping):
-            raise UsageError(f"{self.name} returned {type_name(given)}, expected a mapping of {', '.join(self.values)}")
-        found = {name: self._one_of(name, value) for name, value in cast("Mapping[Any, Any]", given).items()}
+            raise UsageError(
+                f"{self.name} returned {type_name(given)}, expected a mapping of "
+                f"{', '.join(self.values)}"
+            )
+        found = {
+            name: self._one_of(name, value)
+            for name, value in cast("Mapping[Any, Any]", given).items()
+        }
         if self.decides is None:
             return found
         return {name: replace(score, decides=name == self.decides) for name, score in found.items()}
@@ -118,7 +140,9 @@ class FunctionScorer(LeavesInputUnchanged):
         if isinstance(found, int | float):
             return graded_score(found, self.pass_at)
         hint = "; is a return missing?" if given is None else ""
-        raise UsageError(f"{name} returned {type_name(given)}, expected a bool, a number or a Score{hint}")
+        raise UsageError(
+            f"{name} returned {type_name(given)}, expected a bool, a number or a Score{hint}"
+        )
 
 
 def value_names(name: str, values: Any) -> tuple[str, ...]:
@@ -134,7 +158,9 @@ def value_names(name: str, values: Any) -> tuple[str, ...]:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    )
 
 
 def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:
@@ -143,7 +169,9 @@ def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{name}: its parameters cannot be read: {exception_text(error)}") from error
+        raise UsageError(
+            f"{name}: its parameters cannot be read: {exception_text(error)}"
+        ) from error
     wants: list[str] = []
     for parameter in parameters:
         by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
@@ -151,19 +179,27 @@ def _wanted(function: Callable[..., Any], name: str) -> tuple[str, ...]:
             wants.append(parameter.name)
         elif parameter.default is parameter.empty:
             hint = f"{suggestion(parameter.name, _ARGUMENTS)} (parameters: {', '.join(_ARGUMENTS)})"
-            raise UsageError(f"{name} has the parameter {str(parameter)!r}, which scorers do not get{hint}")
+            raise UsageError(
+                f"{name} has the parameter {str(parameter)!r}, which scorers do not get{hint}"
+            )
     return tuple(wants)
 
 
 def source_sha256(function: Any) -> str:
     """The hash of the source, or of the compiled code where the source is not available."""
-    target = function if hasattr(function, "__code__") or isinstance(function, type) else type(function)
+    if hasattr(function, "__code__") or isinstance(function, type):
+        target = function
+    else:
+        target = type(function)
     target = inspect.unwrap(getattr(target, "__func__", target))
     try:
         data = inspect.getsource(target).encode("utf-8", "surrogatepass")
     except (OSError, TypeError):
         code = getattr(target, "__code__", None)
-        data = repr(target).encode() if code is None else marshal.dumps(code)
+        if code is None:
+            data = repr(target).encode()
+        else:
+            data = marshal.dumps(code)
     return sha256(data).hexdigest()
 
 
@@ -171,7 +207,11 @@ def source_sha256(function: Any) -> str:
 def scorer(function: Callable[..., Any], /) -> FunctionScorer: ...
 @overload
 def scorer(
-    *, name: str | None = None, pass_at: float = 0.5, values: Sequence[str] = (), decides: str | None = None
+    *,
+    name: str | None = None,
+    pass_at: float = 0.5,
+    values: Sequence[str] = (),
+    decides: str | None = None,
 ) -> Callable[[Callable[..., Any]], FunctionScorer]: ...
 def scorer(
     function: Callable[..., Any] | None = None,
@@ -184,14 +224,14 @@ def scorer(
 ) -> FunctionScorer | Callable[[Callable[..., Any]], FunctionScorer]:
     """Decorates a function to make it a scorer, named after the function unless `name` is given.
 
-    With `values` it returns a mapping of these names, which are scores of their own; with `decides` only that one
-    decides whether the answer passes.
+    With `values` it returns a mapping of these names, which are scores of their own; with `decides`
+    only that one decides whether the answer passes.
 
     Raises: UsageError, as FunctionScorer does.
     """
     if function is None:
         return partial(function_scorer, name=name, pass_at=pass_at, values=values, decides=decides)
-    return function_scorer(function, name, pass_at, values, decides)
+    return function_scorer(function, name, pass_at=pass_at, values=values, decides=decides)
 
 
 def function_scorer(
@@ -204,7 +244,9 @@ def function_scorer(
     """A function as a scorer. Raises: UsageError; a lambda needs a `name`."""
     called = name or getattr(function, "__name__", None) or type(function).__name__
     if called == "<lambda>":
-        raise UsageError("a lambda has no name; give one, as in make_scorer(function, name='close')")
+        raise UsageError(
+            "a lambda has no name; give one, as in make_scorer(function, name='close')"
+        )
     return FunctionScorer(function, called, pass_at, cast("tuple[str, ...]", values), decides)
 
 
@@ -217,11 +259,15 @@ def load_function(path: str) -> Any:
     try:
         module = import_place(place)
     except Exception as error:
-        raise UsageError(f"scorer {path!r}: {place} cannot be imported: {exception_text(error)}") from error
+        raise UsageError(
+            f"scorer {path!r}: {place} cannot be imported: {exception_text(error)}"
+        ) from error
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = [name for name in vars(module) if not name.startswith("_")]
-            raise UsageError(f"scorer {path!r}: {place} has no {attribute!r}{suggestion(attribute, known)}")
+            raise UsageError(
+                f"scorer {path!r}: {place} has no {attribute!r}{suggestion(attribute, known)}"
+            )
         found = getattr(found, part)
     return found

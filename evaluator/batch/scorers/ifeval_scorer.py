@@ -1,4 +1,6 @@
-"""`ifeval`: the verifiable instructions of IFEval, checked by its official code, which lm-eval ships."""
+"""`ifeval`: the verifiable instructions of IFEval, checked by its official code, which lm-eval
+ships.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,21 @@ from evaluator.errors import MissingExtra, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IfevalScorer(ResultScorer):
-    """The text follows the instructions of a row of IFEval: `instruction_id_list` and `kwargs` in its inputs or
-    metadata, and the prompt. It gives four values: `prompt_strict` and `prompt_loose` are 1 if all instructions are
-    followed, `instruction_strict` and `instruction_loose` the share of them. "Loose" also accepts the text without its
-    first or last line and without asterisks. Needs the extra `evaluator[ifeval]`. Source: Zhou et al.,
-    "Instruction-Following Evaluation for Large Language Models", 2023, and its checker.
+    """The text follows the instructions of a row of IFEval: `instruction_id_list` and `kwargs` in
+    its inputs or metadata, and the prompt. It gives four values: `prompt_strict` and `prompt_loose`
+    are 1 if all instructions are followed, `instruction_strict` and `instruction_loose` the share
+    of them. "Loose" also accepts the text without its first or last line and without asterisks.
+    Needs the extra `evaluator[ifeval]`. Source: Zhou et al., "Instruction-Following Evaluation for
+    Large Language Models", 2023, and its checker.
     """
 
     type: ClassVar[str] = "ifeval"
-    values: ClassVar[tuple[str, ...]] = ("prompt_strict", "prompt_loose", "instruction_strict", "instruction_loose")
+    values: ClassVar[tuple[str, ...]] = (
+        "prompt_strict",
+        "prompt_loose",
+        "instruction_strict",
+        "instruction_loose",
+    )
 
     def check(self) -> None:
         if find_spec("lm_eval") is None:
@@ -35,17 +43,24 @@ class IfevalScorer(ResultScorer):
 
     async def score(self, scored: ScorerInput) -> Any:
         row = {**scored.sample.metadata, **scored.sample.inputs}
-        names, arguments = row.get("instruction_id_list"), row.get("kwargs")
+        names = row.get("instruction_id_list")
+        arguments = row.get("kwargs")
         if not isinstance(names, list) or not isinstance(arguments, list):
             raise UsageError(
-                "ifeval: the row needs the lists instruction_id_list and kwargs, in its inputs or metadata"
+                "ifeval: the row needs the lists instruction_id_list and kwargs, in its inputs or "
+                "metadata"
             )
         names = cast("list[Any]", names)
         if not names or len(names) != len(cast("list[Any]", arguments)):
-            raise UsageError(f"ifeval: expected as many kwargs as instructions, got {len(arguments)} for {len(names)}")
+            raise UsageError(
+                f"ifeval: expected as many kwargs as instructions, got {len(arguments)} for "
+                f"{len(names)}"
+            )
         prompt = question_of(scored.sample.inputs)
         # One after the other: the detection of languages is not safe in threads.
-        strict, loose = await compute_queue().call(partial(_followed, names, arguments, prompt, self.text(scored)))
+        strict, loose = await compute_queue().call(
+            partial(_followed, names, arguments, prompt, self.text(scored))
+        )
         return {
             "prompt_strict": _score(strict, names, of_all=True),
             "prompt_loose": _score(loose, names, of_all=True),
@@ -55,26 +70,45 @@ class IfevalScorer(ResultScorer):
 
 
 def _score(followed: Sequence[bool], names: Sequence[Any], *, of_all: bool) -> Score:
-    missed = [str(name) for name, is_followed in zip(names, followed, strict=True) if not is_followed]
-    value = float(not missed) if of_all else sum(followed) / len(followed)
+    missed = [
+        str(name) for name, is_followed in zip(names, followed, strict=True) if not is_followed
+    ]
+    if of_all:
+        value = float(not missed)
+    else:
+        value = sum(followed) / len(followed)
     about = {"followed": sum(followed), "instructions": len(followed)}
-    return Score(value, not missed, explanation=f"not followed: {', '.join(missed)}" if missed else "", metadata=about)
+    return Score(
+        value,
+        not missed,
+        explanation=f"not followed: {', '.join(missed)}" if missed else "",
+        metadata=about,
+    )
 
 
-def _followed(names: list[Any], arguments: list[Any], prompt: str, text: str) -> tuple[list[bool], list[bool]]:
-    """Which instructions the text follows, strictly and loosely. Raises: UsageError, MissingExtra."""
+def _followed(
+    names: list[Any], arguments: list[Any], prompt: str, text: str
+) -> tuple[list[bool], list[bool]]:
+    """Which instructions the text follows, strictly and loosely. Raises: UsageError,
+    MissingExtra.
+    """
     official = _official_checker()
     row = official.InputExample(0, names, prompt, arguments)
     try:
-        strict, loose = official.test_instruction_following_strict, official.test_instruction_following_loose
+        strict = official.test_instruction_following_strict
+        loose = official.test_instruction_following_loose
         return strict(row, text).follow_instruction_list, loose(row, text).follow_instruction_list
     except KeyError as error:
         raise UsageError(f"ifeval: {error} is not an instruction of IFEval") from error
     except LookupError as error:
-        message = "ifeval: data of NLTK is missing; download it once: python -m nltk.downloader punkt_tab"
+        message = (
+            "ifeval: data of NLTK is missing; download it once: python -m nltk.downloader punkt_tab"
+        )
         raise UsageError(message) from error
     except (TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"ifeval: kwargs do not fit the instructions {', '.join(map(str, names))}: {error}") from error
+        raise UsageError(
+            f"ifeval: kwargs do not fit the instructions {', '.join(map(str, names))}: {error}"
+        ) from error
 
 
 @lru_cache(maxsize=1)

@@ -25,13 +25,15 @@ from evaluator.record.json_difference import first_difference
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JsonScorer(ResultScorer):
     def json(self, scored: ScorerInput) -> tuple[Any, str | None]:
-        """The scored value, and why there is none: the parsed content, else a value read from the text."""
+        """The scored value, and why there is none: the parsed content, else a value read from the
+        text.
+        """
         if self.of is not None:
             return self.value(scored), None
         parsed = scored.outcome.parsed_content
         if parsed is not None:
             return parsed, None
-        read = parse_output(scored.outcome.content, "json", "any")
+        read = parse_output(scored.outcome.content, "json", schema="any")
         if read.error is not None:
             return None, f"no JSON in the answer: {read.error}"
         if read.value is None and not scored.outcome.content.strip().endswith("null"):
@@ -56,9 +58,14 @@ class _JsonComparison(_JsonScorer):
             return NO_TARGET
         value, problem = self.json(scored)
         if problem is None:
-            expected = target if isinstance(value, str) else _read(target)
-            rules = ComparisonRules(self.ignore_order, self.abs_tol, self.rel_tol, self.subset)
-            problem = json_difference(expected, value, rules)
+            if isinstance(value, str):
+                expected = target
+            else:
+                expected = _read(target)
+            rules = ComparisonRules(
+                self.ignore_order, self.abs_tol, rel_tol=self.rel_tol, subset=self.subset
+            )
+            problem = json_difference(expected, value, rules=rules)
             if problem is not None and isinstance(expected, str) and not isinstance(value, str):
                 problem += "; the target is a text that is not a JSON object or array"
         return binary_score(problem is None, explanation=problem or "")
@@ -66,18 +73,22 @@ class _JsonComparison(_JsonScorer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonEqualScorer(_JsonComparison):
-    """The value equals the target: 1 is 1.0, the order of keys does not matter, nor that of arrays with `ignore_order`.
-    `abs_tol` and `rel_tol` apply to every number in it. The explanation is the first difference, with its path.
+    """The value equals the target: 1 is 1.0, the order of keys does not matter, nor that of arrays
+    with `ignore_order`. `abs_tol` and `rel_tol` apply to every number in it. The explanation is the
+    first difference, with its path.
 
-    A target that is the JSON text of an object or array, such as a cell of a CSV file, is read as JSON unless the value
-    is a text too."""
+    A target that is the JSON text of an object or array, such as a cell of a CSV file, is read as
+    JSON unless the value is a text too.
+    """
 
     type: ClassVar[str] = "json_equal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonSubsetScorer(_JsonComparison):
-    """As `json_equal`, but objects may have further keys; with `ignore_order` arrays may have further items."""
+    """As `json_equal`, but objects may have further keys; with `ignore_order` arrays may have
+    further items.
+    """
 
     type: ClassVar[str] = "json_subset"
     subset: ClassVar[bool] = True
@@ -85,9 +96,10 @@ class JsonSubsetScorer(_JsonComparison):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonSchemaScorer(_JsonScorer):
-    """The value matches `schema`: a JSON Schema, a `.json` file, a type such as `string[]`, or `module:Model`; without
-    one, the target is the schema, or its JSON text. The explanation is the first violation, with its path; a pattern
-    that takes too long is an error."""
+    """The value matches `schema`: a JSON Schema, a `.json` file, a type such as `string[]`, or
+    `module:Model`; without one, the target is the schema, or its JSON text. The explanation is the
+    first violation, with its path; a pattern that takes too long is an error.
+    """
 
     type: ClassVar[str] = "json_schema"
     schema: Mapping[str, Any] | str | None = None
@@ -98,20 +110,33 @@ class JsonSchemaScorer(_JsonScorer):
 
     def describe(self) -> dict[str, Any]:
         described = ResultScorer.describe(self)
-        guide = None if self.schema is None else _compiled(self.schema).guide
-        return described if guide is None else {**described, "schema": guide.root}
+        if self.schema is None:
+            guide = None
+        else:
+            guide = _compiled(self.schema).guide
+        if guide is None:
+            return described
+        return {**described, "schema": guide.root}
 
     async def score(self, scored: ScorerInput) -> Score:
-        declared = _read(scored.sample.target) if self.schema is None else self.schema
+        if self.schema is None:
+            declared = _read(scored.sample.target)
+        else:
+            declared = self.schema
         if declared is None:
             return NO_TARGET
         if self.schema is None and not isinstance(declared, Mapping):
-            kind = "a text" if isinstance(declared, str) else type_of(declared)
+            if isinstance(declared, str):
+                kind = "a text"
+            else:
+                kind = type_of(declared)
             raise UsageError(f"the target is {kind}, expected a JSON Schema, which is an object")
         value, problem = self.json(scored)
         if problem is None:
             violation = _compiled(declared).check(value)
-            if isinstance(violation, NotChecked) or (violation is not None and violation.kind == "bad_schema"):
+            if isinstance(violation, NotChecked) or (
+                violation is not None and violation.kind == "bad_schema"
+            ):
                 raise UsageError(str(violation))
             problem = None if violation is None else str(violation)
         return binary_score(problem is None, explanation=problem or "")
@@ -144,8 +169,9 @@ _PATH = list[str | int]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRules:
-    """Rules for equal values. `subset`: objects may have further keys, and with `ignore_order` arrays further items. 1
-    equals 1.0, a boolean is not a number, NaN equals NaN."""
+    """Rules for equal values. `subset`: objects may have further keys, and with `ignore_order`
+    arrays further items. 1 equals 1.0, a boolean is not a number, NaN equals NaN.
+    """
 
     ignore_order: bool = False
     abs_tol: float = 0.0
@@ -154,29 +180,41 @@ class ComparisonRules:
 
 
 def json_difference(expected: Any, found: Any, rules: ComparisonRules) -> str | None:
-    """The first difference, with its path, or None. Keys are compared in the order of `expected`, then further ones.
+    """The first difference, with its path, or None. Keys are compared in the order of `expected`,
+    then further ones.
 
-    Raises: UsageError, for arrays of more than 300 items that can only be compared by trying pairs of items;
-    RecursionError, for values nested hundreds of levels deep.
+    Raises: UsageError, for arrays of more than 300 items that can only be compared by trying pairs
+    of items; RecursionError, for values nested hundreds of levels deep.
     """
-    return _difference(expected, found, rules, [])
+    return _difference(expected, found, rules=rules, path=[])
 
 
 def _difference(expected: Any, found: Any, rules: ComparisonRules, path: _PATH) -> str | None:
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        return _object_difference(cast("Mapping[str, Any]", expected), cast("Mapping[str, Any]", found), rules, path)
+        return _object_difference(
+            cast("Mapping[str, Any]", expected),
+            cast("Mapping[str, Any]", found),
+            rules=rules,
+            path=path,
+        )
     if isinstance(expected, list | tuple) and isinstance(found, list | tuple):
-        compare = _unordered_difference if rules.ignore_order else _ordered_difference
-        return compare(list(cast("list[Any]", expected)), list(cast("list[Any]", found)), rules, path)
-    if _same_leaf(expected, found, rules):
+        if rules.ignore_order:
+            compare = _unordered_difference
+        else:
+            compare = _ordered_difference
+        return compare(
+            list(cast("list[Any]", expected)), list(cast("list[Any]", found)), rules, path
+        )
+    if _same_leaf(expected, found, rules=rules):
         return None
-    return _leaf_difference(expected, found, path)
+    return _leaf_difference(expected, found, path=path)
 
 
 def _same_leaf(expected: Any, found: Any, rules: ComparisonRules) -> bool:
-    a, b = exact_number(expected), exact_number(found)
+    a = exact_number(expected)
+    b = exact_number(found)
     if a is not None and b is not None:
-        return is_close(a, b, rules.abs_tol, rules.rel_tol)
+        return is_close(a, b, abs_tol=rules.abs_tol, rel_tol=rules.rel_tol)
     if isinstance(expected, float) and isinstance(found, float):
         return expected == found or (math.isnan(expected) and math.isnan(found))
     return type(expected) is type(found) and expected == found
@@ -188,7 +226,7 @@ def _object_difference(
     for key, value in expected.items():
         if key not in found:
             return f"{json_path([*path, key])}: missing"
-        if (problem := _difference(value, found[key], rules, [*path, key])) is not None:
+        if (problem := _difference(value, found[key], rules=rules, path=[*path, key])) is not None:
             return problem
     if not rules.subset:
         for key in found:
@@ -197,11 +235,13 @@ def _object_difference(
     return None
 
 
-def _ordered_difference(expected: list[Any], found: list[Any], rules: ComparisonRules, path: _PATH) -> str | None:
+def _ordered_difference(
+    expected: list[Any], found: list[Any], rules: ComparisonRules, path: _PATH
+) -> str | None:
     for index, (a, b) in enumerate(zip(expected, found, strict=False)):
-        if (problem := _difference(a, b, rules, [*path, index])) is not None:
+        if (problem := _difference(a, b, rules=rules, path=[*path, index])) is not None:
             return problem
-    return _length_difference(expected, found, path)
+    return _length_difference(expected, found, path=path)
 
 
 def _length_difference(expected: list[Any], found: list[Any], path: _PATH) -> str | None:
@@ -210,8 +250,10 @@ def _length_difference(expected: list[Any], found: list[Any], path: _PATH) -> st
     return f"{json_path(path)}: expected {len(expected)} items, found {len(found)}"
 
 
-def _unordered_difference(expected: list[Any], found: list[Any], rules: ComparisonRules, path: _PATH) -> str | None:
-    if not rules.subset and (problem := _length_difference(expected, found, path)) is not None:
+def _unordered_difference(
+    expected: list[Any], found: list[Any], rules: ComparisonRules, path: _PATH
+) -> str | None:
+    if not rules.subset and (problem := _length_difference(expected, found, path=path)) is not None:
         return problem
     if not rules.subset and not rules.abs_tol and not rules.rel_tol:
         surplus = Counter(map(canonical, found))
@@ -221,25 +263,35 @@ def _unordered_difference(expected: list[Any], found: list[Any], rules: Comparis
                 return f"{json_path([*path, index])}: {_short(item)} is not in the answer"
             surplus[key] -= 1
         return None
-    index = _unmatched(expected, found, rules)
-    return None if index is None else f"{json_path([*path, index])}: {_short(expected[index])} is not in the answer"
+    index = _unmatched(expected, found, rules=rules)
+    if index is None:
+        return None
+    return f"{json_path([*path, index])}: {_short(expected[index])} is not in the answer"
 
 
 def _unmatched(expected: list[Any], found: list[Any], rules: ComparisonRules) -> int | None:
     """The first expected item that no found item is assigned to."""
     if max(len(expected), len(found)) > MAX_UNORDERED:
         raise UsageError(
-            f"arrays of {len(expected)} and {len(found)} items are too long to compare without order with a tolerance "
+            f"arrays of {len(expected)} and {len(found)} items are too long to compare without "
+            "order with a tolerance "
             f"or as a subset; the limit is {MAX_UNORDERED} items"
         )
     fitting = [
-        [j for j, other in enumerate(found) if _difference(item, other, rules, []) is None] for item in expected
-    ]  # fmt: skip
+        [
+            j
+            for j, other in enumerate(found)
+            if _difference(item, other, rules=rules, path=[]) is None
+        ]
+        for item in expected
+    ]
     return first_unmatched(fitting)
 
 
 def first_unmatched(fitting: Sequence[Sequence[int]]) -> int | None:
-    """The first item that gets none of the others that fit it, by a maximum matching with augmenting paths."""
+    """The first item that gets none of the others that fit it, by a maximum matching with
+    augmenting paths.
+    """
     taken: dict[int, int] = {}
 
     def place(index: int, seen: set[int]) -> bool:
@@ -257,22 +309,29 @@ def first_unmatched(fitting: Sequence[Sequence[int]]) -> int | None:
 def canonical(value: Any) -> str:
     """A text that is the same for all values that are equal without regard to order."""
     if isinstance(value, Mapping):
-        items = sorted((str(key), canonical(item)) for key, item in cast("Mapping[Any, Any]", value).items())
+        items = sorted(
+            (str(key), canonical(item)) for key, item in cast("Mapping[Any, Any]", value).items()
+        )
         return "{" + ",".join(f"{json.dumps(key)}:{item}" for key, item in items) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(sorted(map(canonical, cast("list[Any]", value)))) + "]"
     number = exact_number(value)
     if number is not None:
-        return f"{number.normalize():E}" if number else "0"
+        if number:
+            return f"{number.normalize():E}"
+        return "0"
     return json.dumps(value, default=str)
 
 
 def _leaf_difference(expected: Any, found: Any, path: _PATH) -> str:
     place = json_path(path)
-    differs = first_difference(expected, found, place)
+    differs = first_difference(expected, found, where=place)
     if differs is None:
         return f"{place}: expected {_short(expected)}, found {_short(found)}"
-    return f"{differs.where}: expected {differs.recorded or 'nothing'}, found {differs.now or 'nothing'}"
+    return (
+        f"{differs.where}: expected {differs.recorded or 'nothing'}, found "
+        f"{differs.now or 'nothing'}"
+    )
 
 
 def _short(value: Any) -> str:

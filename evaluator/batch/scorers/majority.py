@@ -1,4 +1,6 @@
-"""`majority`: several judges vote. A judge that fails has no vote, and too few votes are an error."""
+"""`majority`: several judges vote. A judge that fails has no vote, and too few votes are an
+error.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,13 @@ _DEFAULT_GRADER = ReferenceScorer()
 class MajorityScorer(BuiltinScorer):
     """The vote of most judges: 1 and passed, 0 and failed, or 0.5 and passed None for a tie.
 
-    The judges are one `grader` (a scorer's name, table or object) asked by each of `models` (ids, or roles), or
-    `repeats` times, or both; or a list of `graders`. A judge with an error, or one that cannot judge, has no vote; with
-    fewer votes than `quorum` (default: more than half of the judges) the score is an error.
+    The judges are one `grader` (a scorer's name, table or object) asked by each of `models` (ids,
+    or roles), or `repeats` times, or both; or a list of `graders`. A judge with an error, or one
+    that cannot judge, has no vote; with fewer votes than `quorum` (default: more than half of the
+    judges) the score is an error.
 
-    `metadata`: `votes` by judge (true, false or null), `agreement` (the share of votes with the majority, None for a
-    tie), `errors` by judge, `models` (the model asked, by judge), `task_ids`.
+    `metadata`: `votes` by judge (true, false or null), `agreement` (the share of votes with the
+    majority, None for a tie), `errors` by judge, `models` (the model asked, by judge), `task_ids`.
     """
 
     type: ClassVar[str] = "majority"
@@ -38,7 +41,9 @@ class MajorityScorer(BuiltinScorer):
     judges: tuple[Scorer, ...] = field(default=(), init=False, repr=False)
 
     @classmethod
-    def from_arguments(cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]) -> Self:
+    def from_arguments(
+        cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]
+    ) -> Self:
         made = dict(arguments)
         if "grader" in made:
             made["grader"] = make_scorer(made["grader"])
@@ -55,26 +60,40 @@ class MajorityScorer(BuiltinScorer):
         if self.graders is not None:
             names = [scorer.name for scorer in self.graders]
             judges = [
-                scorer if names.count(scorer.name) == 1 else _renamed(scorer, f"{scorer.name}.{place}")
+                scorer
+                if names.count(scorer.name) == 1
+                else _renamed(scorer, f"{scorer.name}.{place}")
                 for place, scorer in enumerate(self.graders, 1)
             ]
         else:
-            judges = _copies(self.grader, self.models, self.repeats)
+            judges = _copies(self.grader, self.models, repeats=self.repeats)
         if len(judges) < 2:
             raise UsageError("majority needs two judges or more: models, repeats or graders")
         if several := next((judge for judge in judges if len(score_names(judge)) > 1), None):
-            raise UsageError(f"majority: {several.name} has several values, and a judge has one vote")
+            raise UsageError(
+                f"majority: {several.name} has several values, and a judge has one vote"
+            )
         if self.quorum is not None and not 1 <= self.quorum <= len(judges):
-            raise UsageError(f"majority: quorum is {self.quorum}, expected 1 to {len(judges)}, the number of judges")
+            raise UsageError(
+                f"majority: quorum is {self.quorum}, expected 1 to {len(judges)}, the number of "
+                "judges"
+            )
         object.__setattr__(self, "judges", tuple(judges))
 
     def describe(self) -> dict[str, Any]:
         described = [judge.describe() for judge in self.judges]
         templates = sorted({name for each in described for name in each.get("templates", ())})
-        return {"type": self.type, "members": described, "quorum": self._quorum(), "templates": templates}
+        return {
+            "type": self.type,
+            "members": described,
+            "quorum": self._quorum(),
+            "templates": templates,
+        }
 
     def _quorum(self) -> int:
-        return len(self.judges) // 2 + 1 if self.quorum is None else self.quorum
+        if self.quorum is None:
+            return len(self.judges) // 2 + 1
+        return self.quorum
 
     async def score(self, scored: ScorerInput) -> Score:
         given = await asyncio.gather(*(run_scorer(judge, scored) for judge in self.judges))
@@ -90,7 +109,10 @@ class MajorityScorer(BuiltinScorer):
         }
         if asked := {name: model for name, model in models.items() if isinstance(model, str)}:
             metadata["models"] = asked
-        shared: dict[str, Any] = {"metadata": metadata, "usage": sum((score.usage for score in given), Usage())}
+        shared: dict[str, Any] = {
+            "metadata": metadata,
+            "usage": sum((score.usage for score in given), Usage()),
+        }
         voted = [vote for vote in votes.values() if vote is not None]
         if len(voted) < self._quorum():
             if not errors:
@@ -98,8 +120,12 @@ class MajorityScorer(BuiltinScorer):
             name, error = next(iter(errors.items()))
             count = f"{len(voted)} of {len(given)} judges voted, {self._quorum()} are needed"
             return Score(None, None, error=f"{count}; {name}: {error}", **shared)
-        yes, no = sum(voted), len(voted) - sum(voted)
-        without = f", {len(votes) - len(voted)} without a vote" if len(votes) > len(voted) else ""
+        yes = sum(voted)
+        no = len(voted) - sum(voted)
+        if len(votes) > len(voted):
+            without = f", {len(votes) - len(voted)} without a vote"
+        else:
+            without = ""
         explanation = f"{yes} for, {no} against{without}"
         if yes == no:
             return Score(0.5, None, explanation=explanation, **shared)
@@ -122,7 +148,10 @@ def _copies(grader: Scorer, models: Sequence[str] | None, repeats: int) -> list[
     made: list[Scorer] = []
     for model in models or [grader.model]:
         for repeat in range(1, repeats + 1):
-            label = "judge" if model is None else "".join(c if c.isalnum() or c in "-." else "_" for c in model)[-50:]
+            if model is None:
+                label = "judge"
+            else:
+                label = "".join(c if c.isalnum() or c in "-." else "_" for c in model)[-50:]
             name = f"{label}.{repeat}" if repeats > 1 else label
             made.append(replace(grader, name=name, model=model, repeat=repeat))
     if len({each.name for each in made}) != len(made):

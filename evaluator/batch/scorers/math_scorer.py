@@ -1,8 +1,10 @@
-"""`math`: the answer is mathematically equal to the target, as the references of the MATH benchmark decide it.
+"""`math`: the answer is mathematically equal to the target, as the references of the MATH benchmark
+decide it.
 
-Equal after normalisation, as in Hendrycks et al.'s script, or else equal for math-verify (SymPy). A comparison runs in
-a child process and has 5 s of processor time; one that needs more counts as "not equal", as in the references.
-Comparisons that wait at the same time share a process, because importing SymPy takes a second.
+Equal after normalisation, as in Hendrycks et al.'s script, or else equal for math-verify (SymPy). A
+comparison runs in a child process and has 5 s of processor time; one that needs more counts as "not
+equal", as in the references. Comparisons that wait at the same time share a process, because
+importing SymPy takes a second.
 """
 
 from __future__ import annotations
@@ -37,9 +39,13 @@ _FINAL = re.compile(
 )
 _HOPE = re.compile(r"\.?\s*I hope it is correct.*", re.DOTALL)
 _INLINE = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_COMMANDS = re.compile(r"\\(?:left|right|displaystyle|,|;|:|!|\s)(?![a-zA-Z])|\\(?:left|right|displaystyle)\b")
+_COMMANDS = re.compile(
+    r"\\(?:left|right|displaystyle|,|;|:|!|\s)(?![a-zA-Z])|\\(?:left|right|displaystyle)\b"
+)
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox|textrm)\s?\{([^{}]*)\}")
-_UNIT = re.compile(r"(?<=[\d}])\s*\\(?:text|mathrm|mbox|textrm)\s?\{\s*[a-zA-Z][^{}]*\}(?:\^\{?\d\}?)?\s*\Z")
+_UNIT = re.compile(
+    r"(?<=[\d}])\s*\\(?:text|mathrm|mbox|textrm)\s?\{\s*[a-zA-Z][^{}]*\}(?:\^\{?\d\}?)?\s*\Z"
+)
 _DEGREES = re.compile(r"\^\s?\{?\s?\\circ\s?\}?|°")
 _SHORT_FRACTION = re.compile(r"\\frac\s?(\d|[a-zA-Z])\s?(\d|[a-zA-Z])")
 _SLASH = re.compile(r"(-?)(\d+)/(\d+)")
@@ -71,7 +77,9 @@ class MathScorer(TargetScorer):
         """As `BuiltinScorer.check_target`."""
         for each in target if isinstance(target, list | tuple) else [target]:
             if isinstance(each, str) and not 0 < len(normal(boxed(each) or each)) <= _MAX_CHARS:
-                raise UsageError(f"the target {shown(each)} is empty or longer than {_MAX_CHARS} characters")
+                raise UsageError(
+                    f"the target {shown(each)} is empty or longer than {_MAX_CHARS} characters"
+                )
 
     async def compare(self, text: str, wanted: list[str]) -> Score:
         self.check_target(wanted)
@@ -81,7 +89,7 @@ class MathScorer(TargetScorer):
             return binary_score(True, answer)
         why = f"expected {' or '.join(map(shown, wanted[:3]))}, found {shown(answer)}"
         if not normal(answer) or len(answer) > _MAX_CHARS:
-            return binary_score(False, answer, why)
+            return binary_score(False, answer, explanation=why)
         for each in expected:
             if _base(each) != _base(answer):  # math-verify ignores it
                 continue
@@ -90,7 +98,7 @@ class MathScorer(TargetScorer):
                 return binary_score(True, answer)
             if is_equal is None:
                 why = f"{why}; not shown to be equal in {CPU_S:g} s of processor time"
-        return binary_score(False, answer, why)
+        return binary_score(False, answer, explanation=why)
 
 
 def boxed(text: str) -> str | None:
@@ -121,34 +129,49 @@ def final_answer(text: str) -> str:
 
 
 def normal(text: str) -> str:
-    """An expression without what does not change its meaning: spaces, units, `\\left`, degree signs, `x =`."""
+    """An expression without what does not change its meaning: spaces, units, `\\left`, degree
+    signs, `x =`.
+    """
     text = text.strip().strip("$").strip().rstrip(".")
     text = re.sub(r"\\[dt]frac", r"\\frac", _COMMANDS.sub("", text.replace(r"\$", "")))
     text = _DEGREES.sub("", _UNIT.sub("", text))
     text = _TEXT.sub(r"\1", text).replace(r"\%", "").replace("%", "").replace("$", "")
     text = _THOUSANDS.sub("", text)
-    text = _NAME.sub("", text, count=1) if _NAME.match(text) else text
+    if _NAME.match(text):
+        text = _NAME.sub("", text, count=1)
+    else:
+        text = text
     text = _SHORT_ROOT.sub(r"\\sqrt{\1}", _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text))
     text = "".join(text.split())
     if (slash := _SLASH.fullmatch(text)) is not None:
         text = rf"{slash[1]}\frac{{{slash[2]}}}{{{slash[3]}}}"
     text = f"0{text}" if text.startswith(".") else text
-    return text.lower() if re.fullmatch(r"[a-zA-Z]{2,}", text) else text
+    if re.fullmatch(r"[a-zA-Z]{2,}", text):
+        return text.lower()
+    return text
 
 
 def _base(text: str) -> str | None:
     """The base of a number such as `2516_8`."""
     match = _BASE.search(normal(text))
-    return None if match is None else match[1]
+    if match is None:
+        return None
+    return match[1]
 
 
 def _formula(text: str) -> str:
     """An expression for math-verify, without delimiters and without what it does not read."""
-    return _DEGREES.sub("", _UNIT.sub("", text.strip().strip("$").rstrip("."))).replace("$", "").replace("\n", " ")
+    return (
+        _DEGREES.sub("", _UNIT.sub("", text.strip().strip("$").rstrip(".")))
+        .replace("$", "")
+        .replace("\n", " ")
+    )
 
 
 class _Comparer:
-    """Compares pairs of expressions in child processes, one process at a time, with all pairs that wait."""
+    """Compares pairs of expressions in child processes, one process at a time, with all pairs that
+    wait.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[tuple[str, asyncio.Future[bool | None]]] = []
@@ -167,7 +190,8 @@ class _Comparer:
 
     async def _work(self) -> None:
         while self._waiting:
-            pairs, self._waiting = self._waiting[:_MOST_AT_ONCE], self._waiting[_MOST_AT_ONCE:]
+            pairs = self._waiting[:_MOST_AT_ONCE]
+            self._waiting = self._waiting[_MOST_AT_ONCE:]
             try:
                 ended = await run_script(
                     [sys.executable, str(_CHILD), str(CPU_S)],
@@ -176,7 +200,12 @@ class _Comparer:
                 )
             except BaseException as error:
                 for _, future in pairs:
-                    _settle(future, error if isinstance(error, Exception) else MathFailed("the comparison was stopped"))
+                    _settle(
+                        future,
+                        error
+                        if isinstance(error, Exception)
+                        else MathFailed("the comparison was stopped"),
+                    )
                 raise
             self._waiting = _settle_all(pairs, ended) + self._waiting
 
@@ -184,19 +213,28 @@ class _Comparer:
 def _settle_all(
     pairs: list[tuple[str, asyncio.Future[bool | None]]], ended: ScriptResult
 ) -> list[tuple[str, asyncio.Future[bool | None]]]:
-    """Settles the pairs that the process has compared, and the one that ended it; returns the others."""
+    """Settles the pairs that the process has compared, and the one that ended it; returns the
+    others.
+    """
     ready, *results = [json.loads(line) for line in ended.stdout.splitlines()] or [None]
     for (_, future), result in zip(pairs, results, strict=False):
-        _settle(future, result if isinstance(result, bool) else MathFailed(f"math-verify failed: {result}"))
+        _settle(
+            future,
+            result if isinstance(result, bool) else MathFailed(f"math-verify failed: {result}"),
+        )
     rest = pairs[len(results) :]
     if not rest:
         return []
     if ready is None:
         for _, future in rest:
-            _settle(future, MathFailed(f"math-verify cannot be started: {ended.stderr.strip()[-500:]}"))
+            _settle(
+                future, MathFailed(f"math-verify cannot be started: {ended.stderr.strip()[-500:]}")
+            )
         return []
     is_late = ended.signal == signal.SIGPROF
-    _settle(rest[0][1], None if is_late else MathFailed(f"the comparison ended early ({_how(ended)})"))
+    _settle(
+        rest[0][1], None if is_late else MathFailed(f"the comparison ended early ({_how(ended)})")
+    )
     return rest[1:]
 
 

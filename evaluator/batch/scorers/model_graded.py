@@ -1,7 +1,8 @@
-"""`graded`, `reference`, `rubric`: a template of the library judges. Any template whose answer has a score can be used.
+"""`graded`, `reference`, `rubric`: a template of the library judges. Any template whose answer has
+a score can be used.
 
-A judge that fails, or whose answer is not a valid judgement, is an error of the scorer, never a zero. Its usage is
-counted in either case.
+A judge that fails, or whose answer is not a valid judgement, is an error of the scorer, never a
+zero. Its usage is counted in either case.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ _WITH_POINTS = re.compile(r"\(\d+(?:\.\d+)? points?\)\s*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGradedScorer(ResultScorer):
-    """A scorer that asks a judge template. `model` answers instead of the role `grader`; `repeat` makes otherwise
-    equal calls distinct. `inputs` gives the template's inputs as expressions over `output`, `parsed`, `turns`,
-    `target`, `inputs` and `metadata`; the default is the scorer's own inputs."""
+    """A scorer that asks a judge template. `model` answers instead of the role `grader`; `repeat`
+    makes otherwise equal calls distinct. `inputs` gives the template's inputs as expressions over
+    `output`, `parsed`, `turns`, `target`, `inputs` and `metadata`; the default is the scorer's own
+    inputs.
+    """
 
     template: str
     inputs: Mapping[str, str] | None = None
@@ -50,11 +53,15 @@ class ModelGradedScorer(ResultScorer):
 
     def check(self) -> None:
         for name, expression in (self.inputs or {}).items():
-            check_expression(self.type, f"inputs.{name}", expression)
+            check_expression(self.type, f"inputs.{name}", expression=expression)
 
     def describe(self) -> dict[str, Any]:
         described = ResultScorer.describe(self)
-        return {**described, "inputs": None if self.inputs is None else dict(self.inputs), "templates": [self.template]}
+        return {
+            **described,
+            "inputs": None if self.inputs is None else dict(self.inputs),
+            "templates": [self.template],
+        }
 
     def needs_target(self) -> bool:
         """Whether an expression reads the target."""
@@ -84,7 +91,7 @@ class ModelGradedScorer(ResultScorer):
         if scored.sample.target is None and self.needs_target():
             return NO_TARGET
         answer = await self.ask(scored, self.judge_inputs(scored))
-        return judgement(answer, self.read, self.about())
+        return judgement(answer, self.read, about=self.about())
 
     def about(self) -> dict[str, Any]:
         """The judge, for the metadata."""
@@ -96,30 +103,38 @@ class ModelGradedScorer(ResultScorer):
 
 
 def judgement(answer: Outcome, read: Callable[[Any], Score], about: Mapping[str, Any]) -> Score:
-    """A judge's answer as a score, with its usage, the model that was asked and the id of its task."""
+    """A judge's answer as a score, with its usage, the model that was asked and the id of its
+    task.
+    """
     model = answer.notes.get("model")
     named = {"model": model} if isinstance(model, str) else {}
     metadata = {**about, **named, "task_ids": [] if answer.task_id is None else [answer.task_id]}
     if isinstance(answer, TaskError):
-        return Score(None, None, error=f"the judge failed: {answer}", metadata=metadata, usage=answer.usage)
+        return Score(
+            None, None, error=f"the judge failed: {answer}", metadata=metadata, usage=answer.usage
+        )
     try:
         score = read(answer.parsed_content)
     except InvalidJudgement as error:
         return Score(
-            None, None, error=f"the judge's answer is not a judgement: {error}", metadata=metadata, usage=answer.usage
+            None,
+            None,
+            error=f"the judge's answer is not a judgement: {error}",
+            metadata=metadata,
+            usage=answer.usage,
         )
     return replace(score, metadata={**metadata, **score.metadata}, usage=answer.usage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedScorer(ModelGradedScorer):
-    """Any judge template: its answer is a boolean, a number, or an object with `correct` or `passed` (a boolean),
-    `score` (a number, at most `out_of`), or both; or a text with ratings such as `[[7]]`, where the first counts.
-    Without `pass_at` the boolean decides, else 0.5.
+    """Any judge template: its answer is a boolean, a number, or an object with `correct` or
+    `passed` (a boolean), `score` (a number, at most `out_of`), or both; or a text with ratings such
+    as `[[7]]`, where the first counts. Without `pass_at` the boolean decides, else 0.5.
 
-    `grades` is a table of grades to values in [0, 1] or "unscored"; the answer is then one of these grades: its name,
-    or its letter (A for the first), alone, in the last line, or in the field `grade` of an object. The summary counts
-    each grade.
+    `grades` is a table of grades to values in [0, 1] or "unscored"; the answer is then one of these
+    grades: its name, or its letter (A for the first), alone, in the last line, or in the field
+    `grade` of an object. The summary counts each grade.
     """
 
     type: ClassVar[str] = "graded"
@@ -141,8 +156,8 @@ class GradedScorer(ModelGradedScorer):
         if isinstance(answer, TaskResult) and answer.parsed_content is None:
             answer = replace(answer, parsed_content=answer.content)
         if self.grades is None:
-            return judgement(answer, self.read, self.about())
-        return judgement(answer, self._read_grade, {**self.about(), "is_grade": True})
+            return judgement(answer, self.read, about=self.about())
+        return judgement(answer, self._read_grade, about={**self.about(), "is_grade": True})
 
     def _read_grade(self, parsed: Any) -> Score:
         grades = self.grades or {}
@@ -150,37 +165,61 @@ class GradedScorer(ModelGradedScorer):
         name = find_grade(fields.get("grade") if fields else parsed, list(grades))
         value = grades[name]
         if isinstance(value, str):
-            return Score(None, None, name, _reason(fields) or f"graded {name}")
+            return Score(None, None, answer=name, explanation=_reason(fields) or f"graded {name}")
         return graded_score(
-            value, 0.5 if self.pass_at is None else self.pass_at, answer=name, explanation=_reason(fields)
+            value,
+            0.5 if self.pass_at is None else self.pass_at,
+            answer=name,
+            explanation=_reason(fields),
         )
 
     def needs_target(self) -> bool:
         return self.inputs is None or ModelGradedScorer.needs_target(self)
 
     def read(self, parsed: Any) -> Score:
-        rating = _RATING.search(parsed) or _PLAIN_RATING.search(parsed) if isinstance(parsed, str) else None
+        if isinstance(parsed, str):
+            rating = _RATING.search(parsed) or _PLAIN_RATING.search(parsed)
+        else:
+            rating = None
         if rating is not None:
             parsed = float(rating[1])
         fields = _fields_of(parsed)
-        correct = parsed if isinstance(parsed, bool) else fields.get("correct", fields.get("passed"))
-        number = parsed if isinstance(parsed, int | float) and not isinstance(parsed, bool) else fields.get("score")
+        if isinstance(parsed, bool):
+            correct = parsed
+        else:
+            correct = fields.get("correct", fields.get("passed"))
+        if isinstance(parsed, int | float) and not isinstance(parsed, bool):
+            number = parsed
+        else:
+            number = fields.get("score")
         if correct is None and number is None:
             raise InvalidJudgement(
-                f"expected the field score, correct or passed, or a rating such as [[7]], got {_shape(parsed)}"
+                "expected the field score, correct or passed, or a rating such as [[7]], got "
+                f"{_shape(parsed)}"
             )
         if correct is not None and not isinstance(correct, bool):
             raise InvalidJudgement(f"correct is {correct!r:.60}, expected true or false")
-        value = float(bool(correct)) if number is None else points(number, self.out_of, "score") / self.out_of
+        if number is None:
+            value = float(bool(correct))
+        else:
+            value = points(number, self.out_of, what="score") / self.out_of
         if correct is not None and value == float(not correct):
-            raise InvalidJudgement(f"it contradicts itself: correct is {str(correct).lower()} and score {number}")
-        score = graded_score(value, 0.5 if self.pass_at is None else self.pass_at, explanation=_reason(fields))
-        return replace(score, passed=correct) if correct is not None and self.pass_at is None else score
+            raise InvalidJudgement(
+                f"it contradicts itself: correct is {str(correct).lower()} and score {number}"
+            )
+        score = graded_score(
+            value, 0.5 if self.pass_at is None else self.pass_at, explanation=_reason(fields)
+        )
+        if correct is not None and self.pass_at is None:
+            return replace(score, passed=correct)
+        return score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceScorer(GradedScorer):
-    """A judge compares the text with the target: `question`, `reference` and `answer` are its inputs."""
+    """A judge compares the text with the target: `question`, `reference` and `answer` are its
+    inputs.
+    """
 
     type: ClassVar[str] = "reference"
     template: str = "grade_against_reference"
@@ -188,14 +227,16 @@ class ReferenceScorer(GradedScorer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RubricScorer(ModelGradedScorer):
-    """A judge gives points for each criterion; the value is their share of `out_of`, the sum of the maximum points.
+    """A judge gives points for each criterion; the value is their share of `out_of`, the sum of the
+    maximum points.
 
-    `rubric` is a table of criteria to maximum points, or a text with `(4 points)` or similar for each; without one, the
-    target is the rubric. `out_of` is needed where the text does not state the points. The inputs of the template are
-    `rubric`, and `task` and `work` or those of `inputs`. The sum is computed here, not taken from the judge.
+    `rubric` is a table of criteria to maximum points, or a text with `(4 points)` or similar for
+    each; without one, the target is the rubric. `out_of` is needed where the text does not state
+    the points. The inputs of the template are `rubric`, and `task` and `work` or those of `inputs`.
+    The sum is computed here, not taken from the judge.
 
-    Criteria of a table are matched by name, each judged once, in any order; case, spaces and punctuation do not matter.
-    Those of a text are matched by position.
+    Criteria of a table are matched by name, each judged once, in any order; case, spaces and
+    punctuation do not matter. Those of a text are matched by position.
     """
 
     type: ClassVar[str] = "rubric"
@@ -216,19 +257,32 @@ class RubricScorer(ModelGradedScorer):
         return {"task": question_of(scored.sample.inputs), "work": self.text(scored)}
 
     def judge_inputs(self, scored: ScorerInput) -> dict[str, Any]:
-        rubric = scored.sample.target if self.rubric is None else self.rubric
+        if self.rubric is None:
+            rubric = scored.sample.target
+        else:
+            rubric = self.rubric
         return {"rubric": _rubric_text(rubric), **ModelGradedScorer.judge_inputs(self, scored)}
 
     async def score(self, scored: ScorerInput) -> Score:
-        rubric = scored.sample.target if self.rubric is None else self.rubric
+        if self.rubric is None:
+            rubric = scored.sample.target
+        else:
+            rubric = self.rubric
         if rubric is None:
             return NO_TARGET
         most, limits = _scale(rubric, self.out_of)
-        names = list(cast("Mapping[str, float]", rubric)) if isinstance(rubric, Mapping) else None
+        if isinstance(rubric, Mapping):
+            names = list(cast("Mapping[str, float]", rubric))
+        else:
+            names = None
         answer = await self.ask(scored, self.judge_inputs(scored))
-        return judgement(answer, partial(self._read, most=most, limits=limits, names=names), self.about())
+        return judgement(
+            answer, partial(self._read, most=most, limits=limits, names=names), about=self.about()
+        )
 
-    def _read(self, parsed: Any, most: float, limits: list[float] | None, names: list[str] | None) -> Score:
+    def _read(
+        self, parsed: Any, most: float, limits: list[float] | None, names: list[str] | None
+    ) -> Score:
         criteria: Any = _fields_of(parsed).get("criteria")
         if not isinstance(criteria, list) or not criteria:
             raise InvalidJudgement(f"expected the field criteria, got {_shape(parsed)}")
@@ -238,7 +292,10 @@ class RubricScorer(ModelGradedScorer):
         if limits is not None and len(rows) != len(limits):
             raise InvalidJudgement(f"it has {len(rows)} criteria, the rubric {len(limits)}")
         limits = limits or [most] * len(rows)
-        given = [points(row.get("points"), limit, "points") for row, limit in zip(rows, limits, strict=True)]
+        given = [
+            points(row.get("points"), limit, what="points")
+            for row, limit in zip(rows, limits, strict=True)
+        ]
         if sum(given) > most:
             raise InvalidJudgement(f"it gave {sum(given):g} points of {most:g}")
         names = names or [str(row.get("criterion", "")) for row in rows]
@@ -247,12 +304,18 @@ class RubricScorer(ModelGradedScorer):
             self.pass_at,
             answer=f"{sum(given):g} of {most:g}",
             explanation=_reason(_fields_of(parsed)),
-            metadata={"criteria": [{"criterion": n, "points": p} for n, p in zip(names, given, strict=True)]},
+            metadata={
+                "criteria": [
+                    {"criterion": n, "points": p} for n, p in zip(names, given, strict=True)
+                ]
+            },
         )
 
 
 def _by_name(rows: list[Mapping[str, Any]], names: list[str]) -> list[Mapping[str, Any]]:
-    """The judge's rows in the order of the rubric. Raises: InvalidJudgement, unless each criterion occurs once."""
+    """The judge's rows in the order of the rubric. Raises: InvalidJudgement, unless each criterion
+    occurs once.
+    """
     exact = {name.strip(): name for name in names}
     folded: dict[str, list[str]] = {}
     for name in names:
@@ -263,9 +326,13 @@ def _by_name(rows: list[Mapping[str, Any]], names: list[str]) -> list[Mapping[st
         spellings = (written, _WITH_POINTS.sub("", written).strip())
         # Names such as "C" and "C#" are equal without punctuation: they have to be written exactly.
         near = [folded.get(_folded(each), []) for each in spellings]
-        matches = [exact[each] for each in spellings if each in exact] or [each[0] for each in near if len(each) == 1]
+        matches = [exact[each] for each in spellings if each in exact] or [
+            each[0] for each in near if len(each) == 1
+        ]
         if not matches:
-            raise InvalidJudgement(f"the rubric has no criterion {written!r:.60}; it has {', '.join(names)[:200]}")
+            raise InvalidJudgement(
+                f"the rubric has no criterion {written!r:.60}; it has {', '.join(names)[:200]}"
+            )
         name = matches[0]
         if name in found:
             raise InvalidJudgement(f"it judges {name!r:.60} twice")
@@ -298,27 +365,36 @@ def _scale(rubric: Any, out_of: float | None) -> tuple[float, list[float] | None
         each = []
         for name, most in cast("Mapping[str, Any]", rubric).items():
             if isinstance(most, bool) or not isinstance(most, int | float) or not most > 0:
-                raise UsageError(f"rubric: {name!r} has {most!r:.40} points, expected a number above 0")
+                raise UsageError(
+                    f"rubric: {name!r} has {most!r:.40} points, expected a number above 0"
+                )
             each.append(float(most))
     elif isinstance(rubric, str):
         each = [float(number) for number in _POINTS.findall(rubric)] or None
     else:
-        raise UsageError(f"a rubric is text, or a table of criteria to points, not {type_of(rubric)}")
+        raise UsageError(
+            f"a rubric is text, or a table of criteria to points, not {type_of(rubric)}"
+        )
     if out_of is not None and out_of <= 0:
         raise UsageError(f"rubric: out_of is {out_of!r}, expected a number above 0")
     if not each:
         if out_of is None:
-            raise UsageError("rubric: its criteria have no '(N points)'; give out_of, the maximum sum")
+            raise UsageError(
+                "rubric: its criteria have no '(N points)'; give out_of, the maximum sum"
+            )
         return out_of, None
     if out_of is not None and out_of != sum(each):
         raise UsageError(
-            f"rubric: the sum of its points is {sum(each):g}, but out_of is {out_of:g}; leave out one of them"
+            f"rubric: the sum of its points is {sum(each):g}, but out_of is {out_of:g}; leave out "
+            "one of them"
         )
     return sum(each), each
 
 
 def points(value: Any, most: float, what: str) -> float:
-    """A number of a judge's answer. Raises: InvalidJudgement, unless it is a number in [0, most]."""
+    """A number of a judge's answer. Raises: InvalidJudgement, unless it is a number in [0,
+    most].
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise InvalidJudgement(f"{what} is {value!r:.60}, expected a number from 0 to {most:g}")
     return float(value)
@@ -330,10 +406,14 @@ def _reason(fields: Mapping[str, Any]) -> str:
 
 def _fields_of(parsed: Any) -> Mapping[str, Any]:
     """An object of a judge's answer; empty for any other value."""
-    return cast("Mapping[str, Any]", parsed) if isinstance(parsed, Mapping) else {}
+    if isinstance(parsed, Mapping):
+        return cast("Mapping[str, Any]", parsed)
+    return {}
 
 
 def _shape(parsed: Any) -> str:
     """The type of a judge's answer and its keys, for a message."""
     keys = ", ".join(map(str, _fields_of(parsed)))
-    return f"{type_of(parsed)} with {keys[:120]}" if keys else type_of(parsed)
+    if keys:
+        return f"{type_of(parsed)} with {keys[:120]}"
+    return type_of(parsed)

@@ -19,7 +19,8 @@ from evaluator.language.types import describe as type_of
 
 _BOXED = re.compile(r"\\boxed\s?\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
 _LABELLED = re.compile(
-    r"\banswer\b[*_`\"' \t]{0,8}(?:is|are|was|[:=：])[*_`\"'$\s]{0,8}(?=([^\n]{1,200}))", re.IGNORECASE
+    r"\banswer\b[*_`\"' \t]{0,8}(?:is|are|was|[:=：])[*_`\"'$\s]{0,8}(?=([^\n]{1,200}))",
+    re.IGNORECASE,
 )
 _LM_EVAL = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 _UNIT = r"(?:\s?(?:%|°\w?|[^\W\d_]{1,15}))?"
@@ -60,7 +61,9 @@ class NumericScorer(ResultScorer):
 
     async def score(self, scored: ScorerInput) -> Score:
         target = scored.sample.target
-        wanted: list[Any] = cast("list[Any]", list(target)) if isinstance(target, list | tuple) else [target]
+        wanted: list[Any] = (
+            cast("list[Any]", list(target)) if isinstance(target, list | tuple) else [target]
+        )
         if target is None or not wanted:
             return NO_TARGET
         if self.strict is not None:
@@ -71,33 +74,56 @@ class NumericScorer(ResultScorer):
             return binary_score(False, explanation="no number in the answer")
         values, answer = found
         for low, high in expected:
-            if low == high and len(values) == 1 and is_close(low, values[0], self.abs_tol, self.rel_tol):
+            if (
+                low == high
+                and len(values) == 1
+                and is_close(low, values[0], abs_tol=self.abs_tol, rel_tol=self.rel_tol)
+            ):
                 return binary_score(True, answer)
             if low != high and low <= min(values) and max(values) <= high:
                 return binary_score(True, answer)
-        hint = "" if "%" not in answer or self.percent == "number" else f", read as {values[0]}"
-        hint = ": several numbers as one answer" if len(values) > 1 else hint
-        return binary_score(False, answer, f"expected {' or '.join(map(str, wanted[:3]))}, found {shown(answer)}{hint}")
+        if "%" not in answer or self.percent == "number":
+            hint = ""
+        else:
+            hint = f", read as {values[0]}"
+        if len(values) > 1:
+            hint = ": several numbers as one answer"
+        else:
+            hint = hint
+        return binary_score(
+            False,
+            answer,
+            explanation=f"expected {' or '.join(map(str, wanted[:3]))}, found "
+            f"{shown(answer)}{hint}",
+        )
 
     def check_target(self, target: Any) -> None:
         """As `BuiltinScorer.check_target`."""
-        for item in cast("list[Any]", list(target)) if isinstance(target, list | tuple) else [target]:
+        for item in (
+            cast("list[Any]", list(target)) if isinstance(target, list | tuple) else [target]
+        ):
             self._target(item)
 
     def _target(self, value: Any) -> tuple[Decimal, Decimal]:
         """The lowest and the highest right number, usually equal."""
         if isinstance(value, str):
-            numbers = list(find_numbers(value, ".", self.percent))
-            if len(numbers) == 2 and _are_one_answer(value, *numbers) and numbers[0].value < numbers[1].value:
+            numbers = list(find_numbers(value, ".", percent=self.percent))
+            if (
+                len(numbers) == 2
+                and _are_one_answer(value, *numbers)
+                and numbers[0].value < numbers[1].value
+            ):
                 return numbers[0].value, numbers[1].value
             if len(numbers) != 1:
                 raise UsageError(
-                    f"the target {shown(value)} contains {len(numbers)} numbers, expected one, with a decimal point, "
+                    f"the target {shown(value)} contains {len(numbers)} numbers, expected one, "
+                    "with a decimal point, "
                     "or a range such as 20-25; for expressions use the scorer math"
                 )
             if not _is_plain(value, numbers[0]):
                 raise UsageError(
-                    f"the target {shown(value)} is not a plain number; for expressions, intervals and sets use the "
+                    f"the target {shown(value)} is not a plain number; for expressions, intervals "
+                    "and sets use the "
                     "scorer math"
                 )
             return numbers[0].value, numbers[0].value
@@ -119,8 +145,11 @@ class NumericScorer(ResultScorer):
         return self._in(value, self.take)
 
     def _in(self, text: str, take: str) -> tuple[list[Decimal], str] | None:
-        numbers = find_numbers(text, self.decimal, self.percent)
-        near = list(islice(numbers, 2)) if take == "first" else list(deque(numbers, maxlen=2))
+        numbers = find_numbers(text, self.decimal, percent=self.percent)
+        if take == "first":
+            near = list(islice(numbers, 2))
+        else:
+            near = list(deque(numbers, maxlen=2))
         if not near:
             return None
         if len(near) == 2 and near[0].value != near[1].value and _are_one_answer(text, *near):
@@ -136,7 +165,7 @@ def _lm_eval_score(text: str, wanted: Sequence[str]) -> Score:
     plain = _lm_eval_plain(found[-1])
     why = f"expected {' or '.join(map(str, wanted[:3]))}, found {shown(found[-1])}"
     is_right = plain in map(_lm_eval_plain, wanted)
-    return binary_score(is_right, found[-1], "" if is_right else why)
+    return binary_score(is_right, found[-1], explanation="" if is_right else why)
 
 
 def _lm_eval_plain(text: str) -> str:
@@ -144,18 +173,29 @@ def _lm_eval_plain(text: str) -> str:
 
 
 def _are_one_answer(text: str, first: FoundNumber, second: FoundNumber) -> bool:
-    """Whether two numbers that follow each other are given as one answer: a choice, a range or an interval."""
-    before, between = text[max(0, first.start - 20) : first.start], text[first.end : second.start]
+    """Whether two numbers that follow each other are given as one answer: a choice, a range or an
+    interval.
+    """
+    before = text[max(0, first.start - 20) : first.start]
+    between = text[first.end : second.start]
     if len(between) > 40:
         return False
     if _BETWEEN.search(before):
         return _AND.fullmatch(between) is not None
-    return _OR.fullmatch(between) is not None or (_TO.fullmatch(between) is not None and _FROM.search(before) is None)
+    return _OR.fullmatch(between) is not None or (
+        _TO.fullmatch(between) is not None and _FROM.search(before) is None
+    )
 
 
 def _is_plain(text: str, number: FoundNumber) -> bool:
-    """Whether the text around a number is only a unit or a label: no operator, function, variable or bracket."""
-    around = _TEXT.sub(r" \1 ", f"{text[: number.start]} {text[number.end :]}").replace(r"\%", "").replace(r"\$", "")
+    """Whether the text around a number is only a unit or a label: no operator, function, variable
+    or bracket.
+    """
+    around = (
+        _TEXT.sub(r" \1 ", f"{text[: number.start]} {text[number.end :]}")
+        .replace(r"\%", "")
+        .replace(r"\$", "")
+    )
     glued = re.match(r"\s?[xyz]\b", text[number.end :])
     return glued is None and _EXPRESSION.search(around) is None
 

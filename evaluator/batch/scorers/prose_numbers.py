@@ -1,10 +1,11 @@
 """Reads numbers in prose exactly: as decimals, never rounded to floats.
 
-Supported are signs, thousands separators, decimals, powers of ten (`6.02e23`, `6.02 × 10^23`, `6.02·10²³`), fractions
-(`3/4`, `1 3/4`, `½`, `\\frac{3}{4}`), percentages and words such as `million`. Units and currencies beside a number
-are ignored. Not numbers are digits in a word (`CO2`, `m^2`), a date with slashes, a version or a time, a mix of two
-notations (`1.234,5` where the point is decimal), an exponent of more than six digits, and the tolerance after a number
-(the 2 of `5 ± 2`).
+Supported are signs, thousands separators, decimals, powers of ten (`6.02e23`, `6.02 × 10^23`,
+`6.02·10²³`), fractions (`3/4`, `1 3/4`, `½`, `\\frac{3}{4}`), percentages and words such as
+`million`. Units and currencies beside a number are ignored. Not numbers are digits in a word
+(`CO2`, `m^2`), a date with slashes, a version or a time, a mix of two notations (`1.234,5` where
+the point is decimal), an exponent of more than six digits, and the tolerance after a number (the 2
+of `5 ± 2`).
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ _SPACES = "\u00a0\u2009\u202f "
 
 @lru_cache(maxsize=2)
 def _pattern(decimal: str) -> re.Pattern[str]:
-    point, other = (r"\.", ",") if decimal == "." else (",", r"\.")
+    if decimal == ".":
+        point, other = (r"\.", ",")
+    else:
+        point, other = (",", r"\.")
     group = ("," if decimal == "." else ".") + "'’_" + _SPACES
     start = rf"\d{{1,3}}[{group}]\d{{3}}(?!\d)"
     grouped = rf"(?={start})\d{{1,3}}(?P<sep>[{group}])\d{{3}}(?:(?P=sep)\d{{3}}(?!\d))*+"
     plain = rf"(?:{grouped}|(?!{start})\d++)(?:{point}\d++)?+|{point}\d++"
-    # A number in the other notation: 1.234,5 or, with several groups, 1,234,567 where the comma is decimal.
+    # A number in the other notation: 1.234,5 or, with several groups, 1,234,567 where the comma is
+    # decimal.
     foreign = rf"\d{{1,3}}(?:{point}\d{{3}})++(?:{other}\d++(?!\d|[.,]\d)|(?<={point}\d\d\d{point}\d\d\d)(?![.,]?\d))"
     return re.compile(
         rf"""(?<![\w./:^])(?<!\^[{_MINUS}])(?:(?<![)\]])(?P<sign>[{_MINUS}+])\s?)?+[$€£¥₹]?+
@@ -54,7 +59,9 @@ def _pattern(decimal: str) -> re.Pattern[str]:
 
 
 class FoundNumber(NamedTuple):
-    """A number in a text: its value, its text, and the positions of its first digit or currency, and its end."""
+    """A number in a text: its value, its text, and the positions of its first digit or currency,
+    and its end.
+    """
 
     value: Decimal
     text: str
@@ -65,14 +72,16 @@ class FoundNumber(NamedTuple):
 def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> Iterator[FoundNumber]:
     """Every number in a text, in order.
 
-    `decimal` is the decimal point, "." or ","; `percent` determines whether 50 % is 0.5 ("fraction") or 50 ("number").
-    The time is linear in the length of the text.
+    `decimal` is the decimal point, "." or ","; `percent` determines whether 50 % is 0.5
+    ("fraction") or 50 ("number"). The time is linear in the length of the text.
     """
     end = None
     with localcontext(_EXACT):
         for match in _pattern(decimal).finditer(text):
             value = _value(match, decimal)
-            if value is None or (end is not None and _TOLERANCE.fullmatch(text, end, match.start())):
+            if value is None or (
+                end is not None and _TOLERANCE.fullmatch(text, end, match.start())
+            ):
                 continue
             end = match.end()
             if match["sign"] is not None and match["sign"] != "+":
@@ -81,17 +90,25 @@ def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> It
                 value = value.scaleb(_SCALES[match["scale"].lower()])
             if match["percent"] and percent == "fraction":
                 value = value.scaleb(-2)
-            start = match.start() if match["sign"] is None else match.end("sign")
-            yield FoundNumber(value, match[0].strip(), start, match.end())
+            if match["sign"] is None:
+                start = match.start()
+            else:
+                start = match.end("sign")
+            yield FoundNumber(value, match[0].strip(), start=start, end=match.end())
 
 
 def _value(match: re.Match[str], decimal: str) -> Decimal | None:
     if match["plain"]:
         digits = re.sub(r"[^\d.,]", "", match["plain"])
-        digits = digits.replace(",", "") if decimal == "." else digits.replace(".", "").replace(",", ".")
+        if decimal == ".":
+            digits = digits.replace(",", "")
+        else:
+            digits = digits.replace(".", "").replace(",", ".")
         exponent = match["e"] or match["ten"] or match["super"]
         value = Decimal(digits)
-        return _scaled(value, exponent) if exponent else value
+        if exponent:
+            return _scaled(value, exponent)
+        return value
     if match["power"]:
         return _scaled(Decimal(1), match["power"])
     if match["vulgar"]:
@@ -100,7 +117,8 @@ def _value(match: re.Match[str], decimal: str) -> Decimal | None:
 
         part = Fraction(numeric(match["vulgar"])).limit_denominator(10)
         return Decimal(match["before"] or 0) + Decimal(part.numerator) / Decimal(part.denominator)
-    top, bottom = match["over"] or match["top"], match["under"] or match["bottom"]
+    top = match["over"] or match["top"]
+    bottom = match["under"] or match["bottom"]
     if not bottom or not Decimal(bottom):
         return None
     return Decimal(match["whole"] or 0) + Decimal(top) / Decimal(bottom)
@@ -115,15 +133,24 @@ def _scaled(value: Decimal, exponent: str) -> Decimal | None:
 
 
 def exact_number(value: Any) -> Decimal | None:
-    """A JSON number exactly as written: 0.1 is one tenth. None for anything else, NaN and infinities included."""
+    """A JSON number exactly as written: 0.1 is one tenth. None for anything else, NaN and
+    infinities included.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-    return number if number.is_finite() else None
+    if isinstance(value, float):
+        number = Decimal(repr(value))
+    else:
+        number = Decimal(value)
+    if number.is_finite():
+        return number
+    return None
 
 
 def is_close(expected: Decimal, found: Decimal, abs_tol: float, rel_tol: float) -> bool:
-    """Whether `found` is within `abs_tol`, or within `rel_tol` times the size of `expected`, inclusive."""
+    """Whether `found` is within `abs_tol`, or within `rel_tol` times the size of `expected`,
+    inclusive.
+    """
     if expected == found:
         return True
     if not abs_tol and not rel_tol:

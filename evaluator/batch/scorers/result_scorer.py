@@ -1,4 +1,6 @@
-"""The base of scorers that score a part of the result: the scored text or value, and the target as texts."""
+"""The base of scorers that score a part of the result: the scored text or value, and the target as
+texts.
+"""
 
 from __future__ import annotations
 
@@ -23,38 +25,48 @@ MAX_SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultScorer(BuiltinScorer):
-    """A scorer with `of`, an expression over `output`, `parsed`, `turns`, `target`, `inputs` and `metadata` for what is
-    scored, such as `parsed.answer`. The default is the text, or the parsed value where that is a text."""
+    """A scorer with `of`, an expression over `output`, `parsed`, `turns`, `target`, `inputs` and
+    `metadata` for what is scored, such as `parsed.answer`. The default is the text, or the parsed
+    value where that is a text.
+    """
 
     of: str | None = None
 
     def __post_init__(self) -> None:
         BuiltinScorer.__post_init__(self)
         if self.of is not None:
-            check_expression(self.type, "of", self.of)
+            check_expression(self.type, "of", expression=self.of)
 
     def text(self, scored: ScorerInput) -> str:
         """The scored text. Raises: UsageError, where `of` gives an array or object."""
         if self.of is not None:
             return as_text(evaluate(self.of, scored), f"of={self.of!r}")
         parsed = scored.outcome.parsed_content
-        return parsed if isinstance(parsed, str) else scored.outcome.content
+        if isinstance(parsed, str):
+            return parsed
+        return scored.outcome.content
 
     def value(self, scored: ScorerInput) -> Any:
         """The scored value: that of `of`, else the parsed content, else the text."""
         if self.of is not None:
             return evaluate(self.of, scored)
         parsed = scored.outcome.parsed_content
-        return scored.outcome.content if parsed is None else parsed
+        if parsed is None:
+            return scored.outcome.content
+        return parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetScorer(ResultScorer):
-    """A scorer that compares the text with the target, which may be a list of texts. Without a target: no score."""
+    """A scorer that compares the text with the target, which may be a list of texts. Without a
+    target: no score.
+    """
 
     async def score(self, scored: ScorerInput) -> Score:
         wanted = self.wanted(scored)
-        return await self.compare(self.text(scored), wanted) if wanted else NO_TARGET
+        if wanted:
+            return await self.compare(self.text(scored), wanted)
+        return NO_TARGET
 
     def wanted(self, scored: ScorerInput) -> list[str]:
         """The correct answers as texts; empty without a target. Raises: as `targets`."""
@@ -66,7 +78,9 @@ class TargetScorer(ResultScorer):
 
 
 def check_expression(kind: str, argument: str, expression: str) -> None:
-    """Raises: UsageError, for an invalid expression, one that calls a function or names something unknown."""
+    """Raises: UsageError, for an invalid expression, one that calls a function or names something
+    unknown.
+    """
     try:
         found = analyse_expression(_parsed(expression))
     except ExpressionError as error:
@@ -74,14 +88,18 @@ def check_expression(kind: str, argument: str, expression: str) -> None:
     for reference in found.references:
         if reference.name not in NAMES:
             hint = f"{suggestion(reference.name, NAMES)} (names: {', '.join(NAMES)})"
-            raise UsageError(f"{kind}: {argument} is {expression!r}: {reference.name!r} is not known{hint}")
+            raise UsageError(
+                f"{kind}: {argument} is {expression!r}: {reference.name!r} is not known{hint}"
+            )
     if found.calls:
         raise UsageError(f"{kind}: {argument} is {expression!r}: templates cannot be called here")
 
 
 def names_in(expression: str) -> frozenset[str]:
     """The names that a checked expression reads."""
-    return frozenset(reference.name for reference in analyse_expression(_parsed(expression)).references)
+    return frozenset(
+        reference.name for reference in analyse_expression(_parsed(expression)).references
+    )
 
 
 def evaluate(expression: str, scored: ScorerInput) -> Any:
@@ -89,7 +107,8 @@ def evaluate(expression: str, scored: ScorerInput) -> Any:
     from evaluator.language.sandbox import evaluate_expression_sync
     from evaluator.language.scopes import Scope, plain
 
-    sample, outcome = scored.sample, scored.outcome
+    sample = scored.sample
+    outcome = scored.outcome
     scope = Scope(
         {
             "output": outcome.content,
@@ -129,12 +148,17 @@ def as_text(value: Any, what: str) -> str:
         return value
     if isinstance(value, bool | int | float):
         return json.dumps(value)
-    raise UsageError(f"{what} is {type_of(value)}, expected text; use json_equal or json_subset to compare structures")
+    raise UsageError(
+        f"{what} is {type_of(value)}, expected text; use json_equal or json_subset to compare "
+        "structures"
+    )
 
 
 def text_or_json(value: Any) -> str:
     """A text unchanged, any other value as JSON, for a judge to read."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=dict)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=dict)
 
 
 def shown(text: str) -> str:

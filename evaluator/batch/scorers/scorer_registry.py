@@ -1,4 +1,6 @@
-"""The shipped scorers by name, and scorers made from names, tables, command-line texts and functions."""
+"""The shipped scorers by name, and scorers made from names, tables, command-line texts and
+functions.
+"""
 
 from __future__ import annotations
 
@@ -25,46 +27,91 @@ from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer, 
 from evaluator.batch.scorers.numeric_scorer import NumericScorer
 from evaluator.batch.scorers.pairwise import PairwiseScorer
 from evaluator.batch.scorers.similarity_scorer import SimilarityScorer
-from evaluator.batch.scorers.text_scorers import ExactScorer, F1Scorer, IncludesScorer, RegexScorer, RougeLScorer
+from evaluator.batch.scorers.text_scorers import (
+    ExactScorer,
+    F1Scorer,
+    IncludesScorer,
+    RegexScorer,
+    RougeLScorer,
+)
 from evaluator.batch.scorers.unloaded import unloaded
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.library import TemplateLibrary
 
 _CLASSES: tuple[type[BuiltinScorer], ...] = (
-    ExactScorer, IncludesScorer, RegexScorer, NumericScorer, ChoiceScorer, F1Scorer, RougeLScorer, SimilarityScorer,
-    JsonEqualScorer, JsonSubsetScorer, JsonSchemaScorer, GradedScorer, ReferenceScorer, RubricScorer, PairwiseScorer,
-    MajorityScorer, DropScorer, QuasiExactScorer, MathScorer, CallsScorer, IfevalScorer,
-)  # fmt: skip
+    ExactScorer,
+    IncludesScorer,
+    RegexScorer,
+    NumericScorer,
+    ChoiceScorer,
+    F1Scorer,
+    RougeLScorer,
+    SimilarityScorer,
+    JsonEqualScorer,
+    JsonSubsetScorer,
+    JsonSchemaScorer,
+    GradedScorer,
+    ReferenceScorer,
+    RubricScorer,
+    PairwiseScorer,
+    MajorityScorer,
+    DropScorer,
+    QuasiExactScorer,
+    MathScorer,
+    CallsScorer,
+    IfevalScorer,
+)
 
 
 def by_type(classes: Iterable[type[BuiltinScorer]]) -> Mapping[str, type[BuiltinScorer]]:
-    """The classes by their `type`. Raises: TypeError, for a class that is not declared as a shipped scorer must be."""
+    """The classes by their `type`. Raises: TypeError, for a class that is not declared as a shipped
+    scorer must be.
+    """
     found: dict[str, type[BuiltinScorer]] = {}
     for scorer in classes:
-        own, name = vars(scorer), scorer.__name__
+        own = vars(scorer)
+        name = scorer.__name__
         is_frozen = "__dataclass_params__" in own and own["__dataclass_params__"].frozen
-        if not is_frozen or "__slots__" not in own or not all(field.kw_only for field in fields(scorer)):
-            raise TypeError(f"{name}: decorate it with @dataclass(frozen=True, slots=True, kw_only=True)")
+        if (
+            not is_frozen
+            or "__slots__" not in own
+            or not all(field.kw_only for field in fields(scorer))
+        ):
+            raise TypeError(
+                f"{name}: decorate it with @dataclass(frozen=True, slots=True, kw_only=True)"
+            )
         kind = own.get("type")
-        if not isinstance(kind, str) or not kind or "type" in {field.name for field in fields(scorer)}:
-            raise TypeError(f'{name}: write its name as a class variable: type: ClassVar[str] = "…"')
+        if (
+            not isinstance(kind, str)
+            or not kind
+            or "type" in {field.name for field in fields(scorer)}
+        ):
+            raise TypeError(
+                f'{name}: write its name as a class variable: type: ClassVar[str] = "…"'
+            )
         if missing := sorted(scorer.__abstractmethods__):
             raise TypeError(f"{name}: implement {' and '.join(missing)}, as its base class says")
         if not scorer.__doc__ or scorer.__doc__.startswith(f"{name}("):
             raise TypeError(f"{name}: describe it in a docstring")
         if kind in found:
-            raise TypeError(f"{name} and {found[kind].__name__} have the same type {kind!r}; rename one")
+            raise TypeError(
+                f"{name} and {found[kind].__name__} have the same type {kind!r}; rename one"
+            )
         found[kind] = scorer
     return MappingProxyType(found)
 
 
 SCORERS: Mapping[str, type[BuiltinScorer]] = by_type(_CLASSES)
-"""The shipped scorers by name. A class's docstring describes the scorer; its fields are the arguments."""
+"""The shipped scorers by name. A class's docstring describes the scorer; its fields are the
+arguments.
+"""
 
 ScorerSpec: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | Scorer"
 
-_FUNCTION = re.compile(r"(?P<path>(?:.+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*)(?::(?P<arguments>.*))?", re.DOTALL)
+_FUNCTION = re.compile(
+    r"(?P<path>(?:.+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*)(?::(?P<arguments>.*))?", re.DOTALL
+)
 _KEY = re.compile(r"([A-Za-z_]\w*)=")
 _NEXT = re.compile(r",(?=[A-Za-z_]\w*=)")
 _FUNCTION_ARGUMENTS = ("name", "pass_at")
@@ -73,28 +120,39 @@ _FUNCTION_ARGUMENTS = ("name", "pass_at")
 def make_scorer(spec: ScorerSpec, *, name: str | None = None) -> Scorer:
     """The scorer for `spec`; `name` takes precedence over a name in it.
 
-    A text is read by `parse_scorer`. A mapping has a `type` (a name of SCORERS, `module:function` or
-    `file.py:function`) and the arguments. A function becomes a FunctionScorer. A Scorer is returned unchanged.
+    A text is read by `parse_scorer`. A mapping has a `type` (a name of SCORERS, `module:function`
+    or `file.py:function`) and the arguments. A function becomes a FunctionScorer. A Scorer is
+    returned unchanged.
 
-    Raises: UsageError, for an unknown name or argument (it suggests the nearest) or a wrong type; MissingExtra.
+    Raises: UsageError, for an unknown name or argument (it suggests the nearest) or a wrong type;
+    MissingExtra.
     """
     if isinstance(spec, str):
-        return parse_scorer(spec) if name is None else make_scorer(read_spec(spec, SCORERS), name=name)
+        if name is None:
+            return parse_scorer(spec)
+        return make_scorer(read_spec(spec, SCORERS), name=name)
     if isinstance(spec, Mapping):
         return _of_mapping({**spec, **({} if name is None else {"name": name})})
     if isinstance(spec, type):
         raise UsageError(f"{spec.__name__} is a class; give an instance, such as {spec.__name__}()")
     if isinstance(spec, Scorer):
         if name is not None and name != spec.name:
-            raise UsageError(f"scorer {spec.name!r} already has a name; create it with name={name!r}")
+            raise UsageError(
+                f"scorer {spec.name!r} already has a name; create it with name={name!r}"
+            )
         return spec
     if callable(spec):
         return function_scorer(spec, name)
-    raise UsageError(f"a scorer is a name, a table with a type, a function or a Scorer, not {type(spec).__name__}")
+    raise UsageError(
+        "a scorer is a name, a table with a type, a function or a Scorer, not "
+        f"{type(spec).__name__}"
+    )
 
 
 def make_scorers(specs: Iterable[ScorerSpec]) -> tuple[Scorer, ...]:
-    """The scorers of a batch. Raises: UsageError, as `make_scorer` does, and for two scorers with the same name."""
+    """The scorers of a batch. Raises: UsageError, as `make_scorer` does, and for two scorers with
+    the same name.
+    """
     if isinstance(specs, str | Mapping) or callable(specs):
         raise UsageError("scorers are a list; put a single one in brackets")
     made: list[Scorer] = []
@@ -103,26 +161,34 @@ def make_scorers(specs: Iterable[ScorerSpec]) -> tuple[Scorer, ...]:
         scorer = make_scorer(spec)
         for name in score_names(scorer):
             if name in names:
-                raise UsageError(f"two scorers are named {name!r}; give one a name: {scorer.name}:name=…")
+                raise UsageError(
+                    f"two scorers are named {name!r}; give one a name: {scorer.name}:name=…"
+                )
             names.add(name)
         made.append(scorer)
     return tuple(made)
 
 
 def describe_scorer(scorer: Scorer, library: TemplateLibrary) -> dict[str, Any]:
-    """The data that determine a scorer's scores: its own description, and the hash of each template that it calls.
+    """The data that determine a scorer's scores: its own description, and the hash of each template
+    that it calls.
 
-    Raises: UsageError, for a description that fails or is not a JSON object, and for a missing template;
-    TemplateError, for one with errors.
+    Raises: UsageError, for a description that fails or is not a JSON object, and for a missing
+    template; TemplateError, for one with errors.
     """
     described = _description(scorer)
     if not described.get("templates"):
         return described
-    return {**described, "templates": {name: template_part(library, name) for name in described["templates"]}}
+    return {
+        **described,
+        "templates": {name: template_part(library, name) for name in described["templates"]},
+    }
 
 
 def is_bounded(described: Mapping[str, Any]) -> bool:
-    """Whether a scorer with this description gives only values in [0, 1]: the shipped ones do, others may not."""
+    """Whether a scorer with this description gives only values in [0, 1]: the shipped ones do,
+    others may not.
+    """
     kind = described.get("type")
     return isinstance(kind, str) and kind in SCORERS
 
@@ -134,25 +200,31 @@ def _description(scorer: Scorer) -> dict[str, Any]:
     except EvaluatorError:
         raise
     except Exception as error:
-        raise UsageError(f"scorer {scorer.name!r}: describe() failed: {exception_text(error)}") from error
+        raise UsageError(
+            f"scorer {scorer.name!r}: describe() failed: {exception_text(error)}"
+        ) from error
     if not isinstance(described, dict):
-        raise UsageError(f"scorer {scorer.name!r}: describe() returned {type_name(described)}, expected a dict")
+        raise UsageError(
+            f"scorer {scorer.name!r}: describe() returned {type_name(described)}, expected a dict"
+        )
     described = cast("dict[str, Any]", described)
     try:
         digest(described)
     except UsageError as error:
         raise UsageError(f"scorer {scorer.name!r}: the result of describe() is {error}") from error
     if not fits(described.get("templates"), Sequence[str] | None):
-        raise UsageError(f"scorer {scorer.name!r}: describe() returned templates that are not a list of names")
+        raise UsageError(
+            f"scorer {scorer.name!r}: describe() returned templates that are not a list of names"
+        )
     return described
 
 
 def parse_scorer(text: str) -> Scorer:
-    """A scorer from its text on a command line: `includes`, `includes:ignore_case=true,name=found`, `score.py:close`,
-    `package.module:close:pass_at=0.7`.
+    """A scorer from its text on a command line: `includes`, `includes:ignore_case=true,name=found`,
+    `score.py:close`, `package.module:close:pass_at=0.7`.
 
-    A value is JSON if it is valid JSON, else text, and ends before a comma with `name=` after it. Write a value with
-    such a comma as JSON, in quotes.
+    A value is JSON if it is valid JSON, else text, and ends before a comma with `name=` after it.
+    Write a value with such a comma as JSON, in quotes.
 
     Raises: UsageError, as `make_scorer` does.
     """
@@ -160,14 +232,19 @@ def parse_scorer(text: str) -> Scorer:
 
 
 def read_spec(text: str, kinds: Collection[str]) -> dict[str, Any]:
-    """The table that a text stands for; its `type` is one of `kinds` or the path of a function. Raises: UsageError."""
+    """The table that a text stands for; its `type` is one of `kinds` or the path of a function.
+    Raises: UsageError.
+    """
     kind, colon, rest = text.strip().partition(":")
     if kind in kinds:
         return {"type": kind, **(_arguments(kind, rest) if colon else {})}
     match = _FUNCTION.fullmatch(text.strip())
     if match is None:
         return {"type": kind}
-    return {"type": match["path"], **(_arguments(match["path"], match["arguments"]) if match["arguments"] else {})}
+    return {
+        "type": match["path"],
+        **(_arguments(match["path"], match["arguments"]) if match["arguments"] else {}),
+    }
 
 
 def _arguments(kind: str, text: str) -> dict[str, Any]:
@@ -177,7 +254,8 @@ def _arguments(kind: str, text: str) -> dict[str, Any]:
         key = _KEY.match(text, at)
         if key is None:
             raise UsageError(
-                f"{kind}: {text[at:]!r} is not an argument; write name=value, separated by commas: {kind}:a=1,b=2"
+                f"{kind}: {text[at:]!r} is not an argument; write name=value, separated by "
+                f"commas: {kind}:a=1,b=2"
             )
         if key[1] in found:
             raise UsageError(f"{kind}: the argument {key[1]} is given twice")
@@ -197,20 +275,27 @@ def _argument(text: str, at: int) -> tuple[Any, int]:
         if _NEXT.match(text, end):
             return value, end + 1
     following = _NEXT.search(text, at)
-    return (text[at:], len(text)) if following is None else (text[at : following.start()], following.end())
+    if following is None:
+        return (text[at:], len(text))
+    return (text[at : following.start()], following.end())
 
 
 def _of_mapping(spec: Mapping[str, Any]) -> Scorer:
     arguments = {str(key): value for key, value in spec.items()}
     kind = arguments.pop("type", None)
     if not isinstance(kind, str):
-        raise UsageError(f"a scorer's table needs a type, one of {', '.join(SCORERS)}, or file.py:function")
+        raise UsageError(
+            f"a scorer's table needs a type, one of {', '.join(SCORERS)}, or file.py:function"
+        )
     if kind in SCORERS:
         return SCORERS[kind].from_arguments(arguments, make_scorer)
     if _FUNCTION.fullmatch(kind):
         return _loaded(kind, arguments)
     listed = ", ".join(SCORERS)
-    raise UsageError(f"there is no scorer {kind!r}{suggestion(kind, SCORERS)} (scorers: {listed}; or file.py:function)")
+    raise UsageError(
+        f"there is no scorer {kind!r}{suggestion(kind, SCORERS)} (scorers: {listed}; or "
+        "file.py:function)"
+    )
 
 
 def _loaded(path: str, arguments: dict[str, Any]) -> Scorer:
@@ -224,17 +309,23 @@ def _loaded(path: str, arguments: dict[str, Any]) -> Scorer:
         raise UsageError(f"{error}{suggestion(kind, SCORERS)}") from error
     for key in arguments:
         if key not in _FUNCTION_ARGUMENTS:
-            known = f"{suggestion(key, _FUNCTION_ARGUMENTS)} (arguments: {', '.join(_FUNCTION_ARGUMENTS)})"
+            known = (
+                f"{suggestion(key, _FUNCTION_ARGUMENTS)} (arguments: "
+                f"{', '.join(_FUNCTION_ARGUMENTS)})"
+            )
             raise UsageError(f"{path} has no argument {key!r}{known}")
     if isinstance(found, Scorer) and not isinstance(found, FunctionScorer):
         if arguments:
             raise UsageError(f"{path} is already a scorer and takes no arguments here")
         return found
-    name, pass_at = arguments.get("name"), arguments.get("pass_at")
+    name = arguments.get("name")
+    pass_at = arguments.get("pass_at")
     if name is not None and not isinstance(name, str):
         raise UsageError(f"{path}: name is {name!r:.40}, expected text")
     if isinstance(found, FunctionScorer):
-        return replace(found, name=name or found.name, pass_at=found.pass_at if pass_at is None else pass_at)
+        return replace(
+            found, name=name or found.name, pass_at=found.pass_at if pass_at is None else pass_at
+        )
     if not callable(found):
         raise UsageError(f"{path} is {type_of(found)}, expected a function")
-    return function_scorer(found, name, 0.5 if pass_at is None else pass_at)
+    return function_scorer(found, name, pass_at=0.5 if pass_at is None else pass_at)

@@ -19,9 +19,11 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimilarityScorer(TargetScorer):
-    """The cosine of the embeddings of text and target, at least 0; the best of several targets. Useful thresholds
-    differ from model to model, so `pass_at` has no default. `model` is LiteLLM's name of an embedding model; from
-    Python, `embedder` may be any object with `name` and `embed`. An empty text scores 0 without a call."""
+    """The cosine of the embeddings of text and target, at least 0; the best of several targets.
+    Useful thresholds differ from model to model, so `pass_at` has no default. `model` is LiteLLM's
+    name of an embedding model; from Python, `embedder` may be any object with `name` and `embed`.
+    An empty text scores 0 without a call.
+    """
 
     type: ClassVar[str] = "similarity"
     pass_at: float
@@ -30,10 +32,15 @@ class SimilarityScorer(TargetScorer):
 
     def check(self) -> None:
         if (self.model is None) == (self.embedder is None):
-            raise UsageError("similarity needs a model (openai/text-embedding-3-small) or an embedder, not both")
-        if self.embedder is not None and not (hasattr(self.embedder, "name") and hasattr(self.embedder, "embed")):
             raise UsageError(
-                f"similarity: embedder is {type(self.embedder).__name__}, expected one with name and embed"
+                "similarity needs a model (openai/text-embedding-3-small) or an embedder, not both"
+            )
+        if self.embedder is not None and not (
+            hasattr(self.embedder, "name") and hasattr(self.embedder, "embed")
+        ):
+            raise UsageError(
+                f"similarity: embedder is {type(self.embedder).__name__}, expected one with name "
+                "and embed"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -43,13 +50,19 @@ class SimilarityScorer(TargetScorer):
     async def compare(self, text: str, wanted: list[str]) -> Score:
         if not text.strip():
             return graded_score(0.0, self.pass_at, explanation="the answer is empty")
-        hosted = _HostedEmbedder(self.model) if self.model is not None else None
+        if self.model is not None:
+            hosted = _HostedEmbedder(self.model)
+        else:
+            hosted = None
         embedder: Embedder = self.embedder if hosted is None else hosted
         mine, *others = await embed(embedder, [text, *wanted])
         if any(len(other) != len(mine) for other in others):
             raise UsageError(f"embedder {embedder.name} returned vectors of different lengths")
         cosine = max(sum(map(mul, mine, other)) for other in others)
-        used = Usage(cost_usd=None, input_tokens=None) if hosted is None else hosted.usage
+        if hosted is None:
+            used = Usage(cost_usd=None, input_tokens=None)
+        else:
+            used = hosted.usage
         # Vectors have single precision: equal texts score slightly below 1.
         return graded_score(min(1.0, max(0.0, round(cosine, 6))), self.pass_at, usage=used)
 
@@ -64,5 +77,5 @@ class _HostedEmbedder:
     async def embed(self, texts: list[str]) -> Sequence[Sequence[float]]:
         from evaluator.models.litellm_backend import embed_texts
 
-        vectors, self.usage = await embed_texts(self.name, texts, TIMEOUT_S)
+        vectors, self.usage = await embed_texts(self.name, texts, timeout_s=TIMEOUT_S)
         return vectors

@@ -1,10 +1,11 @@
 """Scorers that compare texts: `exact`, `includes`, `regex`, `f1`, `rouge_l`.
 
-A pattern of `regex` may come from a row, so it is data: no pattern and no text may delay the batch. Python's `re`
-cannot be stopped, so the `regex` library is used: it supports `re`'s syntax and a time limit. A search gets 10 ms
-on the event loop; a longer one is repeated in a thread, without the interpreter's lock, with one second. After that the
-score is an error. So is a pattern that would take too long or too much memory to compile: more than 1,000 characters,
-or more than 10,000 with its repeats expanded.
+A pattern of `regex` may come from a row, so it is data: no pattern and no text may delay the batch.
+Python's `re` cannot be stopped, so the `regex` library is used: it supports `re`'s syntax and a
+time limit. A search gets 10 ms on the event loop; a longer one is repeated in a thread, without the
+interpreter's lock, with one second. After that the score is an error. So is a pattern that would
+take too long or too much memory to compile: more than 1,000 characters, or more than 10,000 with
+its repeats expanded.
 """
 
 from __future__ import annotations
@@ -49,31 +50,40 @@ class _StringScorer(TargetScorer):
     ignore_whitespace: bool = False
 
     def normal(self, text: str) -> str:
-        """NFC and trimmed, without what is ignored. Ignoring punctuation also collapses white space."""
+        """NFC and trimmed, without what is ignored. Ignoring punctuation also collapses white
+        space.
+        """
         text = normalize("NFC", text)
         if self.ignore_case:
             text = normalize("NFC", text.casefold())
         if self.ignore_punctuation:
             text = " ".join(text.translate(PUNCTUATION).split())
-        return "".join(text.split()) if self.ignore_whitespace else text.strip()
+        if self.ignore_whitespace:
+            return "".join(text.split())
+        return text.strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactScorer(_StringScorer):
-    """The text equals the target, or one of several targets. `normalise="squad"` compares as SQuAD's script does:
-    without case, ASCII punctuation and articles; with it `unanswerable` is the text that stands for "no answer", which
-    is right where the target is an empty text or list."""
+    """The text equals the target, or one of several targets. `normalise="squad"` compares as
+    SQuAD's script does: without case, ASCII punctuation and articles; with it `unanswerable` is the
+    text that stands for "no answer", which is right where the target is an empty text or list.
+    """
 
     type: ClassVar[str] = "exact"
     normalise: Literal["squad"] | None = None
     unanswerable: str | None = None
 
     def check(self) -> None:
-        _check_squad(self.type, self.normalise, self.unanswerable)
+        _check_squad(self.type, self.normalise, unanswerable=self.unanswerable)
 
     def wanted(self, scored: ScorerInput) -> list[str]:
-        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no answer"."""
-        return targets(scored) or ([""] if scored.sample.target == [] and self.unanswerable is not None else [])
+        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no
+        answer".
+        """
+        return targets(scored) or (
+            [""] if scored.sample.target == [] and self.unanswerable is not None else []
+        )
 
     def normal(self, text: str) -> str:
         """As `squad_normal`, or NFC and trimmed, without what is ignored."""
@@ -86,13 +96,16 @@ class ExactScorer(_StringScorer):
         for target in wanted:
             if text == self.normal(target):
                 return _CORRECT
-        return binary_score(False, explanation=f"expected {' or '.join(map(shown, wanted[:3]))}, got {shown(text)}")
+        return binary_score(
+            False, explanation=f"expected {' or '.join(map(shown, wanted[:3]))}, got {shown(text)}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncludesScorer(_StringScorer):
-    """The text contains the target: one of several targets, or with `match="all"` each of them. `whole_words`: not
-    as part of a longer word or number."""
+    """The text contains the target: one of several targets, or with `match="all"` each of them.
+    `whole_words`: not as part of a longer word or number.
+    """
 
     type: ClassVar[str] = "includes"
     match: Literal["any", "all"] = "any"
@@ -108,11 +121,15 @@ class IncludesScorer(_StringScorer):
             if self._holds(text, part):
                 found.append(target)
                 if self.match == "any":
-                    return Score(1.0, True, target)
+                    return Score(1.0, True, answer=target)
         missing = [target for target in wanted if target not in found]
         if not missing:
-            return Score(1.0, True, ", ".join(found))
-        return binary_score(False, ", ".join(found) or None, f"not in the text: {', '.join(map(shown, missing[:5]))}")
+            return Score(1.0, True, answer=", ".join(found))
+        return binary_score(
+            False,
+            ", ".join(found) or None,
+            explanation=f"not in the text: {', '.join(map(shown, missing[:5]))}",
+        )
 
     def _holds(self, text: str, part: str) -> bool:
         if not self.whole_words or part not in text:
@@ -129,8 +146,10 @@ TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegexScorer(ResultScorer):
-    """`pattern` is found in the text; without one, the target is the pattern, or a list of alternatives. `full`: it has
-    to match the whole text, trimmed. With `group` (a number or name) the text of that group has to be the target."""
+    """`pattern` is found in the text; without one, the target is the pattern, or a list of
+    alternatives. `full`: it has to match the whole text, trimmed. With `group` (a number or name)
+    the text of that group has to be the target.
+    """
 
     type: ClassVar[str] = "regex"
     pattern: str | None = None
@@ -141,19 +160,29 @@ class RegexScorer(ResultScorer):
     def check(self) -> None:
         if self.pattern is None:
             if self.group is not None:
-                raise UsageError("regex: group needs a pattern, as its text is compared with the target")
+                raise UsageError(
+                    "regex: group needs a pattern, as its text is compared with the target"
+                )
             return
         compiled = compile_pattern(self.pattern, self.ignore_case)
         if isinstance(self.group, int) and not 0 <= self.group <= compiled.groups:
-            raise UsageError(f"regex: the pattern has {compiled.groups} groups, not a group {self.group}")
+            raise UsageError(
+                f"regex: the pattern has {compiled.groups} groups, not a group {self.group}"
+            )
         if isinstance(self.group, str) and self.group not in compiled.groupindex:
             names = ", ".join(compiled.groupindex) or "none"
             raise UsageError(f"regex: the pattern has no group {self.group!r} (named: {names})")
 
     async def score(self, scored: ScorerInput) -> Score:
         text = self.text(scored)
-        wanted = targets(scored) if self.pattern is None or self.group is not None else []
-        patterns = wanted if self.pattern is None else [self.pattern]
+        if self.pattern is None or self.group is not None:
+            wanted = targets(scored)
+        else:
+            wanted = []
+        if self.pattern is None:
+            patterns = wanted
+        else:
+            patterns = [self.pattern]
         if not patterns or (self.group is not None and not wanted):
             return NO_TARGET
         for pattern in patterns:
@@ -164,15 +193,23 @@ class RegexScorer(ResultScorer):
             if self.group is None:
                 return binary_score(True, caught)
             return self._compare(caught, wanted)
-        return binary_score(False, explanation=f"no match of {' or '.join(map(shown, patterns[:3]))}")
+        return binary_score(
+            False, explanation=f"no match of {' or '.join(map(shown, patterns[:3]))}"
+        )
 
     def _compare(self, caught: str | None, wanted: list[str]) -> Score:
         if caught is None:
-            return binary_score(False, explanation=f"group {self.group} did not participate in the match")
+            return binary_score(
+                False, explanation=f"group {self.group} did not participate in the match"
+            )
         fold = str.casefold if self.ignore_case else str
         if fold(caught.strip()) in {fold(target.strip()) for target in wanted}:
             return binary_score(True, caught)
-        return binary_score(False, caught, f"expected {' or '.join(map(shown, wanted[:3]))}, caught {shown(caught)}")
+        return binary_score(
+            False,
+            caught,
+            explanation=f"expected {' or '.join(map(shown, wanted[:3]))}, caught {shown(caught)}",
+        )
 
     async def _search(self, compiled: Any, text: str) -> Any:
         find = compiled.fullmatch if self.full else compiled.search
@@ -184,7 +221,8 @@ class RegexScorer(ResultScorer):
                 return await asyncio.to_thread(find, text, timeout=TIMEOUT_S, concurrent=True)
             except TimeoutError as error:
                 raise UsageError(
-                    f"the pattern {shown(compiled.pattern)} took more than {TIMEOUT_S:g} s on {len(text)} characters; "
+                    f"the pattern {shown(compiled.pattern)} took more than {TIMEOUT_S:g} s on "
+                    f"{len(text)} characters; "
                     "avoid nested repeats"
                 ) from error
 
@@ -193,7 +231,9 @@ class RegexScorer(ResultScorer):
 def compile_pattern(pattern: str, ignore_case: bool = False) -> Any:
     """The compiled pattern. Raises: UsageError, for an invalid or too large one."""
     if len(pattern) > MAX_PATTERN_CHARS:
-        raise UsageError(f"a pattern has {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}")
+        raise UsageError(
+            f"a pattern has {len(pattern)} characters; the limit is {MAX_PATTERN_CHARS}"
+        )
     try:
         return patterns.compile_pattern(pattern, ignore_case)
     except patterns.BadPattern as error:
@@ -212,9 +252,10 @@ def tokens(text: str) -> list[str]:
 def token_f1(expected: str, found: str) -> float:
     """The harmonic mean of precision and recall over words with their multiplicity, in [0, 1].
 
-    Without words in either text it is 1 if both have none, else 0. On ASCII text it equals the published script;
-    Unicode punctuation is ignored as well. Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine
-    Comprehension of Text", 2016, and the evaluation script of SQuAD 2.0.
+    Without words in either text it is 1 if both have none, else 0. On ASCII text it equals the
+    published script; Unicode punctuation is ignored as well. Source: Rajpurkar et al., "SQuAD:
+    100,000+ Questions for Machine Comprehension of Text", 2016, and the evaluation script of SQuAD
+    2.0.
     """
     return _words_f1(tokens(expected), tokens(found))
 
@@ -228,8 +269,9 @@ def _words_f1(wanted: list[str], given: list[str]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class F1Scorer(TargetScorer):
-    """The F1 of the text's words and the target's; the best of several targets. `normalise` and `unanswerable` are
-    those of `exact`; without `normalise` Unicode punctuation is ignored too."""
+    """The F1 of the text's words and the target's; the best of several targets. `normalise` and
+    `unanswerable` are those of `exact`; without `normalise` Unicode punctuation is ignored too.
+    """
 
     type: ClassVar[str] = "f1"
     pass_at: float = 0.5
@@ -237,17 +279,23 @@ class F1Scorer(TargetScorer):
     unanswerable: str | None = None
 
     def check(self) -> None:
-        _check_squad(self.type, self.normalise, self.unanswerable)
+        _check_squad(self.type, self.normalise, unanswerable=self.unanswerable)
 
     def wanted(self, scored: ScorerInput) -> list[str]:
-        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no answer"."""
-        return targets(scored) or ([""] if scored.sample.target == [] and self.unanswerable is not None else [])
+        """As `TargetScorer.wanted`; with `unanswerable`, an empty list is the target "no
+        answer".
+        """
+        return targets(scored) or (
+            [""] if scored.sample.target == [] and self.unanswerable is not None else []
+        )
 
     async def compare(self, text: str, wanted: list[str]) -> Score:
         if self.normalise is None:
             return graded_score(max(token_f1(target, text) for target in wanted), self.pass_at)
         given = _squad_text(text, self.unanswerable).split()
-        best = max(_words_f1(_squad_text(target, self.unanswerable).split(), given) for target in wanted)
+        best = max(
+            _words_f1(_squad_text(target, self.unanswerable).split(), given) for target in wanted
+        )
         return graded_score(best, self.pass_at)
 
 
@@ -259,17 +307,19 @@ def _check_squad(kind: str, normalise: str | None, unanswerable: str | None) -> 
 def _squad_text(text: str, unanswerable: str | None) -> str:
     """The normalised text; empty for an answer that there is no answer."""
     normal = squad_normal(text)
-    return "" if unanswerable is not None and normal == squad_normal(unanswerable) else normal
+    if unanswerable is not None and normal == squad_normal(unanswerable):
+        return ""
+    return normal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RougeLScorer(TargetScorer):
-    """ROUGE-L's F measure of the text and the target; the best of several targets. `stem` reduces words to their
-    English stems. `tokenizer="unicode"` is for languages other than English, as the default knows only a-z and 0-9; it
-    does not support `stem`.
+    """ROUGE-L's F measure of the text and the target; the best of several targets. `stem` reduces
+    words to their English stems. `tokenizer="unicode"` is for languages other than English, as the
+    default knows only a-z and 0-9; it does not support `stem`.
 
-    Computed by the library rouge-score-rs, whose scores equal those of Google's rouge-score. Source: Lin, "ROUGE: A
-    Package for Automatic Evaluation of Summaries", 2004.
+    Computed by the library rouge-score-rs, whose scores equal those of Google's rouge-score.
+    Source: Lin, "ROUGE: A Package for Automatic Evaluation of Summaries", 2004.
     """
 
     type: ClassVar[str] = "rouge_l"
@@ -280,7 +330,8 @@ class RougeLScorer(TargetScorer):
     def check(self) -> None:
         if self.stem and self.tokenizer == "unicode":
             raise UsageError(
-                "rouge_l: stem needs the tokenizer ascii, as it reduces English words; leave out stem or tokenizer"
+                "rouge_l: stem needs the tokenizer ascii, as it reduces English words; leave out "
+                "stem or tokenizer"
             )
         _rouge(self.stem, self.tokenizer)
 
@@ -289,14 +340,19 @@ class RougeLScorer(TargetScorer):
         if self.tokenizer == "ascii":
             for target in wanted:
                 if target.strip() and not re.search(r"[a-z0-9]", target.lower()):
-                    raise UsageError(f"the target {shown(target)} has no word of a-z and 0-9; use tokenizer='unicode'")
+                    raise UsageError(
+                        f"the target {shown(target)} has no word of a-z and 0-9; use "
+                        "tokenizer='unicode'"
+                    )
         if len(text) + max(map(len, wanted)) < _LARGE:
             found = rouge.score_multi(wanted, text)
         else:
             found = await asyncio.to_thread(rouge.score_multi, wanted, text)
         best = found["rougeL"]
         value = min(1.0, best.fmeasure)
-        return graded_score(value, self.pass_at, metadata={"precision": best.precision, "recall": best.recall})
+        return graded_score(
+            value, self.pass_at, metadata={"precision": best.precision, "recall": best.recall}
+        )
 
 
 @lru_cache(maxsize=8)
@@ -304,5 +360,8 @@ def _rouge(stem: bool, tokenizer: str) -> Any:
     """Raises: MissingExtra."""
     rouge_scorer = import_extra("rouge_score_rs.rouge_scorer", "rouge")
     tokenizers = import_extra("rouge_score_rs.tokenizers", "rouge")
-    chosen = tokenizers.UnicodeTokenizer() if tokenizer == "unicode" else None
+    if tokenizer == "unicode":
+        chosen = tokenizers.UnicodeTokenizer()
+    else:
+        chosen = None
     return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=stem, tokenizer=chosen)

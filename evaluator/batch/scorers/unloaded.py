@@ -1,4 +1,6 @@
-"""Scorers whose code is named and not imported: to plan a batch, and to ask the user about its code."""
+"""Scorers whose code is named and not imported: to plan a batch, and to ask the user about its
+code.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class UnloadedScorer(LeavesInputUnchanged):
 
 @contextmanager
 def without_code() -> Generator[list[str]]:
-    """Inside, scorers of a project are not imported. Yields: the paths of their code, as they are found."""
+    """Inside, scorers of a project are not imported. Yields: the paths of their code, as they are
+    found.
+    """
     paths: list[str] = []
     token = _paths.set(paths)
     try:

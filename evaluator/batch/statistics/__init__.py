@@ -1,6 +1,7 @@
 """The statistics of batches: pure functions of plain values, in pure Python, each with its source.
 
-Arguments are checked where they enter: a value that is not a finite number is refused, never averaged or dropped.
+Arguments are checked where they enter: a value that is not a finite number is refused, never
+averaged or dropped.
 """
 
 from evaluator.batch.statistics.agreement import Agreement as Agreement

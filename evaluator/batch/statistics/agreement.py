@@ -1,7 +1,9 @@
-"""Agreement of judges beyond chance: Cohen's kappa for two, Krippendorff's alpha for any number and missing ratings.
+"""Agreement of judges beyond chance: Cohen's kappa for two, Krippendorff's alpha for any number and
+missing ratings.
 
-A rating is any label or number; None is a missing rating. Both measures are 1 for perfect agreement, about 0 for
-agreement by chance, and None where all ratings are equal, so that disagreement is impossible.
+A rating is any label or number; None is a missing rating. Both measures are 1 for perfect
+agreement, about 0 for agreement by chance, and None where all ratings are equal, so that
+disagreement is impossible.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ _NO_SPREAD = 1e-12
 class Agreement(JsonForm):
     """An agreement `value`, based on `n` of `of` units: those that enough judges rated.
 
-    `se` and the interval are the large-sample ones of kappa; alpha has none. A kappa whose `se` is 0 (judges who always
-    agree) has no interval, as it would be empty even for very few units.
+    `se` and the interval are the large-sample ones of kappa; alpha has none. A kappa whose `se` is
+    0 (judges who always agree) has no interval, as it would be empty even for very few units.
     """
 
     value: float | None
@@ -49,20 +51,28 @@ def cohen_kappa(
     labels: Sequence[Hashable] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Agreement:
-    """Cohen's kappa of two judges over the same units; units that either judge did not rate are not in n.
+    """Cohen's kappa of two judges over the same units; units that either judge did not rate are not
+    in n.
 
-    With `weights`, near misses count partly, by their distance in `labels`, which are ordered from least to most;
-    numbers need no labels.
+    With `weights`, near misses count partly, by their distance in `labels`, which are ordered from
+    least to most; numbers need no labels.
 
-    Sources: Cohen, Educational and Psychological Measurement 20 (1960); weighted: Cohen, Psychological Bulletin 70
-    (1968); standard error: Fleiss, Cohen and Everitt, Psychological Bulletin 72 (1969).
+    Sources: Cohen, Educational and Psychological Measurement 20 (1960); weighted: Cohen,
+    Psychological Bulletin 70 (1968); standard error: Fleiss, Cohen and Everitt, Psychological
+    Bulletin 72 (1969).
 
-    Raises: UsageError, if the judges have different numbers of units, a rating is not among the labels or has no
-    order where one is needed, `weights` is unknown, or `confidence` is not between 0 and 1.
+    Raises: UsageError, if the judges have different numbers of units, a rating is not among the
+    labels or has no order where one is needed, `weights` is unknown, or `confidence` is not between
+    0 and 1.
     """
     if len(first) != len(second):
-        raise UsageError(f"two judges have to rate the same units; one has {len(first)} and the other {len(second)}")
-    return cohen_kappa_of(Counter(zip(first, second, strict=True)), weights, labels, confidence)
+        raise UsageError(
+            f"two judges have to rate the same units; one has {len(first)} and the other "
+            f"{len(second)}"
+        )
+    return cohen_kappa_of(
+        Counter(zip(first, second, strict=True)), weights, labels=labels, confidence=confidence
+    )
 
 
 def cohen_kappa_of(
@@ -71,19 +81,26 @@ def cohen_kappa_of(
     labels: Sequence[Hashable] | None = None,
     confidence: float = CONFIDENCE,
 ) -> Agreement:
-    """`cohen_kappa` from the number of units with each pair of ratings. Raises: as `cohen_kappa`."""
+    """`cohen_kappa` from the number of units with each pair of ratings. Raises: as
+    `cohen_kappa`.
+    """
     if weights is not None:
-        check_choice("weights", weights, get_args(Weights))
+        check_choice("weights", weights, choices=get_args(Weights))
     check_confidence(confidence)
     _check_counts(counts)
     pairs = {pair: count for pair, count in counts.items() if None not in pair and count}
-    order = _in_order([rating for pair in pairs for rating in pair], labels, needed=weights is not None)
-    n, of, size = sum(pairs.values()), sum(counts.values()), len(order)
+    order = _in_order(
+        [rating for pair in pairs for rating in pair], labels, needed=weights is not None
+    )
+    n = sum(pairs.values())
+    of = sum(counts.values())
+    size = len(order)
     if size < 2:
         return Agreement(None, n, of, 2)
     weight = _weight(weights, size)
     joint = {(order[a], order[b]): count / n for (a, b), count in pairs.items()}
-    rows, columns = [0.0] * size, [0.0] * size
+    rows = [0.0] * size
+    columns = [0.0] * size
     for (i, j), share in joint.items():
         rows[i] += share
         columns[j] += share
@@ -95,7 +112,8 @@ def cohen_kappa_of(
         return Agreement(None, n, of, 2)
     kappa = (seen - chance) / (1 - chance)
     spread = math.fsum(
-        share * (weight(i, j) - (by_row[i] + by_column[j]) * (1 - kappa)) ** 2 for (i, j), share in joint.items()
+        share * (weight(i, j) - (by_row[i] + by_column[j]) * (1 - kappa)) ** 2
+        for (i, j), share in joint.items()
     )
     inside = spread - (kappa - chance * (1 - kappa)) ** 2
     se = math.sqrt(max(0.0, inside) / n) / (1 - chance)
@@ -114,22 +132,29 @@ def _weight(weights: Weights | None, size: int) -> Callable[[int, int], float]:
 
 
 def krippendorff_alpha(
-    ratings: Sequence[Sequence[Rating]], level: Level = "nominal", labels: Sequence[Hashable] | None = None
+    ratings: Sequence[Sequence[Rating]],
+    level: Level = "nominal",
+    labels: Sequence[Hashable] | None = None,
 ) -> Agreement:
-    """Krippendorff's alpha of any number of judges: `ratings` has a row for each judge and a column for each unit.
+    """Krippendorff's alpha of any number of judges: `ratings` has a row for each judge and a column
+    for each unit.
 
-    Units with fewer than two ratings are not in n. `labels` are ordered from least to most, for ordinal ratings that
-    are not numbers. Interval ratings are numbers; ratio ratings are numbers of at least 0, and 0 means nothing.
+    Units with fewer than two ratings are not in n. `labels` are ordered from least to most, for
+    ordinal ratings that are not numbers. Interval ratings are numbers; ratio ratings are numbers of
+    at least 0, and 0 means nothing.
 
-    Source: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), and Content Analysis (2004), chapter 11.
+    Source: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), and Content Analysis
+    (2004), chapter 11.
 
-    Raises: UsageError, if judges have different numbers of units, a rating is not among the labels or not a number
-    (for ratio ratings, of at least 0) where one is needed, or `level` is unknown.
+    Raises: UsageError, if judges have different numbers of units, a rating is not among the labels
+    or not a number (for ratio ratings, of at least 0) where one is needed, or `level` is unknown.
     """
     of = len(ratings[0]) if len(ratings) else 0
     if any(len(row) != of for row in ratings):
         raise UsageError("every judge's row needs one rating for each unit, None for a missing one")
-    return krippendorff_alpha_of(Counter(zip(*ratings, strict=True)), len(ratings), level, labels)
+    return krippendorff_alpha_of(
+        Counter(zip(*ratings, strict=True)), len(ratings), level=level, labels=labels
+    )
 
 
 def krippendorff_alpha_of(
@@ -138,8 +163,10 @@ def krippendorff_alpha_of(
     level: Level = "nominal",
     labels: Sequence[Hashable] | None = None,
 ) -> Agreement:
-    """`krippendorff_alpha` from the number of units with each combination of ratings. Raises: as it does."""
-    check_choice("level", level, get_args(Level))
+    """`krippendorff_alpha` from the number of units with each combination of ratings. Raises: as it
+    does.
+    """
+    check_choice("level", level, choices=get_args(Level))
     _check_counts(counts)
     of = sum(counts.values())
     units = Counter[tuple[Any, ...]]()
@@ -148,9 +175,13 @@ def krippendorff_alpha_of(
         if len(given) > 1 and count:
             units[given] += count
     n = sum(units.values())
-    order = _in_order([rating for unit in units for rating in unit], labels, needed=level != "nominal")
+    order = _in_order(
+        [rating for unit in units for rating in unit], labels, needed=level != "nominal"
+    )
     if level in ("interval", "ratio") and not all(map(_is_number, order)):
-        raise UsageError(f"{level} ratings are finite numbers; only nominal and ordinal ratings may be labels")
+        raise UsageError(
+            f"{level} ratings are finite numbers; only nominal and ordinal ratings may be labels"
+        )
     if level == "ratio" and any(rating < 0 for rating in order):
         raise UsageError("ratio ratings have to be at least 0; interval ratings may be negative")
     size = len(order)
@@ -162,7 +193,7 @@ def krippendorff_alpha_of(
                 coincidences[i][j] += times * count * (other - (i == j)) / (len(unit) - 1)
     totals = [math.fsum(row) for row in coincidences]
     total = math.fsum(totals)
-    distance = _distance(level, list(order), totals)
+    distance = _distance(level, list(order), totals=totals)
     cells = [(i, j, distance(i, j)) for i in range(size) for j in range(size)]
     expected = math.fsum(totals[i] * totals[j] * far for i, j, far in cells)
     if expected == 0:
@@ -177,23 +208,32 @@ def _distance(level: Level, values: list[Any], totals: list[float]) -> Callable[
     if level == "interval":
         return lambda i, j: (values[i] - values[j]) ** 2
     if level == "ratio":
-        return lambda i, j: 0.0 if i == j else ((values[i] - values[j]) / (values[i] + values[j])) ** 2
+        return lambda i, j: (
+            0.0 if i == j else ((values[i] - values[j]) / (values[i] + values[j])) ** 2
+        )
     ranks = [math.fsum(totals[:i]) + totals[i] / 2 for i in range(len(totals))]
     return lambda i, j: (ranks[i] - ranks[j]) ** 2
 
 
-def _in_order(ratings: list[Any], labels: Sequence[Hashable] | None, needed: bool) -> dict[Any, int]:
+def _in_order(
+    ratings: list[Any], labels: Sequence[Hashable] | None, needed: bool
+) -> dict[Any, int]:
     """Every label, in order, with its index."""
     found = set(ratings)
     if any(isinstance(rating, Real) and not math.isfinite(rating) for rating in found):
         raise UsageError("ratings are labels or finite numbers; a missing one is None")
     if labels is not None:
         if unknown := sorted(repr(rating) for rating in found.difference(labels)):
-            raise UsageError(f"{', '.join(unknown)} is not among the labels {', '.join(map(repr, labels))}")
+            raise UsageError(
+                f"{', '.join(unknown)} is not among the labels {', '.join(map(repr, labels))}"
+            )
         return {label: place for place, label in enumerate(dict.fromkeys(labels))}
     if needed and not all(map(_is_number, found)):
         raise UsageError("ratings that are not numbers need an order; give it in `labels`")
-    return {rating: place for place, rating in enumerate(sorted(found) if needed else dict.fromkeys(ratings))}
+    return {
+        rating: place
+        for place, rating in enumerate(sorted(found) if needed else dict.fromkeys(ratings))
+    }
 
 
 def _is_number(value: Any) -> bool:

@@ -11,11 +11,18 @@ from evaluator.errors import UsageError
 
 
 def check_confidence(confidence: float) -> None:
-    """Raises: UsageError, if it is not between 0 and 1, or so close to 1 that its quantile is infinite."""
+    """Raises: UsageError, if it is not between 0 and 1, or so close to 1 that its quantile is
+    infinite.
+    """
     if not _is_number(confidence) or not (confidence > 0 and (1 + confidence) / 2 < 1):
         percent = _is_number(confidence) and 1 < confidence < 100
-        hint = f"; did you mean {confidence / 100:g}?" if percent else ""
-        raise UsageError(f"confidence is {confidence!r}, expected a number between 0 and 1, such as 0.95{hint}")
+        if percent:
+            hint = f"; did you mean {confidence / 100:g}?"
+        else:
+            hint = ""
+        raise UsageError(
+            f"confidence is {confidence!r}, expected a number between 0 and 1, such as 0.95{hint}"
+        )
 
 
 def check_share(name: str, share: float) -> None:
@@ -31,7 +38,9 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def whole(name: str, count: Any) -> int:
-    """A count as an int, from NumPy too. Raises: UsageError, if it is not a whole number or negative."""
+    """A count as an int, from NumPy too. Raises: UsageError, if it is not a whole number or
+    negative.
+    """
     try:
         found = operator.index(count)
     except TypeError:

@@ -1,6 +1,7 @@
 """Tails and quantiles of the distributions behind the intervals and tests.
 
-Relative error is below 1e-9 for up to 100,000 degrees of freedom or trials; the tests compare with SciPy.
+Relative error is below 1e-9 for up to 100,000 degrees of freedom or trials; the tests compare with
+SciPy.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ _TINY = 1e-300
 
 
 def normal_quantile(probability: float) -> float:
-    """The quantile of the standard normal distribution at `probability`, which is strictly between 0 and 1.
+    """The quantile of the standard normal distribution at `probability`, which is strictly between
+    0 and 1.
 
-    Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), as implemented in Python's `statistics`.
+    Source: Wichura, "Algorithm AS 241", Applied Statistics 37 (1988), as implemented in Python's
+    `statistics`.
 
     Raises: UsageError, if `probability` is not between 0 and 1.
     """
@@ -28,24 +31,30 @@ def normal_quantile(probability: float) -> float:
 
 def _check_probability(probability: float) -> None:
     if not 0 < probability < 1:
-        raise UsageError(f"a probability of {probability!r} has no quantile; expected one between 0 and 1")
+        raise UsageError(
+            f"a probability of {probability!r} has no quantile; expected one between 0 and 1"
+        )
 
 
 def normal_below(value: float) -> float:
-    """The probability that a standard normal variable is at most `value`. Accurate in both tails."""
+    """The probability that a standard normal variable is at most `value`. Accurate in both
+    tails.
+    """
     return 0.5 * math.erfc(-value / math.sqrt(2))
 
 
 def student_two_sided(t: float, df: float) -> float:
-    """The probability that a Student's t variable with `df` degrees of freedom is at least as far from 0 as `t`.
+    """The probability that a Student's t variable with `df` degrees of freedom is at least as far
+    from 0 as `t`.
 
     Source: Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.5.27 and 26.7.1.
     """
-    return incomplete_beta(df / (df + t * t), df / 2, 0.5, t * t / (df + t * t))
+    return incomplete_beta(df / (df + t * t), df / 2, b=0.5, rest=t * t / (df + t * t))
 
 
 def student_quantile(probability: float, df: float) -> float:
-    """The quantile of Student's t with `df` degrees of freedom at `probability`, which is strictly between 0 and 1.
+    """The quantile of Student's t with `df` degrees of freedom at `probability`, which is strictly
+    between 0 and 1.
 
     Found by bisection, so it is as accurate as `student_two_sided`.
 
@@ -55,9 +64,11 @@ def student_quantile(probability: float, df: float) -> float:
     if probability < 0.5:
         return -student_quantile(1 - probability, df)
     outside = 2 * (1 - probability)
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while student_two_sided(high, df) > outside:
-        low, high = high, high * 2
+        low = high
+        high = high * 2
     while high - low > 1e-13 * high:
         middle = (low + high) / 2
         if not low < middle < high:
@@ -78,7 +89,7 @@ def binomial_below(successes: int, trials: int, chance: float) -> float:
         return 0.0
     if successes >= trials:
         return 1.0
-    return incomplete_beta(1 - chance, trials - successes, successes + 1)
+    return incomplete_beta(1 - chance, trials - successes, b=successes + 1)
 
 
 def incomplete_beta(x: float, a: float, b: float, rest: float | None = None) -> float:
@@ -86,8 +97,9 @@ def incomplete_beta(x: float, a: float, b: float, rest: float | None = None) -> 
 
     `rest` is 1 − x, for a caller that has it with more digits than the subtraction gives.
 
-    Source: NIST Digital Library of Mathematical Functions, 8.17.4 and 8.17.22, the continued fraction evaluated by the
-    modified method of Lentz (Thompson and Barnett, Journal of Computational Physics 64, 1986).
+    Source: NIST Digital Library of Mathematical Functions, 8.17.4 and 8.17.22, the continued
+    fraction evaluated by the modified method of Lentz (Thompson and Barnett, Journal of
+    Computational Physics 64, 1986).
     """
     rest = 1 - x if rest is None else rest
     if x <= 0:
@@ -95,21 +107,25 @@ def incomplete_beta(x: float, a: float, b: float, rest: float | None = None) -> 
     if rest <= 0:
         return 1.0
     if x > (a + 1) / (a + b + 2):
-        return 1 - _beta_by_fraction(rest, x, b, a)
-    return _beta_by_fraction(x, rest, a, b)
+        return 1 - _beta_by_fraction(rest, x, a=b, b=a)
+    return _beta_by_fraction(x, rest, a=a, b=b)
 
 
 def _beta_by_fraction(x: float, rest: float, a: float, b: float) -> float:
-    logarithm = a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    logarithm = (
+        a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    )
     front = math.exp(logarithm) / a
-    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
+    c = 1.0
+    d = 1 / _not_zero(1 - (a + b) * x / (a + 1))
     fraction = d
     for m in range(1, _MOST_TERMS):
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
         ):
-            c, d = _not_zero(1 + term / c), 1 / _not_zero(1 + term * d)
+            c = _not_zero(1 + term / c)
+            d = 1 / _not_zero(1 + term * d)
             fraction *= c * d
         if abs(c * d - 1) < 1e-15:
             break
@@ -117,4 +133,6 @@ def _beta_by_fraction(x: float, rest: float, a: float, b: float) -> float:
 
 
 def _not_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+    if abs(value) > _TINY:
+        return value
+    return _TINY

@@ -20,8 +20,8 @@ _PASSES = re.compile(r"pass([@^])([1-9][0-9]{0,5})")
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """Combines a sample's epochs into one number. `of_passes`: from 0 and 1 for whether each passed, not from the
-    values.
+    """Combines a sample's epochs into one number. `of_passes`: from 0 and 1 for whether each
+    passed, not from the values.
 
     `least` is the number of judged epochs that a sample needs.
     """
@@ -36,7 +36,8 @@ class Reducer:
 class Variance(JsonForm):
     """The variance of values `within` samples, and of the samples' means `between` them.
 
-    Each is None without a sample of two values, `between` also without two samples. `samples` and `values` are counts.
+    Each is None without a sample of two values, `between` also without two samples. `samples` and
+    `values` are counts.
     """
 
     within: float | None
@@ -56,21 +57,29 @@ def reducer(name: str) -> Reducer:
         return Reducer(name, _PLAIN[name])
     found = _PASSES.fullmatch(name)
     if found is None:
-        raise UsageError(f"unknown reducer {name!r}; reducers: {', '.join(_PLAIN)}, pass@k and pass^k (such as pass@3)")
-    k, estimate = int(found[2]), pass_at_k if found[1] == "@" else pass_hat_k
-    return Reducer(name, lambda passes: estimate(len(passes), round(sum(passes)), k), True, k)
+        raise UsageError(
+            f"unknown reducer {name!r}; reducers: {', '.join(_PLAIN)}, pass@k and pass^k (such as "
+            "pass@3)"
+        )
+    k = int(found[2])
+    estimate = pass_at_k if found[1] == "@" else pass_hat_k
+    return Reducer(
+        name, lambda passes: estimate(len(passes), round(sum(passes)), k), of_passes=True, least=k
+    )
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """The probability that at least one of k tries passes, an unbiased estimate from `passed` of n tries.
+    """The probability that at least one of k tries passes, an unbiased estimate from `passed` of n
+    tries.
 
     It is 1 − C(n − passed, k) / C(n, k).
 
-    Source: Chen et al., "Evaluating Large Language Models Trained on Code" (2021, arXiv:2107.03374), equation 1.
+    Source: Chen et al., "Evaluating Large Language Models Trained on Code" (2021,
+    arXiv:2107.03374), equation 1.
 
     Raises: UsageError, unless 0 <= passed <= n and 1 <= k <= n.
     """
-    _check_passes(n, passed, k)
+    _check_passes(n, passed, k=k)
     ways = math.comb(n, k)
     return (ways - math.comb(n - passed, k)) / ways
 
@@ -84,7 +93,7 @@ def pass_hat_k(n: int, passed: int, k: int) -> float:
 
     Raises: UsageError, unless 0 <= passed <= n and 1 <= k <= n.
     """
-    _check_passes(n, passed, k)
+    _check_passes(n, passed, k=k)
     return math.comb(passed, k) / math.comb(n, k)
 
 
@@ -98,16 +107,22 @@ def _check_passes(n: int, passed: int, k: int) -> None:
 def variance(samples: Iterable[Sequence[float]]) -> Variance:
     """The components of variance of values in samples, which may have different numbers of epochs.
 
-    `within` is the mean square within samples; `between` the mean square between them less `within`, divided by the
-    (adjusted) number of epochs, and 0 where that is negative. Samples without a value are ignored.
+    `within` is the mean square within samples; `between` the mean square between them less
+    `within`, divided by the (adjusted) number of epochs, and 0 where that is negative. Samples
+    without a value are ignored.
 
-    Source: the one-way analysis of variance with random effects; Searle, Casella and McCulloch, Variance Components
-    (1992).
+    Source: the one-way analysis of variance with random effects; Searle, Casella and McCulloch,
+    Variance Components (1992).
 
     Raises: UsageError, if a value is not finite.
     """
-    k, n, squares, total = 0, 0, 0, 0.0
-    sizes, means, inside = array("q"), array("d"), array("d")
+    k = 0
+    n = 0
+    squares = 0
+    total = 0.0
+    sizes = array("q")
+    means = array("d")
+    inside = array("d")
     for values in samples:
         if not len(values):
             continue
@@ -116,14 +131,19 @@ def variance(samples: Iterable[Sequence[float]]) -> Variance:
         inside.append(math.fsum((value - mean) ** 2 for value in values))
         sizes.append(len(values))
         means.append(mean)
-        k, n, squares, total = k + 1, n + len(values), squares + len(values) ** 2, total + math.fsum(values)
+        k = k + 1
+        n = n + len(values)
+        squares = squares + len(values) ** 2
+        total = total + math.fsum(values)
     if n == k:
         return Variance(None, None, k, n)
     within = math.fsum(inside) / (n - k)
     if k < 2:
         return Variance(within, None, k, n)
     overall = total / n
-    square_between = math.fsum(size * (mean - overall) ** 2 for size, mean in zip(sizes, means, strict=True)) / (k - 1)
+    square_between = math.fsum(
+        size * (mean - overall) ** 2 for size, mean in zip(sizes, means, strict=True)
+    ) / (k - 1)
     epochs = (n - squares / n) / (k - 1)
     return Variance(within, max(0.0, (square_between - within) / epochs), k, n)
 

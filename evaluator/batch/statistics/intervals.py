@@ -1,15 +1,17 @@
-"""Means and proportions with their standard errors and intervals, for independent values and for clusters.
+"""Means and proportions with their standard errors and intervals, for independent values and for
+clusters.
 
-Related values (questions about one text, epochs of one sample) are not independent. With clusters of related values,
-standard errors are cluster-robust:
+Related values (questions about one text, epochs of one sample) are not independent. With clusters
+of related values, standard errors are cluster-robust:
 
     se² = G / (G − 1) · Σ_g (Σ_{i in g} (x_i − x̄))² / n²     with G clusters
 
 With every value its own cluster that is s² / n, the usual one.
 
 Sources: Miller, "Adding Error Bars to Evals" (2024, arXiv:2411.00640); the sandwich estimator with
-the small-sample factor is CR1 of Cameron and Miller, "A Practitioner's Guide to Cluster-Robust Inference", Journal of
-Human Resources 50 (2015), which also has the intervals with Student's t and G − 1 degrees of freedom.
+the small-sample factor is CR1 of Cameron and Miller, "A Practitioner's Guide to Cluster-Robust
+Inference", Journal of Human Resources 50 (2015), which also has the intervals with Student's t and
+G − 1 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ _NO_SPREAD = 1e-12
 class Estimate(JsonForm):
     """A mean or proportion of `n` values with its standard error and interval.
 
-    `mean` is None where n is 0. With fewer than two values, or only one cluster, there is no `se`, `low` and `high`.
-    `clusters` is None where values were treated as independent. `method` is `t`, `wilson` or
-    `wilson, clustered`.
+    `mean` is None where n is 0. With fewer than two values, or only one cluster, there is no `se`,
+    `low` and `high`. `clusters` is None where values were treated as independent. `method` is `t`,
+    `wilson` or `wilson, clustered`.
     """
 
     mean: float | None
@@ -55,12 +57,15 @@ class Estimate(JsonForm):
 
 
 def mean_interval(
-    values: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Estimate:
-    """The mean of `values`, by Student's t. `clusters` names the cluster of each value, in the same order.
+    """The mean of `values`, by Student's t. `clusters` names the cluster of each value, in the same
+    order.
 
-    Raises: UsageError, if a value is not finite, the numbers of clusters and values differ, or `confidence` is not
-    between 0 and 1.
+    Raises: UsageError, if a value is not finite, the numbers of clusters and values differ, or
+    `confidence` is not between 0 and 1.
     """
     check_finite(values)
     check_clusters(values, clusters)
@@ -69,7 +74,7 @@ def mean_interval(
     if n == 0:
         return Estimate(None, None, None, None, 0, None if clusters is None else 0, "t", confidence)
     mean = mean_of(values)
-    se, count = standard_error(values, mean, clusters)
+    se, count = standard_error(values, mean, clusters=clusters)
     shown = None if clusters is None else count
     if se is None:
         return Estimate(mean, None, None, None, n, shown, "t", confidence)
@@ -78,67 +83,84 @@ def mean_interval(
 
 
 def score_interval(
-    values: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Estimate:
     """The mean of `values` with an interval that stays within the range of the values.
 
-    `proportion_interval` where each value is 0 or 1, else `mean_interval`, limited to [0, 1] where all values are in
-    it. For such values without a spread (all 0.5, say) the interval is Wilson's of n values, or of as many as there are
-    clusters: no values in [0, 1] with that mean vary more than 0 and 1. Other values without a spread have no interval.
+    `proportion_interval` where each value is 0 or 1, else `mean_interval`, limited to [0, 1] where
+    all values are in it. For such values without a spread (all 0.5, say) the interval is Wilson's
+    of n values, or of as many as there are
+    clusters: no values in [0, 1] with that mean vary more than 0 and 1. Other values without a
+    spread have no interval.
 
     Raises: UsageError, as `mean_interval`.
     """
     if len(values) and all(value in (0, 1) for value in values):
-        return proportion_interval(values, clusters, confidence)
-    found = mean_interval(values, clusters, confidence)
+        return proportion_interval(values, clusters, confidence=confidence)
+    found = mean_interval(values, clusters, confidence=confidence)
     if found.mean is None or found.se is None or found.low is None or found.high is None:
         return found
     is_share = all(0 <= value <= 1 for value in values)
     if found.se > _NO_SPREAD:
-        return replace(found, low=max(0.0, found.low), high=min(1.0, found.high)) if is_share else found
+        if is_share:
+            return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
+        return found
     if not is_share:
         return replace(found, low=None, high=None)
     if found.clusters is None:
-        worth, quantile, method = found.n, normal_quantile((1 + confidence) / 2), "wilson"
+        worth = found.n
+        quantile = normal_quantile((1 + confidence) / 2)
+        method = "wilson"
     else:
-        worth, method = found.clusters, "wilson, clustered"
+        worth = found.clusters
+        method = "wilson, clustered"
         quantile = student_quantile((1 + confidence) / 2, found.clusters - 1)
-    low, high = wilson(found.mean, worth, quantile)
+    low, high = wilson(found.mean, worth, quantile=quantile)
     return replace(found, low=low, high=high, method=method)
 
 
 def proportion_of(passed: int, n: int, confidence: float = CONFIDENCE) -> Estimate:
     """The proportion `passed` of `n` independent results, with Wilson's score interval.
 
-    `se` is sqrt(p (1 − p) / n): 0 where all or none passed, which is why the interval does not use it.
+    `se` is sqrt(p (1 − p) / n): 0 where all or none passed, which is why the interval does not use
+    it.
 
-    Raises: UsageError, if it is not 0 <= passed <= n, both whole, or `confidence` is not between 0 and 1.
+    Raises: UsageError, if it is not 0 <= passed <= n, both whole, or `confidence` is not between 0
+    and 1.
     """
     check_confidence(confidence)
-    passed, n = whole("passed", passed), whole("n", n)
+    passed = whole("passed", passed)
+    n = whole("n", n)
     if passed > n:
         raise UsageError(f"{passed} of {n} is not a proportion")
     if n == 0:
         return Estimate(None, None, None, None, 0, None, "wilson", confidence)
     share = passed / n
-    low, high = wilson(share, n, normal_quantile((1 + confidence) / 2))
-    return Estimate(share, math.sqrt(share * (1 - share) / n), low, high, n, None, "wilson", confidence)
+    low, high = wilson(share, n, quantile=normal_quantile((1 + confidence) / 2))
+    return Estimate(
+        share, math.sqrt(share * (1 - share) / n), low, high, n, None, "wilson", confidence
+    )
 
 
 def proportion_interval(
-    values: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    confidence: float = CONFIDENCE,
 ) -> Estimate:
     """The proportion of 1 among `values`, which are all 0 or 1; within 0 and 1 with clusters too.
 
-    With clusters, Wilson's interval of the number of independent values that the cluster-robust standard error is
-    worth: p (1 − p) / se², at most n, with Student's t for the normal quantile. Where all values are equal, each
-    cluster is worth one. With every value its own cluster it is `proportion_of`.
+    With clusters, Wilson's interval of the number of independent values that the cluster-robust
+    standard error is
+    worth: p (1 − p) / se², at most n, with Student's t for the normal quantile. Where all values
+    are equal, each cluster is worth one. With every value its own cluster it is `proportion_of`.
 
-    Source: Korn and Graubard, Survey Methodology 24 (1998), with Wilson's interval as in Franco, Little, Louis and
-    Slud, Journal of Survey Statistics and Methodology 7 (2019).
+    Source: Korn and Graubard, Survey Methodology 24 (1998), with Wilson's interval as in Franco,
+    Little, Louis and Slud, Journal of Survey Statistics and Methodology 7 (2019).
 
-    Raises: UsageError, if a value is neither 0 nor 1, the numbers of clusters and values differ, or `confidence` is
-    not between 0 and 1.
+    Raises: UsageError, if a value is neither 0 nor 1, the numbers of clusters and values differ, or
+    `confidence` is not between 0 and 1.
     """
     check_confidence(confidence)
     check_clusters(values, clusters)
@@ -146,23 +168,28 @@ def proportion_interval(
         raise UsageError("the values of a proportion have to be 0 or 1")
     n = len(values)
     if clusters is None or n == 0:
-        return proportion_of(int(sum(values)), n, confidence)
+        return proportion_of(int(sum(values)), n, confidence=confidence)
     share = sum(values) / n
-    se, count = standard_error(values, share, clusters)
+    se, count = standard_error(values, share, clusters=clusters)
     if count == n:
-        return proportion_of(int(sum(values)), n, confidence)
+        return proportion_of(int(sum(values)), n, confidence=confidence)
     if se is None:
         return Estimate(share, None, None, None, n, count, "wilson, clustered", confidence)
-    worth = min(n, share * (1 - share) / se**2) if se > 0 else n if 0 < share < 1 else count
-    low, high = wilson(share, worth, student_quantile((1 + confidence) / 2, count - 1))
+    if se > 0:
+        worth = min(n, share * (1 - share) / se**2)
+    elif 0 < share < 1:
+        worth = n
+    else:
+        worth = count
+    low, high = wilson(share, worth, quantile=student_quantile((1 + confidence) / 2, count - 1))
     return Estimate(share, se, low, high, n, count, "wilson, clustered", confidence)
 
 
 def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
     """The limits of Wilson's score interval for a proportion `share` of `n` results.
 
-    Source: Wilson, Journal of the American Statistical Association 22 (1927); method 3 of Newcombe, Statistics in
-    Medicine 17 (1998) 857.
+    Source: Wilson, Journal of the American Statistical Association 22 (1927); method 3 of Newcombe,
+    Statistics in Medicine 17 (1998) 857.
 
     Raises: UsageError, if `share` is not from 0 to 1, or `n` not above 0.
     """
@@ -172,7 +199,8 @@ def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
     squared = quantile * quantile
     centre = share + squared / (2 * n)
     reach = quantile * math.sqrt(share * (1 - share) / n + squared / (4 * n * n))
-    low, high = (centre - reach) / (1 + squared / n), (centre + reach) / (1 + squared / n)
+    low = (centre - reach) / (1 + squared / n)
+    high = (centre + reach) / (1 + squared / n)
     return 0.0 if share == 0 else max(0.0, low), 1.0 if share == 1 else min(1.0, high)
 
 
@@ -185,12 +213,14 @@ def standard_error(
     """
     n = len(values)
     if clusters is None:
-        parts, count = [value - mean for value in values], n
+        parts = [value - mean for value in values]
+        count = n
     else:
         sums: dict[Hashable, float] = {}
         for value, cluster in zip(values, clusters, strict=True):
             sums[cluster] = sums.get(cluster, 0.0) + (value - mean)
-        parts, count = list(sums.values()), len(sums)
+        parts = list(sums.values())
+        count = len(sums)
     if count < 2:
         return None, count
     return math.sqrt(count / (count - 1) * math.fsum(part * part for part in parts)) / n, count
@@ -204,7 +234,8 @@ def mean_of(values: Sequence[float]) -> float:
 def percentiles(values: Sequence[float], shares: Sequence[float]) -> list[float | None]:
     """The quantiles of `values` at each of `shares` (0 to 1); None for each without values.
 
-    Source: Hyndman and Fan, American Statistician 50 (1996), definition 7: linear between two values.
+    Source: Hyndman and Fan, American Statistician 50 (1996), definition 7: linear between two
+    values.
 
     Raises: UsageError, if a value is not finite, or a share not from 0 to 1.
     """

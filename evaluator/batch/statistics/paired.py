@@ -1,7 +1,9 @@
-"""Paired differences of two batches over the same samples, their significance, and the number of pairs needed.
+"""Paired differences of two batches over the same samples, their significance, and the number of
+pairs needed.
 
-Pairs are subtracted before averaging, so the difficulty of a sample for both sides cancels out: Miller, "Adding Error
-Bars to Evals" (2024, arXiv:2411.00640). All differences are b − a: above 0, b is better.
+Pairs are subtracted before averaging, so the difficulty of a sample for both sides cancels out:
+Miller, "Adding Error Bars to Evals" (2024, arXiv:2411.00640). All differences are b − a: above 0, b
+is better.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference(JsonForm):
-    """The mean difference of `n` pairs, its standard error and interval, and the two-sided p-value of no difference.
+    """The mean difference of `n` pairs, its standard error and interval, and the two-sided p-value
+    of no difference.
 
-    Each is None where n is 0, and each except `mean` for a single value or a single cluster. `method` names the
-    interval and the test. `clusters` is None where pairs were treated as independent.
+    Each is None where n is 0, and each except `mean` for a single value or a single cluster.
+    `method` names the interval and the test. `clusters` is None where pairs were treated as
+    independent.
     """
 
     mean: float | None
@@ -46,34 +50,52 @@ class PairedDifference(JsonForm):
 
 
 def mean_difference(
-    differences: Sequence[float], clusters: Sequence[Hashable] | None = None, confidence: float = CONFIDENCE
+    differences: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    confidence: float = CONFIDENCE,
 ) -> PairedDifference:
     """The mean of the pairs' differences by Student's t, cluster-robust with `clusters`.
 
-    Equal differences show no spread, but that does not prove that there is none. p is None then (1 if each difference
-    is 0), and the interval is that for unobserved events: as none of n pairs (or clusters) differs from the others, at
-    most a share of 1 − (α/2)^(1/n) of all pairs does, for differences in [−1, 1]. Other differences have no interval.
+    Equal differences show no spread, but that does not prove that there is none. p is None then (1
+    if each difference is 0), and the interval is that for unobserved events: as none of n pairs (or
+    clusters) differs from the others, at most a share of 1 − (α/2)^(1/n) of all pairs does, for
+    differences in [−1, 1]. Other differences have no interval.
 
-    Source, for none of n: Clopper and Pearson, Biometrika 26 (1934) 404; Hanley and Lippman-Hand, JAMA 249 (1983) 1743.
+    Source, for none of n: Clopper and Pearson, Biometrika 26 (1934) 404; Hanley and Lippman-Hand,
+    JAMA 249 (1983) 1743.
 
     Raises: UsageError, as `mean_interval`.
     """
-    seen = mean_interval(differences, clusters, confidence)
-    method = "paired t" if clusters is None else "paired t, clustered"
-    low, high, p = seen.low, seen.high, None
+    seen = mean_interval(differences, clusters, confidence=confidence)
+    if clusters is None:
+        method = "paired t"
+    else:
+        method = "paired t, clustered"
+    low = seen.low
+    high = seen.high
+    p = None
     if seen.mean is not None and seen.se is not None:
         units = seen.n if seen.clusters is None else seen.clusters
         if seen.se > _ROUNDING * max(map(abs, differences)):
             p = student_two_sided(seen.mean / seen.se, units - 1)
         elif low is not None:
-            method = "exact, of none that differs" if clusters is None else "exact, of no cluster that differs"
-            low, high = _interval_without_spread(seen.mean, units, confidence)
+            if clusters is None:
+                method = "exact, of none that differs"
+            else:
+                method = "exact, of no cluster that differs"
+            low, high = _interval_without_spread(seen.mean, units, confidence=confidence)
             p = None if any(differences) else 1.0
-    return PairedDifference(seen.mean, seen.se, low, high, p, seen.n, method, seen.clusters, confidence)
+    return PairedDifference(
+        seen.mean, seen.se, low, high, p, seen.n, method, seen.clusters, confidence
+    )
 
 
-def _interval_without_spread(mean: float, units: int, confidence: float) -> tuple[float | None, float | None]:
-    """The range of the true mean if all `units` have the difference `mean` and others have one in [−1, 1]."""
+def _interval_without_spread(
+    mean: float, units: int, confidence: float
+) -> tuple[float | None, float | None]:
+    """The range of the true mean if all `units` have the difference `mean` and others have one in
+    [−1, 1].
+    """
     if abs(mean) > 1:
         return None, None
     others = 1 - ((1 - confidence) / 2) ** (1 / units)
@@ -81,48 +103,61 @@ def _interval_without_spread(mean: float, units: int, confidence: float) -> tupl
 
 
 def mcnemar_p(only_a: int, only_b: int) -> float:
-    """The exact two-sided p-value of McNemar's test: `only_a` passed on side a alone, `only_b` on b alone.
+    """The exact two-sided p-value of McNemar's test: `only_a` passed on side a alone, `only_b` on b
+    alone.
 
-    Twice the binomial tail of the smaller count with probability one half, at most 1; 1 where none flipped.
+    Twice the binomial tail of the smaller count with probability one half, at most 1; 1 where none
+    flipped.
 
-    Source: McNemar, Psychometrika 12 (1947), exact as in Agresti, Categorical Data Analysis (2002), chapter 10.
+    Source: McNemar, Psychometrika 12 (1947), exact as in Agresti, Categorical Data Analysis (2002),
+    chapter 10.
 
     Raises: UsageError, if a count is not whole or negative.
     """
-    only_a, only_b = whole("only_a", only_a), whole("only_b", only_b)
-    return min(1.0, 2 * binomial_below(min(only_a, only_b), only_a + only_b, 0.5))
+    only_a = whole("only_a", only_a)
+    only_b = whole("only_b", only_b)
+    return min(1.0, 2 * binomial_below(min(only_a, only_b), only_a + only_b, chance=0.5))
 
 
 def mcnemar_difference(
     both: int, only_a: int, only_b: int, neither: int, confidence: float = CONFIDENCE
 ) -> PairedDifference:
-    """The difference of two paired proportions, b's − a's: McNemar's exact p-value, Newcombe's interval.
+    """The difference of two paired proportions, b's − a's: McNemar's exact p-value, Newcombe's
+    interval.
 
     Unlike that of t, the interval is not empty where no pair flipped.
 
-    Source: method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based
-    on paired data", Statistics in Medicine 17 (1998) 2635.
+    Source: method 10 of Newcombe, "Improved confidence intervals for the difference between
+    binomial proportions based on paired data", Statistics in Medicine 17 (1998) 2635.
 
     Raises: UsageError, if a count is not whole or negative, or `confidence` is not between 0 and 1.
     """
     check_confidence(confidence)
-    both, neither = whole("both", both), whole("neither", neither)
-    only_a, only_b = whole("only_a", only_a), whole("only_b", only_b)
+    both = whole("both", both)
+    neither = whole("neither", neither)
+    only_a = whole("only_a", only_a)
+    only_b = whole("only_b", only_b)
     n = both + only_a + only_b + neither
     method = "exact McNemar, Newcombe's interval"
     if n == 0:
         return PairedDifference(None, None, None, None, None, 0, method, None, confidence)
     quantile = normal_quantile((1 + confidence) / 2)
-    share_a, share_b = (both + only_a) / n, (both + only_b) / n
+    share_a = (both + only_a) / n
+    share_b = (both + only_b) / n
     mean = (only_b - only_a) / n
-    low_a, high_a = wilson(share_a, n, quantile)
-    low_b, high_b = wilson(share_b, n, quantile)
-    correlation = _phi(both, only_a, only_b, neither)
-    low = mean - _square_and_add(share_b - low_b, high_a - share_a, correlation)
-    high = mean + _square_and_add(high_b - share_b, share_a - low_a, correlation)
-    se = math.sqrt(max(0.0, (only_a + only_b) / n - mean * mean) / (n - 1)) if n > 1 else None
+    low_a, high_a = wilson(share_a, n, quantile=quantile)
+    low_b, high_b = wilson(share_b, n, quantile=quantile)
+    correlation = _phi(both, only_a, only_b=only_b, neither=neither)
+    low = mean - _square_and_add(share_b - low_b, high_a - share_a, correlation=correlation)
+    high = mean + _square_and_add(high_b - share_b, share_a - low_a, correlation=correlation)
+    if n > 1:
+        se = math.sqrt(max(0.0, (only_a + only_b) / n - mean * mean) / (n - 1))
+    else:
+        se = None
     p = mcnemar_p(only_a, only_b)
-    return PairedDifference(mean, se, max(-1.0, low), min(1.0, high), p, n, method, None, confidence)
+    return PairedDifference(
+        mean, se, max(-1.0, low), min(1.0, high), p, n, method, None, confidence
+    )
 
 
 def _phi(both: int, only_a: int, only_b: int, neither: int) -> float:
@@ -140,34 +175,43 @@ def _square_and_add(first: float, second: float, correlation: float) -> float:
 
 
 def bootstrap_difference(
-    differences: Sequence[float], seed: int, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
+    differences: Sequence[float],
+    seed: int,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
 ) -> PairedDifference:
-    """The mean of the pairs' differences with a bootstrap interval (BCa), reproducible for the same seed and order.
+    """The mean of the pairs' differences with a bootstrap interval (BCa), reproducible for the same
+    seed and order.
 
-    BCa rather than percentiles, as scores near 0 or 1 are skewed and BCa's coverage is second-order accurate. p is the
-    share of resampled means at least as far from the mean as the mean is from 0, with the observed one included. It
-    takes `resamples` · n draws of about 0.1 µs.
+    BCa rather than percentiles, as scores near 0 or 1 are skewed and BCa's coverage is second-order
+    accurate. p is the share of resampled means at least as far from the mean as the mean is from 0,
+    with the observed one included. It takes `resamples` · n draws of about 0.1 µs.
 
-    Sources: Efron, Journal of the American Statistical Association 82 (1987); Efron and Tibshirani, An Introduction to
-    the Bootstrap (1993), section 14.3; p-value: Davison and Hinkley, Bootstrap Methods and their Application (1997),
-    section 4.4.
+    Sources: Efron, Journal of the American Statistical Association 82 (1987); Efron and Tibshirani,
+    An Introduction to the Bootstrap (1993), section 14.3; p-value: Davison and Hinkley, Bootstrap
+    Methods and their Application (1997), section 4.4.
 
-    Raises: UsageError, if a value is not finite, `resamples` is not whole or below 100, or `confidence` is not between
-    0 and 1.
+    Raises: UsageError, if a value is not finite, `resamples` is not whole or below 100, or
+    `confidence` is not between 0 and 1.
     """
     if whole("resamples", resamples) < 100:
         raise UsageError(f"{resamples} resamples are too few for an interval; at least 100")
-    plain = mean_difference(differences, None, confidence)
+    plain = mean_difference(differences, None, confidence=confidence)
     method = "paired bootstrap, BCa"
     if plain.mean is None or not plain.se:
         return plain
-    draw, n, mean = Random(seed).choices, len(differences), plain.mean
+    draw = Random(seed).choices
+    n = len(differences)
+    mean = plain.mean
     means = [math.fsum(draw(differences, k=n)) / n for _ in range(resamples)]
     below = sum(value < mean for value in means) + 0.5 * sum(value == mean for value in means)
     share = min(max(below / resamples, 0.5 / resamples), 1 - 0.5 / resamples)
-    bias, acceleration = normal_quantile(share), _acceleration(differences, mean)
+    bias = normal_quantile(share)
+    acceleration = _acceleration(differences, mean)
     tails = [(1 - confidence) / 2, (1 + confidence) / 2]
-    low, high = percentiles(means, [_corrected(tail, bias, acceleration) for tail in tails])
+    low, high = percentiles(
+        means, [_corrected(tail, bias, acceleration=acceleration) for tail in tails]
+    )
     # A rounding error must not make an equally distant mean look closer.
     reach = abs(mean) * (1 - 1e-12)
     p = (1 + sum(abs(value - mean) >= reach for value in means)) / (resamples + 1)
@@ -175,7 +219,9 @@ def bootstrap_difference(
 
 
 def _acceleration(values: Sequence[float], mean: float) -> float:
-    """The jackknife's acceleration, which for a mean is the skewness divided by 6 and the root of n."""
+    """The jackknife's acceleration, which for a mean is the skewness divided by 6 and the root of
+    n.
+    """
     # Scaled by the largest, as cubes of very small differences would be zero.
     largest = max(abs(value - mean) for value in values)
     units = [(value - mean) / largest for value in values]
@@ -187,30 +233,35 @@ def _corrected(tail: float, bias: float, acceleration: float) -> float:
     return normal_below(bias + moved / (1 - acceleration * moved))
 
 
-def pairs_needed(spread: float, difference: float, power: float = 0.8, confidence: float = CONFIDENCE) -> int:
+def pairs_needed(
+    spread: float, difference: float, power: float = 0.8, confidence: float = CONFIDENCE
+) -> int:
     """The number of pairs that show a true difference of that size with that power.
 
-    `spread` is the standard deviation of pairs' differences: ((z_{1 − α/2} + z_power) · spread / difference)²,
-    rounded up, at least 2.
+    `spread` is the standard deviation of pairs' differences: ((z_{1 − α/2} + z_power) · spread /
+    difference)², rounded up, at least 2.
 
     Source: Miller (2024), on power analysis, whose ω² + σ_A²/K_A + σ_B²/K_B is spread².
 
-    Raises: UsageError, if the difference is 0 or not finite, the spread negative or not finite, the power not between
-    one half and 1, or the confidence not between 0 and 1.
+    Raises: UsageError, if the difference is 0 or not finite, the spread negative or not finite, the
+    power not between one half and 1, or the confidence not between 0 and 1.
     """
     if not (math.isfinite(difference) and difference):
         raise UsageError("the difference has to be a finite number other than 0")
-    return max(2, math.ceil((_reach(spread, power, confidence) / difference) ** 2))
+    return max(2, math.ceil((_reach(spread, power, confidence=confidence) / difference) ** 2))
 
 
-def smallest_difference(spread: float, pairs: int, power: float = 0.8, confidence: float = CONFIDENCE) -> float:
-    """The smallest true difference that this number of pairs shows with that power: `pairs_needed`, inverted.
+def smallest_difference(
+    spread: float, pairs: int, power: float = 0.8, confidence: float = CONFIDENCE
+) -> float:
+    """The smallest true difference that this number of pairs shows with that power: `pairs_needed`,
+    inverted.
 
     Raises: UsageError, without a pair, and as `pairs_needed`.
     """
     if whole("pairs", pairs) < 1:
         raise UsageError("pairs is 0, expected at least 1")
-    return _reach(spread, power, confidence) / math.sqrt(pairs)
+    return _reach(spread, power, confidence=confidence) / math.sqrt(pairs)
 
 
 def _reach(spread: float, power: float, confidence: float) -> float:

@@ -1,4 +1,6 @@
-"""Batch summaries: results counted in one pass with bounded memory, every number as n of N, shown as tables."""
+"""Batch summaries: results counted in one pass with bounded memory, every number as n of N, shown
+as tables.
+"""
 
 from evaluator.batch.summary.batch_summary import BatchSummary as BatchSummary
 from evaluator.batch.summary.counting import summarise as summarise

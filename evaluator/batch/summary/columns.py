@@ -1,7 +1,9 @@
-"""Results as columns of numbers, one row each: 100,000 results take about 20 MB and no result object is kept.
+"""Results as columns of numbers, one row each: 100,000 results take about 20 MB and no result
+object is kept.
 
-A row is one (template, variant, sample, epoch). A later result for the same row replaces the earlier one, so the last
-one of a file counts. Two samples are two rows even where their inputs, and so their identities, are equal.
+A row is one (template, variant, sample, epoch). A later result for the same row replaces the
+earlier one, so the last one of a file counts. Two samples are two rows even where their inputs, and
+so their identities, are equal.
 """
 
 from __future__ import annotations
@@ -35,12 +37,16 @@ Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
 
 
 def number_of(name: str, names: dict[str, int]) -> int:
-    """The number of `name` in the order in which names were first seen; a new name gets the next one."""
+    """The number of `name` in the order in which names were first seen; a new name gets the next
+    one.
+    """
     return names.setdefault(name, len(names))
 
 
 class Labels:
-    """Numbers for at most MAX_LABELS short labels. With more, `numbers` is None and nothing is kept."""
+    """Numbers for at most MAX_LABELS short labels. With more, `numbers` is None and nothing is
+    kept.
+    """
 
     __slots__ = ("numbers",)
 
@@ -50,7 +56,10 @@ class Labels:
     def number(self, value: Any) -> int:
         if value is None or self.numbers is None:
             return NONE
-        label = json.dumps(value) if isinstance(value, (bool, int, float)) else value
+        if isinstance(value, (bool, int, float)):
+            label = json.dumps(value)
+        else:
+            label = value
         if isinstance(label, str) and len(label := label.strip()) <= _MAX_LABEL_CHARS:
             number = number_of(label, self.numbers)
             if number < MAX_LABELS:
@@ -60,10 +69,11 @@ class Labels:
 
 
 class ScorerColumns:
-    """The scores of one scorer, row by row. `state` is ABSENT, VALUED, UNSCORED or FAULTY; `passed` 1, 0 or NONE.
+    """The scores of one scorer, row by row. `state` is ABSENT, VALUED, UNSCORED or FAULTY; `passed`
+    1, 0 or NONE.
 
-    `are_grades`: its answers are the grades of a judge. For a scorer with several judges, `votes` are numbers of
-    `ballots`, which say who voted what; None for other scorers.
+    `are_grades`: its answers are the grades of a judge. For a scorer with several judges, `votes`
+    are numbers of `ballots`, which say who voted what; None for other scorers.
     """
 
     __slots__ = ("answers", "are_grades", "ballots", "labels", "passed", "state", "value", "votes")
@@ -91,7 +101,10 @@ class ScorerColumns:
 
     def put(self, row: int, score: Score | None) -> None:
         self._put_votes(row, None if score is None else _ballot(score.metadata.get("votes")))
-        state, value, passed, answer = ABSENT, math.nan, NONE, NONE
+        state = ABSENT
+        value = math.nan
+        passed = NONE
+        answer = NONE
         if score is not None:
             state = UNSCORED
             if fault_of(score) is not None:
@@ -99,10 +112,14 @@ class ScorerColumns:
             else:
                 passed = NONE if score.passed is None else int(score.passed)
                 if score.value is not None:
-                    state, value = VALUED, score.value
+                    state = VALUED
+                    value = score.value
             answer = self.labels.number(score.answer)
             self.are_grades = self.are_grades or bool(score.metadata.get("is_grade"))
-        self.state[row], self.value[row], self.passed[row], self.answers[row] = state, value, passed, answer
+        self.state[row] = state
+        self.value[row] = value
+        self.passed[row] = passed
+        self.answers[row] = answer
 
     def _put_votes(self, row: int, ballot: Ballot | None) -> None:
         if ballot is not None and ballot not in self.ballots and len(self.ballots) >= _MAX_BALLOTS:
@@ -111,19 +128,32 @@ class ScorerColumns:
             if ballot is None:
                 return
             self.votes = array("i", [NONE]) * len(self.state)
-        self.votes[row] = NONE if ballot is None else self.ballots.setdefault(ballot, len(self.ballots))
+        if ballot is None:
+            self.votes[row] = NONE
+        else:
+            self.votes[row] = self.ballots.setdefault(ballot, len(self.ballots))
 
 
 def _ballot(votes: Any) -> Ballot | None:
     """The votes in a score's metadata, as `majority` writes them; None without votes."""
-    if not isinstance(votes, Mapping) or not 2 <= len(cast("Mapping[Any, Any]", votes)) <= _MAX_JUDGES:
+    if (
+        not isinstance(votes, Mapping)
+        or not 2 <= len(cast("Mapping[Any, Any]", votes)) <= _MAX_JUDGES
+    ):
         return None
-    ballot = tuple((str(judge)[:_MAX_LABEL_CHARS], vote) for judge, vote in cast("Mapping[Any, Any]", votes).items())
-    return ballot if all(vote is None or isinstance(vote, bool) for _, vote in ballot) else None
+    ballot = tuple(
+        (str(judge)[:_MAX_LABEL_CHARS], vote)
+        for judge, vote in cast("Mapping[Any, Any]", votes).items()
+    )
+    if all(vote is None or isinstance(vote, bool) for _, vote in ballot):
+        return ballot
+    return None
 
 
 def fault_of(score: Score) -> str | None:
-    """What went wrong in the scorer; None where nothing did. A value that is not a finite number is a fault."""
+    """What went wrong in the scorer; None where nothing did. A value that is not a finite number is
+    a fault.
+    """
     if score.error is not None:
         return score.error
     if score.value is not None and not math.isfinite(score.value):
@@ -134,10 +164,10 @@ def fault_of(score: Score) -> str | None:
 class Columns:
     """Every added result as columns; a row is the same index in each of them.
 
-    `clusters` and `parts` number the values of the two metadata fields, which `with_cluster` and `with_group_by`
-    results have; None without such a field. A result without the field is NONE, and in `clusters`, once closed, its
-    sample's own negative number. `fields` are the metadata fields of results that lack one of the two. All columns of
-    scorers are as long as these.
+    `clusters` and `parts` number the values of the two metadata fields, which `with_cluster` and
+    `with_group_by` results have; None without such a field. A result without the field is NONE, and
+    in `clusters`, once closed, its sample's own negative number. `fields` are the metadata fields
+    of results that lack one of the two. All columns of scorers are as long as these.
     """
 
     def __init__(self, cluster: str | None, group_by: str | None) -> None:
@@ -149,8 +179,12 @@ class Columns:
         self.cluster_names: dict[str, int] = {}
         self.part_names: dict[str, int] = {}
         self.target_labels = Labels()
-        self.group, self.sample, self.verdict = array("h"), array("i"), array("b")
-        self.error, self.targets, self.cached_calls = array("h"), array("b"), array("i")
+        self.group = array("h")
+        self.sample = array("i")
+        self.verdict = array("b")
+        self.error = array("h")
+        self.targets = array("b")
+        self.cached_calls = array("i")
         self.duration = array("f")
         self.used: dict[str, array[Any]] = {"cost_usd": array("d"), "scoring_cost_usd": array("d")}
         self.used |= {name: array("i") for name in _TOKENS}
@@ -160,16 +194,31 @@ class Columns:
         self.with_group_by: int | None = None
         self.fields: dict[str, None] = {}
         self.replaced_count = self.left_out_count = 0
-        self._cluster = None if cluster is None else reader_of(cluster, "cluster")
-        self._group_by, self._group_name = None if group_by is None else reader_of(group_by, "group_by"), group_by
+        if cluster is None:
+            self._cluster = None
+        else:
+            self._cluster = reader_of(cluster, "cluster")
+        if group_by is None:
+            self._group_by = None
+        else:
+            self._group_by = reader_of(group_by, "group_by")
+        self._group_name = group_by
         self._replaced = {name: array(column.typecode) for name, column in self.used.items()}
         self._replaced_cached = 0
-        self._left_out, self._left_out_runs = Interner(), array("i")
+        self._left_out = Interner()
+        self._left_out_runs = array("i")
         self._run = array("i")
         self._columns: tuple[array[Any], ...] = (
-            self.group, self.sample, self._run, self.verdict, self.error, self.targets, self.cached_calls,
-            self.duration, *self.used.values(),
-        )  # fmt: skip
+            self.group,
+            self.sample,
+            self._run,
+            self.verdict,
+            self.error,
+            self.targets,
+            self.cached_calls,
+            self.duration,
+            *self.used.values(),
+        )
         self._samples = Interner()
         self._rows: dict[tuple[int, int], array[int]] = {}
 
@@ -185,11 +234,17 @@ class Columns:
         sample = self._samples.number(result.sample_id)
         run = _run_of(result)
         values = (
-            group, sample, run, _CODES[result.verdict], self._error_of(result),
-            self.target_labels.number(result.target), min(result.cached_calls, _MOST), result.duration_s,
+            group,
+            sample,
+            run,
+            _CODES[result.verdict],
+            self._error_of(result),
+            self.target_labels.number(result.target),
+            min(result.cached_calls, _MOST),
+            result.duration_s,
             *_used(result),
-        )  # fmt: skip
-        row = self._row(group, sample, result.epoch)
+        )
+        row = self._row(group, sample, epoch=result.epoch)
         if row == len(self):
             for column, value in zip(self._columns, values, strict=True):
                 column.append(value)
@@ -201,11 +256,14 @@ class Columns:
             for column, value in zip(self._columns, values, strict=True):
                 column[row] = value
         if self.clusters is not None:
-            self.clusters[row] = self._number_in(self.cluster_names, result, self._cluster)
+            self.clusters[row] = self._number_in(self.cluster_names, result, read=self._cluster)
         if self.parts is not None:
-            self.parts[row] = self._number_in(self.part_names, result, self._group_by)
+            self.parts[row] = self._number_in(self.part_names, result, read=self._group_by)
             if len(self.part_names) > MAX_VALUES:
-                raise UsageError(f"{self._group_name!r} has over {MAX_VALUES:,} values; group by a field with fewer")
+                raise UsageError(
+                    f"{self._group_name!r} has over {MAX_VALUES:,} values; group by a field with "
+                    "fewer"
+                )
         for name in result.scores:
             if name not in self.scorers:
                 self.scorers[name] = ScorerColumns()
@@ -214,7 +272,9 @@ class Columns:
             scorer.put(row, result.scores.get(name))
 
     def leave_out(self, result: SampleResult) -> None:
-        """Adds only what a result used, as for earlier runs. Results have to come in the order of their lines."""
+        """Adds only what a result used, as for earlier runs. Results have to come in the order of
+        their lines.
+        """
         run = _run_of(result)
         place = self._left_out.number(result.key)
         is_new = place == len(self._left_out_runs)
@@ -222,10 +282,12 @@ class Columns:
             self._left_out_runs.append(run)
         is_same_run = not is_new and self._left_out_runs[place] == run
         self._left_out_runs[place] = run
-        self._add_replaced(_used(result), min(result.cached_calls, _MOST), is_same_run)
+        self._add_replaced(_used(result), min(result.cached_calls, _MOST), is_same_run=is_same_run)
 
     def close(self) -> None:
-        """Frees what only adding needs, above all the samples' ids. Nothing can be added afterwards."""
+        """Frees what only adding needs, above all the samples' ids. Nothing can be added
+        afterwards.
+        """
         self.sample_count = len(self._samples)
         self._samples = Interner()
         self._rows.clear()
@@ -249,18 +311,26 @@ class Columns:
         """The usage of replaced and left out results; None without such results."""
         if not any(self._replaced.values()):
             return None
-        amounts = {name: _amount(column, range(len(column))) for name, column in self._replaced.items()}
+        amounts = {
+            name: _amount(column, range(len(column))) for name, column in self._replaced.items()
+        }
         return Spending(**amounts, cached_calls=self._replaced_cached)
 
     def _number_in(
-        self, names: dict[str, int], result: SampleResult, read: Callable[[SampleResult], Any] | None
+        self,
+        names: dict[str, int],
+        result: SampleResult,
+        read: Callable[[SampleResult], Any] | None,
     ) -> int:
         value = None if read is None else read(result)
         if value is None:
             if len(self.fields) < MOST_FIELDS:
                 self.fields.update(dict.fromkeys(result.metadata))
             return NONE
-        return number_of(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str), names)
+        return number_of(
+            value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str),
+            names,
+        )
 
     def _row(self, group: int, sample: int, epoch: int) -> int:
         """The row of a result; the next free one for a new result."""
@@ -276,10 +346,12 @@ class Columns:
     def _replace(self, row: int, run: int) -> None:
         self.replaced_count += 1
         used = [column[row] for column in self.used.values()]
-        self._add_replaced(used, self.cached_calls[row], self._run[row] == run)
+        self._add_replaced(used, self.cached_calls[row], is_same_run=self._run[row] == run)
 
     def _add_replaced(self, used: Sequence[float], cached_calls: int, is_same_run: bool) -> None:
-        """Adds to `replaced_spending`. The same run again was only scored again: its own calls were paid for once."""
+        """Adds to `replaced_spending`. The same run again was only scored again: its own calls were
+        paid for once.
+        """
         for (name, column), value in zip(self._replaced.items(), used, strict=True):
             if not is_same_run or (name == "scoring_cost_usd" and value != 0):
                 column.append(value)
@@ -287,9 +359,12 @@ class Columns:
             self._replaced_cached += cached_calls
 
     def _error_of(self, result: SampleResult) -> int:
-        """The number of the error's kind, NONE without an error; keeps the message as the kind's example."""
+        """The number of the error's kind, NONE without an error; keeps the message as the kind's
+        example.
+        """
         if result.failure is not None:
-            kind, message = result.failure.kind, result.failure.message
+            kind = result.failure.kind
+            message = result.failure.message
             if result.verdict is not Verdict.ERROR and result.failure.resource is not None:
                 kind = f"{result.failure.resource} limit, not an error"
         else:
@@ -297,21 +372,29 @@ class Columns:
             found = next(((name, fault) for name, fault in faults if fault is not None), None)
             if found is None and result.verdict is not Verdict.ERROR:
                 return NONE
-            kind, message = ("unknown", "") if found is None else (f"scorer {found[0]}", found[1])
+            if found is None:
+                kind, message = ("unknown", "")
+            else:
+                kind, message = (f"scorer {found[0]}", found[1])
         number = number_of(kind, self.errors)
         self.examples[number] = message[:_MAX_EXAMPLE_CHARS]
         return number
 
 
 def _run_of(result: SampleResult) -> int:
-    """Identifies the run of its sample, resumed or not, that a result comes from: a 31-bit hash of the task."""
+    """Identifies the run of its sample, resumed or not, that a result comes from: a 31-bit hash of
+    the task.
+    """
     return hash((result.task_id, "" if result.task_id is not None else result.started)) & _MOST
 
 
 def _used(result: SampleResult) -> tuple[float, ...]:
-    """The cost, the scoring cost and the tokens of a result, NONE where unknown, in the order of `Columns.used`."""
+    """The cost, the scoring cost and the tokens of a result, NONE where unknown, in the order of
+    `Columns.used`.
+    """
     usage = result.usage
-    cost, scoring_cost = usage.cost_usd, result.scoring_usage.cost_usd
+    cost = usage.cost_usd
+    scoring_cost = result.scoring_usage.cost_usd
     tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
     return (
         NONE if cost is None else cost,
@@ -321,5 +404,7 @@ def _used(result: SampleResult) -> tuple[float, ...]:
 
 
 def _amount(column: array[Any], rows: Sequence[int]) -> Amount:
-    known = array("d" if column.typecode == "d" else "q", (column[row] for row in rows if column[row] != NONE))
+    known = array(
+        "d" if column.typecode == "d" else "q", (column[row] for row in rows if column[row] != NONE)
+    )
     return Amount(math.fsum(known) if known.typecode == "d" else sum(known), len(known), len(rows))

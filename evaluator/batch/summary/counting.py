@@ -1,4 +1,6 @@
-"""Counts results into a summary: one pass fills columns, then the numbers are computed from the columns."""
+"""Counts results into a summary: one pass fills columns, then the numbers are computed from the
+columns.
+"""
 
 from __future__ import annotations
 
@@ -71,34 +73,44 @@ def summarise(
 ) -> BatchSummary:
     """The summary of `results`, which are read once and not kept: 100,000 results take about 20 MB.
 
-    Of several results for one (template, variant, sample, epoch) the last one counts, so every line ever written can be
-    passed, in order. The others are `replaced`; what they used is in `replaced_spending`: the scoring only, where one
-    task was scored again, else everything. Results for which `left_out` is true count only there as well.
+    Of several results for one (template, variant, sample, epoch) the last one counts, so every line
+    ever written can be passed, in order. The others are `replaced`; what they used is in
+    `replaced_spending`: the scoring only, where one task was scored again, else everything. Results
+    for which `left_out` is true count only there as well.
 
-    `total` is the number of results that there will be, or that number for each (template, variant), which also gives
-    the order of the groups and includes groups without a result. Otherwise groups are ordered by name. Missing results
-    are pending. A plain number applies to a group only where there is one group. With None the total is unknown: the
-    numbers cover the given results, and the batch is not `complete`. Nor is it with a reason in `unfinished`. If
-    `results` are all there will be, pass their number.
+    `total` is the number of results that there will be, or that number for each (template,
+    variant), which also gives the order of the groups and includes groups without a result.
+    Otherwise groups are ordered by name. Missing results are pending. A plain number applies to a
+    group only where there is one group. With None the total is unknown: the numbers cover the given
+    results, and the batch is not `complete`. Nor is it with a reason in `unfinished`. If `results`
+    are all there will be, pass their number.
 
-    `cluster` and `group_by` name metadata fields. Results that share a value of `cluster`, and the epochs of a sample,
-    are not treated as independent; a result without that field is clustered with its sample. Where no result has it,
-    the clusters are unknown, and shares and means have no interval. Results without `group_by` form the group `(none)`;
-    a field value that equals this text is quoted. `reducers` are names for `statistics.reducer`; None: mean, where a
-    sample has several epochs.
+    `cluster` and `group_by` name metadata fields. Results that share a value of `cluster`, and the
+    epochs of a sample, are not treated as independent; a result without that field is clustered
+    with its sample. Where no result has it, the clusters are unknown, and shares and means have no
+    interval. Results without `group_by` form the group `(none)`; a field value that equals this
+    text is quoted. `reducers` are names for `statistics.reducer`; None: mean, where a sample has
+    several epochs.
 
-    Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more results than `total`.
+    Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more
+    results than `total`.
     """
-    wanted = None if reducers is None else [reducer(name) for name in reducers]
-    columns = _read(results, Columns(cluster, group_by), left_out)
+    if reducers is None:
+        wanted = None
+    else:
+        wanted = [reducer(name) for name in reducers]
+    columns = _read(results, Columns(cluster, group_by), left_out=left_out)
     totals = _totals(total, columns)
     for key in totals:
         columns.groups.setdefault(key, len(columns.groups))
-    order = totals if isinstance(total, Mapping) else sorted(columns.groups)
-    made = _groups(columns, order, totals)
+    if isinstance(total, Mapping):
+        order = totals
+    else:
+        order = sorted(columns.groups)
+    made = _groups(columns, order, totals=totals)
     groups = tuple(group.summary(key, wanted) for key, group in zip(order, made, strict=True))
     everything = array("i", range(len(columns)))
-    counts = _counts(columns, everything, _pending(total, columns))
+    counts = _counts(columns, everything, pending=_pending(total, columns))
     return BatchSummary(
         unfinished=unfinished,
         counts=counts,
@@ -115,12 +127,23 @@ def summarise(
         group_by=group_by,
         with_cluster=columns.with_cluster,
         with_group_by=columns.with_group_by,
-        notes=tuple(_notes(columns, counts, cluster, group_by, unfinished, made)),
+        notes=tuple(
+            _notes(
+                columns,
+                counts,
+                cluster=cluster,
+                group_by=group_by,
+                unfinished=unfinished,
+                groups=made,
+            )
+        ),
     )
 
 
 def _read(
-    results: Iterable[SampleResult], columns: Columns, left_out: Callable[[SampleResult], bool] | None
+    results: Iterable[SampleResult],
+    columns: Columns,
+    left_out: Callable[[SampleResult], bool] | None,
 ) -> Columns:
     for result in results:
         if left_out is not None and left_out(result):
@@ -131,14 +154,18 @@ def _read(
     return columns
 
 
-def _groups(columns: Columns, order: Iterable[tuple[str, str]], totals: Mapping[tuple[str, str], int]) -> list[_Group]:
+def _groups(
+    columns: Columns, order: Iterable[tuple[str, str]], totals: Mapping[tuple[str, str], int]
+) -> list[_Group]:
     rows_of = [array("i") for _ in columns.groups]
     for row, group in enumerate(columns.group):
         rows_of[group].append(row)
-    return [_Group(columns, rows_of[columns.groups[key]], totals.get(key)) for key in order]
+    return [_Group(columns, rows_of[columns.groups[key]], total=totals.get(key)) for key in order]
 
 
-def _totals(total: int | Mapping[tuple[str, str], int] | None, columns: Columns) -> dict[tuple[str, str], int]:
+def _totals(
+    total: int | Mapping[tuple[str, str], int] | None, columns: Columns
+) -> dict[tuple[str, str], int]:
     if isinstance(total, Mapping):
         if unexpected := [key for key in columns.groups if key not in total]:
             raise UsageError(f"there are results of {unexpected[0]}, which the total does not name")
@@ -164,15 +191,21 @@ class _Group:
     """The rows of one template and variant."""
 
     def __init__(self, columns: Columns, rows: Rows, total: int | None) -> None:
-        self.columns, self.rows = columns, rows
-        self.pending = None if total is None else _remaining(total, len(rows))
+        self.columns = columns
+        self.rows = rows
+        if total is None:
+            self.pending = None
+        else:
+            self.pending = _remaining(total, len(rows))
         epochs = array("i", bytes(4 * columns.sample_count))
         for row in rows:
             epochs[columns.sample[row]] += 1
-        self.samples, self.epochs = sum(map(bool, epochs)), max(epochs, default=0)
+        self.samples = sum(map(bool, epochs))
+        self.epochs = max(epochs, default=0)
 
     def summary(self, key: tuple[str, str], wanted: list[Reducer] | None) -> GroupSummary:
-        columns, rows = self.columns, self.rows
+        columns = self.columns
+        rows = self.rows
         if wanted is None:
             wanted = [reducer("mean")] if self.epochs > 1 else []
         tokens = columns.used["output_tokens"]
@@ -186,7 +219,9 @@ class _Group:
             variance=self.variances() if self.epochs > 1 else {},
             spending=columns.spending(rows),
             durations=_durations(columns, rows),
-            output_tokens=_percentiles(array("d", (tokens[row] for row in rows if tokens[row] != NONE))),
+            output_tokens=_percentiles(
+                array("d", (tokens[row] for row in rows if tokens[row] != NONE))
+            ),
             errors=_errors(columns, rows),
             confusion=dict(self.confusions()),
             agreement=tuple(self.agreements()),
@@ -194,7 +229,7 @@ class _Group:
 
     def part(self, rows: Rows, pending: int | None) -> Part:
         columns = self.columns
-        counts = _counts(columns, rows, pending)
+        counts = _counts(columns, rows, pending=pending)
         judged = array("i", (row for row in rows if columns.verdict[row] in (_PASSED, _FAILED)))
         values = array("d", (columns.verdict[row] == _PASSED for row in judged))
         results = counts.results
@@ -206,7 +241,11 @@ class _Group:
             counts.passed / results if results else None,
             (results - counts.failed) / results if results else None,
         )
-        return Part(counts, accuracy, {name: self.scorer(scorer, rows) for name, scorer in columns.scorers.items()})
+        return Part(
+            counts,
+            accuracy,
+            {name: self.scorer(scorer, rows) for name, scorer in columns.scorers.items()},
+        )
 
     def scorer(self, scorer: ScorerColumns, rows: Rows) -> ScorerSummary:
         states = Counter(scorer.state[row] for row in rows)
@@ -221,7 +260,9 @@ class _Group:
             states[UNSCORED],
             states[ABSENT],
             self.with_known_interval(
-                score_interval(array("d", (scorer.value[row] for row in valued)), self.clusters(valued))
+                score_interval(
+                    array("d", (scorer.value[row] for row in valued)), self.clusters(valued)
+                )
             ),
             passed,
             len(passes) - passed,
@@ -234,11 +275,16 @@ class _Group:
         columns = self.columns
         if columns.clusters is None and self.epochs <= 1:
             return None
-        clusters = columns.sample if columns.clusters is None else columns.clusters
+        if columns.clusters is None:
+            clusters = columns.sample
+        else:
+            clusters = columns.clusters
         return array("i", (clusters[row] for row in rows))
 
     def with_known_interval(self, estimate: Estimate) -> Estimate:
-        """The estimate, without an interval where no result has the cluster field: the clusters are unknown then."""
+        """The estimate, without an interval where no result has the cluster field: the clusters are
+        unknown then.
+        """
         if self.columns.with_cluster == 0:
             return replace(estimate, se=None, low=None, high=None, clusters=None)
         return estimate
@@ -246,14 +292,22 @@ class _Group:
     def cluster_count(self) -> int | None:
         """The number of clusters of its results; None where all results are independent."""
         clusters = self.clusters(self.rows)
-        count = len(self.rows) if clusters is None else len(set(clusters))
-        return count if count < len(self.rows) else None
+        if clusters is None:
+            count = len(self.rows)
+        else:
+            count = len(set(clusters))
+        if count < len(self.rows):
+            return count
+        return None
 
     def parts(self) -> dict[str, Rows]:
         columns = self.columns
         if columns.parts is None:
             return {}
-        names = [json.dumps(name) if name == _WITHOUT or name[:1] == '"' else name for name in columns.part_names]
+        names = [
+            json.dumps(name) if name == _WITHOUT or name[:1] == '"' else name
+            for name in columns.part_names
+        ]
         found: dict[str, Rows] = {}
         for row in self.rows:
             number = columns.parts[row]
@@ -263,22 +317,28 @@ class _Group:
     def reduced(self, wanted: list[Reducer]) -> Iterable[ReducedScore]:
         for name in (None, *self.columns.scorers):
             for one in wanted:
-                numbers, rows = array("d"), array("i")
+                numbers = array("d")
+                rows = array("i")
                 for row, found in self.by_sample(name, one.of_passes):
                     if len(found) >= one.least:
                         numbers.append(one.reduce(found))
                         rows.append(row)
-                estimate = score_interval(numbers, None if self.columns.clusters is None else self.clusters(rows))
-                yield ReducedScore(name, one.name, self.with_known_interval(estimate), len(numbers), self.samples)
+                estimate = score_interval(
+                    numbers, None if self.columns.clusters is None else self.clusters(rows)
+                )
+                yield ReducedScore(
+                    name, one.name, self.with_known_interval(estimate), len(numbers), self.samples
+                )
 
     def by_sample(self, name: str | None, passes: bool) -> Iterator[tuple[int, list[float]]]:
-        """The first row of each judged sample, and the scorer's value of each epoch, or whether the epoch passed.
+        """The first row of each judged sample, and the scorer's value of each epoch, or whether the
+        epoch passed.
 
         Without a name it is whether the whole result passed.
         """
         for _, found in groupby(self.ordered, self.columns.sample.__getitem__):
             rows = list(found)
-            values = [self.judged(row, name, passes) for row in rows]
+            values = [self.judged(row, name, passes=passes) for row in rows]
             if judged := [value for value in values if value is not None]:
                 yield rows[0], judged
 
@@ -288,8 +348,12 @@ class _Group:
             return {_PASSED: 1.0, _FAILED: 0.0}.get(columns.verdict[row])
         scorer = columns.scorers[name]
         if passes:
-            return None if scorer.passed[row] == NONE else float(scorer.passed[row])
-        return scorer.value[row] if scorer.state[row] == VALUED else None
+            if scorer.passed[row] == NONE:
+                return None
+            return float(scorer.passed[row])
+        if scorer.state[row] == VALUED:
+            return scorer.value[row]
+        return None
 
     @cached_property
     def ordered(self) -> Rows:
@@ -298,7 +362,10 @@ class _Group:
 
     def variances(self) -> dict[str, Variance]:
         names = (None, *self.columns.scorers)
-        return {name or "": variance(values for _, values in self.by_sample(name, False)) for name in names}
+        return {
+            name or "": variance(values for _, values in self.by_sample(name, False))
+            for name in names
+        }
 
     def confusions(self) -> Iterable[tuple[str, ConfusionMatrix]]:
         columns = self.columns
@@ -313,7 +380,8 @@ class _Group:
             if not answers or len({*targets, *answers}) > MAX_LABELS:
                 continue
             pairs = Counter((columns.targets[row], scorer.answers[row]) for row in rows)
-            wanted, given = sorted(targets), sorted(answers)
+            wanted = sorted(targets)
+            given = sorted(answers)
             yield (
                 name,
                 ConfusionMatrix(
@@ -326,7 +394,7 @@ class _Group:
 
     def agreements(self) -> Iterator[JudgeAgreement]:
         for name, scorer in self.columns.scorers.items():
-            yield from votes_agreement(name, scorer, self.rows)
+            yield from votes_agreement(name, scorer, rows=self.rows)
         yield from scorers_agreement(self.columns.scorers, self.rows)
 
 
@@ -357,7 +425,9 @@ def _errors(columns: Columns, rows: Rows) -> tuple[ErrorKind, ...]:
     """The kinds of errors, the most frequent first."""
     seen = Counter(columns.error[row] for row in rows if columns.error[row] != NONE)
     kinds = list(columns.errors)
-    found = [ErrorKind(kinds[number], count, columns.examples[number]) for number, count in seen.items()]
+    found = [
+        ErrorKind(kinds[number], count, columns.examples[number]) for number, count in seen.items()
+    ]
     return tuple(sorted(found, key=lambda error: (-error.count, error.kind)))
 
 
@@ -372,7 +442,10 @@ def _notes(
     if unfinished:
         yield f"not finished: {unfinished}"
     if counts.pending:
-        yield f"{counts.pending:,} of {counts.total:,} results are pending: every number may still change"
+        yield (
+            f"{counts.pending:,} of {counts.total:,} results are pending: every number may "
+            "still change"
+        )
     for name, known, otherwise in (
         (cluster, columns.with_cluster, "each is clustered with its sample"),
         (group_by, columns.with_group_by, f"they form the group {_WITHOUT}"),
@@ -384,12 +457,24 @@ def _notes(
         elif known == 0:
             yield f"no result has {name!r} in its metadata; {nearest_field(name, columns.fields)}"
         else:
-            yield f"{len(columns) - known:,} of {len(columns):,} results have no {name!r}: {otherwise}"
+            yield (
+                f"{len(columns) - known:,} of {len(columns):,} results have no {name!r}: "
+                f"{otherwise}"
+            )
     cluster_counts = [count for group in groups if (count := group.cluster_count()) is not None]
     if columns.with_cluster != 0 and cluster_counts and min(cluster_counts) < FEW_CLUSTERS:
-        by = "samples with several epochs" if columns.clusters is None else f"{cluster!r}"
-        yield f"clusters by {by}: {min(cluster_counts):,}; with fewer than {FEW_CLUSTERS} intervals are approximate"
+        if columns.clusters is None:
+            by = "samples with several epochs"
+        else:
+            by = f"{cluster!r}"
+        yield (
+            f"clusters by {by}: {min(cluster_counts):,}; with fewer than {FEW_CLUSTERS} "
+            "intervals are approximate"
+        )
     if columns.replaced_count:
-        yield f"{columns.replaced_count:,} earlier results were replaced by later ones of the same sample"
+        yield (
+            f"{columns.replaced_count:,} earlier results were replaced by later ones of the "
+            "same sample"
+        )
     if columns.left_out_count:
         yield f"{columns.left_out_count:,} more results are not part of what the batch asks for now"

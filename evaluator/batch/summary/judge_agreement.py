@@ -1,4 +1,6 @@
-"""Agreement between judges and between scorers, from counts of the combinations of their ratings."""
+"""Agreement between judges and between scorers, from counts of the combinations of their
+ratings.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ Rating = Hashable | None
 
 
 def votes_agreement(name: str, scorer: ScorerColumns, rows: array[int]) -> Iterator[JudgeAgreement]:
-    """The agreement of one scorer's judges: Krippendorff's alpha of all, then Cohen's kappa of each two.
+    """The agreement of one scorer's judges: Krippendorff's alpha of all, then Cohen's kappa of each
+    two.
 
     Empty where the scorer has no two votes on the same result in `rows`.
     """
@@ -41,16 +44,23 @@ def votes_agreement(name: str, scorer: ScorerColumns, rows: array[int]) -> Itera
             yield JudgeAgreement((first, second), name, "cohen_kappa", _same(pairs.items()), kappa)
 
 
-def scorers_agreement(scorers: Mapping[str, ScorerColumns], rows: array[int]) -> Iterator[JudgeAgreement]:
-    """Cohen's kappa of each two scorers with binary scores, where both judged some result in `rows`.
+def scorers_agreement(
+    scorers: Mapping[str, ScorerColumns], rows: array[int]
+) -> Iterator[JudgeAgreement]:
+    """Cohen's kappa of each two scorers with binary scores, where both judged some result in
+    `rows`.
 
     A scorer is binary if each of its values in `rows` is 1 and passed, or 0 and failed.
     """
     ratings = {
-        name: [_rating(scorer, row) for row in rows] for name, scorer in scorers.items() if _is_binary(scorer, rows)
+        name: [_rating(scorer, row) for row in rows]
+        for name, scorer in scorers.items()
+        if _is_binary(scorer, rows)
     }
     for names in combinations(ratings, 2):
-        pairs = Counter[tuple[Rating, Rating]](zip(ratings[names[0]], ratings[names[1]], strict=True))
+        pairs = Counter[tuple[Rating, Rating]](
+            zip(ratings[names[0]], ratings[names[1]], strict=True)
+        )
         kappa = cohen_kappa_of(pairs)
         if kappa.n:
             yield JudgeAgreement(names, None, "cohen_kappa", _same(pairs.items()), kappa)
@@ -58,11 +68,15 @@ def scorers_agreement(scorers: Mapping[str, ScorerColumns], rows: array[int]) ->
 
 def _is_binary(scorer: ScorerColumns, rows: array[int]) -> bool:
     valued = (row for row in rows if scorer.state[row] == VALUED)
-    return all(scorer.passed[row] == NONE or scorer.value[row] == scorer.passed[row] for row in valued)
+    return all(
+        scorer.passed[row] == NONE or scorer.value[row] == scorer.passed[row] for row in valued
+    )
 
 
 def _rating(scorer: ScorerColumns, row: int) -> bool | None:
-    return None if scorer.passed[row] == NONE else bool(scorer.passed[row])
+    if scorer.passed[row] == NONE:
+        return None
+    return bool(scorer.passed[row])
 
 
 def _same(counts: Iterable[tuple[tuple[Rating, ...], int]]) -> float | None:
@@ -73,4 +87,6 @@ def _same(counts: Iterable[tuple[tuple[Rating, ...], int]]) -> float | None:
         if len(given) > 1:
             of += count
             same += count * (len(set(given)) == 1)
-    return same / of if of else None
+    if of:
+        return same / of
+    return None

@@ -1,6 +1,8 @@
-"""The parts of a batch summary: counts, shares, scores, spending and errors, for a whole batch or a part of it.
+"""The parts of a batch summary: counts, shares, scores, spending and errors, for a whole batch or a
+part of it.
 
-Every unknown number is None (null in JSON). Shares are between 0 and 1, times are seconds, money is US dollars.
+Every unknown number is None (null in JSON). Shares are between 0 and 1, times are seconds, money is
+US dollars.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from evaluator.batch.statistics import Agreement, Estimate, Variance
 
 @dataclass(frozen=True, slots=True)
 class VerdictCounts(JsonForm):
-    """The number of results with each verdict. `pending` ones do not exist yet; None where their number is unknown."""
+    """The number of results with each verdict. `pending` ones do not exist yet; None where their
+    number is unknown.
+    """
 
     computed = ("results", "judged", "total")
     passed: int = 0
@@ -27,7 +31,8 @@ class VerdictCounts(JsonForm):
     def __str__(self) -> str:
         of = "" if self.pending is None else f" of {self.total:,}"
         return (
-            f"{self.results:,}{of} results ({self.passed:,} passed, {self.failed:,} failed, {self.error:,} error, "
+            f"{self.results:,}{of} results ({self.passed:,} passed, {self.failed:,} failed, "
+            f"{self.error:,} error, "
             f"{self.unscored:,} unscored)"
         )
 
@@ -49,8 +54,8 @@ class VerdictCounts(JsonForm):
 class Accuracy(JsonForm):
     """passed / (passed + failed) as `estimate`, with its bounds over errors and unscored results.
 
-    `if_failed` counts all of these as failed, `if_passed` all as passed; None without a result. Pending results are in
-    neither.
+    `if_failed` counts all of these as failed, `if_passed` all as passed; None without a result.
+    Pending results are in neither.
     """
 
     passed: int
@@ -65,9 +70,10 @@ class Accuracy(JsonForm):
 class ScorerSummary(JsonForm):
     """The scores of one scorer for `of` results.
 
-    `n` have a value, on `errors` the scorer failed, `unscored` it could not judge, and `absent` have no answer to
-    score; the four make up `of`. `value` is the mean of the values, `pass_rate` the share of `passed` among `passed`
-    and `failed`. `grades` counts each grade of a judge that gives grades.
+    `n` have a value, on `errors` the scorer failed, `unscored` it could not judge, and `absent`
+    have no answer to score; the four make up `of`. `value` is the mean of the values, `pass_rate`
+    the share of `passed` among `passed` and `failed`. `grades` counts each grade of a judge that
+    gives grades.
     """
 
     n: int
@@ -84,7 +90,9 @@ class ScorerSummary(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class Part(JsonForm):
-    """The results of one template and variant, or those of them that share a value of a metadata field."""
+    """The results of one template and variant, or those of them that share a value of a metadata
+    field.
+    """
 
     counts: VerdictCounts
     accuracy: Accuracy
@@ -107,10 +115,11 @@ class ReducedScore(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class MetricValue(JsonForm):
-    """A metric's value, computed from `n` of `of` results. None where it is unknown; `error` says why.
+    """A metric's value, computed from `n` of `of` results. None where it is unknown; `error` says
+    why.
 
-    `se`, `low` and `high` are its standard error and 95 % interval, where they are known. A function that returns it
-    leaves `of` out.
+    `se`, `low` and `high` are its standard error and 95 % interval, where they are known. A
+    function that returns it leaves `of` out.
     """
 
     value: float | None
@@ -124,7 +133,9 @@ class MetricValue(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class Amount(JsonForm):
-    """A sum over results: `known` covers `known_for` of `of` results. `total` is None unless it covers all of them."""
+    """A sum over results: `known` covers `known_for` of `of` results. `total` is None unless it
+    covers all of them.
+    """
 
     known: float
     known_for: int
@@ -132,7 +143,9 @@ class Amount(JsonForm):
 
     @property
     def total(self) -> float | None:
-        return self.known if self.known_for == self.of else None
+        if self.known_for == self.of:
+            return self.known
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         return {"total": self.total, **fields_as_json(self)}
@@ -140,7 +153,9 @@ class Amount(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class Spending(JsonForm):
-    """The usage of results. `scoring_cost_usd` is the cost of scoring them; the other fields count only the tasks."""
+    """The usage of results. `scoring_cost_usd` is the cost of scoring them; the other fields count
+    only the tasks.
+    """
 
     cost_usd: Amount
     scoring_cost_usd: Amount
@@ -177,7 +192,8 @@ class ErrorKind(JsonForm):
 class ConfusionMatrix(JsonForm):
     """A scorer's extracted answers by target: `counts[i][j]` times `answers[j]` for `targets[i]`.
 
-    `no_answer[i]` results with that target had no answer. `n` is the sum of counts, `of` the sum of both.
+    `no_answer[i]` results with that target had no answer. `n` is the sum of counts, `of` the sum of
+    both.
     """
 
     computed = ("n", "of")
@@ -199,9 +215,10 @@ class ConfusionMatrix(JsonForm):
 class JudgeAgreement(JsonForm):
     """The agreement of `judges`, beyond chance, on whether results passed.
 
-    They are the judges of the scorer `votes_of`; with `votes_of` None they are two scorers whose values are all 0 or 1.
-    `measure` is `cohen_kappa` for two judges and `krippendorff_alpha` for all judges of a vote. `same` is the share of
-    `agreement.n` results on which all ratings are equal; None where n is 0.
+    They are the judges of the scorer `votes_of`; with `votes_of` None they are two scorers whose
+    values are all 0 or 1. `measure` is `cohen_kappa` for two judges and `krippendorff_alpha` for
+    all judges of a vote. `same` is the share of `agreement.n` results on which all ratings are
+    equal; None where n is 0.
     """
 
     judges: tuple[str, ...]
@@ -213,10 +230,12 @@ class JudgeAgreement(JsonForm):
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary(JsonForm):
-    """All results of one template with one variant. `by` has a part for each value of the `group_by` field.
+    """All results of one template with one variant. `by` has a part for each value of the
+    `group_by` field.
 
-    `variance` has the variance components for each scorer, and under the empty name those of whether the whole result
-    passed. It is empty where no sample has two epochs. `metrics` are the values of the batch's metrics by name.
+    `variance` has the variance components for each scorer, and under the empty name those of
+    whether the whole result passed. It is empty where no sample has two epochs. `metrics` are the
+    values of the batch's metrics by name.
     """
 
     template: str
@@ -255,4 +274,6 @@ class GroupSummary(JsonForm):
 
     @property
     def name(self) -> str:
-        return f"{self.template} × {self.variant}" if self.variant else self.template
+        if self.variant:
+            return f"{self.template} × {self.variant}"
+        return self.template

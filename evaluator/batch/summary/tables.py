@@ -1,4 +1,6 @@
-"""Tables for terminals and for Markdown. Cells hold data: nothing in them is markup or acts on a terminal."""
+"""Tables for terminals and for Markdown. Cells hold data: nothing in them is markup or acts on a
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -58,18 +60,24 @@ class Tabular:
 
 def number(value: float | None) -> str:
     """A number with four digits; "–" where it is unknown."""
-    return UNKNOWN if value is None else f"{value:.4g}"
+    if value is None:
+        return UNKNOWN
+    return f"{value:.4g}"
 
 
 def as_text(tables: Iterable[Table], width: int) -> str:
     """Tables for a terminal of `width` columns, at least 20. Ends with a newline.
 
-    A table that is too wide is split into up to three parts below each other, each with the first column. A table that
-    needs more parts is written as a list with a few lines for each row.
+    A table that is too wide is split into up to three parts below each other, each with the first
+    column. A table that needs more parts is written as a list with a few lines for each row.
     """
     width = max(20, width)
     parts = [
-        [*_wrapped(_plain(table.title), width, ""), *_prose(table.lines, width), *_rows(table, width)]
+        [
+            *_wrapped(_plain(table.title), width, indent=""),
+            *_prose(table.lines, width),
+            *_rows(table, width),
+        ]
         for table in tables
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
@@ -95,7 +103,9 @@ def as_markdown(tables: Iterable[Table]) -> str:
         if table.rows:
             rule = ["---", *["---:"] * (len(table.head) - 1)]
             cells = [[_escaped(cell) for cell in row] for row in (table.head, *table.rows)]
-            parts.append("\n".join("| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:])))
+            parts.append(
+                "\n".join("| " + " | ".join(row) + " |" for row in (cells[0], rule, *cells[1:]))
+            )
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,14 +117,16 @@ def _rows(table: Table, width: int) -> list[str]:
     parts = _parts(widths, width)
     if len(parts) > _MOST_PARTS or any(_length(part, widths) > width for part in parts):
         return _list(cells, width)
-    lines = [[_line(row, part, widths) for row in cells] for part in parts]
+    lines = [[_line(row, part, widths=widths) for row in cells] for part in parts]
     return [line for part in lines for line in ("", *part)][1:]
 
 
 def _parts(widths: Sequence[int], width: int) -> list[list[int]]:
     """The columns of each part: as few parts as possible, of about equal width."""
     count = len(_filled(widths, width))
-    return next(parts for narrower in range(width + 1) if len(parts := _filled(widths, narrower)) == count)
+    return next(
+        parts for narrower in range(width + 1) if len(parts := _filled(widths, narrower)) == count
+    )
 
 
 def _filled(widths: Sequence[int], width: int) -> list[list[int]]:
@@ -133,7 +145,10 @@ def _length(columns: Sequence[int], widths: Sequence[int]) -> int:
 
 def _line(row: Sequence[str], columns: Sequence[int], widths: Sequence[int]) -> str:
     first, *others = columns
-    cells = [row[first].ljust(widths[first]), *(row[column].rjust(widths[column]) for column in others)]
+    cells = [
+        row[first].ljust(widths[first]),
+        *(row[column].rjust(widths[column]) for column in others),
+    ]
     return ("  " + "  ".join(cells)).rstrip()
 
 
@@ -142,18 +157,22 @@ def _list(cells: list[list[str]], width: int) -> list[str]:
     head, *rows = cells
     lines: list[str] = []
     for first, *others in rows:
-        lines.extend(_wrapped(first, width, "  "))
-        named = ", ".join(f"{name} {cell}" for name, cell in zip(head[1:], others, strict=True) if cell)
-        lines.extend(_wrapped(named, width, "    "))
+        lines.extend(_wrapped(first, width, indent="  "))
+        named = ", ".join(
+            f"{name} {cell}" for name, cell in zip(head[1:], others, strict=True) if cell
+        )
+        lines.extend(_wrapped(named, width, indent="    "))
     return lines
 
 
 def _prose(lines: Sequence[str], width: int) -> list[str]:
-    return [part for line in lines for part in _wrapped(_plain(line), width, "  ")]
+    return [part for line in lines for part in _wrapped(_plain(line), width, indent="  ")]
 
 
 def _wrapped(text: str, width: int, indent: str) -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ") or [indent]
+    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + "  ") or [
+        indent
+    ]
 
 
 def _plain(text: str) -> str:

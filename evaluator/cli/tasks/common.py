@@ -15,7 +15,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 def task_id(text: str) -> int | None:
     """The id in `17` or `TASK-17`; None for anything else."""
     bare = text.removeprefix("TASK-")
-    return int(bare) if bare.isascii() and bare.isdigit() and len(bare) <= _MAX_DIGITS else None
+    if bare.isascii() and bare.isdigit() and len(bare) <= _MAX_DIGITS:
+        return int(bare)
+    return None
 
 
 def parse_id(text: str) -> int:
@@ -28,7 +30,9 @@ def parse_id(text: str) -> int:
 
 def store_beside(path: Path, store: TaskStore) -> TaskStore:
     """The store that contains the file `path`; `store` if none does."""
-    return TaskStore(path.parent.parent) if path.parent.name in ("active", "done") else store
+    if path.parent.name in ("active", "done"):
+        return TaskStore(path.parent.parent)
+    return store
 
 
 def path_of(store: TaskStore, task: str) -> Path:

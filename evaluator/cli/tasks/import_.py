@@ -21,8 +21,9 @@ from evaluator.record.store import TaskStore
 def import_tasks(paths: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     """Take over task files and task lists of other programs: PATHS are files or folders.
 
-    Each file becomes a finished task with a number of its own; its source stays as it is. Standard error names each
-    part of a file that is left out, with its line. Exit code 1 if a file cannot be read.
+    Each file becomes a finished task with a number of its own; its source stays as it is. Standard
+    error names each part of a file that is left out, with its line. Exit code 1 if a file cannot be
+    read.
     """
     found: list[ImportedFile] = []
     for file in import_files(TaskStore(tasks_dir, redactor=Redactor.from_environment()), paths):
@@ -38,11 +39,17 @@ def import_tasks(paths: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> Non
 
 
 def _print(file: ImportedFile) -> None:
-    place = str(file.path) if file.line is None else f"{file.path}:{file.line}"
+    if file.line is None:
+        place = str(file.path)
+    else:
+        place = f"{file.path}:{file.line}"
     if file.state == "imported":
         echo(f"{file.name}  {place}")
     else:
-        what = "not imported" if file.name is None else f"is {file.name}"
+        if file.name is None:
+            what = "not imported"
+        else:
+            what = f"is {file.name}"
         echo(f"{place}: {what}: {file.reason}", err=True)
     for warning in file.warnings:
         echo(f"{place}: {warning}", err=True)

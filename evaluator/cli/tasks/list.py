@@ -21,25 +21,45 @@ from evaluator.record.store import TaskStore, TaskSummary
 
 # Columns that are left out, in this order, where the terminal is too narrow.
 SPARE = ("steps", "model", "duration", "tokens", "cost")
-LAST_WIDTH, NAME_WIDTH = 20, 20
+LAST_WIDTH = 20
+NAME_WIDTH = 20
 
 
 @click.command("list", epilog="Example:  evaluator tasks list --status failed --since 2h")
 @click.option("--status", type=click.Choice(get_args(RunStatus)), help="Only these.")
 @click.option("--interrupted", is_flag=True, help="Short for --status interrupted.")
-@click.option("--template", metavar="PATTERN", help="Only runs of templates of this name, e.g. 'review*'.")
-@click.option("--model", metavar="PATTERN", help="Only runs that called a model of this name, e.g. 'openai/*'.")
-@click.option("--since", metavar="TIME", help="Only those created since: 2026-03-01, 2026-03-01T14:30 (UTC), 2h, 3d.")
+@click.option(
+    "--template", metavar="PATTERN", help="Only runs of templates of this name, e.g. 'review*'."
+)
+@click.option(
+    "--model",
+    metavar="PATTERN",
+    help="Only runs that called a model of this name, e.g. 'openai/*'.",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only those created since: 2026-03-01, 2026-03-01T14:30 (UTC), 2h, 3d.",
+)
 @click.option("--until", metavar="TIME", help="Only those created until then; a day is included.")
-@click.option("--error", metavar="TEXT", help="Only those whose reason, or whose file's error, contains TEXT.")
+@click.option(
+    "--error", metavar="TEXT", help="Only those whose reason, or whose file's error, contains TEXT."
+)
 @click.option("--parent", metavar="ID", help="Only subtasks of this task.")
 @click.option("--limit", type=click.IntRange(1), help="At most this many, the newest first.")
 @tasks_option
 @json_option
 def list_tasks(
-    status: Any, interrupted: bool, parent: str | None, tasks_dir: Path, as_json: bool, **conditions: Any
+    status: Any,
+    interrupted: bool,
+    parent: str | None,
+    tasks_dir: Path,
+    as_json: bool,
+    **conditions: Any,
 ) -> None:
-    """List task files, the newest first. Conditions combine; names are shell patterns (*, ?, [abc])."""
+    """List task files, the newest first. Conditions combine; names are shell patterns (*, ?,
+    [abc]).
+    """
     if interrupted and status not in (None, "interrupted"):
         raise UsageError(f"--interrupted and --status {status} exclude each other")
     found = list(
@@ -54,8 +74,14 @@ def list_tasks(
         echo(f"{tasks_dir}: there is no such folder yet; the first run creates it", err=True)
     unnumbered = TaskStore(tasks_dir).unnumbered()
     if unnumbered:
-        names = f"{unnumbered[0]}{f' and {len(unnumbered) - 1} more' if len(unnumbered) > 1 else ''}"
-        echo(f"not listed, because its id is not a number: {names}; see: evaluator tasks import {tasks_dir}", err=True)
+        names = (
+            f"{unnumbered[0]}{f' and {len(unnumbered) - 1} more' if len(unnumbered) > 1 else ''}"
+        )
+        echo(
+            f"not listed, because its id is not a number: {names}; see: evaluator tasks import "
+            f"{tasks_dir}",
+            err=True,
+        )
     if as_json:
         print_json([_as_json(task) for task in found])
     else:
@@ -63,20 +89,39 @@ def list_tasks(
 
 
 def _as_json(task: TaskSummary) -> dict[str, Any]:
-    summary = {} if task.summary is None else task.summary.to_dict()
+    if task.summary is None:
+        summary = {}
+    else:
+        summary = task.summary.to_dict()
     return {
         "id": task.id,
         "status": task.status,
         "path": str(task.path),
         "error": task.error,
         "header": None if task.header is None else task.header.to_dict(),
-        **{name: summary.get(name) for name in ("duration_s", "reason", "steps", "retries", "planned", "usage")},
+        **{
+            name: summary.get(name)
+            for name in ("duration_s", "reason", "steps", "retries", "planned", "usage")
+        },
     }
 
 
 def _print_tasks(tasks: Sequence[TaskSummary]) -> None:
-    """Prints a table without columns that are empty for all tasks or that the terminal is too narrow for."""
-    head = ["id", "status", "created", "duration", "steps", "tokens", "cost", "template", "model", "request or reason"]
+    """Prints a table without columns that are empty for all tasks or that the terminal is too
+    narrow for.
+    """
+    head = [
+        "id",
+        "status",
+        "created",
+        "duration",
+        "steps",
+        "tokens",
+        "cost",
+        "template",
+        "model",
+        "request or reason",
+    ]
     rows = [_cells(task) for task in tasks]
     widths = {
         name: max([len(name), *(len(row[i]) for row in rows)])
@@ -92,7 +137,8 @@ def _print_tasks(tasks: Sequence[TaskSummary]) -> None:
 
 
 def _cells(task: TaskSummary) -> list[str]:
-    header, summary = task.header, task.summary
+    header = task.header
+    summary = task.summary
     return [
         str(task.id),
         task.status,

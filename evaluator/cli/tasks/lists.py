@@ -17,14 +17,18 @@ from evaluator.record.task_lists import TaskList, TaskLists
 
 
 @click.command("list-active", epilog="Example:  evaluator tasks list-active --role planner")
-@click.option("--role", metavar="ROLE", help="Show the next step that this role does, or that names no role.")
+@click.option(
+    "--role", metavar="ROLE", help="Show the next step that this role does, or that names no role."
+)
 @tasks_option
 @json_option
 def list_active(role: str | None, tasks_dir: Path, as_json: bool) -> None:
     """List the task lists that are not closed, each with its next step."""
     found = TaskLists(tasks_dir).list_active()
     rows = [[task.name, _progress(task), _next(task, role)] for task in found]
-    print_json_or_table(as_json, [task.to_dict(role) for task in found], ["name", "steps", "next"], rows)
+    print_json_or_table(
+        as_json, [task.to_dict(role) for task in found], head=["name", "steps", "next"], rows=rows
+    )
 
 
 @click.command("read", epilog="Example:  evaluator tasks read 2026-03-02-move-the-archive")
@@ -45,53 +49,100 @@ def read(name: str, role: str | None, tasks_dir: Path, as_json: bool) -> None:
     _print_next(task, role)
 
 
-@click.command("create", epilog="Example:  evaluator tasks create move-the-archive --from feature --role mechanic")
+@click.command(
+    "create",
+    epilog="Example:  evaluator tasks create move-the-archive --from feature --role mechanic",
+)
 @click.argument("name")
 @click.option("--content", metavar="@FILE", help="A file with the text, - for standard input.")
-@click.option("--from", "template", metavar="TEMPLATE",
-              help="Begin from a template: a file, or the name of one in templates/task_lists. Without --content the "
-              f"default is {DEFAULT}, which is shipped.")  # fmt: skip
-@click.option("--role", metavar="ROLE", help="The role that owns the task list and alone may change it.")
+@click.option(
+    "--from",
+    "template",
+    metavar="TEMPLATE",
+    help="Begin from a template: a file, or the name of one in templates/task_lists. Without "
+    "--content the "
+    f"default is {DEFAULT}, which is shipped.",
+)
+@click.option(
+    "--role", metavar="ROLE", help="The role that owns the task list and alone may change it."
+)
 @tasks_option
 @json_option
 def create(
-    name: str, content: str | None, template: str | None, role: str | None, tasks_dir: Path, as_json: bool
+    name: str,
+    content: str | None,
+    template: str | None,
+    role: str | None,
+    tasks_dir: Path,
+    as_json: bool,
 ) -> None:
-    """Create the task list NAME: YYYY-MM-DD-name, or the name alone, which gets today's date (UTC)."""
+    """Create the task list NAME: YYYY-MM-DD-name, or the name alone, which gets today's date
+    (UTC).
+    """
     if content is not None and template is not None:
         raise UsageError("--content and --from exclude each other; give one of them")
-    text = _from_template(template or DEFAULT, name, role) if content is None else _content(content)
-    _print_result(TaskLists(tasks_dir).create(name, text, role=role), None, as_json)
+    if content is None:
+        text = _from_template(template or DEFAULT, name, role=role)
+    else:
+        text = _content(content)
+    _print_result(TaskLists(tasks_dir).create(name, text, role=role), None, as_json=as_json)
 
 
 @click.command(
-    "update", epilog="Example:  evaluator tasks update move-the-archive --content @plan.md --version 0a1b2c3d4e5f6071"
+    "update",
+    epilog="Example:  evaluator tasks update move-the-archive --content @plan.md --version "
+    "0a1b2c3d4e5f6071",
 )
 @click.argument("name")
-@click.option("--content", metavar="@FILE", required=True, help="A file with the whole text, - for standard input.")
-@click.option("--role", metavar="ROLE", help="Act in this role: refused where another role owns the task list.")
-@click.option("--version", metavar="VERSION",
-              help="Only if the file still has the version that `read` showed; needed with --role.")  # fmt: skip
+@click.option(
+    "--content",
+    metavar="@FILE",
+    required=True,
+    help="A file with the whole text, - for standard input.",
+)
+@click.option(
+    "--role",
+    metavar="ROLE",
+    help="Act in this role: refused where another role owns the task list.",
+)
+@click.option(
+    "--version",
+    metavar="VERSION",
+    help="Only if the file still has the version that `read` showed; needed with --role.",
+)
 @tasks_option
 @json_option
-def update(name: str, content: str, role: str | None, version: str | None, tasks_dir: Path, as_json: bool) -> None:
+def update(
+    name: str, content: str, role: str | None, version: str | None, tasks_dir: Path, as_json: bool
+) -> None:
     """Replace the text of the active task list NAME."""
     if role is not None and version is None:
         raise UsageError(
-            f"--role needs --version, the version that the change is based on; see: evaluator tasks read {name}"
+            "--role needs --version, the version that the change is based on; see: evaluator "
+            f"tasks read {name}"
         )
-    _print_result(TaskLists(tasks_dir).update(name, _content(content), role=role, if_unchanged=version), role, as_json)
+    _print_result(
+        TaskLists(tasks_dir).update(name, _content(content), role=role, if_unchanged=version),
+        role,
+        as_json=as_json,
+    )
 
 
 @click.command("close", epilog="Example:  evaluator tasks close move-the-archive")
 @click.argument("name")
-@click.option("--role", metavar="ROLE", help="Act in this role: refused where another role owns the task list.")
+@click.option(
+    "--role",
+    metavar="ROLE",
+    help="Act in this role: refused where another role owns the task list.",
+)
 @click.option("--force", is_flag=True, help="Close it even if steps are open.")
 @tasks_option
 @json_option
 def close(name: str, role: str | None, force: bool, tasks_dir: Path, as_json: bool) -> None:
-    """Move the task list NAME from active/ to done/. Refused, with the open steps, while steps are open."""
-    _print_result(TaskLists(tasks_dir).close(name, role=role, force=force), role, as_json)
+    """Move the task list NAME from active/ to done/. Refused, with the open steps, while steps are
+    open.
+    """
+    _print_result(TaskLists(tasks_dir).close(name, role=role, force=force), role, as_json=as_json)
 
 
 COMMANDS = (list_active, read, create, update, close)
@@ -138,7 +189,9 @@ def _print_next(task: TaskList, role: str | None) -> None:
 
 
 def _progress(task: TaskList) -> str:
-    return "-" if task.error is not None else f"{task.done}/{task.total}"
+    if task.error is not None:
+        return "-"
+    return f"{task.done}/{task.total}"
 
 
 def _next(task: TaskList, role: str | None) -> str:
@@ -149,4 +202,6 @@ def _next(task: TaskList, role: str | None) -> str:
         return str(step)
     if task.total == 0:
         return "no steps"
-    return "none, all steps are done" if task.done == task.total else f"none for {role}"
+    if task.done == task.total:
+        return "none, all steps are done"
+    return f"none for {role}"

@@ -19,23 +19,45 @@ from evaluator.record.store import TaskStore
 
 @click.command("resume", epilog="Example:  evaluator tasks resume 17")
 @click.argument("task")
-@click.option("--unfinished", type=click.Choice(["ask", "repeat", "tell", "stop"]), default="ask", show_default=True,
-              help="What to do about a tool call or script that was begun and has no recorded end: repeat it, tell the "
-              "model that its end is not known (tool calls only), or stop there. Without a terminal to ask at, ask is "
-              "stop.")  # fmt: skip
-@click.option("--allow-changed", is_flag=True, help="Continue although a template, a file or the model has changed.")
-@click.option("--input", "-i", "inputs", multiple=True, metavar="KEY=VALUE",
-              help="An input that the record lacks because it is secret. May be repeated.")  # fmt: skip
+@click.option(
+    "--unfinished",
+    type=click.Choice(["ask", "repeat", "tell", "stop"]),
+    default="ask",
+    show_default=True,
+    help="What to do about a tool call or script that was begun and has no recorded end: repeat "
+    "it, tell the "
+    "model that its end is not known (tool calls only), or stop there. Without a terminal to ask "
+    "at, ask is "
+    "stop.",
+)
+@click.option(
+    "--allow-changed",
+    is_flag=True,
+    help="Continue although a template, a file or the model has changed.",
+)
+@click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An input that the record lacks because it is secret. May be repeated.",
+)
 @evaluator_options("library", "root", "memory", "ask-in", "tasks", "sync", "sandbox", "trust")
 @json_option
 def resume(
-    task: str, unfinished: Any, allow_changed: bool, inputs: tuple[str, ...], options: EvaluatorOptions, as_json: bool
+    task: str,
+    unfinished: Any,
+    allow_changed: bool,
+    inputs: tuple[str, ...],
+    options: EvaluatorOptions,
+    as_json: bool,
 ) -> None:
     """Resume a run that was interrupted, aborted or failed: TASK is its id or its file.
 
-    The results of completed steps are taken from the task file, without a call; the other steps run. Profile, model,
-    inputs and --reparse are those of the run; --library and --root have to be given again. Exit code 1 if the task
-    fails, 2 for wrong usage, 3 if it cannot be resumed.
+    The results of completed steps are taken from the task file, without a call; the other steps
+    run. Profile, model, inputs and --reparse are those of the run; --library and --root have to be
+    given again. Exit code 1 if the task fails, 2 for wrong usage, 3 if it cannot be resumed.
     """
     store = TaskStore(options.tasks_dir)
     path = path_of(store, task)
@@ -46,7 +68,11 @@ def resume(
     values = read_inputs(inputs, None)
     try:
         outcome = evaluator.resume_sync(
-            number, values, unfinished=unfinished, allow_changed=allow_changed, on_event=None if as_json else announce
+            number,
+            values,
+            unfinished=unfinished,
+            allow_changed=allow_changed,
+            on_event=None if as_json else announce,
         )
     except KeyboardInterrupt:
         if not as_json:
@@ -63,19 +89,27 @@ def resume(
         print_outcome(outcome, store.root, shown=False)
     if isinstance(outcome, TaskError):
         _print_hint(outcome)
-        raise click.exceptions.Exit(2 if isinstance(outcome.cause, UsageError) else exit_code_of(outcome))
+        raise click.exceptions.Exit(
+            2 if isinstance(outcome.cause, UsageError) else exit_code_of(outcome)
+        )
 
 
 def _print_progress(outcome: Outcome) -> None:
     resumed = outcome.notes.get("resumed", {})
-    taken, ran = resumed.get("steps_from_record", 0), resumed.get("steps_run", 0)
+    taken = resumed.get("steps_from_record", 0)
+    ran = resumed.get("steps_run", 0)
     if taken or ran:
-        echo(f"resumed: {taken} step{'' if taken == 1 else 's'} from the record, {ran} run", err=True)
+        echo(
+            f"resumed: {taken} step{'' if taken == 1 else 's'} from the record, {ran} run", err=True
+        )
 
 
 def _print_hint(error: TaskError) -> None:
     if isinstance(error.cause, StepChanged):
         echo("hint: --allow-changed continues with the current version", err=True)
     elif isinstance(error.cause, StepUnfinished):
-        tell = ", --unfinished tell leaves it to the model" if error.cause.can_tell else ""
+        if error.cause.can_tell:
+            tell = ", --unfinished tell leaves it to the model"
+        else:
+            tell = ""
         echo(f"hint: --unfinished repeat runs it again{tell}", err=True)

@@ -16,8 +16,15 @@ from evaluator.record.store import TaskStore
 
 @click.command("show", epilog="Example:  evaluator tasks show 17 --messages")
 @click.argument("task")
-@click.option("--tree", "as_tree", is_flag=True, help="Its steps, one line each, and those of its subtasks.")
-@click.option("--messages", "as_messages", is_flag=True, help="Its conversations with the model, message by message.")
+@click.option(
+    "--tree", "as_tree", is_flag=True, help="Its steps, one line each, and those of its subtasks."
+)
+@click.option(
+    "--messages",
+    "as_messages",
+    is_flag=True,
+    help="Its conversations with the model, message by message.",
+)
 @tasks_option
 @json_option
 def show(task: str, as_tree: bool, as_messages: bool, tasks_dir: Path, as_json: bool) -> None:
@@ -41,7 +48,9 @@ def show(task: str, as_tree: bool, as_messages: bool, tasks_dir: Path, as_json: 
             {
                 "id": None if recording.header is None else recording.header.task_id,
                 "status": recording.status,
-                "conversations": [conversation.to_dict() for conversation in conversations(recording)],
+                "conversations": [
+                    conversation.to_dict() for conversation in conversations(recording)
+                ],
             }
             if as_json
             else render_messages(recording, colour)

@@ -29,4 +29,6 @@ RUNNERS: dict[type[Task], Callable[[Run, Any, PreparedTask], Awaitable[Outcome]]
 
 _missing = [name for name, cls in OPERATORS.items() if cls not in RUNNERS]
 if _missing:
-    raise TypeError(f"nothing runs tasks of type {', '.join(_missing)}; add a function to RUNNERS in {__name__}")
+    raise TypeError(
+        f"nothing runs tasks of type {', '.join(_missing)}; add a function to RUNNERS in {__name__}"
+    )

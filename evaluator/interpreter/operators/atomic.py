@@ -19,7 +19,13 @@ from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.offered_functions import OfferedFunctions, offered_functions
 from evaluator.interpreter.operators.outcomes import failed, read_output
 from evaluator.interpreter.prepared import PreparedTask
-from evaluator.interpreter.prompt import asks_for_notes, build_messages, hints_for, is_plain_text, later_messages
+from evaluator.interpreter.prompt import (
+    asks_for_notes,
+    build_messages,
+    hints_for,
+    is_plain_text,
+    later_messages,
+)
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import as_text, render
@@ -36,33 +42,62 @@ from evaluator.tools import ToolContext, ToolRegistry
 async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     frame = prepared.frame
     _check_schema(task)
-    messages = await build_messages(run, task, prepared)
-    later = await later_messages(run, task, prepared)
-    named = None if task.model is None else await _named_model(task.model, prepared)
-    choice = await choose(run, named, prepared, task.model_role)
+    messages = await build_messages(run, task, prepared=prepared)
+    later = await later_messages(run, task, prepared=prepared)
+    if task.model is None:
+        named = None
+    else:
+        named = await _named_model(task.model, prepared)
+    choice = await choose(run, named, prepared=prepared, role=task.model_role)
     if not _is_named_by_user(run, task.model_role):
         by_template = named is not None
-        frame.authority.check_provider(task, choice.endpoint, prepared.config.name, by_template=by_template)
+        frame.authority.check_provider(
+            task, choice.endpoint, prepared.config.name, by_template=by_template
+        )
     run.steps.note(
-        join(frame.path, "resolve"), "resolve", task.name or "task",
+        join(frame.path, "resolve"),
+        "resolve",
+        task.name or "task",
         _seen(prepared),
         {"model": choice.label, "why": choice.why, "profile": prepared.config.name},
-    )  # fmt: skip
+    )
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += prepared.context.warnings
     functions = await offered_functions(task, prepared)
-    tools = None if functions is not None else await tools_for(run, task, prepared, choice.endpoint)
-    schema = native_schema(task.output) if prepared.config.native_output else None
-    handler = open_handler(run, prepared, choice, tools, schema, () if functions is None else functions.specs)
+    if functions is not None:
+        tools = None
+    else:
+        tools = await tools_for(run, task, prepared=prepared, provider=choice.endpoint)
+    if prepared.config.native_output:
+        schema = native_schema(task.output)
+    else:
+        schema = None
+    handler = open_handler(
+        run,
+        prepared,
+        choice=choice,
+        tools=tools,
+        schema=schema,
+        offered=() if functions is None else functions.specs,
+    )
     prepared.more["model"] = choice.label
     if choice.is_stand_in:
         prepared.warnings.append(f"the answer is simulated: {choice.why}")
-    if task.model_role is not None and named is None and _is_new_unmapped(run, prepared, task.model_role):
+    if (
+        task.model_role is not None
+        and named is None
+        and _is_new_unmapped(run, prepared, role=task.model_role)
+    ):
         prepared.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
     warnings: dict[str, None] = {}
     try:
-        talk = _converse(run, handler, messages, later, prepared, warnings) if later else handler.run(messages)
+        if later:
+            talk = _converse(
+                run, handler, messages=messages, later=later, prepared=prepared, warnings=warnings
+            )
+        else:
+            talk = handler.run(messages)
         outcome = await talk
     finally:
         warnings |= dict.fromkeys(handler.warnings)
@@ -75,21 +110,47 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
             await tools.aclose()
     if isinstance(outcome, TaskError):
         return outcome
-    return _read_answer(run, task, prepared, outcome, functions)
+    return _read_answer(run, task, prepared=prepared, answer=outcome, functions=functions)
 
 
 def open_handler(
-    run: Run, prepared: PreparedTask, choice: ModelChoice, tools: ToolRegistry | None,
-    schema: Mapping[str, Any] | None = None, offered: tuple[ToolSpec, ...] = (),
-) -> Handler:  # fmt: skip
+    run: Run,
+    prepared: PreparedTask,
+    choice: ModelChoice,
+    tools: ToolRegistry | None,
+    schema: Mapping[str, Any] | None = None,
+    offered: tuple[ToolSpec, ...] = (),
+) -> Handler:
     """The Handler of a task, which offers `tools` and runs them, or only offers `offered`."""
-    services, options, config, path = run.services, run.options, prepared.config, prepared.frame.path
-    context = ToolContext(services.files, services.asker, path, 0.0, config.script_memory_bytes, config.sandbox)
+    services = run.services
+    options = run.options
+    config = prepared.config
+    path = prepared.frame.path
+    context = ToolContext(
+        services.files,
+        services.asker,
+        step_path=path,
+        remaining_s=0.0,
+        script_memory_bytes=config.script_memory_bytes,
+        sandbox=config.sandbox,
+    )
     return Handler(
-        config, choice, SessionLog(run.steps, path, services.tracer, options.on_text, options.on_message),
-        prepared.budget, settings=CallSettings(hints_for(run, prepared.task, prepared.values), schema, options.epoch),
-        tools=None if tools is None else (tools, context), offered=offered,
-    )  # fmt: skip
+        config,
+        choice,
+        log=SessionLog(
+            run.steps,
+            path,
+            tracer=services.tracer,
+            on_text=options.on_text,
+            on_message=options.on_message,
+        ),
+        budget=prepared.budget,
+        settings=CallSettings(
+            hints_for(run, prepared.task, values=prepared.values), schema, epoch=options.epoch
+        ),
+        tools=None if tools is None else (tools, context),
+        offered=offered,
+    )
 
 
 def _check_schema(task: Atomic) -> None:
@@ -97,15 +158,22 @@ def _check_schema(task: Atomic) -> None:
     if task.output is not None and task.output.schema is not None:
         problem = schema_problem(task.output.schema)
         if problem is not None:
-            raise TemplateError([Diagnostic("error", "bad-schema", problem, task.output.span)])
+            raise TemplateError(
+                [Diagnostic("error", "bad-schema", message=problem, span=task.output.span)]
+            )
 
 
 def _read_answer(
-    run: Run, task: Atomic, prepared: PreparedTask, answer: HandlerAnswer, functions: OfferedFunctions | None
+    run: Run,
+    task: Atomic,
+    prepared: PreparedTask,
+    answer: HandlerAnswer,
+    functions: OfferedFunctions | None,
 ) -> Outcome:
     """The outcome of a task whose conversation ended with `answer`, with its notes."""
     notes = prepared.notes()
-    content, reasoning = answer.content, answer.reasoning
+    content = answer.content
+    reasoning = answer.reasoning
     if is_plain_text(task.output):
         thought, content = split_thinking(content)
         reasoning = "\n\n".join(part for part in (reasoning, thought) if part)
@@ -117,33 +185,62 @@ def _read_answer(
     if found.data_usage is not None:
         notes["data_usage"] = found.data_usage
     if answer.finish_reason in ("content_filter", "refusal"):
-        what = "was stopped by a content filter" if answer.finish_reason == "content_filter" else "is a refusal"
+        if answer.finish_reason == "content_filter":
+            what = "was stopped by a content filter"
+        else:
+            what = "is a refusal"
         return TaskError(
-            "TASK_FAILURE", f"the model's answer {what}", "provider_failure", location=task.span,
-            content=answer.content, notes=notes, usage=answer.usage,
-        )  # fmt: skip
+            "TASK_FAILURE",
+            f"the model's answer {what}",
+            reason="provider_failure",
+            location=task.span,
+            content=answer.content,
+            notes=notes,
+            usage=answer.usage,
+        )
     if answer.finish_reason == "unknown":
-        notes["warnings"].append("the provider gave no known reason for ending: the answer may be incomplete")
+        notes["warnings"].append(
+            "the provider gave no known reason for ending: the answer may be incomplete"
+        )
     if functions is not None:
         calls = functions.calls(answer.tool_calls)
-        content = json.dumps(calls, ensure_ascii=False) if calls or not content.strip() else content
-        return TaskResult(Status.COMPLETE, content, calls, notes, answer.usage)
+        if calls or not content.strip():
+            content = json.dumps(calls, ensure_ascii=False)
+        else:
+            content = content
+        return TaskResult(
+            Status.COMPLETE, content, parsed_content=calls, notes=notes, usage=answer.usage
+        )
     if not content.strip():
         return TaskError(
-            "INVALID_OUTPUT", "the model returned nothing", "output_format_failure", location=task.span,
-            content=answer.content, notes=notes, usage=answer.usage, retryable=True,
-        )  # fmt: skip
-    result = TaskResult(Status.COMPLETE, content, None, notes, answer.usage)
-    return read_output(run, result, task.output, prepared.frame.path)
+            "INVALID_OUTPUT",
+            "the model returned nothing",
+            reason="output_format_failure",
+            location=task.span,
+            content=answer.content,
+            notes=notes,
+            usage=answer.usage,
+            retryable=True,
+        )
+    result = TaskResult(
+        Status.COMPLETE, content, parsed_content=None, notes=notes, usage=answer.usage
+    )
+    return read_output(run, result, wanted=task.output, path=prepared.frame.path)
 
 
 async def _converse(
-    run: Run, handler: Handler, messages: tuple[Message, ...], later: tuple[Message | Turn, ...],
-    prepared: PreparedTask, warnings: dict[str, None],
-) -> HandlerAnswer | TaskError:  # fmt: skip
-    """The last answer, after all messages or the first that is not answered; the error of a task that plays the user.
+    run: Run,
+    handler: Handler,
+    messages: tuple[Message, ...],
+    later: tuple[Message | Turn, ...],
+    prepared: PreparedTask,
+    warnings: dict[str, None],
+) -> HandlerAnswer | TaskError:
+    """The last answer, after all messages or the first that is not answered; the error of a task
+    that plays the user.
 
-    `turns` of the notes has the conversation so far; `warnings` gets those of the answers before the last.
+    `turns` of the notes has the conversation so far; `warnings` gets those of the answers before
+    the last.
     """
     turns: list[dict[str, str]] = []
     prepared.more["turns"] = turns
@@ -152,10 +249,16 @@ async def _converse(
         """The answer, and whether the conversation may go on."""
         turns.append({"role": "user", "content": asked[-1].content})
         answer = await handler.say(asked)
-        text = split_thinking(answer.content)[1] if is_plain_text(prepared.task.output) else answer.content
+        if is_plain_text(prepared.task.output):
+            text = split_thinking(answer.content)[1]
+        else:
+            text = answer.content
         turns.append({"role": "assistant", "content": text})
         warnings.update(dict.fromkeys(handler.warnings))
-        return answer, bool(text.strip()) and answer.finish_reason not in ("content_filter", "refusal")
+        return answer, bool(text.strip()) and answer.finish_reason not in (
+            "content_filter",
+            "refusal",
+        )
 
     try:
         answer, is_open = await ask(messages)
@@ -164,11 +267,16 @@ async def _converse(
                 if is_open:
                     answer, is_open = await ask((turn,))
                 continue
-            most: int = resolve_setting(turn, "most", prepared.scope)
+            most: int = resolve_setting(turn, "most", scope=prepared.scope)
             for number in range(1, most + 1):
-                played = await _played(run, turn, f"turns[{at}][{number}]", prepared, turns) if is_open else None
+                if is_open:
+                    played = await _played(
+                        run, turn, segment=f"turns[{at}][{number}]", prepared=prepared, turns=turns
+                    )
+                else:
+                    played = None
                 if isinstance(played, TaskError):
-                    return failed(played, prepared, f"turn {at}, which plays the user,")
+                    return failed(played, prepared, what=f"turn {at}, which plays the user,")
                 if played is None:
                     break
                 answer, is_open = await ask((Message("user", played),))
@@ -180,18 +288,27 @@ async def _converse(
 async def _played(
     run: Run, turn: Turn, segment: str, prepared: PreparedTask, turns: list[dict[str, str]]
 ) -> str | TaskError | None:
-    """The message that the task of a turn writes: its text, or the field `message` of an object; None: it ends."""
+    """The message that the task of a turn writes: its text, or the field `message` of an object;
+    None: it ends.
+    """
     if turn.node is None:
         return None
     scope = prepared.scope.child({"turns": [dict(each) for each in turns]})
-    outcome = await run.services.evaluate(run, turn.node, prepared.inside(segment, scope, wants_notes=False))
+    outcome = await run.services.evaluate(
+        run, turn.node, prepared.inside(segment, scope, wants_notes=False)
+    )
     if isinstance(outcome, TaskError):
         return outcome
-    value = outcome.content if outcome.parsed_content is None else outcome.parsed_data
+    if outcome.parsed_content is None:
+        value = outcome.content
+    else:
+        value = outcome.parsed_data
     if isinstance(value, Mapping):
         value = cast("Mapping[str, Any]", value).get("message")
     text = "" if value is None else as_text(value)
-    return text if text.strip() else None
+    if text.strip():
+        return text
+    return None
 
 
 async def _named_model(model: Text, prepared: PreparedTask) -> str:
@@ -204,8 +321,13 @@ async def _named_model(model: Text, prepared: PreparedTask) -> str:
 
 
 def _seen(prepared: PreparedTask) -> dict[str, list[str]] | None:
-    """The names of the inputs and context items of the task, for the record; None if there are none."""
-    given = {"inputs": sorted(prepared.values), "context": [item.source for item in prepared.context.items]}
+    """The names of the inputs and context items of the task, for the record; None if there are
+    none.
+    """
+    given = {
+        "inputs": sorted(prepared.values),
+        "context": [item.source for item in prepared.context.items],
+    }
     return {name: items for name, items in given.items() if items} or None
 
 
@@ -215,19 +337,28 @@ def _is_named_by_user(run: Run, role: str | None) -> bool:
 
 
 def _is_new_unmapped(run: Run, prepared: PreparedTask, role: str) -> bool:
-    """Whether neither the call nor the profile maps `role` to a model, and no task of this run has warned about it."""
-    if role in (run.options.model_roles or {}) or role in prepared.config.roles or role in run.unmapped:
+    """Whether neither the call nor the profile maps `role` to a model, and no task of this run has
+    warned about it.
+    """
+    if (
+        role in (run.options.model_roles or {})
+        or role in prepared.config.roles
+        or role in run.unmapped
+    ):
         return False
     run.unmapped.add(role)
     return True
 
 
-async def choose(run: Run, named: str | None, prepared: PreparedTask, role: str | None = None) -> ModelChoice:
+async def choose(
+    run: Run, named: str | None, prepared: PreparedTask, role: str | None = None
+) -> ModelChoice:
     """The model for this task. A replay takes the model from the record if nothing names one.
 
     Looking for a local server blocks, so the first choice runs in a thread.
     """
-    chooser, config = run.services.chooser, prepared.config
+    chooser = run.services.chooser
+    config = prepared.config
     # A role is more specific than a model for the whole run.
     explicit = (
         (run.options.model_roles or {}).get(role) or config.roles.get(role) if role else None
@@ -235,7 +366,7 @@ async def choose(run: Run, named: str | None, prepared: PreparedTask, role: str 
     earlier = run.steps.earlier
     if earlier is not None and not earlier.may_run():
         label = explicit or named or config.model or earlier.model_at(prepared.frame.path) or "none"
-        return ModelChoice(_NoModel(), label, label, "replayed")
+        return ModelChoice(_NoModel(), label, label=label, why="replayed")
     chosen = chooser.chosen(explicit, named, config)
     return chosen or await asyncio.to_thread(chooser.choose, explicit, named, config)
 
@@ -245,7 +376,9 @@ class _NoModel:
 
     name = "replay"
 
-    async def complete(self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None) -> ModelResponse:
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
         raise RecordError("a replay makes no call")
 
     async def aclose(self) -> None:

@@ -1,4 +1,6 @@
-"""The iteration that reduce and map share: runs the inner task for each item, one by one or concurrently."""
+"""The iteration that reduce and map share: runs the inner task for each item, one by one or
+concurrently.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ async def inner_outcomes(
 ) -> AsyncGenerator[Outcome, None]:
     """The outcome of the inner task for each item, in the order of the items.
 
-    With `concurrency` above 1, at most that many inner tasks run at once, ahead of the requested outcome. Closing the
-    generator cancels them.
+    With `concurrency` above 1, at most that many inner tasks run at once, ahead of the requested
+    outcome. Closing the generator cancels them.
     """
 
     async def one(index: int) -> Outcome:
@@ -30,7 +32,7 @@ async def inner_outcomes(
         frame = prepared.inside(f"items[{index}]/inner", scope, wants_notes=False)
         return await run.services.evaluate(run, task.inner_task, frame)
 
-    ahead: int = resolve_setting(task, "concurrency", prepared.scope)
+    ahead: int = resolve_setting(task, "concurrency", scope=prepared.scope)
     if ahead == 1:
         for index in range(len(items)):
             yield await one(index)
@@ -48,11 +50,14 @@ async def inner_outcomes(
 
 
 class IterationProgress:
-    """What is done of an iteration. An error of the task has it in its details, however the task ends."""
+    """What is done of an iteration. An error of the task has it in its details, however the task
+    ends.
+    """
 
     def __init__(self, prepared: PreparedTask, items: list[Any]) -> None:
         self.done: list[TaskResult] = []
-        self._prepared, self._items = prepared, items
+        self._prepared = prepared
+        self._items = items
         self._partials: list[Any] = []
         self._processed: list[int] = []
         prepared.details.update(
@@ -61,7 +66,9 @@ class IterationProgress:
         self._next()
 
     def add(self, result: TaskResult, **details: Any) -> None:
-        """Adds the result of the next item's inner task, after everything about the item is done."""
+        """Adds the result of the next item's inner task, after everything about the item is
+        done.
+        """
         self._processed.append(len(self.done))
         self._partials.append(partial(result, self._prepared))
         self.done.append(result)
@@ -76,4 +83,4 @@ class IterationProgress:
     def failed(self, error: TaskError, part: str) -> TaskError:
         """The error of the iteration, whose `part` failed with `error` for the next item."""
         what = f"{part} of item {len(self.done) + 1} of {len(self._items)}"
-        return failed(error, self._prepared, what, failed_part=part)
+        return failed(error, self._prepared, what=what, failed_part=part)

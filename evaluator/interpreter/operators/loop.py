@@ -1,7 +1,9 @@
-"""The operator director_evaluator_loop: director, optional script, evaluator, until the condition holds.
+"""The operator director_evaluator_loop: director, optional script, evaluator, until the condition
+holds.
 
-Reaching `max_iterations` is COMPLETE with `termination_reason`, since there is a result; the caller sees
-that the evaluator was not satisfied. An evaluator's output without `success` counts as not successful.
+Reaching `max_iterations` is COMPLETE with `termination_reason`, since there is a result; the caller
+sees that the evaluator was not satisfied. An evaluator's output without `success` counts as not
+successful.
 """
 
 from __future__ import annotations
@@ -50,32 +52,40 @@ class _LoopState:
 
 
 async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask) -> Outcome:
-    most: int = resolve_setting(task, "max_iterations", prepared.scope)
+    most: int = resolve_setting(task, "max_iterations", scope=prepared.scope)
     state = _LoopState()
     prepared.details.update(total_steps=most, partial_results=state.history)
     earlier: list[ContextItem] = []
     reason = "max_iterations"
     for state.iteration in range(1, most + 1):
         prepared.details["failed_step"] = {"iteration": state.iteration}
-        error = await _iterate(run, task, prepared, state, earlier, most)
+        error = await _iterate(
+            run, task, prepared=prepared, state=state, earlier=earlier, most=most
+        )
         if error is not None:
-            found = failed(error, prepared, f"iteration {state.iteration} of {most}")
-            directed = "" if state.director is None else state.director.content
+            found = failed(error, prepared, what=f"iteration {state.iteration} of {most}")
+            if state.director is None:
+                directed = ""
+            else:
+                directed = state.director.content
             return replace(found, content=found.content or directed)
-        if await _is_done(run, task, prepared, state):
+        if await _is_done(run, task, prepared=prepared, state=state):
             reason = CONDITION_MET
             break
         if state.director is not None:
-            earlier += accumulated(prepared, f"iteration:{state.iteration}", state.director)
+            earlier += accumulated(prepared, f"iteration:{state.iteration}", result=state.director)
     evaluation = dict(state.evaluation)
     notes = prepared.notes(
-        termination_reason=reason, iterations=state.iteration, max_iterations=most,
-        evaluation=evaluation, history=state.history,
-    )  # fmt: skip
+        termination_reason=reason,
+        iterations=state.iteration,
+        max_iterations=most,
+        evaluation=evaluation,
+        history=state.history,
+    )
     notes["warnings"] += state.warnings
     if reason == "max_iterations" and not evaluation["success"]:
         notes["warnings"].append(f"the evaluator was not satisfied after {most} iterations")
-    return completed(run, prepared, state.director or ("", None), notes)
+    return completed(run, prepared, found=state.director or ("", None), notes=notes)
 
 
 async def _iterate(
@@ -86,22 +96,32 @@ async def _iterate(
     earlier: list[ContextItem],
     most: int,
 ) -> TaskError | None:
-    """One iteration. `state` is updated part by part, so that a failure keeps the results so far."""
+    """One iteration. `state` is updated part by part, so that a failure keeps the results so
+    far.
+    """
 
     # A director that reads its last result has it in full.
     reads_last = prepared.carries_notes and reads(task.director, ("director_result",))
 
     async def outcome_of(node: Node, part: str, *, wants_notes: bool = False) -> Outcome:
         segment = f"iterations[{state.iteration}]/{part}"
-        items = earlier[:-1] if reads_last and part == "director" else earlier
+        if reads_last and part == "director":
+            items = earlier[:-1]
+        else:
+            items = earlier
         context = (*prepared.context.items, *items)
-        frame = prepared.inside(segment, state.bind(prepared.scope), context=context, wants_notes=wants_notes)
+        frame = prepared.inside(
+            segment, state.bind(prepared.scope), context=context, wants_notes=wants_notes
+        )
         return await run.services.evaluate(run, node, frame)
 
-    # A later iteration sees the notes of this one; which one is the last is known only for max_iterations.
+    # A later iteration sees the notes of this one; which one is the last is known only for
+    # max_iterations.
     is_carried = prepared.carries_notes and not reads_last and state.iteration < most
-    wants_notes = is_carried and needs_notes(task.director, run.services.library, ())
-    directed = await outcome_of(task.director, "director", wants_notes=wants_notes or prepared.frame.wants_notes)
+    wants_notes = is_carried and needs_notes(task.director, run.services.library, read=())
+    directed = await outcome_of(
+        task.director, "director", wants_notes=wants_notes or prepared.frame.wants_notes
+    )
     if isinstance(directed, TaskError):
         return directed
     state.director = directed
@@ -116,29 +136,46 @@ async def _iterate(
         return evaluated
     state.evaluation, is_judged = evaluation_of(evaluated)
     if not is_judged:
-        message = f"iteration {state.iteration}: the evaluator's answer has no true or false `success`"
+        message = (
+            f"iteration {state.iteration}: the evaluator's answer has no true or false `success`"
+        )
         state.warnings.append(message)
     state.history.append({"iteration": state.iteration, "evaluation": dict(state.evaluation)})
     return None
 
 
 def _script_output(outcome: Outcome) -> dict[str, Any] | TaskError:
-    """The script's output for the evaluator, also with a failing exit code. A script that never ran is an error."""
+    """The script's output for the evaluator, also with a failing exit code. A script that never ran
+    is an error.
+    """
     if isinstance(outcome, TaskResult):
-        return {"stdout": outcome.content, "stderr": outcome.notes.get("stderr", ""), "exit_code": 0}
+        return {
+            "stdout": outcome.content,
+            "stderr": outcome.notes.get("stderr", ""),
+            "exit_code": 0,
+        }
     if outcome.reason == "tool_failure" and "exit_code" in outcome.details:
         return {
-            "stdout": outcome.content, "stderr": outcome.details.get("stderr", ""),
+            "stdout": outcome.content,
+            "stderr": outcome.details.get("stderr", ""),
             "exit_code": outcome.details["exit_code"],
-        }  # fmt: skip
-    if outcome.type == "RESOURCE_EXHAUSTION" and outcome.resource and outcome.resource.name == "time":
+        }
+    if (
+        outcome.type == "RESOURCE_EXHAUSTION"
+        and outcome.resource
+        and outcome.resource.name == "time"
+    ):
         return {"stdout": outcome.content, "stderr": outcome.message, "exit_code": None}
     return outcome
 
 
-async def _is_done(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask, state: _LoopState) -> bool:
+async def _is_done(
+    run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask, state: _LoopState
+) -> bool:
     if task.termination_condition is None:
         return bool(state.evaluation["success"])
-    functions = functions_in_text(run, prepared.frame, f"iterations[{state.iteration}]/termination_condition")
+    functions = functions_in_text(
+        run, prepared.frame, field=f"iterations[{state.iteration}]/termination_condition"
+    )
     scope = state.bind(prepared.scope)
     return bool(await evaluate_expression(task.termination_condition, scope, functions=functions))

@@ -1,4 +1,6 @@
-"""The operator map: the inner task for each item; the result is the list of the results, as JSON."""
+"""The operator map: the inner task for each item; the result is the list of the results, as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from evaluator.nodes import Map
 async def run_map(run: Run, task: Map, prepared: PreparedTask) -> Outcome:
     items = task.items(prepared.values)
     progress = IterationProgress(prepared, items)
-    async with aclosing(inner_outcomes(run, task, prepared, items)) as outcomes:
+    async with aclosing(inner_outcomes(run, task, prepared=prepared, items=items)) as outcomes:
         async for inner in outcomes:
             if isinstance(inner, TaskError):
                 return progress.failed(inner, "inner_task")
@@ -25,5 +27,9 @@ async def run_map(run: Run, task: Map, prepared: PreparedTask) -> Outcome:
     values = [value_of(result) for result in done]
     notes = prepared.notes(processed_inputs=len(items))
     for index, result in enumerate(done):
-        notes["warnings"] += [f"item {index}: {warning}" for warning in result.notes.get("warnings", ())]
-    return completed(run, prepared, (json.dumps(values, ensure_ascii=False), values), notes)
+        notes["warnings"] += [
+            f"item {index}: {warning}" for warning in result.notes.get("warnings", ())
+        ]
+    return completed(
+        run, prepared, found=(json.dumps(values, ensure_ascii=False), values), notes=notes
+    )

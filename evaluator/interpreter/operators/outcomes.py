@@ -1,4 +1,6 @@
-"""The outcomes of operators: a result read as declared, or an error that keeps the results so far."""
+"""The outcomes of operators: a result read as declared, or an error that keeps the results so
+far.
+"""
 
 from __future__ import annotations
 
@@ -17,72 +19,111 @@ from evaluator.nodes import OutputFormat
 from evaluator.output import parse_output
 
 MAX_CARRIED = 40_000
-"""Characters of accumulated items of a reduction that its later steps see; the oldest are left out."""
+"""Characters of accumulated items of a reduction that its later steps see; the oldest are left
+out.
+"""
 
 
-def completed(run: Run, prepared: PreparedTask, found: TaskResult | tuple[str, Any], notes: dict[str, Any]) -> Outcome:
+def completed(
+    run: Run, prepared: PreparedTask, found: TaskResult | tuple[str, Any], notes: dict[str, Any]
+) -> Outcome:
     """The COMPLETE result of a task, read as its output format declares.
 
-    `found`: the result of a child, whose text, value and summary are those of the task; otherwise text and value.
+    `found`: the result of a child, whose text, value and summary are those of the task; otherwise
+    text and value.
     """
     if isinstance(found, TaskResult):
-        content, parsed = found.content, found.parsed_content
+        content = found.content
+        parsed = found.parsed_content
         notes["summary"] = found.notes.get("summary", "")
         if "output" in found.notes:
             notes["output"] = found.notes["output"]
     else:
         content, parsed = found
         notes["summary"] = summary_of(content)
-    result = TaskResult(Status.COMPLETE, content, parsed, notes, prepared.budget.usage)
-    return read_output(run, result, prepared.task.output, prepared.frame.path)
+    result = TaskResult(
+        Status.COMPLETE, content, parsed_content=parsed, notes=notes, usage=prepared.budget.usage
+    )
+    return read_output(run, result, wanted=prepared.task.output, path=prepared.frame.path)
 
 
 def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path: str) -> Outcome:
-    """`result` with its text read as `wanted`; a value that does not fit is an error that keeps the text."""
+    """`result` with its text read as `wanted`; a value that does not fit is an error that keeps the
+    text.
+    """
     if wanted is None or (wanted.type == "text" and wanted.schema is None):
         return result
-    parsed = parse_output(result.content, wanted.type, wanted.schema)
+    parsed = parse_output(result.content, wanted.type, schema=wanted.schema)
     warnings = list(parsed.warnings)
     error = parsed.error
     for warning in warnings:
         log("output", INFO, run.services.redactor, "%s: %s", path or "task", warning)
     run.steps.note(
-        join(path, "parse"), "parse", wanted.type, {"type": wanted.type, "schema": wanted.schema},
-        {"warnings": warnings}, error=error.message if error else None,
-    )  # fmt: skip
-    notes = {**result.notes, "output": wanted.type, "warnings": [*result.notes["warnings"], *warnings]}
+        join(path, "parse"),
+        "parse",
+        wanted.type,
+        {"type": wanted.type, "schema": wanted.schema},
+        {"warnings": warnings},
+        error=error.message if error else None,
+    )
+    notes = {
+        **result.notes,
+        "output": wanted.type,
+        "warnings": [*result.notes["warnings"], *warnings],
+    }
     if error is None:
         return replace(result, parsed_content=parsed.value, notes=notes)
     message = error.message
     if error.expected and error.expected not in message:
         message += f": expected {error.expected}, got {error.actual}"
     return TaskError(
-        "XML_PARSE_ERROR" if error.kind == "xml" else "INVALID_OUTPUT", message, "output_format_failure",
-        location=wanted.span, content=result.content, notes=notes, usage=result.usage, retryable=True,
+        "XML_PARSE_ERROR" if error.kind == "xml" else "INVALID_OUTPUT",
+        message,
+        reason="output_format_failure",
+        location=wanted.span,
+        content=result.content,
+        notes=notes,
+        usage=result.usage,
+        retryable=True,
         details={"path": error.path, "expected": error.expected, "actual": error.actual},
-    )  # fmt: skip
+    )
 
 
 def failed(error: TaskError, prepared: PreparedTask, what: str, **details: Any) -> TaskError:
-    """The error of a task whose part `what` failed with `error`; `details` describe the task's progress."""
+    """The error of a task whose part `what` failed with `error`; `details` describe the task's
+    progress.
+    """
     notes = prepared.notes()
-    notes["warnings"] += [one for one in error.notes.get("warnings", ()) if one not in notes["warnings"]]
+    notes["warnings"] += [
+        one for one in error.notes.get("warnings", ()) if one not in notes["warnings"]
+    ]
     return replace(
-        error, message=f"{what} failed: {error.message}", details={**error.details, **prepared.details, **details},
-        usage=prepared.budget.usage, notes={**error.notes, **notes},
-    )  # fmt: skip
+        error,
+        message=f"{what} failed: {error.message}",
+        details={**error.details, **prepared.details, **details},
+        usage=prepared.budget.usage,
+        notes={**error.notes, **notes},
+    )
 
 
 def accumulated(prepared: PreparedTask, source: str, result: TaskResult) -> tuple[ContextItem, ...]:
-    """The context item with the parts of `result` that the task's policy passes on to later steps, if there is one."""
+    """The context item with the parts of `result` that the task's policy passes on to later steps,
+    if there is one.
+    """
     policy = prepared.policy
-    text = _passed_on(result) if policy.accumulation_format == "notes_only" else result.content
-    return (ContextItem(source, text),) if policy.accumulate_data and text else ()
+    if policy.accumulation_format == "notes_only":
+        text = _passed_on(result)
+    else:
+        text = result.content
+    if policy.accumulate_data and text:
+        return (ContextItem(source, text),)
+    return ()
 
 
 def within(items: Sequence[ContextItem]) -> tuple[ContextItem, ...]:
     """The last of the accumulated `items` that together have at most MAX_CARRIED characters."""
-    total, start = 0, len(items)
+    total = 0
+    start = len(items)
     while start and (total := total + len(items[start - 1].content)) <= MAX_CARRIED:
         start -= 1
     return tuple(items[start:])
@@ -91,10 +132,12 @@ def within(items: Sequence[ContextItem]) -> tuple[ContextItem, ...]:
 def _passed_on(result: TaskResult) -> str:
     """The notes of a result in words."""
     summary = str(result.notes.get("summary") or "")
-    # The inputs of a step concern that step only; the files and other sources that it read concern later ones.
+    # The inputs of a step concern that step only; the files and other sources that it read concern
+    # later ones.
     sources = (str(name) for name in result.notes.get("data_usage", ()))
     used = ", ".join(name for name in sources if not name.startswith("input:"))
-    # A warning about billing does not concern a model, and differs between a run and its resumption.
+    # A warning about billing does not concern a model, and differs between a run and its
+    # resumption.
     warnings = (str(warning) for warning in result.notes.get("warnings", ()))
     warned = "; ".join(warning for warning in warnings if not warning.endswith(MAYBE_BILLED))
     parts = [summary, f"data used: {used}" if used else "", f"warnings: {warned}" if warned else ""]
@@ -102,5 +145,9 @@ def _passed_on(result: TaskResult) -> str:
 
 
 def partial(result: TaskResult, prepared: PreparedTask) -> Any:
-    """A result as an entry of `partial_results`: its whole text or its notes, according to the policy."""
-    return result.content if prepared.policy.accumulation_format == "full_output" else dict(result.notes)
+    """A result as an entry of `partial_results`: its whole text or its notes, according to the
+    policy.
+    """
+    if prepared.policy.accumulation_format == "full_output":
+        return result.content
+    return dict(result.notes)

@@ -1,4 +1,6 @@
-"""The operator reduce: the inner task for each item, then the reduction with the accumulator, in strict order."""
+"""The operator reduce: the inner task for each item, then the reduction with the accumulator, in
+strict order.
+"""
 
 from __future__ import annotations
 
@@ -19,32 +21,42 @@ async def run_reduce(run: Run, task: Reduce, prepared: PreparedTask) -> Outcome:
     items = task.items(prepared.values)
     accumulator: Any = ""
     if task.initial_value is not None:
-        functions = functions_in_text(run, prepared.frame, "initial_value")
+        functions = functions_in_text(run, prepared.frame, field="initial_value")
         accumulator = await render(task.initial_value, prepared.scope, functions=functions)
     notes: list[ContextItem] = []
     progress = IterationProgress(prepared, items)
     prepared.details["accumulator"] = accumulator
     last: TaskResult | None = None
-    async with aclosing(inner_outcomes(run, task, prepared, items)) as outcomes:
+    async with aclosing(inner_outcomes(run, task, prepared=prepared, items=items)) as outcomes:
         async for inner in outcomes:
             index = len(progress.done)
             if isinstance(inner, TaskError):
                 return progress.failed(inner, "inner_task")
             scope = prepared.scope.child(
                 {
-                    "current_input": items[index], "current_result": value_of(inner),
-                    "accumulator": accumulator, "index": index,
+                    "current_input": items[index],
+                    "current_result": value_of(inner),
+                    "accumulator": accumulator,
+                    "index": index,
                 }
-            )  # fmt: skip
+            )
             is_result = index == len(items) - 1
             frame = prepared.inside(
-                f"items[{index}]/reduce", scope, context=(*prepared.context.items, *within(notes)),
+                f"items[{index}]/reduce",
+                scope,
+                context=(*prepared.context.items, *within(notes)),
                 wants_notes=is_result and prepared.frame.wants_notes,
-            )  # fmt: skip
+            )
             reduced = await run.services.evaluate(run, task.reduction_task, frame)
             if isinstance(reduced, TaskError):
                 return progress.failed(reduced, "reduction_task")
-            accumulator, last = value_of(reduced), reduced
+            accumulator = value_of(reduced)
+            last = reduced
             progress.add(inner, accumulator=accumulator)
-            notes += accumulated(prepared, f"item:{index}", inner)
-    return completed(run, prepared, last or (str(accumulator), None), prepared.notes(processed_inputs=len(items)))
+            notes += accumulated(prepared, f"item:{index}", result=inner)
+    return completed(
+        run,
+        prepared,
+        found=last or (str(accumulator), None),
+        notes=prepared.notes(processed_inputs=len(items)),
+    )

@@ -1,7 +1,8 @@
 """The operator script: a process; its stdout is the content, stderr and exit code are in the notes.
 
-The inputs reach it on stdin: the input called `stdin` as text, otherwise all of them as one JSON object.
-Values are substituted into single arguments after the command was split, so no value can add an argument.
+The inputs reach it on stdin: the input called `stdin` as text, otherwise all of them as one JSON
+object. Values are substituted into single arguments after the command was split, so no value can
+add an argument.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ from evaluator.record.steps import StepEnd
 
 DEFAULT_TIMEOUT_S = 60.0
 NOT_RUN: Mapping[str, Any] = {
-    "stdout": "[not run]", "stderr": "", "exit_code": 0, "signal": None, "truncated": False, "overrun": None,
+    "stdout": "[not run]",
+    "stderr": "",
+    "exit_code": 0,
+    "signal": None,
+    "truncated": False,
+    "overrun": None,
     "survivors": 0,
-}  # fmt: skip
+}
 
 
 async def run_script_task(run: Run, task: Script, prepared: PreparedTask) -> Outcome:
-    ended = await execute(run, task, prepared)
-    notes = prepared.notes(exit_code=ended["exit_code"], stderr=ended["stderr"], sandbox=prepared.config.sandbox.kind)
+    ended = await execute(run, task, prepared=prepared)
+    notes = prepared.notes(
+        exit_code=ended["exit_code"], stderr=ended["stderr"], sandbox=prepared.config.sandbox.kind
+    )
     if ended["truncated"]:
         notes["warnings"].append("the script's output was longer than the limit and was cut")
     if ended["overrun"]:
@@ -41,44 +49,64 @@ async def run_script_task(run: Run, task: Script, prepared: PreparedTask) -> Out
     if ended["survivors"]:
         notes["warnings"].append("processes that the script started could not be ended")
     if ended["exit_code"] != 0:
-        how = f"exit code {ended['exit_code']}" if ended["signal"] is None else f"signal {ended['signal']}"
+        if ended["signal"] is None:
+            how = f"exit code {ended['exit_code']}"
+        else:
+            how = f"signal {ended['signal']}"
         return TaskError(
-            "TASK_FAILURE", f"the script ended with {how}: {_tail(ended['stderr'])}", "tool_failure",
-            location=task.span, content=ended["stdout"], notes=notes, usage=prepared.budget.usage,
-            details={"exit_code": ended["exit_code"], "signal": ended["signal"], "stderr": ended["stderr"]},
-        )  # fmt: skip
-    return completed(run, prepared, (ended["stdout"], None), notes)
+            "TASK_FAILURE",
+            f"the script ended with {how}: {_tail(ended['stderr'])}",
+            reason="tool_failure",
+            location=task.span,
+            content=ended["stdout"],
+            notes=notes,
+            usage=prepared.budget.usage,
+            details={
+                "exit_code": ended["exit_code"],
+                "signal": ended["signal"],
+                "stderr": ended["stderr"],
+            },
+        )
+    return completed(run, prepared, found=(ended["stdout"], None), notes=notes)
 
 
 async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str, Any]:
     """Runs the process as one recorded step. A non-zero exit code is a result here, not an error.
 
-    Raises: LimitReached (time), with the script's output so far; ToolError, if it cannot be started.
+    Raises: LimitReached (time), with the script's output so far; ToolError, if it cannot be
+    started.
     """
-    functions = functions_in_text(run, prepared.frame, "command")
+    functions = functions_in_text(run, prepared.frame, field="command")
     argv = [await render(text, prepared.scope, functions=functions) for text in task.command]
-    timeout: float = resolve_setting(task, "timeout_s", prepared.scope) or DEFAULT_TIMEOUT_S
+    timeout: float = resolve_setting(task, "timeout_s", scope=prepared.scope) or DEFAULT_TIMEOUT_S
     if run.services.dry_run:
         return _not_run(task.output)
     remaining = prepared.budget.remaining_s()
     if remaining is not None:
         timeout = max(0.001, min(timeout, remaining))
     stdin = stdin_of(prepared.values)
-    path, steps = join(prepared.frame.path, "script"), run.steps
+    path = join(prepared.frame.path, "script")
+    steps = run.steps
     args = {"argv": argv, "shell": task.shell, "stdin": stdin}
     fingerprint = steps.fingerprint(args)
     recorded = steps.recorded(path, "script", fingerprint, args)
     if recorded is not None:
         return _recorded(recorded, timeout)
     await steps.may_repeat(path)
-    number = await steps.begin(path, "script", argv[0][:60] if argv else "script", args, fingerprint)
+    number = await steps.begin(
+        path, "script", argv[0][:60] if argv else "script", args, fingerprint
+    )
     run.event(prepared.frame.path, "script")
     started = time.perf_counter()
     try:
         ended = await run_script(
-            argv[0] if task.shell else argv, stdin=stdin, timeout_s=timeout, cwd=run.services.root,
-            memory_bytes=prepared.config.script_memory_bytes, sandbox=prepared.config.sandbox,
-        )  # fmt: skip
+            argv[0] if task.shell else argv,
+            stdin=stdin,
+            timeout_s=timeout,
+            cwd=run.services.root,
+            memory_bytes=prepared.config.script_memory_bytes,
+            sandbox=prepared.config.sandbox,
+        )
     except ToolError as error:
         # The process never started, so another attempt is safe.
         await steps.fail(number, None, time.perf_counter() - started, str(error))
@@ -87,14 +115,20 @@ async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str
         steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
         raise
     output = {
-        "stdout": ended.stdout, "stderr": ended.stderr, "exit_code": ended.exit_code, "signal": ended.signal,
-        "truncated": ended.stdout_truncated or ended.stderr_truncated, "overrun": ended.overrun,
+        "stdout": ended.stdout,
+        "stderr": ended.stderr,
+        "exit_code": ended.exit_code,
+        "signal": ended.signal,
+        "truncated": ended.stdout_truncated or ended.stderr_truncated,
+        "overrun": ended.overrun,
         "survivors": ended.survivors,
-    }  # fmt: skip
+    }
     if ended.timed_out:
         message = f"the script was stopped after {timeout:g} s"
         await steps.fail(number, output, ended.duration_s, message)
-        raise LimitReached("time", round(ended.duration_s, 3), timeout, message, ended.stdout)
+        raise LimitReached(
+            "time", round(ended.duration_s, 3), limit=timeout, message=message, partial=ended.stdout
+        )
     await steps.succeed(number, output, ended.duration_s)
     return output
 
@@ -106,11 +140,19 @@ def _recorded(end: StepEnd, timeout: float) -> Mapping[str, Any]:
     message = end.error or "the script failed"
     if end.output is None:
         raise ToolError(message)
-    raise LimitReached("time", round(end.duration_s, 3), timeout, message, end.output["stdout"])
+    raise LimitReached(
+        "time",
+        round(end.duration_s, 3),
+        limit=timeout,
+        message=message,
+        partial=end.output["stdout"],
+    )
 
 
 def _not_run(output: OutputFormat | None) -> Mapping[str, Any]:
-    """The output of a script in a preview. If JSON is declared, it is a valid value, so that the preview continues."""
+    """The output of a script in a preview. If JSON is declared, it is a valid value, so that the
+    preview continues.
+    """
     if output is None or output.type != "json":
         return NOT_RUN
     from evaluator.models.synthesis import synthesise
@@ -124,10 +166,14 @@ def stdin_of(values: Mapping[str, Any]) -> str | None:
         return None
     if "stdin" in values:
         value = values["stdin"]
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str):
+            return value
+        return json.dumps(value, ensure_ascii=False)
     return json.dumps(dict(values), ensure_ascii=False)
 
 
 def _tail(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1][:300] if lines else "nothing on stderr"
+    if lines:
+        return lines[-1][:300]
+    return "nothing on stderr"

@@ -1,4 +1,6 @@
-"""The operator sequential: steps in order; each sees the results of the earlier ones. A failure keeps them."""
+"""The operator sequential: steps in order; each sees the results of the earlier ones. A failure
+keeps them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ async def run_sequential(run: Run, task: Sequential, prepared: PreparedTask) -> 
     done: list[tuple[str, TaskResult]] = []
     partials: list[dict[str, Any]] = []
     prepared.details.update(total_steps=len(task.steps), partial_results=partials)
-    key = "content" if prepared.policy.accumulation_format == "full_output" else "notes"
+    if prepared.policy.accumulation_format == "full_output":
+        key = "content"
+    else:
+        key = "notes"
     earlier: list[tuple[int, ContextItem]] = []
     for number, step in enumerate(task.steps, 1):
         label = step.name or str(number)
@@ -27,24 +32,32 @@ async def run_sequential(run: Run, task: Sequential, prepared: PreparedTask) -> 
             values["previous"] = steps[number - 2]
         prepared.details["failed_step"] = {"index": number - 1, "name": label}
         frame = prepared.inside(
-            f"steps[{number}]", prepared.scope.child(values),
-            context=(*prepared.context.items, *_carried(earlier, task, prepared, number)),
-            wants_notes=_is_carried(run, task, prepared, number),
-        )  # fmt: skip
+            f"steps[{number}]",
+            prepared.scope.child(values),
+            context=(
+                *prepared.context.items,
+                *_carried(earlier, task, prepared=prepared, reader=number),
+            ),
+            wants_notes=_is_carried(run, task, prepared=prepared, number=number),
+        )
         outcome = await run.services.evaluate(run, step, frame)
         if isinstance(outcome, TaskError):
-            return failed(outcome, prepared, f"step {number} of {len(task.steps)} ({label})")
+            return failed(outcome, prepared, what=f"step {number} of {len(task.steps)} ({label})")
         done.append((label, outcome))
         partials.append({"step": label, key: partial(outcome, prepared)})
         # A new mapping each time: a later step must not change the scope of an earlier one.
         steps = {**steps, number - 1: step_value(outcome)}
         if step.name:
             steps[label] = steps[number - 1]
-        earlier += [(number, item) for item in accumulated(prepared, f"step:{label}", outcome)]
-    notes = prepared.notes(steps=[{"step": label, "status": result.status.value} for label, result in done])
+        earlier += [
+            (number, item) for item in accumulated(prepared, f"step:{label}", result=outcome)
+        ]
+    notes = prepared.notes(
+        steps=[{"step": label, "status": result.status.value} for label, result in done]
+    )
     for label, result in done:
         notes["warnings"] += [f"{label}: {warning}" for warning in result.notes.get("warnings", ())]
-    return completed(run, prepared, done[-1][1] if done else ("", None), notes)
+    return completed(run, prepared, found=done[-1][1] if done else ("", None), notes=notes)
 
 
 def _names(task: Sequential, number: int, reader: int) -> set[str | int]:
@@ -58,15 +71,22 @@ def _is_carried(run: Run, task: Sequential, prepared: PreparedTask, number: int)
     if number == len(task.steps):
         return prepared.frame.wants_notes
     return prepared.carries_notes and any(
-        needs_notes(later, run.services.library, _names(task, number, reader))
+        needs_notes(later, run.services.library, read=_names(task, number, reader=reader))
         for reader, later in enumerate(task.steps[number:], number + 1)
     )
 
 
 def _carried(
-    earlier: Sequence[tuple[int, ContextItem]], task: Sequential, prepared: PreparedTask, reader: int
+    earlier: Sequence[tuple[int, ContextItem]],
+    task: Sequential,
+    prepared: PreparedTask,
+    reader: int,
 ) -> Iterator[ContextItem]:
-    """The items of earlier steps that the step `reader` sees: notes only of those that it does not read in full."""
+    """The items of earlier steps that the step `reader` sees: notes only of those that it does not
+    read in full.
+    """
     for number, item in earlier:
-        if not prepared.carries_notes or not reads(task.steps[reader - 1], _names(task, number, reader)):
+        if not prepared.carries_notes or not reads(
+            task.steps[reader - 1], _names(task, number, reader=reader)
+        ):
             yield item

@@ -1,7 +1,8 @@
-"""Describers: what a file is about, by its kind. Each is a pure function of the text, linear in it and bounded.
+"""Describers: what a file is about, by its kind. Each is a pure function of the text, linear in it
+and bounded.
 
-A file whose kind has no describer is described by its name alone, so that a log, a key or a list of passwords
-leaves nothing in the index.
+A file whose kind has no describer is described by its name alone, so that a log, a key or a list of
+passwords leaves nothing in the index.
 """
 
 from __future__ import annotations
@@ -12,14 +13,27 @@ from functools import partial
 
 from evaluator.memory.describe.base import Description, make
 from evaluator.memory.describe.code import EXTENSIONS, describe_code
-from evaluator.memory.describe.data import describe_json, describe_settings, describe_sql, describe_table, describe_xml
-from evaluator.memory.describe.documents import describe_html, describe_markdown, describe_notebook, describe_rst
+from evaluator.memory.describe.data import (
+    describe_json,
+    describe_settings,
+    describe_sql,
+    describe_table,
+    describe_xml,
+)
+from evaluator.memory.describe.documents import (
+    describe_html,
+    describe_markdown,
+    describe_notebook,
+    describe_rst,
+)
 from evaluator.memory.describe.python import describe_python
 
 __all__ = ["VERSION", "Description", "describe"]
 
 VERSION = 2
-"""Rises with every change of what describers find; files that another version described are described again."""
+"""Rises with every change of what describers find; files that another version described are
+described again.
+"""
 
 _DESCRIBERS: dict[str, Callable[[str], Description]] = {
     ".py .pyi .pyw": describe_python,
@@ -38,7 +52,9 @@ _DESCRIBERS: dict[str, Callable[[str], Description]] = {
     **{extensions: partial(describe_code, language) for language, extensions in EXTENSIONS.items()},
 }
 _BY_EXTENSION = {
-    extension: describer for extensions, describer in _DESCRIBERS.items() for extension in extensions.split()
+    extension: describer
+    for extensions, describer in _DESCRIBERS.items()
+    for extension in extensions.split()
 }
 _BY_SHEBANG: dict[str, Callable[[str], Description]] = {
     "python": describe_python,
@@ -50,10 +66,16 @@ _BY_SHEBANG: dict[str, Callable[[str], Description]] = {
 
 
 def describe(path: str, text: str) -> Description:
-    """Returns the description of the file at `path` with this text, by its extension, or else its first line."""
+    """Returns the description of the file at `path` with this text, by its extension, or else its
+    first line.
+    """
     text = text.replace("\r\n", "\n")
     describer = _BY_EXTENSION.get(os.path.splitext(path)[1].lower())
     if describer is None and text.startswith("#!"):
         first = text[:200].partition("\n")[0]
-        describer = next((found for program, found in _BY_SHEBANG.items() if program in first), None)
-    return make("") if describer is None else describer(text)
+        describer = next(
+            (found for program, found in _BY_SHEBANG.items() if program in first), None
+        )
+    if describer is None:
+        return make("")
+    return describer(text)

@@ -1,6 +1,7 @@
 """The description of a file: one line, headings and names, never a body.
 
-Everything is bounded here, so that no file takes more room than another: longer lines are cut, further ones left out.
+Everything is bounded here, so that no file takes more room than another: longer lines are cut,
+further ones left out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from itertools import islice
 LOOKED_AT_CHARS = 400_000
 """Describers read at most this many characters from the beginning of a text."""
 MAX_ITEMS = 300
-_SUMMARY_CHARS, _HEADING_CHARS, _NAME_CHARS = 200, 120, 80
+_SUMMARY_CHARS = 200
+_HEADING_CHARS = 120
+_NAME_CHARS = 80
 _TOTAL_CHARS = 6_000
 
 _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
@@ -23,8 +26,8 @@ _BLANK = re.compile(r"[\s\x00-\x1f\x7f]+")
 class Description:
     """A file in a few words.
 
-    `summary` is one line in its author's words, `headings` are titles and first lines of docstrings, `names` are
-    what it defines (classes, functions, columns, keys).
+    `summary` is one line in its author's words, `headings` are titles and first lines of
+    docstrings, `names` are what it defines (classes, functions, columns, keys).
     """
 
     language: str = ""
@@ -33,10 +36,19 @@ class Description:
     names: tuple[str, ...] = ()
 
 
-def make(language: str, *, summary: str = "", headings: Iterable[str] = (), names: Iterable[str] = ()) -> Description:
-    """Returns a description within the bounds: white space collapsed, no repetitions, in the order given."""
+def make(
+    language: str, *, summary: str = "", headings: Iterable[str] = (), names: Iterable[str] = ()
+) -> Description:
+    """Returns a description within the bounds: white space collapsed, no repetitions, in the order
+    given.
+    """
     line = _cut(summary, _SUMMARY_CHARS)
-    return Description(language, line, _bounded(headings, _HEADING_CHARS), _bounded(names, _NAME_CHARS))
+    return Description(
+        language,
+        line,
+        headings=_bounded(headings, _HEADING_CHARS),
+        names=_bounded(names, _NAME_CHARS),
+    )
 
 
 def _bounded(items: Iterable[str], longest: int) -> tuple[str, ...]:

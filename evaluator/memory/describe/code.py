@@ -1,8 +1,8 @@
 """Sources in other languages: definitions found by the look of a line, as ctags finds them.
 
-This is enough to find a file by the names in it: a definition that is spread over lines in an unusual way is missed,
-and one in a comment or a string is taken. Each pattern is anchored at the beginning of a line and bounded in what it
-may skip, so the time is linear in the text.
+This is enough to find a file by the names in it: a definition that is spread over lines in an
+unusual way is missed, and one in a comment or a string is taken. Each pattern is anchored at the
+beginning of a line and bounded in what it may skip, so the time is linear in the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _KEYWORDS = """
 _NOT_NAMES = frozenset(_KEYWORDS.split())
 
 _PATTERNS: dict[str, tuple[str, ...]] = {
-    "python": (r"[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", r"([A-Z][A-Z0-9_]+)[ \t]*(?::[^=\n]{0,100})?=(?!=)"),
+    "python": (
+        r"[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)",
+        r"([A-Z][A-Z0-9_]+)[ \t]*(?::[^=\n]{0,100})?=(?!=)",
+    ),
     "javascript": (
         r"[ \t]*(?:(?:export|default|declare|abstract|async|const)[ \t]+){0,4}"
         r"(?:function|class|interface|enum|namespace|module|type)[ \t]*\*?[ \t]*([A-Za-z_$][\w$]*)",
@@ -31,7 +34,10 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         r"[ \t]+(?:(?:public|private|protected|static|async|readonly|override|abstract|get|set)[ \t]+){0,4}[*#]?"
         r"([A-Za-z_$][\w$]*)[ \t]*(?:<[^<>\n]{0,80}>)?\([^()\n]{0,200}\)[ \t]*(?::[^={;\n]{0,100})?\{",
     ),
-    "go": (r"func[ \t]+(?:\([^()\n]{0,100}\)[ \t]*)?(\w+)", r"(?:type|const|var|package)[ \t]+(\w+)"),
+    "go": (
+        r"func[ \t]+(?:\([^()\n]{0,100}\)[ \t]*)?(\w+)",
+        r"(?:type|const|var|package)[ \t]+(\w+)",
+    ),
     "rust": (
         r"[ \t]*(?:pub(?:\([^()\n]{0,40}\))?[ \t]+)?"
         r"(?:(?:default|async|unsafe|const|extern(?:[ \t]+\"[^\"\n]{0,20}\")?)[ \t]+){0,4}"
@@ -71,10 +77,11 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         r"[ \t]*(?:(?:public|private|protected|final)[ \t]+){0,3}const[ \t]+(?:\w+[ \t]+)?([A-Z]\w*)[ \t]*=",
     ),
     "shell": (r"[ \t]*(?:function[ \t]+)?([\w:.-]+)[ \t]*\(\)", r"[ \t]*function[ \t]+([\w:.-]+)"),
-}  # fmt: skip
+}
 _PATTERNS["typescript"], _PATTERNS["c++"] = _PATTERNS["javascript"], _PATTERNS["c"]
 _COMPILED = {
-    language: re.compile("^(?:" + "|".join(patterns) + ")", re.MULTILINE) for language, patterns in _PATTERNS.items()
+    language: re.compile("^(?:" + "|".join(patterns) + ")", re.MULTILINE)
+    for language, patterns in _PATTERNS.items()
 }
 EXTENSIONS = {
     "javascript": ".js .jsx .mjs .cjs",
@@ -93,7 +100,9 @@ EXTENSIONS = {
 
 # The comment at the top of a file, if it says what the file is rather than whose it is.
 _MARKS = re.compile(r"^[ \t]*(?://[/!]?|/\*[*!]?|\*/?|#!?|--|;+)[ \t]?|\*/[ \t]*$")
-_COMMENT = re.compile(r"[ \t]*(?://|/\*|\*|#(?![ \t]*(?:define|include|if|ifdef|ifndef|pragma)\b)|--)")
+_COMMENT = re.compile(
+    r"[ \t]*(?://|/\*|\*|#(?![ \t]*(?:define|include|if|ifdef|ifndef|pragma)\b)|--)"
+)
 _NO_SUMMARY = re.compile(
     r"\bspdx\b|all rights reserved|\(c\)|^[!/]|eslint|@ts-|coding[:=]|^vim?:|^@|generated",
     re.IGNORECASE,
@@ -102,12 +111,17 @@ _LEADING_LINES = 40
 
 
 def describe_code(language: str, text: str) -> Description:
-    """Returns the names that the patterns of `language` find, and the first line of the opening comment."""
+    """Returns the names that the patterns of `language` find, and the first line of the opening
+    comment.
+    """
     text = text[:LOOKED_AT_CHARS]
     found = (match.group(match.lastindex or 0) for match in _COMPILED[language].finditer(text))
     # The names in minified sources mean nothing.
     minified = len(text) > 5_000 and text.count("\n") < len(text) / 1_000
-    names = () if minified else (name for name in found if name not in _NOT_NAMES)
+    if minified:
+        names = ()
+    else:
+        names = (name for name in found if name not in _NOT_NAMES)
     return make(language, summary=_opening(text) if language != "python" else "", names=names)
 
 

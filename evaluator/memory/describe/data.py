@@ -10,7 +10,8 @@ from itertools import islice
 from evaluator.memory.describe.base import LOOKED_AT_CHARS, MAX_ITEMS, Description, make
 
 _HEADER_CHARS = 20_000
-# Strings and brackets. An unfinished string reaches to the end, as comments do below, so that one pass is enough.
+# Strings and brackets. An unfinished string reaches to the end, as comments do below, so that one
+# pass is enough.
 _JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*+)(?:"(\s*+:)?|\\?\Z)|[{}\[\]]', re.DOTALL)
 # At the beginning of a line and without a comma: the values of an array are not a section.
 _SECTION = re.compile(r"^\[{1,2}+([^\[\],\n]{1,200}+)\]{1,2}+[ \t]*+(?:[#;]|$)", re.MULTILINE)
@@ -20,18 +21,23 @@ _TABLE = re.compile(
     r"(?:TABLE|VIEW|INDEX|FUNCTION|PROCEDURE|TRIGGER|TYPE|SCHEMA)[ \t\n]+(?:IF[ \t\n]+NOT[ \t\n]+EXISTS[ \t\n]+)?"
     r"[\"`\[]?([\w.]{1,100})",
     re.IGNORECASE,
-)  # fmt: skip
+)
 _SQL_COMMENT = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 
-_XML_SKIPPED = re.compile(r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)", re.DOTALL)
+_XML_SKIPPED = re.compile(
+    r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)", re.DOTALL
+)
 _XML_TAG = re.compile(r"<([A-Za-z_][\w.:-]{0,100})")
 _TEMPLATE_ROOTS = frozenset({"task", "library", "function", "cond", "call", "handler"})
-_XML_NAME = re.compile(r"<(?:task|function|handler|cond)\b[^<>]{0,500}?\bname\s*=\s*[\"']([^\"'<>]{1,100})[\"']")
+_XML_NAME = re.compile(
+    r"<(?:task|function|handler|cond)\b[^<>]{0,500}?\bname\s*=\s*[\"']([^\"'<>]{1,100})[\"']"
+)
 _XML_DESCRIPTION = re.compile(r"<description\b[^<>]{0,100}>([^<]{1,600})</description\s*>")
 
 
 def describe_table(separator: str, text: str) -> Description:
-    """Returns the columns of a CSV or TSV, if its first line looks like a header: text in each cell, no number.
+    """Returns the columns of a CSV or TSV, if its first line looks like a header: text in each
+    cell, no number.
 
     Data without a header must not become names.
     """
@@ -70,7 +76,10 @@ def _top_keys(text: str) -> Iterator[str]:
 def describe_settings(language: str, text: str) -> Description:
     """Returns the sections of TOML and INI; keys if there is no section, as in YAML."""
     text = text[:LOOKED_AT_CHARS]
-    sections = [] if language == "yaml" else [found.strip("\"' \t") for found in _SECTION.findall(text)]
+    if language == "yaml":
+        sections = []
+    else:
+        sections = [found.strip("\"' \t") for found in _SECTION.findall(text)]
     if sections:
         return make(language, names=sections)
     return make(language, names=(key.strip('"') for key in _TOP_KEY.findall(text)))

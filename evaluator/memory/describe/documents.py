@@ -19,12 +19,19 @@ _TITLE = re.compile(r"^title:[ \t]*[\"']?([^\n]{1,200}?)[\"']?[ \t]*$", re.MULTI
 
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*$")
 
-# An element that is never closed reaches to the end: looking for its end at each place would be quadratic.
+# An element that is never closed reaches to the end: looking for its end at each place would be
+# quadratic.
 _NOT_SHOWN = re.compile(
-    r"<!--.*?(?:-->|\Z)|<(script|style)\b[^>]{0,500}>.*?(?:</\1\s{0,20}>|\Z)", re.DOTALL | re.IGNORECASE
+    r"<!--.*?(?:-->|\Z)|<(script|style)\b[^>]{0,500}>.*?(?:</\1\s{0,20}>|\Z)",
+    re.DOTALL | re.IGNORECASE,
 )
-_HTML_HEADING = re.compile(r"<(title|h[1-6])\b[^>]{0,500}>([^\x00]{0,600}?)</\1\s{0,20}>", re.IGNORECASE)
-_META = re.compile(r"<meta\b[^>]{0,100}\bname=[\"']description[\"'][^>]{0,100}\bcontent=[\"']([^\"'>]{1,300})", re.I)
+_HTML_HEADING = re.compile(
+    r"<(title|h[1-6])\b[^>]{0,500}>([^\x00]{0,600}?)</\1\s{0,20}>", re.IGNORECASE
+)
+_META = re.compile(
+    r"<meta\b[^>]{0,100}\bname=[\"']description[\"'][^>]{0,100}\bcontent=[\"']([^\"'>]{1,300})",
+    re.I,
+)
 _TAG = re.compile(r"<[^<>]{0,500}>")
 
 MAX_NOTEBOOK_CHARS = 4_000_000
@@ -33,11 +40,21 @@ _CELL_CHARS = 20_000
 
 
 def describe_markdown(text: str) -> Description:
-    """Returns the headings outside fenced blocks; the summary is the title, from the front matter if it has one."""
+    """Returns the headings outside fenced blocks; the summary is the title, from the front matter
+    if it has one.
+    """
     headings = list(_markdown_headings(text[:LOOKED_AT_CHARS]))
-    front = text[:4_000].split("\n---", 1)[0] if text.startswith("---") else ""
+    if text.startswith("---"):
+        front = text[:4_000].split("\n---", 1)[0]
+    else:
+        front = ""
     titled = _TITLE.search(front)
-    summary = titled.group(1) if titled else (headings.pop(0) if headings else "")
+    if titled:
+        summary = titled.group(1)
+    elif headings:
+        summary = headings.pop(0)
+    else:
+        summary = ""
     return make("markdown", summary=summary, headings=headings)
 
 
@@ -51,16 +68,22 @@ def _markdown_headings(text: str) -> Iterator[str]:
                 fence = ""
             continue
         if mark:
-            fence, above = mark.group(1), ""
+            fence = mark.group(1)
+            above = ""
         elif found := _ATX.match(line[:400]):
             yield _MARKUP.sub(r"\1", found.group(1))
             above = ""
-        elif above and len(above) <= 200 and re.fullmatch(r" {0,3}(?:={2,}|-{3,})[ \t]*", line[:300]):
+        elif (
+            above and len(above) <= 200 and re.fullmatch(r" {0,3}(?:={2,}|-{3,})[ \t]*", line[:300])
+        ):
             yield _MARKUP.sub(r"\1", above)
             above = ""
         else:
             # A heading has one line; several lines are a paragraph.
-            above = line.strip() if not above and line.strip()[:1] not in ("", "-", "|", ">", "*") else ""
+            if not above and line.strip()[:1] not in ("", "-", "|", ">", "*"):
+                above = line.strip()
+            else:
+                above = ""
 
 
 def describe_rst(text: str) -> Description:
@@ -77,11 +100,17 @@ def describe_rst(text: str) -> Description:
 def describe_html(text: str) -> Description:
     """Returns the title, the headings and the meta description."""
     text = _NOT_SHOWN.sub(" ", text[:LOOKED_AT_CHARS])
-    found = [(match.group(1).lower(), _plain(match.group(2))) for match in _HTML_HEADING.finditer(text)]
+    found = [
+        (match.group(1).lower(), _plain(match.group(2))) for match in _HTML_HEADING.finditer(text)
+    ]
     title = next((text for tag, text in found if tag == "title"), "")
     meta = _META.search(text)
     headings = [text for tag, text in found if tag != "title"]
-    return make("html", summary=title, headings=[html.unescape(meta.group(1)), *headings] if meta else headings)
+    return make(
+        "html",
+        summary=title,
+        headings=[html.unescape(meta.group(1)), *headings] if meta else headings,
+    )
 
 
 def _plain(markup: str) -> str:
@@ -89,7 +118,9 @@ def _plain(markup: str) -> str:
 
 
 def describe_notebook(text: str) -> Description:
-    """Returns the headings of Markdown cells and the names that code cells define; outputs are ignored."""
+    """Returns the headings of Markdown cells and the names that code cells define; outputs are
+    ignored.
+    """
     headings: list[str] = []
     names: list[str] = []
     for kind, source in _cells(text):
@@ -97,7 +128,9 @@ def describe_notebook(text: str) -> Description:
             headings += _markdown_headings(source)
         elif kind == "code":
             names += describe_code("python", source).names
-    return make("notebook", summary=headings[0] if headings else "", headings=headings[1:], names=names)
+    return make(
+        "notebook", summary=headings[0] if headings else "", headings=headings[1:], names=names
+    )
 
 
 def _cells(text: str) -> Iterator[tuple[str, str]]:
@@ -107,7 +140,9 @@ def _cells(text: str) -> Iterator[tuple[str, str]]:
         notebook: Any = json.loads(text)
     except (ValueError, RecursionError):
         return
-    cells: Any = cast("dict[str, Any]", notebook).get("cells") if isinstance(notebook, dict) else None
+    cells: Any = (
+        cast("dict[str, Any]", notebook).get("cells") if isinstance(notebook, dict) else None
+    )
     for cell in cast("list[Any]", cells)[:_CELLS] if isinstance(cells, list) else []:
         if not isinstance(cell, dict):
             continue

@@ -1,4 +1,6 @@
-"""Python sources: the definitions that the parser finds, or those found by the look of a line if it cannot parse."""
+"""Python sources: the definitions that the parser finds, or those found by the look of a line if it
+cannot parse.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ from collections.abc import Iterator
 from evaluator.memory.describe.base import Description, make
 from evaluator.memory.describe.code import describe_code
 
-# The parser takes up to 1 kB for each character, and for some texts time by the square of their length.
+# The parser takes up to 1 kB for each character, and for some texts time by the square of their
+# length.
 _PARSED_CHARS = 150_000
 _DEFINITION = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def describe_python(text: str) -> Description:
-    """Returns the first line of the module docstring, the names of classes, functions, methods and constants, and the
-    first lines of their docstrings. Functions inside functions are left out."""
+    """Returns the first line of the module docstring, the names of classes, functions, methods and
+    constants, and the first lines of their docstrings. Functions inside functions are left out.
+    """
     if len(text) > _PARSED_CHARS:
         return describe_code("python", text)
     try:
@@ -38,7 +42,9 @@ def describe_python(text: str) -> Description:
 
 
 def _definitions(module: ast.Module) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yields the statements of the module and its classes, also below `if` and `try`, with whether a class has them."""
+    """Yields the statements of the module and its classes, also below `if` and `try`, with whether
+    a class has them.
+    """
     waiting: list[tuple[ast.stmt, bool]] = [(node, False) for node in reversed(module.body)]
     while waiting:
         node, in_class = waiting.pop()
@@ -49,7 +55,11 @@ def _definitions(module: ast.Module) -> Iterator[tuple[ast.stmt, bool]]:
         elif isinstance(node, ast.If):
             inner = [*node.body, *node.orelse]
         elif isinstance(node, ast.Try):
-            inner = [*node.body, *(line for handler in node.handlers for line in handler.body), *node.orelse]
+            inner = [
+                *node.body,
+                *(line for handler in node.handlers for line in handler.body),
+                *node.orelse,
+            ]
         below = in_class or isinstance(node, ast.ClassDef)
         waiting.extend((line, below) for line in reversed(inner))
 

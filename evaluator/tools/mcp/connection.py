@@ -1,7 +1,8 @@
 """A session with one MCP server, opened and closed by its own asyncio task.
 
-The SDK's cancel scopes have to be entered and left by the same task; requests may come from any task. Every failure is
-a ToolError that names the server and the cause, within the time of the request. Nothing is sent twice.
+The SDK's cancel scopes have to be entered and left by the same task; requests may come from any
+task. Every failure is a ToolError that names the server and the cause, within the time of the
+request. Nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -39,14 +40,19 @@ T = TypeVar("T")
 
 
 class Connection:
-    """A session that is being opened, is open, or has ended. The constructor opens it; it is never opened again.
+    """A session that is being opened, is open, or has ended. The constructor opens it; it is never
+    opened again.
 
     `watch` gets what the server announces; a server that cannot announce it ends the session.
     """
 
     def __init__(
-        self, server: McpServer, environ: Mapping[str, str], cwd: Path | None, watch: EventWatch | None = None
-    ) -> None:  # fmt: skip
+        self,
+        server: McpServer,
+        environ: Mapping[str, str],
+        cwd: Path | None,
+        watch: EventWatch | None = None,
+    ) -> None:
         self.server = server
         self._watch = watch
         self.why = ""
@@ -79,7 +85,7 @@ class Connection:
         if self._checking is not None:
             await asyncio.wait([self._checking])
 
-    # -- the session ----------------------------------------------------------------------------------------
+    # -- the session -------------------------------------------------------------------------------
 
     async def _keep_open(self) -> None:
         try:
@@ -98,20 +104,28 @@ class Connection:
             self._stop.set()
             self.why = self.why or "it was closed"
             if not self._opened.done():
-                self._opened.set_exception(ToolError(f"MCP server {self.server.name!r} cannot be used: {self.why}"))
+                self._opened.set_exception(
+                    ToolError(f"MCP server {self.server.name!r} cannot be used: {self.why}")
+                )
 
     async def _session(self, mode: str) -> bool:
-        """One session from start to end. Returns False if the server refused this way of opening it."""
+        """One session from start to end. Returns False if the server refused this way of opening
+        it.
+        """
         from mcp import Client, MCPError
         from mcp.types import Implementation
 
         process = self._process = None
         if self.server.command is not None:
-            process = self._process = await ServerProcess.start(self.server, self._environ, self._cwd)
+            process = self._process = await ServerProcess.start(
+                self.server, self._environ, cwd=self._cwd
+            )
         try:
             async with AsyncExitStack() as stack:
                 client = Client(
-                    http(self.server, self._environ, self._refused) if process is None else stdio(process),
+                    http(self.server, self._environ, refused=self._refused)
+                    if process is None
+                    else stdio(process),
                     mode=mode,
                     cache=None,
                     client_info=Implementation(name="evaluator", version=version("evaluator")),
@@ -139,7 +153,9 @@ class Connection:
         finally:
             if process is not None:
                 await process.close(0 if self.why or process.why else GRACE_S)
-                self.why = "; ".join(filter(None, (self.why or process.why, process.other_output())))
+                self.why = "; ".join(
+                    filter(None, (self.why or process.why, process.other_output()))
+                )
         return True
 
     async def _until_over(self, client: Client, process: ServerProcess | None) -> None:
@@ -158,12 +174,15 @@ class Connection:
         """Subscribes to changes; servers without a handshake do not announce them otherwise."""
         from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 
-        uris, is_watch = () if self._watch is None else self._watch.uris, self._watch is not None
+        uris = () if self._watch is None else self._watch.uris
+        is_watch = self._watch is not None
         try:
             async with client.listen(
-                tools_list_changed=True, prompts_list_changed=is_watch, resources_list_changed=is_watch,
+                tools_list_changed=True,
+                prompts_list_changed=is_watch,
+                resources_list_changed=is_watch,
                 resource_subscriptions=uris,
-            ) as changes:  # fmt: skip
+            ) as changes:
                 if refused := sorted({*uris} - {*(changes.honored.resource_subscriptions or ())}):
                     return self._end_watch(f"it does not announce changes of {', '.join(refused)}")
                 async for _ in changes:
@@ -179,7 +198,9 @@ class Connection:
                 self._end_watch(f"it does not announce changes: {self._described(error)}")
 
     async def _subscribe(self, client: Client, uris: tuple[str, ...]) -> None:
-        """Subscribes to the resources at a server with a handshake, which announces everything else by itself."""
+        """Subscribes to the resources at a server with a handshake, which announces everything else
+        by itself.
+        """
         from mcp.types import EmptyResult, SubscribeRequest, SubscribeRequestParams
 
         for uri in uris:
@@ -187,7 +208,9 @@ class Connection:
                 request = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
                 await client.session.send_request(request, EmptyResult)
             except Exception as error:
-                return self._end_watch(f"it does not announce changes of {uri}: {self._described(error)}")
+                return self._end_watch(
+                    f"it does not announce changes of {uri}: {self._described(error)}"
+                )
 
     def _end_watch(self, why: str) -> None:
         if self._watch is not None:
@@ -204,12 +227,18 @@ class Connection:
         if self._watch is not None:
             self._watch.on_event(event)
 
-    # -- requests -------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     async def request(
-        self, what: str, send: Callable[[Client], Awaitable[T]], timeout_s: float, *, is_call: bool = False
+        self,
+        what: str,
+        send: Callable[[Client], Awaitable[T]],
+        timeout_s: float,
+        *,
+        is_call: bool = False,
     ) -> T:
-        """The answer to the request that `send` makes, within `timeout_s` seconds, which include opening the session.
+        """The answer to the request that `send` makes, within `timeout_s` seconds, which include
+        opening the session.
 
         `is_call`: the request may change something, which the text of an error then mentions.
 
@@ -220,21 +249,30 @@ class Connection:
         try:
             async with timer:
                 client = await asyncio.shield(self._opened)
-                return await self._send(client, what, send, is_call)
+                return await self._send(client, what, send=send, is_call=is_call)
         except TimeoutError as error:
             if not timer.expired():
                 raise
             if self._opened.done():
                 self._check()
-                after = "; the call was not repeated and may still take effect" if is_call else ""
+                if is_call:
+                    after = "; the call was not repeated and may still take effect"
+                else:
+                    after = ""
             else:
                 after = ", its start included"
-            output = "" if self._process is None else self._process.other_output()
+            if self._process is None:
+                output = ""
+            else:
+                output = self._process.other_output()
             raise ToolError(
-                f"MCP server {name!r} did not answer {what} within {timeout_s:.3g} s{after}{output and f'; {output}'}"
+                f"MCP server {name!r} did not answer {what} within {timeout_s:.3g} "
+                f"s{after}{output and f'; {output}'}"
             ) from error
 
-    async def _send(self, client: Client, what: str, send: Callable[[Client], Awaitable[T]], is_call: bool) -> T:
+    async def _send(
+        self, client: Client, what: str, send: Callable[[Client], Awaitable[T]], is_call: bool
+    ) -> T:
         from mcp import MCPError
         from pydantic import ValidationError
 
@@ -253,7 +291,9 @@ class Connection:
                 await self._learn_why()
                 raise self._ended(what, is_call) from error
             self._check()
-            raise ToolError(f"MCP server {name!r} answered {what} with an error: {self._described(error)}") from error
+            raise ToolError(
+                f"MCP server {name!r} answered {what} with an error: {self._described(error)}"
+            ) from error
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
@@ -265,13 +305,16 @@ class Connection:
             raise
         except Exception as error:
             raise ToolError(
-                f"MCP server {name!r} answered {what} with a message that cannot be used: {self._described(error)}"
+                f"MCP server {name!r} answered {what} with a message that cannot be used: "
+                f"{self._described(error)}"
             ) from error
         finally:
             answer.cancel()
 
     async def _learn_why(self) -> None:
-        """Waits for the reason: how the program ended, or for HTTP whether the session still works."""
+        """Waits for the reason: how the program ended, or for HTTP whether the session still
+        works.
+        """
         ends: list[asyncio.Task[Any]] = [self._session_task]
         if self.server.command is None:
             ends.append(self._check())
@@ -279,11 +322,16 @@ class Connection:
 
     def _ended(self, what: str, is_call: bool) -> ToolError:
         why = self.why or "the connection closed"
-        after = "; the call was not repeated and may have taken effect" if is_call else ""
+        if is_call:
+            after = "; the call was not repeated and may have taken effect"
+        else:
+            after = ""
         return ToolError(f"MCP server {self.server.name!r} was lost during {what}: {why}{after}")
 
     def _check(self) -> asyncio.Task[None]:
-        """Checks in the background whether the server still answers, and closes the session if not."""
+        """Checks in the background whether the server still answers, and closes the session if
+        not.
+        """
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._ping())
         return self._checking
@@ -312,14 +360,16 @@ class Connection:
         if self._listing is not None:
             return self._listing
         changes = self._changes
-        tools = await self.request("tools/list", _list_tools, timeout_s)
+        tools = await self.request("tools/list", _list_tools, timeout_s=timeout_s)
         listing = listing_of(self.server, tools)
         if changes == self._changes:
             self._listing = listing
         return listing
 
     async def aclose(self, why: str = "") -> None:
-        """Ends the session; returns when its server process is dead. With a reason `why`, it is killed at once."""
+        """Ends the session; returns when its server process is dead. With a reason `why`, it is
+        killed at once.
+        """
         self.why = self.why or why
         self._stop.set()
         await asyncio.wait([self._session_task], timeout=2 * GRACE_S)
@@ -356,7 +406,8 @@ def _load_sdk() -> None:
         import_module("mcp.client.streamable_http")
     except ImportError as error:
         raise MissingExtra("mcp", "mcp") from error
-    # Our errors have what the SDK logs about a failing server; without a handler it would go to the terminal.
+    # Our errors have what the SDK logs about a failing server; without a handler it would go to the
+    # terminal.
     for name in ("mcp", "client"):
         logger = logging.getLogger(name)
         if not logger.handlers:

@@ -28,9 +28,10 @@ T = TypeVar("T")
 class McpConnections:
     """One session for each server and event loop, shared by any number of evaluations of that loop.
 
-    A server that ended is started again for the next request, at most 3 times without an answered tool call or resource
-    in between; then it is not used again until `aclose`. A request that was in flight is never repeated. Programs start
-    in `cwd`. `notice` is called once for each tool that cannot be offered.
+    A server that ended is started again for the next request, at most 3 times without an answered
+    tool call or resource in between; then it is not used again until `aclose`. A request that was
+    in flight is never repeated. Programs start in `cwd`. `notice` is called once for each tool that
+    cannot be offered.
     """
 
     def __init__(
@@ -50,7 +51,8 @@ class McpConnections:
     def check(self, servers: Iterable[McpServer]) -> None:
         """Checks what can be known without starting a server.
 
-        Raises: MissingExtra, if there are servers but no SDK; ConfigurationError, for a variable that is not set.
+        Raises: MissingExtra, if there are servers but no SDK; ConfigurationError, for a variable
+        that is not set.
         """
         for server in servers:
             if find_spec("mcp") is None:
@@ -60,8 +62,8 @@ class McpConnections:
     async def describe(self, server: McpServer, names: Iterable[str]) -> list[Mapping[str, Any]]:
         """The server's descriptions of its tools with these names, as JSON values for `tools_of`.
 
-        Raises: ToolError, if the server cannot be used; ConfigurationError, for a tool that it does not have or that
-        cannot be offered; MissingExtra.
+        Raises: ToolError, if the server cannot be used; ConfigurationError, for a tool that it does
+        not have or that cannot be offered; MissingExtra.
         """
         connection = await self._connection(server)
         listing = await connection.listing(server.timeout_s)
@@ -69,28 +71,37 @@ class McpConnections:
             if self._notice is not None and name not in self._told:
                 self._told.add(name)
                 self._notice(f"the tool {name} cannot be offered: {reason}")
-        return find_tools(listing, server, names)
+        return find_tools(listing, server, names=names)
 
     def tools_of(self, server: McpServer, described: Iterable[Mapping[str, Any]]) -> list[Tool]:
-        """Tools with the policy ask, since a server's tool may do anything. The server is started by the first call.
+        """Tools with the policy ask, since a server's tool may do anything. The server is started
+        by the first call.
 
-        A call counts as having an effect and is not repeated, unless the server is trusted and declares otherwise.
+        A call counts as having an effect and is not repeated, unless the server is trusted and
+        declares otherwise.
         """
         return [self._tool(server, description) for description in described]
 
     def _tool(self, server: McpServer, description: Mapping[str, Any]) -> Tool:
-        name, original = description["name"], description["tool"]
+        name = description["name"]
+        original = description["tool"]
 
         async def run(arguments: dict[str, Any], context: ToolContext) -> ToolAnswer:
             # Slightly less than the remaining time, so that the error names the server.
-            timeout_s = min(server.timeout_s, context.remaining_s - min(1.0, context.remaining_s / 20))
+            timeout_s = min(
+                server.timeout_s, context.remaining_s - min(1.0, context.remaining_s / 20)
+            )
             result = await self._request(
-                server, name, lambda client: client.call_tool(original, arguments), timeout_s, is_call=True
+                server,
+                name,
+                send=lambda client: client.call_tool(original, arguments),
+                timeout_s=timeout_s,
+                is_call=True,
             )
             return answer_of_result(result, name)
 
         return Tool(
-            ToolSpec(name, description["description"], description["parameters"]),
+            ToolSpec(name, description["description"], parameters=description["parameters"]),
             run,
             policy="ask",
             retryable=server.trusted and description["repeatable"],
@@ -100,17 +111,21 @@ class McpConnections:
     async def read_resource(self, server: McpServer, uri: str) -> str:
         """The text of a resource.
 
-        Raises: ToolError, if the server cannot be used or refuses, or if the resource is not text or has more than a
-        million characters; MissingExtra.
+        Raises: ToolError, if the server cannot be used or refuses, or if the resource is not text
+        or has more than a million characters; MissingExtra.
         """
-        result = await self._request(server, uri, lambda client: client.read_resource(uri), server.timeout_s)
+        result = await self._request(
+            server, uri, send=lambda client: client.read_resource(uri), timeout_s=server.timeout_s
+        )
         try:
             return text_of_contents(result)
         except ToolError as error:
             raise ToolError(f"MCP server {server.name!r}: {uri} was not read: {error}") from error
 
     async def aclose(self) -> None:
-        """Closes all sessions, also those of other event loops, and allows servers that were given up again."""
+        """Closes all sessions, also those of other event loops, and allows servers that were given
+        up again.
+        """
         here = asyncio.get_running_loop()
         closing: list[Any] = []
         for loop, connections in list(self._open.items()):
@@ -118,13 +133,23 @@ class McpConnections:
                 if loop is here:
                     closing.append(connection.aclose())
                 elif loop.is_running():
-                    closing.append(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(connection.aclose(), loop)))
+                    closing.append(
+                        asyncio.wrap_future(
+                            asyncio.run_coroutine_threadsafe(connection.aclose(), loop)
+                        )
+                    )
         self._open.clear()
         self._unanswered.clear()
         await asyncio.gather(*closing)
 
     async def _request(
-        self, server: McpServer, what: str, send: Callable[[Client], Any], timeout_s: float, *, is_call: bool = False
+        self,
+        server: McpServer,
+        what: str,
+        send: Callable[[Client], Any],
+        timeout_s: float,
+        *,
+        is_call: bool = False,
     ) -> Any:
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
@@ -135,7 +160,9 @@ class McpConnections:
             raise ToolError(
                 f"MCP server {server.name!r} was not asked: it does not answer an earlier request"
             ) from error
-        answer = await connection.request(what, send, max(0.0, until - loop.time()), is_call=is_call)
+        answer = await connection.request(
+            what, send, max(0.0, until - loop.time()), is_call=is_call
+        )
         self._unanswered[server] = 0
         return answer
 
@@ -153,12 +180,16 @@ class McpConnections:
             return current
         starts = self._unanswered.get(server, 0)
         if starts > MAX_RESTARTS:
-            why = current.why if current is not None else "see the errors before"
+            if current is not None:
+                why = current.why
+            else:
+                why = "see the errors before"
             raise ToolError(
-                f"MCP server {server.name!r} is given up: started {starts} times, it answered no call; "
+                f"MCP server {server.name!r} is given up: started {starts} times, it answered no "
+                "call; "
                 f"the last time: {why}",
                 retryable=False,
             )
-        connections[server] = connection = Connection(server, self._environ, self._cwd)
+        connections[server] = connection = Connection(server, self._environ, cwd=self._cwd)
         self._unanswered[server] = starts + 1
         return connection

@@ -1,7 +1,8 @@
-"""Converts the messages of a server to texts and plain values: its tools, the results of calls, its resources.
+"""Converts the messages of a server to texts and plain values: its tools, the results of calls, its
+resources.
 
-All of it is untrusted. Valid images are shown to the model; everything else that a model cannot read (other images,
-audio, blobs) is replaced by its media type and size.
+All of it is untrusted. Valid images are shown to the model; everything else that a model cannot
+read (other images, audio, blobs) is replaced by its media type and size.
 """
 
 from __future__ import annotations
@@ -27,21 +28,27 @@ MAX_RESOURCE_CHARS = 1_000_000
 
 @dataclass(slots=True)
 class ToolListing:
-    """A server's tools by the name that the model sees, as JSON values; `skipped` has the reasons for the others."""
+    """A server's tools by the name that the model sees, as JSON values; `skipped` has the reasons
+    for the others.
+    """
 
     offered: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def listing_of(server: McpServer, tools: Iterable[Any]) -> ToolListing:
-    """The tools that the server listed. Skips a tool that cannot be offered, and all tools that share a name."""
+    """The tools that the server listed. Skips a tool that cannot be offered, and all tools that
+    share a name.
+    """
     listing = ToolListing()
     origin: dict[str, str] = {}
     for tool in tools:
         name = offered_name(server, tool.name)
         if name in origin:
             listing.offered.pop(name, None)
-            listing.skipped[name] = f"the server's tools {origin[name]!r} and {tool.name!r} would both have this name"
+            listing.skipped[name] = (
+                f"the server's tools {origin[name]!r} and {tool.name!r} would both have this name"
+            )
             continue
         origin[name] = tool.name
         reason = _unfit(name, tool)
@@ -63,7 +70,10 @@ def listing_of(server: McpServer, tools: Iterable[Any]) -> ToolListing:
 
 def _unfit(name: str, tool: Any) -> str | None:
     if len(name) > MAX_TOOL_NAME:
-        return f"with the server's name, its name has {len(name)} characters; at most {MAX_TOOL_NAME} are possible"
+        return (
+            f"with the server's name, its name has {len(name)} characters; at most "
+            f"{MAX_TOOL_NAME} are possible"
+        )
     schema = tool.input_schema
     if not isinstance(schema.get("properties", {}), dict):
         return "its schema is not valid: properties is not an object"
@@ -82,7 +92,9 @@ def _unfit(name: str, tool: Any) -> str | None:
 
 
 def placeholder_tools(server: McpServer, names: Iterable[str]) -> list[Mapping[str, Any]]:
-    """Descriptions of the tools with these names for a dry run, in which the server is not started."""
+    """Descriptions of the tools with these names for a dry run, in which the server is not
+    started.
+    """
     shared = {
         "description": f"A tool of the MCP server {server.name}, which was not started.",
         "parameters": {"type": "object", "properties": {}},
@@ -93,18 +105,25 @@ def placeholder_tools(server: McpServer, names: Iterable[str]) -> list[Mapping[s
 
 
 def answer_of_result(result: Any, tool: str) -> ToolAnswer:
-    """The result of a call of `tool` for the model: texts, valid images, and the structured content unless a text
-    repeats it.
+    """The result of a call of `tool` for the model: texts, valid images, and the structured content
+    unless a text repeats it.
 
     Raises: ToolError with the text, if the server reports that the call failed.
     """
     images: list[Attachment] = []
     parts: list[str] = []
     for block in result.content:
-        image = _image_of(block, tool, images) if block.type == "image" else None
+        if block.type == "image":
+            image = _image_of(block, tool, before=images)
+        else:
+            image = None
         if image is not None:
             images.append(image)
-        parts.append(_text_of_block(block) if image is None else f"[image, {image.media_type}, {image.size:,} bytes]")
+        parts.append(
+            _text_of_block(block)
+            if image is None
+            else f"[image, {image.media_type}, {image.size:,} bytes]"
+        )
     structured = result.structured_content
     if structured is not None and not any(_is_json_of(part, structured) for part in parts):
         parts.append(json.dumps(structured, ensure_ascii=False))
@@ -121,10 +140,12 @@ def _image_of(block: Any, tool: str, before: list[Attachment]) -> Attachment | N
         data = b64decode(block.data, validate=True)
     except ValueError:
         return None
-    image = Attachment(block.mime_type, data, f"image {len(before) + 1} of {tool}")
+    image = Attachment(block.mime_type, data, source=f"image {len(before) + 1} of {tool}")
     if image_problem(image) is not None:
         return None
-    return image if sum(each.size for each in (*before, image)) <= MAX_BYTES_TOGETHER else None
+    if sum(each.size for each in (*before, image)) <= MAX_BYTES_TOGETHER:
+        return image
+    return None
 
 
 def _is_json_of(text: str, value: Any) -> bool:
@@ -155,7 +176,10 @@ def _text_of_resource(resource: Any) -> str:
     text = getattr(resource, "text", None)
     if text is not None:
         return text
-    return f"[resource {resource.uri}, {resource.mime_type or 'no media type'}, {_size(resource.blob)}: not shown]"
+    return (
+        f"[resource {resource.uri}, {resource.mime_type or 'no media type'}, "
+        f"{_size(resource.blob)}: not shown]"
+    )
 
 
 def _size(base64: str) -> str:
@@ -165,7 +189,8 @@ def _size(base64: str) -> str:
 def text_of_contents(result: Any) -> str:
     """The text of a resource, its parts joined by line feeds.
 
-    Raises: ToolError, for a resource that is not text, has no parts, or has more than a million characters.
+    Raises: ToolError, for a resource that is not text, has no parts, or has more than a million
+    characters.
     """
     parts = result.contents
     if not parts:
@@ -179,7 +204,9 @@ def text_of_contents(result: Any) -> str:
     return text
 
 
-def find_tools(listing: ToolListing, server: McpServer, names: Iterable[str]) -> list[Mapping[str, Any]]:
+def find_tools(
+    listing: ToolListing, server: McpServer, names: Iterable[str]
+) -> list[Mapping[str, Any]]:
     """The tools with these names as JSON values.
 
     Raises: ConfigurationError, for a tool that the server does not have or that cannot be offered.
@@ -187,12 +214,15 @@ def find_tools(listing: ToolListing, server: McpServer, names: Iterable[str]) ->
     found: list[Mapping[str, Any]] = []
     for name in names:
         if name in listing.skipped:
-            raise ConfigurationError(f"the tool {name!r} cannot be offered: {listing.skipped[name]}")
+            raise ConfigurationError(
+                f"the tool {name!r} cannot be offered: {listing.skipped[name]}"
+            )
         if name not in listing.offered:
             hint = did_you_mean(name, sorted(listing.offered))
             more = f"; {hint}" if hint else ""
             raise ConfigurationError(
-                f"MCP server {server.name!r} has no tool {name!r}{more} (its tools: {listed(listing.offered)})"
+                f"MCP server {server.name!r} has no tool {name!r}{more} (its tools: "
+                f"{listed(listing.offered)})"
             )
         found.append(listing.offered[name])
     return found

@@ -1,4 +1,6 @@
-"""What an MCP server announces by itself: changes of its lists and of subscribed resources, and log messages."""
+"""What an MCP server announces by itself: changes of its lists and of subscribed resources, and log
+messages.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ _LISTS = {
 class EventWatch:
     """What a session watches: the resources `uris`, and everything else that the server announces.
 
-    `on_event` gets each event as a JSON value: `event` is `resource_updated` (with `uri`), `tools_changed`,
-    `prompts_changed`, `resources_changed`, or `log` (with `level`, `logger` and `data`).
+    `on_event` gets each event as a JSON value: `event` is `resource_updated` (with `uri`),
+    `tools_changed`, `prompts_changed`, `resources_changed`, or `log` (with `level`, `logger` and
+    `data`).
     """
 
     uris: tuple[str, ...]
@@ -33,4 +36,6 @@ def event_of(message: Any) -> dict[str, Any] | None:
         return {"event": "log", "level": params.level, "logger": params.logger, "data": params.data}
     if method == "notifications/resources/updated":
         return {"event": "resource_updated", "uri": str(params.uri)}
-    return {"event": _LISTS[method]} if method in _LISTS else None
+    if method in _LISTS:
+        return {"event": _LISTS[method]}
+    return None

@@ -63,9 +63,11 @@ class _Lines(OutputPipe):
 
 
 class ServerProcess:
-    """A running server, made by `start`. `close` has to be awaited, even if the server ended by itself.
+    """A running server, made by `start`. `close` has to be awaited, even if the server ended by
+    itself.
 
-    `finished` is set when the server sends no more messages; after `close`, `why` says how it ended.
+    `finished` is set when the server sends no more messages; after `close`, `why` says how it
+    ended.
     """
 
     def __init__(self, server: McpServer, environ: Mapping[str, str], cwd: Path | None) -> None:
@@ -76,16 +78,21 @@ class ServerProcess:
         self._garbage = 0
         self._first_garbage = ""
         self._redactor = Redactor(given)
-        self._lines, self._tail = _Lines(), _Tail()
+        self._lines = _Lines()
+        self._tail = _Tail()
         command = Command(words, cwd=cwd, env=scrubbed_environment() | given)
-        self._process = SupervisedProcess(command, self._lines, self._tail, has_input=True)
+        self._process = SupervisedProcess(command, self._lines, stderr=self._tail, has_input=True)
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, server: McpServer, environ: Mapping[str, str], cwd: Path | None) -> ServerProcess:
-        """Starts the server's program in `cwd`. If it cannot be started, it has ended, and `why` is the reason.
+    async def start(
+        cls, server: McpServer, environ: Mapping[str, str], cwd: Path | None
+    ) -> ServerProcess:
+        """Starts the server's program in `cwd`. If it cannot be started, it has ended, and `why` is
+        the reason.
 
-        Raises: ToolError, for a command that no system accepts; ConfigurationError, for a variable that is not set.
+        Raises: ToolError, for a command that no system accepts; ConfigurationError, for a variable
+        that is not set.
         """
         server_process = cls(server, environ, cwd)
         try:
@@ -107,7 +114,9 @@ class ServerProcess:
             self.finished.set()
 
     async def read_line(self) -> bytes | None:
-        """The next line of its standard output; None at its end, and for a line of more than 16 MB."""
+        """The next line of its standard output; None at its end, and for a line of more than 16
+        MB.
+        """
         try:
             return await self._lines.reader.readuntil(b"\n")
         except asyncio.IncompleteReadError as error:
@@ -129,21 +138,31 @@ class ServerProcess:
         """Remembers that a line of its standard output was not a message."""
         if line.strip():
             self._garbage += 1
-            self._first_garbage = self._first_garbage or line[:200].decode("utf-8", "replace").strip()
+            self._first_garbage = (
+                self._first_garbage or line[:200].decode("utf-8", "replace").strip()
+            )
 
     def other_output(self) -> str:
-        """Its output that was not messages, for the text of an error: limited, escaped, redacted; "" if none."""
+        """Its output that was not messages, for the text of an error: limited, escaped, redacted;
+        "" if none.
+        """
         parts: list[str] = []
         if self._garbage:
-            lines = "line that is not a message" if self._garbage == 1 else "lines that are not messages"
-            parts.append(f"it wrote {self._garbage} {lines} to stdout, the first: {self._first_garbage!r}")
+            if self._garbage == 1:
+                lines = "line that is not a message"
+            else:
+                lines = "lines that are not messages"
+            parts.append(
+                f"it wrote {self._garbage} {lines} to stdout, the first: {self._first_garbage!r}"
+            )
         tail = visible(self._tail.text())
         if tail:
             parts.append(f"its stderr ends: {tail[-_SHOWN_CHARS:]}")
         return self._redactor.redact("; ".join(parts))
 
     async def close(self, grace_s: float) -> None:
-        """Closes its standard input, waits up to `grace_s` for its end, and kills what is left of its process tree.
+        """Closes its standard input, waits up to `grace_s` for its end, and kills what is left of
+        its process tree.
 
         When cancelled, it kills at once and raises CancelledError after the tree is dead.
         """
@@ -158,7 +177,9 @@ class ServerProcess:
         try:
             if pipe is not None:
                 pipe.close()
-            await asyncio.wait([self._watch, hurrying], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [self._watch, hurrying], timeout=grace_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             if pipe is not None and pipe.get_write_buffer_size():
                 pipe.abort()

@@ -1,7 +1,7 @@
 """MCP servers as a profile declares them, and the names under which their tools are offered.
 
-A server's tool has the name `SERVER__TOOL`. A server's name does not contain `__` and does not end in `_`, so the first
-`__` of a tool's name always divides the two.
+A server's tool has the name `SERVER__TOOL`. A server's name does not contain `__` and does not end
+in `_`, so the first `__` of a tool's name always divides the two.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ class McpHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """An MCP server: a program that is started (`command` and `args`), or an address (`url`, streamable HTTP).
+    """An MCP server: a program that is started (`command` and `args`), or an address (`url`,
+    streamable HTTP).
 
-    `env` names the environment variables that the program sees besides PATH, HOME, LANG, LC_* and TMPDIR.
-    `timeout_s` limits the start and each request. `trusted`: the server's statements about its tools (read-only,
-    repeatable) are believed.
+    `env` names the environment variables that the program sees besides PATH, HOME, LANG, LC_* and
+    TMPDIR. `timeout_s` limits the start and each request. `trusted`: the server's statements about
+    its tools (read-only, repeatable) are believed.
 
-    Raises: ConfigurationError, unless exactly one of `command` and `url` is given, with only the fields that fit it.
+    Raises: ConfigurationError, unless exactly one of `command` and `url` is given, with only the
+    fields that fit it.
     """
 
     name: str
@@ -71,9 +73,15 @@ class McpServer:
         if self.url is not None and (self.args or self.env):
             return "arg and env need a command; a url receives its secrets by header"
         if self.url is not None and not _is_address(self.url):
-            return f"{self.url!r} is not an address; it must begin with http:// or https:// and name a host"
+            return (
+                f"{self.url!r} is not an address; it must begin with http:// or https:// and "
+                "name a host"
+            )
         if self.url is not None and self.headers and not may_carry_keys(self.url):
-            return f"its header holds a secret, which is not sent to {self.url!r} over plain http; use https"
+            return (
+                f"its header holds a secret, which is not sent to {self.url!r} over plain "
+                "http; use https"
+            )
         if not 0 < self.timeout_s < inf:
             return f"timeout is {self.timeout_s!r}, expected seconds, more than 0"
         return None
@@ -90,7 +98,8 @@ class McpServer:
         missing = [name for name in self.variables() if name not in environ]
         if missing:
             raise ConfigurationError(
-                f"MCP server {self.name!r} needs the environment variable {' and '.join(missing)}, which is not set"
+                f"MCP server {self.name!r} needs the environment variable "
+                f"{' and '.join(missing)}, which is not set"
             )
         return {name: environ[name] for name in self.variables()}
 
@@ -109,29 +118,37 @@ def offered_name(server: McpServer, tool: str) -> str:
 
 
 def server_of_tool(name: str, servers: Iterable[McpServer]) -> McpServer | None:
-    """The server of a tool, by the part of its name before the first `__`; None if there is none."""
+    """The server of a tool, by the part of its name before the first `__`; None if there is
+    none.
+    """
     prefix, separator, _ = name.partition(SEPARATOR)
     return next((server for server in servers if separator and server.name == prefix), None)
 
 
 def split_resource(path: str, servers: Iterable[McpServer]) -> tuple[McpServer, str]:
-    """The server and the URI of `mcp://SERVER/URI`; the URI is everything after the first '/', unchanged.
+    """The server and the URI of `mcp://SERVER/URI`; the URI is everything after the first '/',
+    unchanged.
 
     Raises: ConfigurationError, if there is no URI or no server with that name.
     """
     name, _, uri = path.removeprefix(SCHEME).partition("/")
     known = {server.name: server for server in servers}
     if not path.startswith(SCHEME) or not uri:
-        raise ConfigurationError(f"{path!r} is not a resource of an MCP server; write {SCHEME}SERVER/URI")
+        raise ConfigurationError(
+            f"{path!r} is not a resource of an MCP server; write {SCHEME}SERVER/URI"
+        )
     if name not in known:
         raise ConfigurationError(
-            f"{path!r}: the profile has no MCP server {name!r}; its servers are: {', '.join(known) or 'none'}"
+            f"{path!r}: the profile has no MCP server {name!r}; its servers are: "
+            f"{', '.join(known) or 'none'}"
         )
     return known[name], uri
 
 
 def read_server(element: Any) -> McpServer:
-    """The server of a profile. Raises: ConfigurationError, for what the schema accepts and a server cannot be."""
+    """The server of a profile. Raises: ConfigurationError, for what the schema accepts and a server
+    cannot be.
+    """
     return McpServer(
         name=element.get("name"),
         command=element.get("command"),
@@ -139,7 +156,7 @@ def read_server(element: Any) -> McpServer:
         env=tuple(env.get("name") for env in element.findall("env")),
         url=element.get("url"),
         headers=tuple(
-            McpHeader(header.get("name"), header.get("env"), header.get("prefix") or "")
+            McpHeader(header.get("name"), header.get("env"), prefix=header.get("prefix") or "")
             for header in element.findall("header")
         ),
         timeout_s=float(element.get("timeout") or DEFAULT_TIMEOUT_S),

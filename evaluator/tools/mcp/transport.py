@@ -1,7 +1,8 @@
 """The two transports to a server, each a pair of message streams as the SDK expects it.
 
-They are standard input and output of a local program, and streamable HTTP. Both limit the size of a message. A context
-manager of this module has to be entered and left by the same task, as the SDK requires.
+They are standard input and output of a local program, and streamable HTTP. Both limit the size of a
+message. A context manager of this module has to be entered and left by the same task, as the SDK
+requires.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _CONNECT_S = 30.0
 
 @asynccontextmanager
 async def stdio(process: ServerProcess) -> AsyncGenerator[Any]:
-    """One message per line. The reading end closes at the end of the server's output or at a message above 16 MB."""
+    """One message per line. The reading end closes at the end of the server's output or at a
+    message above 16 MB.
+    """
     import anyio
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
@@ -42,7 +45,9 @@ async def stdio(process: ServerProcess) -> AsyncGenerator[Any]:
     async def send() -> None:
         async with outgoing:
             async for item in outgoing:
-                process.write_line(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+                process.write_line(
+                    item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                )
 
     async with read, write, anyio.create_task_group() as tasks:
         tasks.start_soon(receive)
@@ -54,9 +59,11 @@ async def stdio(process: ServerProcess) -> AsyncGenerator[Any]:
 
 
 @asynccontextmanager
-async def http(server: McpServer, environ: Mapping[str, str], refused: list[str]) -> AsyncGenerator[Any]:
-    """Streamable HTTP. A response or an event of more than 16 MB is an error. `refused` has the status of the last
-    answer to a message, if it was 400 or above.
+async def http(
+    server: McpServer, environ: Mapping[str, str], refused: list[str]
+) -> AsyncGenerator[Any]:
+    """Streamable HTTP. A response or an event of more than 16 MB is an error. `refused` has the
+    status of the last answer to a message, if it was 400 or above.
 
     Raises: ConfigurationError, for a header's variable that is not set.
     """
@@ -66,7 +73,8 @@ async def http(server: McpServer, environ: Mapping[str, str], refused: list[str]
     values = server.secrets(environ)
     headers = {"accept-encoding": "identity"}
     headers |= {header.name: header.prefix + values[header.variable] for header in server.headers}
-    # No limit on reading: a stream may be silent for a long time, and each request has its own time limit.
+    # No limit on reading: a stream may be silent for a long time, and each request has its own time
+    # limit.
     timeout = httpx2.Timeout(_CONNECT_S, read=None)
 
     async def look(response: httpx2.Response) -> None:
@@ -76,8 +84,12 @@ async def http(server: McpServer, environ: Mapping[str, str], refused: list[str]
         _limit_size(response)
 
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [look]}) as client,
-        streamable_http_client(server.url or "", http_client=client, max_sse_event_size=MAX_LINE_BYTES) as streams,
+        httpx2.AsyncClient(
+            headers=headers, timeout=timeout, event_hooks={"response": [look]}
+        ) as client,
+        streamable_http_client(
+            server.url or "", http_client=client, max_sse_event_size=MAX_LINE_BYTES
+        ) as streams,
     ):
         yield streams
 

@@ -1,12 +1,18 @@
-"""Who may use the server: the person who has the address with the token, from a page of the server itself.
+"""Who may use the server: the person who has the address with the token, from a page of the server
+itself.
 
-Any program of this machine and any page in the browser can connect to 127.0.0.1. Three checks keep them out:
+Any program of this machine and any page in the browser can connect to 127.0.0.1. Three checks keep
+them out:
 
-- the token, 256 random bits in the first address; then a cookie that scripts cannot read. Without it: 403
-- the Host header is this server's, so that a name that an attacker points at 127.0.0.1 does not reach it
-- the Origin header, where there is one, is this server's; a request that may do something must have one
+- the token, 256 random bits in the first address; then a cookie that scripts cannot read. Without
+  it: 403
+- the Host header is this server's, so that a name that an attacker points at 127.0.0.1 does not
+  reach it
+- the Origin header, where there is one, is this server's; a request that may do something must have
+  one
 
-Source: https://owasp.org/www-project-web-security-testing-guide/, "DNS rebinding" and "Cross Site Request Forgery".
+Source: https://owasp.org/www-project-web-security-testing-guide/, "DNS rebinding" and "Cross Site
+Request Forgery".
 """
 
 from __future__ import annotations
@@ -19,7 +25,8 @@ from aiohttp import web
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; "
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    "form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
@@ -57,27 +64,42 @@ class Guard:
         port = _port(request)
         hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         if request.headers.get("Host") not in hosts:
-            return _plain(403, "The Host header is not this server's. Open the address that `evaluator view` printed.")
+            return _plain(
+                403,
+                "The Host header is not this server's. Open the address that `evaluator view` "
+                "printed.",
+            )
         origin = request.headers.get("Origin")
         is_read = request.method in ("GET", "HEAD")
-        if (origin is not None or not is_read) and origin not in {f"http://{host}" for host in hosts}:
+        if (origin is not None or not is_read) and origin not in {
+            f"http://{host}" for host in hosts
+        }:
             return _plain(403, "The request comes from another site.")
         given = request.query.get("token") or request.cookies.get(_cookie(port), "")
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
-            return _plain(403, "The token is missing or wrong. Open the address that `evaluator view` printed.")
+            return _plain(
+                403,
+                "The token is missing or wrong. Open the address that `evaluator view` printed.",
+            )
         return None
 
     def _welcome(self, request: web.Request) -> web.Response:
         """Moves the token from the address into a cookie."""
         rest = {name: value for name, value in request.query.items() if name != "token"}
-        response = web.Response(status=303, headers={"Location": str(request.rel_url.with_query(rest))})
-        response.set_cookie(_cookie(_port(request)), self.token, path="/", httponly=True, samesite="Lax")
+        response = web.Response(
+            status=303, headers={"Location": str(request.rel_url.with_query(rest))}
+        )
+        response.set_cookie(
+            _cookie(_port(request)), self.token, path="/", httponly=True, samesite="Lax"
+        )
         return response
 
 
 def _port(request: web.Request) -> int:
     transport = request.transport
-    return 0 if transport is None else int(transport.get_extra_info("sockname")[1])
+    if transport is None:
+        return 0
+    return int(transport.get_extra_info("sockname")[1])
 
 
 def _cookie(port: int) -> str:

@@ -1,4 +1,6 @@
-"""The server: routes to pages, which are made in threads; errors become pages that say what is wrong."""
+"""The server: routes to pages, which are made in threads; errors become pages that say what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,25 @@ _ASSETS = {
     "icon.svg": (("server/static/icon.svg",), "image/svg+xml"),
     "view.js": (("server/static/view.js",), "text/javascript"),
     "numbers.js": (
-        ("assets/dom.js", "assets/plots.js", "assets/summary.js", "server/static/numbers.js"), "text/javascript"
+        ("assets/dom.js", "assets/plots.js", "assets/summary.js", "server/static/numbers.js"),
+        "text/javascript",
     ),
-}  # fmt: skip
+}
 # File in `pages/` → the first part of the address of the list that it belongs to.
 _SECTIONS = {
-    "runs.html": "runs", "run.html": "runs", "batches.html": "batches", "batch.html": "batches",
-    "sample.html": "batches", "compare.html": "compare", "queue.html": "queue", "entry.html": "queue",
-    "background.html": "background", "task.html": "background", "templates.html": "templates",
+    "runs.html": "runs",
+    "run.html": "runs",
+    "batches.html": "batches",
+    "batch.html": "batches",
+    "sample.html": "batches",
+    "compare.html": "compare",
+    "queue.html": "queue",
+    "entry.html": "queue",
+    "background.html": "background",
+    "task.html": "background",
+    "templates.html": "templates",
     "template.html": "templates",
-}  # fmt: skip
+}
 MakePage = Callable[[State, Mapping[str, str]], Page]
 Act = Callable[[State, Mapping[str, str]], str]
 """Does what a form asks for and confirms; returns the address of the page to go to."""
@@ -59,13 +70,20 @@ def make_app(root: Path, token: str) -> web.Application:
     """The application for the folder `root`. It listens nowhere yet."""
     environment = make_environment()
     project = Project(root)
-    state = State(project, Library(project.root), new_token())
+    state = State(project, Library(project.root), form_token=new_token())
 
     def to_html(page: Page) -> str:
-        return render(environment, page, root=str(state.project.root), section=_SECTIONS.get(page.template, ""))
+        return render(
+            environment,
+            page,
+            root=str(state.project.root),
+            section=_SECTIONS.get(page.template, ""),
+        )
 
     site = _Site(state, to_html)
-    app = web.Application(middlewares=[Guard(token).middleware, _problems(site)], client_max_size=MAX_FORM_BYTES)
+    app = web.Application(
+        middlewares=[Guard(token).middleware, _problems(site)], client_max_size=MAX_FORM_BYTES
+    )
     app.router.add_get("/", _home)
     app.router.add_get("/assets/{name}", _asset)
     routes: dict[str, MakePage] = {
@@ -86,14 +104,18 @@ def make_app(root: Path, token: str) -> web.Application:
         app.router.add_get(path, partial(_page, site, make))
     app.router.add_get("/numbers/{folder}", partial(_numbers, site))
     app.router.add_post("/template/{template}", partial(_form, site))
-    actions: dict[str, Act] = {"/queue/{folder}/{entry}": change_entry, "/background/{folder}/{task}": kill_task}
+    actions: dict[str, Act] = {
+        "/queue/{folder}/{entry}": change_entry,
+        "/background/{folder}/{task}": kill_task,
+    }
     for path, act in actions.items():
         app.router.add_post(path, partial(_action, site, act))
     return app
 
 
 async def serve(root: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Serves `root` until it is cancelled. `ready` gets the address, with the token, once requests are answered.
+    """Serves `root` until it is cancelled. `ready` gets the address, with the token, once requests
+    are answered.
 
     Raises: UsageError, if the port is not free.
     """
@@ -105,7 +127,9 @@ async def serve(root: Path, port: int, ready: Callable[[str], None]) -> None:
         try:
             await site.start()
         except OSError as error:
-            raise UsageError(f"--port {port}: {error.strerror}; choose another port, or 0 for any") from error
+            raise UsageError(
+                f"--port {port}: {error.strerror}; choose another port, or 0 for any"
+            ) from error
         ready(f"http://{HOST}:{runner.addresses[0][1]}/?token={token}")
         await asyncio.Event().wait()
     finally:
@@ -128,13 +152,15 @@ async def _asset(request: web.Request) -> web.StreamResponse:
 
 
 async def _page(site: _Site, make: MakePage, request: web.Request) -> web.StreamResponse:
-    """The page for a request; 304 if the browser has it already, as a page that updates itself asks every second."""
+    """The page for a request; 304 if the browser has it already, as a page that updates itself asks
+    every second.
+    """
     query = {**request.query, **request.match_info}
     page, body = await asyncio.to_thread(_made, site, make, query)
     tag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers={"ETag": tag})
-    return _html(body, page.status, {"ETag": tag})
+    return _html(body, page.status, headers={"ETag": tag})
 
 
 async def _numbers(site: _Site, request: web.Request) -> web.StreamResponse:
@@ -146,13 +172,13 @@ async def _form(site: _Site, request: web.Request) -> web.StreamResponse:
     """The prompt for the inputs in a form, or the run that it asks for and confirms."""
     query = await _sent(request)
     if query.get("action") == "run":
-        return await _do(site, simulated_run, query)
+        return await _do(site, simulated_run, query=query)
     page, body = await asyncio.to_thread(_made, site, template_page, query)
     return _html(body, page.status)
 
 
 async def _action(site: _Site, act: Act, request: web.Request) -> web.StreamResponse:
-    return await _do(site, act, await _sent(request))
+    return await _do(site, act, query=await _sent(request))
 
 
 async def _sent(request: web.Request) -> dict[str, str]:
@@ -162,7 +188,9 @@ async def _sent(request: web.Request) -> dict[str, str]:
 
 
 async def _do(site: _Site, act: Act, query: Mapping[str, str]) -> web.StreamResponse:
-    return web.Response(status=303, headers={"Location": await asyncio.to_thread(act, site.state, query)})
+    return web.Response(
+        status=303, headers={"Location": await asyncio.to_thread(act, site.state, query)}
+    )
 
 
 def _made(site: _Site, make: MakePage, query: Mapping[str, str]) -> tuple[Page, bytes]:
@@ -171,7 +199,9 @@ def _made(site: _Site, make: MakePage, query: Mapping[str, str]) -> tuple[Page, 
 
 
 def _html(body: bytes, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(body=body, status=status, headers=headers, content_type="text/html", charset="utf-8")
+    return web.Response(
+        body=body, status=status, headers=headers, content_type="text/html", charset="utf-8"
+    )
 
 
 def _problems(site: _Site) -> Any:
@@ -192,7 +222,9 @@ def _problems(site: _Site) -> Any:
         except (EvaluatorError, OSError) as error:
             return page(500, str(error))
         except web.HTTPException as error:
-            return page(error.status, "There is no such page." if error.status == 404 else error.reason)
+            return page(
+                error.status, "There is no such page." if error.status == 404 else error.reason
+            )
         except Exception as error:
             return page(500, f"This is a bug of evaluator: {type(error).__name__}: {error}")
 

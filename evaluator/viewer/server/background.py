@@ -1,7 +1,7 @@
 """Background tasks: the list, one task with its output as it grows, and its kill.
 
-A page shows the end of an output, never all of it. The file is the one in the folder of the tasks, whatever path their
-database names.
+A page shows the end of an output, never all of it. The file is the one in the folder of the tasks,
+whatever path their database names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from evaluator.viewer.server.state import State
 
 MAX_TASKS = 500
 WINDOW_BYTES = 64_000
-LIVE_MS, OUTPUT_MS = 2_000, 1_000
+LIVE_MS = 2_000
+OUTPUT_MS = 1_000
 KILL_WAIT_S = 5.0
 _REASON = "killed in the viewer"
 
@@ -40,7 +41,9 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The end of an output: as text, or as the records of a transcript. `before` are the bytes that are not shown."""
+    """The end of an output: as text, or as the records of a transcript. `before` are the bytes that
+    are not shown.
+    """
 
     text: str = ""
     records: tuple[Any, ...] = ()
@@ -55,7 +58,10 @@ def background_page(state: State, query: Mapping[str, str]) -> Page:
     folders = state.project.folders().background
     for key, path in folders.items():
         try:
-            rows += [TaskRow(key, task, _duration(task)) for task in with_tasks(path, BackgroundTasks.list)]
+            rows += [
+                TaskRow(key, task, duration_s=_duration(task))
+                for task in with_tasks(path, BackgroundTasks.list)
+            ]
         except Exception as error:  # a database that cannot be read leaves the other folders
             problems.append(f"{state.project.name_of(path)}: {error}")
     rows.sort(key=lambda row: (not row.task.has_ended, row.task.created_at), reverse=True)
@@ -63,10 +69,15 @@ def background_page(state: State, query: Mapping[str, str]) -> Page:
     return Page(
         "background.html",
         {
-            "title": "Background tasks", "rows": rows[:MAX_TASKS], "total": len(rows), "folders": folders,
-            "problems": problems, "types": TYPES, "live_ms": LIVE_MS if is_live else 0,
+            "title": "Background tasks",
+            "rows": rows[:MAX_TASKS],
+            "total": len(rows),
+            "folders": folders,
+            "problems": problems,
+            "types": TYPES,
+            "live_ms": LIVE_MS if is_live else 0,
         },
-    )  # fmt: skip
+    )
 
 
 def task_page(state: State, query: Mapping[str, str]) -> Page:
@@ -80,19 +91,27 @@ def task_page(state: State, query: Mapping[str, str]) -> Page:
     return Page(
         "task.html",
         {
-            "title": task.id, "folder": query["folder"], "task": task, "type": TYPES[task.type],
-            "name": state.project.name_of(folder), "duration_s": _duration(task),
-            "run": f"/run/{state.project.id_of(folder.parent)}/{number}" if number.isdigit() else "",
-            "window": _window(folder, task), "token": state.form_token,
+            "title": task.id,
+            "folder": query["folder"],
+            "task": task,
+            "type": TYPES[task.type],
+            "name": state.project.name_of(folder),
+            "duration_s": _duration(task),
+            "run": f"/run/{state.project.id_of(folder.parent)}/{number}"
+            if number.isdigit()
+            else "",
+            "window": _window(folder, task),
+            "token": state.form_token,
             "live_ms": 0 if task.has_ended else OUTPUT_MS,
         },
-    )  # fmt: skip
+    )
 
 
 def kill_task(state: State, query: Mapping[str, str]) -> str:
     """Kills a task of any process with everything that it started.
 
-    Returns: the address of its page. Raises: UsageError, without the form's token or the confirmation.
+    Returns: the address of its page. Raises: UsageError, without the form's token or the
+    confirmation.
     """
     state.check_confirmed(query, "the kill")
     folder = state.project.background(query["folder"])
@@ -117,13 +136,14 @@ def _window(folder: Path, task: BackgroundTask) -> Window:
         size = path.stat(follow_symlinks=False).st_size
         is_transcript = path.suffix == ".jsonl"
         start = max(0, size - WINDOW_BYTES, window_start(path) if is_transcript else 0)
-        data = read_output(path, start, WINDOW_BYTES)
+        data = read_output(path, start, max_bytes=WINDOW_BYTES)
     except OSError as error:
         return Window(problem=f"the output cannot be read: {error.strerror}")
     if (start and not is_transcript) or start == size - WINDOW_BYTES:
         # Begins with a whole line, unless there is none.
         cut = data.find(b"\n") + 1
-        start, data = start + cut, data[cut:]
+        start = start + cut
+        data = data[cut:]
     text = data.decode("utf-8", "replace")
     if not is_transcript:
         return Window(text, before=start)
@@ -136,4 +156,6 @@ def _record(line: str) -> Any:
         found = json.loads(line)
     except (ValueError, RecursionError):
         return line
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else line
+    if isinstance(found, dict):
+        return cast("dict[str, Any]", found)
+    return line

@@ -1,7 +1,9 @@
-"""An index of a batch's results: about 130 bytes for each, so that a large batch can be filtered, sorted and paged.
+"""An index of a batch's results: about 130 bytes for each, so that a large batch can be filtered,
+sorted and paged.
 
-It reads each line once, and after that only the lines that were added. Lines are read with their checksums. Texts are
-read in a second pass, into a file, so that a large batch is shown before it can be searched.
+It reads each line once, and after that only the lines that were added. Lines are read with their
+checksums. Texts are read in a second pass, into a file, so that a large batch is shown before it
+can be searched.
 """
 
 from __future__ import annotations
@@ -30,7 +32,18 @@ VERDICTS = tuple(Verdict)
 SORTS = ("written", "row", "verdict", "score", "duration", "tokens", "cost")
 _COLUMNS = ("row", "score", "duration", "tokens", "cost", "input_tokens", "output_tokens")
 _NUMBER = {verdict.value: number for number, verdict in enumerate(VERDICTS)}
-_SEARCHED = ("sample_id", "model", "inputs", "target", "metadata", "content", "parsed", "failure", "scores", "warnings")
+_SEARCHED = (
+    "sample_id",
+    "model",
+    "inputs",
+    "target",
+    "metadata",
+    "content",
+    "parsed",
+    "failure",
+    "scores",
+    "warnings",
+)
 _UNKNOWN = math.nan
 _KEPT_SELECTIONS = 8
 _RATE_S = 60.0
@@ -44,7 +57,9 @@ Group = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ResultQuery:
-    """Conditions on results, and their order. `group` is a template and a variant; None is no condition."""
+    """Conditions on results, and their order. `group` is a template and a variant; None is no
+    condition.
+    """
 
     verdict: str = ""
     group: Group | None = None
@@ -54,7 +69,8 @@ class ResultQuery:
 
 
 class BatchIndex:
-    """The results of one batch by number, from 0, in the order in which their samples were first written.
+    """The results of one batch by number, from 0, in the order in which their samples were first
+    written.
 
     Thread-safe. `problem` says why the rest of the file was not read; empty without a reason.
     """
@@ -66,21 +82,33 @@ class BatchIndex:
         self._selections: OrderedDict[ResultQuery, array[int]] = OrderedDict()
         self._left_out: frozenset[str] = frozenset()
         self._cells: frozenset[Group] = frozenset()
-        self._has_rows, self._has_texts = threading.Event(), threading.Event()
+        self._has_rows = threading.Event()
+        self._has_texts = threading.Event()
         self._has_texts.set()
         self._inode = -1
         self._reset()
 
     def _reset(self) -> None:
         self.problem = ""
-        self._end, self._text_end, self._seen_bytes = 0, 0, 0
-        self._keys, self._texts = Interner(), TextStore()
-        self._key_values, self._offsets = array("Q"), array("q")
-        self._verdicts, self._groups, self._epochs = array("b"), array("H"), array("l")
+        self._end = 0
+        self._text_end = 0
+        self._seen_bytes = 0
+        self._keys = Interner()
+        self._texts = TextStore()
+        self._key_values = array("Q")
+        self._offsets = array("q")
+        self._verdicts = array("b")
+        self._groups = array("H")
+        self._epochs = array("l")
         self._columns = {name: array("d") for name in _COLUMNS}
         self._all: tuple[array[Any], ...] = (
-            self._key_values, self._offsets, self._verdicts, self._groups, self._epochs, *self._columns.values(),
-        )  # fmt: skip
+            self._key_values,
+            self._offsets,
+            self._verdicts,
+            self._groups,
+            self._epochs,
+            *self._columns.values(),
+        )
         self._group_numbers: dict[Group, int] = {}
         self._selections.clear()
         self._seen: deque[tuple[float, int]] = deque(maxlen=100)
@@ -96,29 +124,42 @@ class BatchIndex:
     @property
     def unread(self) -> float:
         """The share of the file that is still to be read, 0 to 1."""
-        return 0.0 if self._has_rows.is_set() else max(0.0, 1 - self._end / (self._seen_bytes or 1))
+        if self._has_rows.is_set():
+            return 0.0
+        return max(0.0, 1 - self._end / (self._seen_bytes or 1))
 
     @property
     def unsearched(self) -> float:
         """The share of the file whose texts a search does not find yet, 0 to 1."""
-        return 0.0 if self._has_texts.is_set() else max(0.0, 1 - self._text_end / (self._seen_bytes or 1))
+        if self._has_texts.is_set():
+            return 0.0
+        return max(0.0, 1 - self._text_end / (self._seen_bytes or 1))
 
     def update(
-        self, cells: Iterable[Group], left_out: Iterable[str], *, wait_s: float = math.inf, with_texts: bool = False
+        self,
+        cells: Iterable[Group],
+        left_out: Iterable[str],
+        *,
+        wait_s: float = math.inf,
+        with_texts: bool = False,
     ) -> None:
-        """Reads what was added to the file. Only results of `cells` and without the keys in `left_out` are selected.
+        """Reads what was added to the file. Only results of `cells` and without the keys in
+        `left_out` are selected.
 
-        Much text is read in the background; returns after `wait_s` at the latest, see `unread`. `with_texts` waits also
-        for the texts, which are read afterwards, see `unsearched`.
+        Much text is read in the background; returns after `wait_s` at the latest, see `unread`.
+        `with_texts` waits also for the texts, which are read afterwards, see `unsearched`.
         """
         with self._lock:
-            self._cells, self._left_out = frozenset(cells), frozenset(left_out)
+            self._cells = frozenset(cells)
+            self._left_out = frozenset(left_out)
             self._selections.clear()
             if self._has_texts.is_set():
                 self._start()
         begun = time.monotonic()
         for event in (self._has_rows, self._has_texts)[: 2 if with_texts else 1]:
-            event.wait(None if math.isinf(wait_s) else max(0.0, wait_s - (time.monotonic() - begun)))
+            event.wait(
+                None if math.isinf(wait_s) else max(0.0, wait_s - (time.monotonic() - begun))
+            )
 
     def _start(self) -> None:
         """Begins to read, unless nothing has changed; a little is read at once."""
@@ -134,7 +175,8 @@ class BatchIndex:
         if found.st_size == self._seen_bytes:
             self._has_rows.set()
             return
-        self.problem, self._seen_bytes = "", found.st_size
+        self.problem = ""
+        self._seen_bytes = found.st_size
         self._has_rows.clear()
         self._has_texts.clear()
         if found.st_size - self._end <= LITTLE_BYTES:
@@ -155,7 +197,8 @@ class BatchIndex:
             self._has_rows.set()
             self._has_texts.set()
 
-    # Only one thread reads at a time. It parses without the lock, so that requests need not wait for it.
+    # Only one thread reads at a time. It parses without the lock, so that requests need not wait
+    # for it.
 
     def _read_rows(self) -> bool:
         """Reads some lines. False: there are no more, or one of them is no result."""
@@ -169,9 +212,16 @@ class BatchIndex:
             new: list[tuple[Any, ...]] = []
             try:
                 for offset, end, entry in found:
-                    self._add(offset, entry, new)
+                    self._add(offset, entry, new=new)
                     self._end = end
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+            except (
+                KeyError,
+                TypeError,
+                ValueError,
+                AttributeError,
+                OverflowError,
+                struct.error,
+            ) as error:
                 problem = f"{self._path}: the line at byte {self._end} is not a result: {error!r}"
             self._append(new)
             self._selections.clear()
@@ -197,7 +247,9 @@ class BatchIndex:
             return text_end < self._end
 
     def rate(self) -> float | None:
-        """Results per second that were added lately, while somebody looked; None if that is unknown."""
+        """Results per second that were added lately, while somebody looked; None if that is
+        unknown.
+        """
         with self._lock:
             now = time.monotonic()
             recent = [(at, count) for at, count in self._seen if now - at <= _RATE_S]
@@ -208,20 +260,32 @@ class BatchIndex:
     def _add(self, offset: int, entry: Mapping[str, Any], new: list[tuple[Any, ...]]) -> None:
         """Puts a result into the columns, or into `new` if it is the first of its key.
 
-        Raises: KeyError, TypeError, ValueError, AttributeError, OverflowError or struct.error, if it is not a result.
+        Raises: KeyError, TypeError, ValueError, AttributeError, OverflowError or struct.error, if
+        it is not a result.
         """
         usage = entry["usage"]
-        values = [value for score in entry["scores"].values() if (value := score["value"]) is not None]
-        inputs, outputs = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+        values = [
+            value for score in entry["scores"].values() if (value := score["value"]) is not None
+        ]
+        inputs = usage.get("input_tokens", 0)
+        outputs = usage.get("output_tokens", 0)
         group = (entry["template"], entry["variant"])
-        key, cost = entry["key"], usage.get("cost_usd", 0.0)
+        key = entry["key"]
+        cost = usage.get("cost_usd", 0.0)
         row_values = (
-            int(key, 16), offset, _NUMBER[entry["verdict"]],
-            self._group_numbers.setdefault(group, len(self._group_numbers)), entry["epoch"], entry["place"],
-            sum(values) / len(values) if values else _UNKNOWN, entry["duration_s"],
-            _UNKNOWN if inputs is None or outputs is None else inputs + outputs, _UNKNOWN if cost is None else cost,
-            _UNKNOWN if inputs is None else inputs, _UNKNOWN if outputs is None else outputs,
-        )  # fmt: skip
+            int(key, 16),
+            offset,
+            _NUMBER[entry["verdict"]],
+            self._group_numbers.setdefault(group, len(self._group_numbers)),
+            entry["epoch"],
+            entry["place"],
+            sum(values) / len(values) if values else _UNKNOWN,
+            entry["duration_s"],
+            _UNKNOWN if inputs is None or outputs is None else inputs + outputs,
+            _UNKNOWN if cost is None else cost,
+            _UNKNOWN if inputs is None else inputs,
+            _UNKNOWN if outputs is None else outputs,
+        )
         _ROW.pack(*row_values)  # checks types and ranges
         row = self._keys.number(key)
         if row == len(self) + len(new):
@@ -247,13 +311,19 @@ class BatchIndex:
         """The cost of the selected results; None if one is unknown."""
         with self._lock:
             total = math.fsum(self._columns["cost"][row] for row in self._rows())
-            return None if math.isnan(total) else total
+            if math.isnan(total):
+                return None
+            return total
 
     def measures(self) -> list[tuple[Group, Verdict, tuple[float, float, float]]]:
-        """Of each selected result: its duration in seconds, its input tokens and its output tokens (NaN: unknown)."""
+        """Of each selected result: its duration in seconds, its input tokens and its output tokens
+        (NaN: unknown).
+        """
         with self._lock:
             groups = list(self._group_numbers)
-            columns = [self._columns[name] for name in ("duration", "input_tokens", "output_tokens")]
+            columns = [
+                self._columns[name] for name in ("duration", "input_tokens", "output_tokens")
+            ]
             return [
                 (
                     groups[self._groups[row]],
@@ -276,7 +346,9 @@ class BatchIndex:
         with self._lock:
             found = self._selections.get(wanted)
             if found is None:
-                found = self._selections[wanted] = array("l", self._sorted(self._filtered(wanted), wanted))
+                found = self._selections[wanted] = array(
+                    "l", self._sorted(self._filtered(wanted), wanted)
+                )
                 while len(self._selections) > _KEPT_SELECTIONS:
                     self._selections.popitem(last=False)
             self._selections.move_to_end(wanted)
@@ -290,7 +362,9 @@ class BatchIndex:
         if wanted.group is not None:
             group = self._group_numbers.get(wanted.group)
             rows = [row for row in rows if self._groups[row] == group]
-        return self._with_text(rows, wanted.text.casefold()) if wanted.text else rows
+        if wanted.text:
+            return self._with_text(rows, wanted.text.casefold())
+        return rows
 
     def _with_text(self, rows: list[int], text: str) -> list[int]:
         found = self._texts.search(text)
@@ -318,7 +392,9 @@ class BatchIndex:
         with self._lock:
             found = self._keys.find(key)
             # The interner compares hashes.
-            return found if found is not None and self.key(found) == key else None
+            if found is not None and self.key(found) == key:
+                return found
+            return None
 
     def result(self, row: int) -> SampleResult:
         """Raises: RecordError, if the line was changed since it was read."""
@@ -338,7 +414,10 @@ def _texts(values: Iterable[Any]) -> list[str]:
         if isinstance(value, str):
             found.append(value)
         elif isinstance(value, Mapping):
-            waiting += [*cast("Mapping[Any, Any]", value), *cast("Mapping[Any, Any]", value).values()]
+            waiting += [
+                *cast("Mapping[Any, Any]", value),
+                *cast("Mapping[Any, Any]", value).values(),
+            ]
         elif isinstance(value, list):
             waiting += cast("list[Any]", value)
         elif value is not None:

@@ -26,7 +26,8 @@ from evaluator.viewer.transcripts import transcripts
 
 SAMPLES_PER_PAGE = 50
 MAX_BATCHES = 500
-LIVE_MS, SLOW_LIVE_MS = 2_000, 15_000
+LIVE_MS = 2_000
+SLOW_LIVE_MS = 15_000
 _SHARE = 100
 _QUIET_S = 120.0
 
@@ -42,11 +43,15 @@ class BatchEntry:
 
     @property
     def created(self) -> str:
-        return "" if self.batch is None else str(self.batch.manifest.get("created", ""))
+        if self.batch is None:
+            return ""
+        return str(self.batch.manifest.get("created", ""))
 
     @property
     def unfinished(self) -> str:
-        return "" if self.batch is None else About(self.batch.manifest).unfinished
+        if self.batch is None:
+            return ""
+        return About(self.batch.manifest).unfinished
 
 
 def entries(state: State) -> list[BatchEntry]:
@@ -55,14 +60,16 @@ def entries(state: State) -> list[BatchEntry]:
     for key, path in list(state.project.folders().batches.items())[:MAX_BATCHES]:
         name = state.project.name_of(path)
         try:
-            found.append(BatchEntry(key, name, open_batch(path)))
+            found.append(BatchEntry(key, name, batch=open_batch(path)))
         except (EvaluatorError, OSError) as error:
-            found.append(BatchEntry(key, name, None, str(error)))
+            found.append(BatchEntry(key, name, batch=None, problem=str(error)))
     return sorted(found, key=lambda entry: entry.created, reverse=True)
 
 
 def batches_page(state: State, query: Mapping[str, str]) -> Page:
-    return Page("batches.html", {"title": "Batches", "entries": entries(state), "most": MAX_BATCHES})
+    return Page(
+        "batches.html", {"title": "Batches", "entries": entries(state), "most": MAX_BATCHES}
+    )
 
 
 def opened(
@@ -75,51 +82,81 @@ def opened(
     path = state.project.batch(folder_id)
     batch = open_batch(path)
     index = state.index(path)
-    index.update(batch.cells, batch.manifest.get("left_out", ()), wait_s=wait_s, with_texts=with_texts)
+    index.update(
+        batch.cells, batch.manifest.get("left_out", ()), wait_s=wait_s, with_texts=with_texts
+    )
     return batch, index
 
 
 def batch_page(state: State, query: Mapping[str, str]) -> Page:
     """Progress, numbers and a page of samples."""
     begun_s = time.thread_time()
-    batch, index = opened(state, query["folder"], wait_s=state.wait_s, with_texts=bool(query.get("text", "").strip()))
+    batch, index = opened(
+        state, query["folder"], wait_s=state.wait_s, with_texts=bool(query.get("text", "").strip())
+    )
     about = About(batch.manifest)
-    counts, total = index.counts(), None if batch.totals is None else sum(batch.totals.values())
+    counts = index.counts()
+    if batch.totals is None:
+        total = None
+    else:
+        total = sum(batch.totals.values())
     version = (index.end, (batch.folder / MANIFEST).stat().st_mtime_ns)
     wanted, chosen = _selection(batch, query)
     unread = index.unread or (index.unsearched if wanted.text else 0.0)
     # The numbers read the whole file too, so they wait until the samples are there.
-    numbers = LATER if index.unread else state.summaries.get(batch.folder, version, lambda: _numbers(batch, index))
+    if index.unread:
+        numbers = LATER
+    else:
+        numbers = state.summaries.get(batch.folder, version, lambda: _numbers(batch, index))
     is_running = about.text("state") == "running"
     rows = index.select(wanted)
-    page, pages = page_of(len(rows), SAMPLES_PER_PAGE, query)
+    page, pages = page_of(len(rows), SAMPLES_PER_PAGE, query=query)
     shown = rows[(page - 1) * SAMPLES_PER_PAGE : page * SAMPLES_PER_PAGE]
     results = sum(counts.values())
-    rate = index.rate() if is_running and not index.unread else None
+    if is_running and not index.unread:
+        rate = index.rate()
+    else:
+        rate = None
     return Page(
         "batch.html",
         {
-            "title": batch.name, "folder": query["folder"], "batch": batch, "name": state.project.name_of(batch.folder),
-            "unfinished": about.unfinished, "counts": counts, "verdicts": VERDICTS, "results": results, "total": total,
-            "cost": index.cost(), "rate": rate,
+            "title": batch.name,
+            "folder": query["folder"],
+            "batch": batch,
+            "name": state.project.name_of(batch.folder),
+            "unfinished": about.unfinished,
+            "counts": counts,
+            "verdicts": VERDICTS,
+            "results": results,
+            "total": total,
+            "cost": index.cost(),
+            "rate": rate,
             "left_s": (total - results) / rate if rate and total is not None else None,
-            "numbers": numbers, "problem": index.problem, "chosen": chosen, "sorts": SORTS, "count": len(rows),
+            "numbers": numbers,
+            "problem": index.problem,
+            "chosen": chosen,
+            "sorts": SORTS,
+            "count": len(rows),
             "samples": [(index.key(row), index.result(row)) for row in shown],
-            "page": page, "pages": pages,
+            "page": page,
+            "pages": pages,
             "live_ms": _live_ms(
                 batch.folder,
                 is_running=is_running,
                 is_computing=unread > 0 or not numbers.is_current,
                 cost_ms=1_000 * (time.thread_time() - begun_s),
             ),
-            "unread": unread, "session": live_session(batch) if is_running else None,
+            "unread": unread,
+            "session": live_session(batch) if is_running else None,
         },
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The summary of a batch as tables, and as the JSON for its plots, whose version is `version`."""
+    """The summary of a batch as tables, and as the JSON for its plots, whose version is
+    `version`.
+    """
 
     tables: Sequence[Table]
     data: bytes
@@ -127,7 +164,9 @@ class Numbers:
 
 
 def numbers_data(state: State, query: Mapping[str, str]) -> bytes:
-    """The JSON that the plots are drawn from, as it was last computed. Raises: NoSuchPage, if it was not."""
+    """The JSON that the plots are drawn from, as it was last computed. Raises: NoSuchPage, if it
+    was not.
+    """
     found = state.summaries.last(state.project.batch(query["folder"]))
     if not isinstance(found, Numbers):
         raise NoSuchPage("The numbers of this batch are not computed yet; open the batch.")
@@ -135,7 +174,8 @@ def numbers_data(state: State, query: Mapping[str, str]) -> bytes:
 
 
 def _numbers(batch: Batch, index: BatchIndex) -> Numbers:
-    summary, distributions = batch.summarise(), Distributions()
+    summary = batch.summarise()
+    distributions = Distributions()
     for group, verdict, values in index.measures():
         distributions.add_values((0, *group), verdict, values)
     data = encoded(
@@ -144,7 +184,7 @@ def _numbers(batch: Batch, index: BatchIndex) -> Numbers:
             "distributions": distributions.to_list(),
         }
     )
-    return Numbers(list(summary.tables()), data, blake2b(data, digest_size=8).hexdigest())
+    return Numbers(list(summary.tables()), data, version=blake2b(data, digest_size=8).hexdigest())
 
 
 def _live_ms(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: float) -> int:
@@ -166,7 +206,9 @@ def _live_ms(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: flo
 
 
 def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[ResultQuery, dict[str, str]]:
-    """The selection, and the conditions for the links of the page. Unknown values are no condition."""
+    """The selection, and the conditions for the links of the page. Unknown values are no
+    condition.
+    """
     verdict = query.get("verdict", "")
     sort = query.get("sort", "")
     cell = query.get("cell", "")
@@ -177,20 +219,35 @@ def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[ResultQuery, dic
         "sort": sort if sort in SORTS else "",
         "order": "down" if query.get("order") == "down" else "",
     }
-    group = batch.cells[int(chosen["cell"])] if chosen["cell"] else None
-    wanted = ResultQuery(chosen["verdict"], group, chosen["text"], chosen["sort"] or "written", bool(chosen["order"]))
+    if chosen["cell"]:
+        group = batch.cells[int(chosen["cell"])]
+    else:
+        group = None
+    wanted = ResultQuery(
+        chosen["verdict"],
+        group,
+        text=chosen["text"],
+        sort=chosen["sort"] or "written",
+        is_descending=bool(chosen["order"]),
+    )
     return wanted, chosen
 
 
 def page_of(count: int, per_page: int, query: Mapping[str, str]) -> tuple[int, int]:
     """The number of the page, and of pages."""
-    pages, text = max(1, -(-count // per_page)), query.get("page", "")
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
+    pages = max(1, -(-count // per_page))
+    text = query.get("page", "")
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        number = int(text)
+    else:
+        number = 1
     return min(max(number, 1), pages), pages
 
 
 def sample_page(state: State, query: Mapping[str, str]) -> Page:
-    """One result with its scores and transcripts; the samples before and after it in the order of the list."""
+    """One result with its scores and transcripts; the samples before and after it in the order of
+    the list.
+    """
     batch, index = opened(state, query["folder"])
     row = index.row(query["key"])
     if row is None:
@@ -200,15 +257,24 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
     order = index.select(wanted)
     place = order.index(row) if row in order else None
     before = None if not place else index.key(order[place - 1])
-    after = None if place is None or place + 1 == len(order) else index.key(order[place + 1])
+    if place is None or place + 1 == len(order):
+        after = None
+    else:
+        after = index.key(order[place + 1])
     return Page(
         "sample.html",
         {
             "title": result.title or "(empty id)",
-            "folder": query["folder"], "batch": batch, "result": result, "chosen": chosen,
-            "place": place, "count": len(order), "before": before, "after": after,
+            "folder": query["folder"],
+            "batch": batch,
+            "result": result,
+            "chosen": chosen,
+            "place": place,
+            "count": len(order),
+            "before": before,
+            "after": after,
             "epochs": batch.manifest.get("epochs"),
             "list_page": 1 if place is None else place // SAMPLES_PER_PAGE + 1,
             "transcripts": transcripts(batch.folder, result),
         },
-    )  # fmt: skip
+    )

@@ -8,7 +8,11 @@ from typing import Any
 
 from evaluator.batch import Batch
 from evaluator.batch.compare import Comparison, compare
-from evaluator.batch.compare.metric_differences import MetricDifference, compare_metrics, metric_tables
+from evaluator.batch.compare.metric_differences import (
+    MetricDifference,
+    compare_metrics,
+    metric_tables,
+)
 from evaluator.batch.folder import MANIFEST
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, key_of
@@ -41,12 +45,16 @@ class ComparedCell:
     def result(self, sample_id: str, epoch: int) -> tuple[str, SampleResult] | None:
         key = key_of(sample_id, epoch, *self.group)
         row = self.index.row(key)
-        return None if row is None else (key, self.index.result(row))
+        if row is None:
+            return None
+        return (key, self.index.result(row))
 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A sample whose verdict differs, at an epoch where it does. Keys are those of the results' pages."""
+    """A sample whose verdict differs, at an epoch where it does. Keys are those of the results'
+    pages.
+    """
 
     a: SampleResult
     b: SampleResult
@@ -70,33 +78,69 @@ class ComparedNumbers:
 def compare_page(state: State, query: Mapping[str, str]) -> Page:
     """The choice of the sides; with both, the comparison and a page of flipped samples."""
     shown: dict[str, Any] = {
-        "title": "Compare", "entries": entries(state), "a": None, "b": None, "numbers": None, "flips": [],
-        "scorers": [], "chosen": {}, "live_ms": 0, "page": 1, "pages": 1, "comparison": None, "problem": "",
-    }  # fmt: skip
+        "title": "Compare",
+        "entries": entries(state),
+        "a": None,
+        "b": None,
+        "numbers": None,
+        "flips": [],
+        "scorers": [],
+        "chosen": {},
+        "live_ms": 0,
+        "page": 1,
+        "pages": 1,
+        "comparison": None,
+        "problem": "",
+    }
     if not query.get("a"):
         return Page("compare.html", shown)
-    a = _side(state, query["a"], query.get("cell_a", ""), 0)
+    a = _side(state, query["a"], cell=query.get("cell_a", ""), default=0)
     is_same = query.get("b", "") in ("", a.id)
-    b = _side(state, query.get("b") or a.id, query.get("cell_b", ""), 1 if is_same else 0)
-    scorers = sorted({*a.batch.manifest.get("scorers", {})} & {*b.batch.manifest.get("scorers", {})})
-    scorer = query.get("scorer", "") if query.get("scorer") in scorers else ""
-    kind = query.get("kind", "") if query.get("kind") in KINDS else KINDS[0]
-    chosen = {"a": a.id, "b": b.id, "cell_a": a.cell, "cell_b": b.cell, "scorer": scorer, "kind": kind}
+    b = _side(
+        state, query.get("b") or a.id, cell=query.get("cell_b", ""), default=1 if is_same else 0
+    )
+    scorers = sorted(
+        {*a.batch.manifest.get("scorers", {})} & {*b.batch.manifest.get("scorers", {})}
+    )
+    if query.get("scorer") in scorers:
+        scorer = query.get("scorer", "")
+    else:
+        scorer = ""
+    if query.get("kind") in KINDS:
+        kind = query.get("kind", "")
+    else:
+        kind = KINDS[0]
+    chosen = {
+        "a": a.id,
+        "b": b.id,
+        "cell_a": a.cell,
+        "cell_b": b.cell,
+        "scorer": scorer,
+        "kind": kind,
+    }
     shown |= {"a": a, "b": b, "scorers": scorers, "chosen": chosen}
     if a.id == b.id and a.cell == b.cell:
-        shown["problem"] = "Both sides are the same; choose another batch or another template × variant."
+        shown["problem"] = (
+            "Both sides are the same; choose another batch or another template × variant."
+        )
         return Page("compare.html", shown)
     numbers = state.comparisons.get(
-        (a.batch.folder, b.batch.folder, a.cell, b.cell, scorer), (_version(a), _version(b)),
-        lambda: _compared(a, b, scorer),
-    )  # fmt: skip
+        (a.batch.folder, b.batch.folder, a.cell, b.cell, scorer),
+        (_version(a), _version(b)),
+        lambda: _compared(a, b, scorer=scorer),
+    )
     shown |= {"numbers": numbers, "live_ms": 0 if numbers.is_current else COMPUTING_MS}
     if isinstance(numbers.value, ComparedNumbers):
         comparison = numbers.value.comparison
-        ids = comparison.lost if kind == "lost" else comparison.gained
-        page, pages = page_of(len(ids), FLIPS_PER_PAGE, query)
+        if kind == "lost":
+            ids = comparison.lost
+        else:
+            ids = comparison.gained
+        page, pages = page_of(len(ids), FLIPS_PER_PAGE, query=query)
         these = ids[(page - 1) * FLIPS_PER_PAGE : page * FLIPS_PER_PAGE]
-        flips = [flip for sample_id in these if (flip := _flip(a, b, sample_id)) is not None]
+        flips = [
+            flip for sample_id in these if (flip := _flip(a, b, sample_id=sample_id)) is not None
+        ]
         shown |= {"comparison": comparison, "flips": flips, "page": page, "pages": pages}
     return Page("compare.html", shown)
 
@@ -106,8 +150,11 @@ def _side(state: State, folder_id: str, cell: str, default: int) -> ComparedCell
     if not batch.cells:
         raise UsageError(f"{batch.folder}: has no templates × variants to compare")
     numbers = [str(number) for number in range(len(batch.cells))]
-    number = int(cell) if cell in numbers else min(default, len(numbers) - 1)
-    return ComparedCell(folder_id, batch, index, number)
+    if cell in numbers:
+        number = int(cell)
+    else:
+        number = min(default, len(numbers) - 1)
+    return ComparedCell(folder_id, batch, index=index, cell=number)
 
 
 def _version(side: ComparedCell) -> tuple[int, int]:
@@ -117,19 +164,27 @@ def _version(side: ComparedCell) -> tuple[int, int]:
 def _compared(a: ComparedCell, b: ComparedCell, scorer: str) -> ComparedNumbers:
     first, second = (open_batch(side.batch.folder) for side in (a, b))
     found = compare(first.results(a.group), second.results(b.group), scorer=scorer or None)
-    return ComparedNumbers(found, compare_metrics(first.metrics_of(a.group), second.metrics_of(b.group)))
+    return ComparedNumbers(
+        found, compare_metrics(first.metrics_of(a.group), second.metrics_of(b.group))
+    )
 
 
 def _flip(a: ComparedCell, b: ComparedCell, sample_id: str) -> Flip | None:
     """The sample at the first epoch where its verdict differs; None if its results are gone."""
     declared = a.batch.manifest.get("epochs")
-    epochs = min(declared, MAX_EPOCHS) if isinstance(declared, int) else 1
+    if isinstance(declared, int):
+        epochs = min(declared, MAX_EPOCHS)
+    else:
+        epochs = 1
     pairs = [
         (first, second)
         for epoch in range(1, epochs + 1)
-        if (first := a.result(sample_id, epoch)) is not None and (second := b.result(sample_id, epoch)) is not None
+        if (first := a.result(sample_id, epoch)) is not None
+        and (second := b.result(sample_id, epoch)) is not None
     ]
     if not pairs:
         return None
-    (a_key, one), (b_key, other) = next((pair for pair in pairs if pair[0][1].verdict != pair[1][1].verdict), pairs[0])
+    (a_key, one), (b_key, other) = next(
+        (pair for pair in pairs if pair[0][1].verdict != pair[1][1].verdict), pairs[0]
+    )
     return Flip(one, other, a_key, b_key, *marked(one.content, other.content))

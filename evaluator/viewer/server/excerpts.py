@@ -1,6 +1,7 @@
 """The lines of a template around the place of an error.
 
-The place comes from a task file, which may be somebody else's: only XML files of the project and shipped ones are read.
+The place comes from a task file, which may be somebody else's: only XML files of the project and
+shipped ones are read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from evaluator.errors import ConfigurationError
 from evaluator.files.shipped import shipped
 from evaluator.viewer.server.rendering import items, mapping
 
-MAX_BYTES, MAX_FINDINGS, _AROUND = 5_000_000, 50, 2
+MAX_BYTES = 5_000_000
+MAX_FINDINGS = 50
+_AROUND = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,9 @@ class Finding:
 
 def findings(result: Mapping[str, Any], root: Path) -> list[Finding]:
     """The place of an error and its violations, as `TaskError.to_dict` writes them."""
-    found = [_finding(mapping(each), root) for each in items(result.get("violations"))[:MAX_FINDINGS]]
+    found = [
+        _finding(mapping(each), root) for each in items(result.get("violations"))[:MAX_FINDINGS]
+    ]
     location = mapping(result.get("location"))
     if location and all(each.place != _place(location) for each in found):
         found.insert(0, _finding(location, root))
@@ -50,7 +55,7 @@ def excerpt(path: Path, line: int) -> tuple[Line, ...]:
         return ()
     first = max(1, line - _AROUND)
     shown = enumerate(texts[first - 1 : line + _AROUND], first)
-    return tuple(Line(number, text, number == line) for number, text in shown)
+    return tuple(Line(number, text, is_place=number == line) for number, text in shown)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -67,17 +72,23 @@ def _finding(data: Mapping[str, Any], root: Path) -> Finding:
     lines: tuple[Line, ...] = ()
     if isinstance(file, str) and type(line) is int and _is_readable(file, root):
         lines = excerpt(Path(file), line)
-    return Finding(str(message or ""), str(hint or ""), _place(data), lines)
+    return Finding(str(message or ""), str(hint or ""), place=_place(data), lines=lines)
 
 
 def _place(data: Mapping[str, Any]) -> str:
-    return ":".join(str(data[name]) for name in ("file", "line", "column") if data.get(name) is not None)
+    return ":".join(
+        str(data[name]) for name in ("file", "line", "column") if data.get(name) is not None
+    )
 
 
 def _is_readable(file: str, root: Path) -> bool:
     try:
         path = (root / file).resolve()
         folders = [root, shipped("templates")]
-        return path.suffix == ".xml" and path.is_file() and any(path.is_relative_to(folder) for folder in folders)
+        return (
+            path.suffix == ".xml"
+            and path.is_file()
+            and any(path.is_relative_to(folder) for folder in folders)
+        )
     except (OSError, ValueError, ConfigurationError):
         return False

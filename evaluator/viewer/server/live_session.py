@@ -1,4 +1,5 @@
-"""The running session of a batch as its process writes it: calls by model, what is held and why, and the budget.
+"""The running session of a batch as its process writes it: calls by model, what is held and why,
+and the budget.
 
 The file may be somebody else's: every value is checked, and what does not fit is left out.
 """
@@ -21,7 +22,9 @@ MAX_ENDPOINTS = 100
 
 @dataclass(frozen=True, slots=True)
 class EndpointRow:
-    """Calls of one model at one endpoint. `why` is what new calls wait for; empty if they do not."""
+    """Calls of one model at one endpoint. `why` is what new calls wait for; empty if they do
+    not.
+    """
 
     name: str
     host: str
@@ -33,7 +36,9 @@ class EndpointRow:
 
 @dataclass(frozen=True, slots=True)
 class LiveSession:
-    """`stop` is why the session ends soon; empty if it does not. `budget` has a text for each limit of the batch."""
+    """`stop` is why the session ends soon; empty if it does not. `budget` has a text for each limit
+    of the batch.
+    """
 
     endpoints: tuple[EndpointRow, ...]
     stop: str
@@ -47,12 +52,14 @@ def live_session(batch: Batch) -> LiveSession | None:
     if at is None or not 0 <= time.time() - at < FRESH_S:
         return None
     rows = [_endpoint(mapping(each)) for each in items(found.get("endpoints"))[:MAX_ENDPOINTS]]
-    return LiveSession(tuple(rows), str(found.get("stop") or ""), tuple(_budget(found)))
+    return LiveSession(tuple(rows), str(found.get("stop") or ""), budget=tuple(_budget(found)))
 
 
 def _endpoint(data: Mapping[str, Any]) -> EndpointRow:
-    in_flight, waiting = _whole(data.get("in_flight")) or 0, _whole(data.get("waiting")) or 0
-    limit, held_s = _whole(data.get("limit")), _number(data.get("held_s")) or 0.0
+    in_flight = _whole(data.get("in_flight")) or 0
+    waiting = _whole(data.get("waiting")) or 0
+    limit = _whole(data.get("limit"))
+    held_s = _number(data.get("held_s")) or 0.0
     if held_s > 0:
         why = f"the provider asked for a pause: {math.ceil(held_s):,} s left"
     elif not waiting:
@@ -61,22 +68,36 @@ def _endpoint(data: Mapping[str, Any]) -> EndpointRow:
         why = "as many calls as permitted are in flight"
     else:
         why = "the rate limit"
-    return EndpointRow(str(data.get("name") or ""), str(data.get("host") or ""), in_flight, limit, waiting, why)
+    return EndpointRow(
+        str(data.get("name") or ""),
+        str(data.get("host") or ""),
+        in_flight=in_flight,
+        limit=limit,
+        waiting=waiting,
+        why=why,
+    )
 
 
 def _budget(data: Mapping[str, Any]) -> list[str]:
-    limits, usage = mapping(data.get("limits")), mapping(data.get("usage"))
+    limits = mapping(data.get("limits"))
+    usage = mapping(data.get("usage"))
     tokens = [_number(usage.get(name)) for name in ("input_tokens", "output_tokens")]
     used = {
         "max_cost": (_number(usage.get("cost_usd")), "${:,.4f}"),
-        "max_tokens": (None if None in tokens else sum(each or 0 for each in tokens), "{:,.0f} tokens"),
+        "max_tokens": (
+            None if None in tokens else sum(each or 0 for each in tokens),
+            "{:,.0f} tokens",
+        ),
         "max_time": (_number(data.get("elapsed_s")), "{:,.0f} s"),
     }
     lines: list[str] = []
     for name, (value, form) in used.items():
         limit = _number(limits.get(name))
         if limit is not None:
-            lines.append(f"{'an unknown part' if value is None else form.format(value)} of {form.format(limit)}")
+            lines.append(
+                f"{'an unknown part' if value is None else form.format(value)} of "
+                f"{form.format(limit)}"
+            )
     rates = {"requests_per_minute": "requests", "tokens_per_minute": "tokens"}
     for name, what in rates.items():
         limit = _number(limits.get(name))
@@ -87,9 +108,13 @@ def _budget(data: Mapping[str, Any]) -> list[str]:
 
 def _number(value: Any) -> float | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e15 else None
+    if is_number and abs(value) < 1e15:
+        return float(value)
+    return None
 
 
 def _whole(value: Any) -> int | None:
     found = _number(value)
-    return None if found is None or not math.isfinite(found) else int(found)
+    if found is None or not math.isfinite(found):
+        return None
+    return int(found)

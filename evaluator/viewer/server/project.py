@@ -1,7 +1,8 @@
-"""The folders that the viewer shows below one folder: task folders, batches, queues, and those of background tasks.
+"""The folders that the viewer shows below one folder: task folders, batches, queues, and those of
+background tasks.
 
-They are found by looking. An address names a folder by a hash of its relative path, so that no address leads outside
-what was found. Links are not followed.
+They are found by looking. An address names a folder by a hash of its relative path, so that no
+address leads outside what was found. Links are not followed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from evaluator.errors import EvaluatorError
 from evaluator.queue.task_queue import DATABASE as QUEUE
 from evaluator.record.store import TaskStore
 
-MAX_DEPTH, MAX_FOLDERS = 4, 5_000
+MAX_DEPTH = 4
+MAX_FOLDERS = 5_000
 _SKIPPED = frozenset({"active", "done", "blobs", "node_modules", "__pycache__"})
 
 
@@ -29,7 +31,9 @@ class NoSuchPage(EvaluatorError):
 
 @dataclass(slots=True)
 class ProjectFolders:
-    """The folders of each kind by id, in the order of their paths. `is_cut`: there were more folders to look into."""
+    """The folders of each kind by id, in the order of their paths. `is_cut`: there were more
+    folders to look into.
+    """
 
     stores: dict[str, Path] = field(default_factory=dict[str, Path])
     batches: dict[str, Path] = field(default_factory=dict[str, Path])
@@ -49,8 +53,17 @@ class Project:
         """Looks again."""
         found = ProjectFolders()
         for number, (path, names) in enumerate(islice(_walk(self.root), MAX_FOLDERS), 1):
-            kinds = [found.batches] if is_batch(names) else [found.stores] if is_store(names) else []
-            kinds += [kind for name, kind in ((QUEUE, found.queues), (BACKGROUND, found.background)) if name in names]
+            if is_batch(names):
+                kinds = [found.batches]
+            elif is_store(names):
+                kinds = [found.stores]
+            else:
+                kinds = []
+            kinds += [
+                kind
+                for name, kind in ((QUEUE, found.queues), (BACKGROUND, found.background))
+                if name in names
+            ]
             for kind in kinds:
                 kind[self.id_of(path)] = path
             found.is_cut = number == MAX_FOLDERS
@@ -63,22 +76,28 @@ class Project:
     def name_of(self, folder: Path) -> str:
         """The path from the root."""
         relative = os.path.relpath(folder, self.root)
-        return folder.name if relative == "." else relative
+        if relative == ".":
+            return folder.name
+        return relative
 
     def batch(self, folder_id: str) -> Path:
         """Raises: NoSuchPage."""
-        return self._find("batches", folder_id, "batch now; open the list of batches")
+        return self._find("batches", folder_id, what="batch now; open the list of batches")
 
     def queue(self, folder_id: str) -> Path:
         """Raises: NoSuchPage."""
-        return self._find("queues", folder_id, "queue now; open the page of the queue again")
+        return self._find("queues", folder_id, what="queue now; open the page of the queue again")
 
     def background(self, folder_id: str) -> Path:
         """Raises: NoSuchPage."""
-        return self._find("background", folder_id, "folder now; open the list of background tasks")
+        return self._find(
+            "background", folder_id, what="folder now; open the list of background tasks"
+        )
 
     def _find(self, kind: str, folder_id: str, what: str) -> Path:
-        found = getattr(self._found, kind).get(folder_id) or getattr(self.folders(), kind).get(folder_id)
+        found = getattr(self._found, kind).get(folder_id) or getattr(self.folders(), kind).get(
+            folder_id
+        )
         if found is None:
             raise NoSuchPage(f"{self.root}: there is no such {what}")
         return found
@@ -94,13 +113,17 @@ class Project:
 
 
 def is_batch(names: set[str]) -> bool:
-    """Whether a folder with these entries is a batch: other programs have files of the manifest's name too."""
+    """Whether a folder with these entries is a batch: other programs have files of the manifest's
+    name too.
+    """
     return MANIFEST in names and bool({RESULTS, TASKS} & names)
 
 
 def is_store(names: set[str]) -> bool:
     """Whether a folder with these entries holds task files, of this program or of another."""
-    return bool({"active", "done"} & names) or any(name.startswith("TASK-") and name.endswith(".md") for name in names)
+    return bool({"active", "done"} & names) or any(
+        name.startswith("TASK-") and name.endswith(".md") for name in names
+    )
 
 
 def _walk(root: Path) -> Iterator[tuple[Path, set[str]]]:
@@ -121,6 +144,9 @@ def _walk(root: Path) -> Iterator[tuple[Path, set[str]]]:
                 continue
             yield folder, names
             # The task files of a batch belong to the batch.
-            left_out = _SKIPPED | {TASKS} if is_batch(names) else _SKIPPED
+            if is_batch(names):
+                left_out = _SKIPPED | {TASKS}
+            else:
+                left_out = _SKIPPED
             below += [folder / name for name in sorted(inside) if name not in left_out]
         level = below

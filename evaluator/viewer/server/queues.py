@@ -1,4 +1,6 @@
-"""A queue as a board, one of its entries, and the two actions of a person on an entry: retry and skip."""
+"""A queue as a board, one of its entries, and the two actions of a person on an entry: retry and
+skip.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,12 @@ def queue_page(state: State, query: Mapping[str, str]) -> Page:
     queues = project.folders().queues
     chosen = query.get("folder") or next(iter(queues), None)
     shown = {
-        "title": "Queue", "folders": [(key, project.name_of(path)) for key, path in queues.items()], "chosen": chosen,
-        "board": None, "live_ms": 0,
-    }  # fmt: skip
+        "title": "Queue",
+        "folders": [(key, project.name_of(path)) for key, path in queues.items()],
+        "chosen": chosen,
+        "board": None,
+        "live_ms": 0,
+    }
     if chosen is None:
         return Page("queue.html", shown)
     folder = project.queue(chosen)
@@ -54,23 +59,32 @@ def entry_page(state: State, query: Mapping[str, str]) -> Page:
         except UsageError as error:
             raise NoSuchPage(str(error)) from error
     entry = stored.entry
-    attempts = [Attempt(each, _run(state, entry, each)) for each in entry.strategies_tried]
-    details = {name: value for name, value in entry_details(stored).items() if value not in (None, "", 0, [], (), {})}
+    attempts = [Attempt(each, _run(state, entry, attempt=each)) for each in entry.strategies_tried]
+    details = {
+        name: value
+        for name, value in entry_details(stored).items()
+        if value not in (None, "", 0, [], (), {})
+    }
     return Page(
         "entry.html",
         {
-            "title": entry.id, "folder": query["folder"], "name": state.project.name_of(folder), "entry": entry,
-            "details": details, "attempts": attempts,
-            "token": state.form_token, "live_ms": LIVE_MS if entry.status in ("running", "pending") else 0,
+            "title": entry.id,
+            "folder": query["folder"],
+            "name": state.project.name_of(folder),
+            "entry": entry,
+            "details": details,
+            "attempts": attempts,
+            "token": state.form_token,
+            "live_ms": LIVE_MS if entry.status in ("running", "pending") else 0,
         },
-    )  # fmt: skip
+    )
 
 
 def change_entry(state: State, query: Mapping[str, str]) -> str:
     """Retries a blocked entry or skips a pending one.
 
-    Returns: the address of its page. Raises: UsageError, without the form's token or the confirmation, or if the entry
-    is in another state.
+    Returns: the address of its page. Raises: UsageError, without the form's token or the
+    confirmation, or if the entry is in another state.
     """
     state.check_confirmed(query, "the change")
     with _opened(state.project.queue(query["folder"])) as queue:
@@ -118,5 +132,9 @@ def _run(state: State, entry: QueueEntry, attempt: StrategyAttempt) -> str:
     except (EvaluatorError, OSError):
         return ""
     # Another folder's worker may have numbered its runs alike.
-    is_same = header is not None and mapping(header.extra.get("labels")).get(ENTRY_LABEL) == entry.id
-    return f"/run/{folder}/{found[1]}" if is_same else ""
+    is_same = (
+        header is not None and mapping(header.extra.get("labels")).get(ENTRY_LABEL) == entry.id
+    )
+    if is_same:
+        return f"/run/{folder}/{found[1]}"
+    return ""

@@ -1,4 +1,6 @@
-"""Pages from Jinja2 templates. Every value is text: control characters are made visible, then markup is escaped."""
+"""Pages from Jinja2 templates. Every value is text: control characters are made visible, then
+markup is escaped.
+"""
 
 from __future__ import annotations
 
@@ -91,29 +93,46 @@ def pretty(value: Any) -> str:
 
 def brief(value: Any, limit: int = 120) -> str:
     """A value in one line of at most `limit` characters."""
-    text = value if isinstance(value, str) else "" if value is None else pretty(value)
+    if isinstance(value, str):
+        text = value
+    elif value is None:
+        text = ""
+    else:
+        text = pretty(value)
     text = " ".join(text[: 4 * limit].split())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 1]}…"
 
 
 def with_query(path: str, **values: Any) -> str:
     """`path` with a query; empty values and None are left out."""
     given = {name: value for name, value in values.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given, errors='replace')}" if given else path
+    if given:
+        return f"{path}?{urlencode(given, errors='replace')}"
+    return path
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """`value` if it is a JSON object, else an empty one: what a file of somebody else holds may be anything."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    """`value` if it is a JSON object, else an empty one: what a file of somebody else holds may be
+    anything.
+    """
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value)
+    return {}
 
 
 def items(value: Any) -> list[Any]:
     """`value` if it is a JSON array, else an empty one."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    if isinstance(value, list):
+        return cast("list[Any]", value)
+    return []
 
 
 def _duration(seconds: float | None) -> str:
-    return "" if seconds is None else duration_text(seconds)
+    if seconds is None:
+        return ""
+    return duration_text(seconds)
 
 
 def _time(seconds: float) -> str:
@@ -122,5 +141,9 @@ def _time(seconds: float) -> str:
 
 
 def _counted(usage: Any) -> Mapping[str, Any] | None:
-    """The usage in a record with the figures that it leaves out, which are 0; None stays unknown."""
-    return {**Usage().to_dict(), **mapping(usage)} if isinstance(usage, Mapping) else None
+    """The usage in a record with the figures that it leaves out, which are 0; None stays
+    unknown.
+    """
+    if isinstance(usage, Mapping):
+        return {**Usage().to_dict(), **mapping(usage)}
+    return None

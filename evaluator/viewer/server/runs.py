@@ -19,7 +19,13 @@ from evaluator.viewer.server.attempts import changes
 from evaluator.viewer.server.excerpts import findings, read_lines
 from evaluator.viewer.server.project import NoSuchPage, Project, ProjectFolders
 from evaluator.viewer.server.rendering import Page, mapping, pretty
-from evaluator.viewer.server.sources import PromptSpan, answer_sources, input_sources, line_numbers, spans
+from evaluator.viewer.server.sources import (
+    PromptSpan,
+    answer_sources,
+    input_sources,
+    line_numbers,
+    spans,
+)
 from evaluator.viewer.server.state import State
 from evaluator.viewer.server.templates import template_id
 from evaluator.viewer.server.timeline import Bar, Timeline, enclosing, percents
@@ -28,7 +34,8 @@ RUNS_PER_PAGE = 50
 MAX_FILES = 5_000
 """Files that one request reads; a page says where it stopped, and the next continues there."""
 MAX_ROWS = 2_000
-MAX_CONVERSATIONS, MAX_PROMPTS = 50, 50
+MAX_CONVERSATIONS = 50
+MAX_PROMPTS = 50
 """Conversations, and messages of each, whose parts are shown with their sources."""
 FILTERS = ("status", "template", "model", "since", "until", "cost", "text")
 LIVE_MS = 2_000
@@ -36,8 +43,9 @@ LIVE_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A line of the tree: a step, a subtask's file, or a part of a path. `bar` is its place on the time axis; None
-    where it has no times."""
+    """A line of the tree: a step, a subtask's file, or a part of a path. `bar` is its place on the
+    time axis; None where it has no times.
+    """
 
     depth: int
     label: str
@@ -54,17 +62,27 @@ def runs_page(state: State, query: Mapping[str, str]) -> Page:
     chosen = query.get("folder") or _first(project, folders)
     conditions = {name: query.get(name, "").strip() for name in FILTERS}
     shown: dict[str, Any] = {
-        "title": "Runs", "folders": [(key, project.name_of(path)) for key, path in folders.stores.items()],
-        "chosen": chosen, "conditions": conditions, "statuses": get_args(RunStatus), "runs": [], "more": None,
-        "searched": 0, "unnumbered": [], "problem": "", "live_ms": 0, "models_of": models_of,
-        "is_cut": folders.is_cut, "name": "",
-    }  # fmt: skip
+        "title": "Runs",
+        "folders": [(key, project.name_of(path)) for key, path in folders.stores.items()],
+        "chosen": chosen,
+        "conditions": conditions,
+        "statuses": get_args(RunStatus),
+        "runs": [],
+        "more": None,
+        "searched": 0,
+        "unnumbered": [],
+        "problem": "",
+        "live_ms": 0,
+        "models_of": models_of,
+        "is_cut": folders.is_cut,
+        "name": "",
+    }
     if chosen is None:
         return Page("runs.html", shown)
     store = project.store(chosen)
     shown["name"] = project.name_of(store.root)
     try:
-        shown |= _listed(store, conditions, query.get("before", ""))
+        shown |= _listed(store, conditions, before=query.get("before", ""))
     except UsageError as error:
         shown["problem"] = str(error)
     return Page("runs.html", shown)
@@ -73,21 +91,30 @@ def runs_page(state: State, query: Mapping[str, str]) -> Page:
 def _first(project: Project, folders: ProjectFolders) -> str | None:
     """The folder `tasks`, else the first one."""
     usual = project.id_of(project.root / "tasks")
-    return usual if usual in folders.stores else next(iter(folders.stores), None)
+    if usual in folders.stores:
+        return usual
+    return next(iter(folders.stores), None)
 
 
 def _listed(store: TaskStore, conditions: Mapping[str, str], before: str) -> dict[str, Any]:
     """Raises: UsageError, for a condition that is not valid."""
     wanted = TaskFilter(
-        status=cast("RunStatus | None", conditions["status"] or None), template=_pattern(conditions["template"]),
-        model=_pattern(conditions["model"]), since=conditions["since"] or None, until=conditions["until"] or None,
-    )  # fmt: skip
-    least, text = _cost(conditions["cost"]), conditions["text"].casefold()
+        status=cast("RunStatus | None", conditions["status"] or None),
+        template=_pattern(conditions["template"]),
+        model=_pattern(conditions["model"]),
+        since=conditions["since"] or None,
+        until=conditions["until"] or None,
+    )
+    least = _cost(conditions["cost"])
+    text = conditions["text"].casefold()
     if before and not (before.isascii() and before.isdigit() and len(before) <= 18):
         raise UsageError(f"before is {before[:50]!r}, expected a task id")
     found: list[TaskSummary] = []
-    searched, more = 0, None
-    tasks: Iterator[TaskSummary] = store.list(status=wanted.status, before=int(before) if before else None)
+    searched = 0
+    more = None
+    tasks: Iterator[TaskSummary] = store.list(
+        status=wanted.status, before=int(before) if before else None
+    )
     for task in tasks:
         if searched == MAX_FILES or len(found) == RUNS_PER_PAGE:
             more = task.id + 1
@@ -97,16 +124,21 @@ def _listed(store: TaskStore, conditions: Mapping[str, str], before: str) -> dic
             found.append(task)
     is_live = any(task.status == "running" for task in found) and not before
     return {
-        "runs": found, "more": more, "searched": searched, "unnumbered": store.unnumbered(),
+        "runs": found,
+        "more": more,
+        "searched": searched,
+        "unnumbered": store.unnumbered(),
         "live_ms": LIVE_MS if is_live else 0,
-    }  # fmt: skip
+    }
 
 
 def _pattern(text: str) -> str | None:
     """A text without wildcards may be any part of the name."""
     if not text:
         return None
-    return text if any(sign in text for sign in "*?[") else f"*{text}*"
+    if any(sign in text for sign in "*?["):
+        return text
+    return f"*{text}*"
 
 
 def _cost(text: str) -> float:
@@ -115,17 +147,24 @@ def _cost(text: str) -> float:
     try:
         return float(text.removeprefix("$"))
     except ValueError:
-        raise UsageError(f"the least cost is {text[:50]!r}, expected US dollars, as in 0.05") from None
+        raise UsageError(
+            f"the least cost is {text[:50]!r}, expected US dollars, as in 0.05"
+        ) from None
 
 
 def _costs(task: TaskSummary) -> float:
-    """The cost of an ended run; unknown costs count as 0 here, so that a least cost leaves them out."""
+    """The cost of an ended run; unknown costs count as 0 here, so that a least cost leaves them
+    out.
+    """
     cost = mapping(None if task.summary is None else task.summary.usage).get("cost_usd")
-    return float(cost) if isinstance(cost, (int, float)) else 0.0
+    if isinstance(cost, (int, float)):
+        return float(cost)
+    return 0.0
 
 
 def _text_of(task: TaskSummary) -> str:
-    header, summary = task.header, task.summary
+    header = task.header
+    summary = task.summary
     parts: list[Any] = [task.error, summary and summary.reason]
     if header is not None:
         parts += [header.request, header.template, pretty(header.inputs)]
@@ -135,10 +174,11 @@ def _text_of(task: TaskSummary) -> str:
 def run_page(state: State, query: Mapping[str, str]) -> Page:
     """One run: its outcome, steps and conversations."""
     project = state.project
-    folder, store = query["folder"], project.store(query["folder"])
+    folder = query["folder"]
+    store = project.store(query["folder"])
     recording = store.read(_task(store, query["task"]))
     tree = read_tree(store, recording)
-    rows = list(islice(_rows(tree, 0, Timeline(recording)), MAX_ROWS + 1))
+    rows = list(islice(_rows(tree, 0, timeline=Timeline(recording)), MAX_ROWS + 1))
     shown = _with_groups(rows[:MAX_ROWS])
     result = mapping(None if recording.summary is None else recording.summary.result)
     header = recording.header
@@ -164,7 +204,7 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
             "is_cut": len(rows) > MAX_ROWS,
             "conversations": found,
             "template": template,
-            "sources": _sources(recording, found[:MAX_CONVERSATIONS], lines),
+            "sources": _sources(recording, found[:MAX_CONVERSATIONS], lines=lines),
             "changes": changes(recording, found[:MAX_CONVERSATIONS]),
             "parses": [step for step in recording.steps if step.start.kind == "parse"],
             "live_ms": LIVE_MS if recording.status == "running" else 0,
@@ -181,7 +221,9 @@ class UsedTemplate:
 
 
 def _template(state: State, recording: Recording) -> tuple[UsedTemplate | None, dict[str, int]]:
-    """The template of a run, if there is one of that name, and the numbers of its lines, if it has not changed."""
+    """The template of a run, if there is one of that name, and the numbers of its lines, if it has
+    not changed.
+    """
     header = recording.header
     if header is None or header.template is None:
         return None, {}
@@ -192,14 +234,19 @@ def _template(state: State, recording: Recording) -> tuple[UsedTemplate | None, 
     if template is None:
         return None, {}
     is_same = template.sha256 == header.template_sha256
-    text = read_lines(Path(template.file)) if is_same and template.file is not None else []
+    if is_same and template.file is not None:
+        text = read_lines(Path(template.file))
+    else:
+        text = []
     return UsedTemplate(template_id(header.template), is_same), line_numbers(text)
 
 
 def _sources(
     recording: Recording, found: Sequence[RecordedConversation], lines: Mapping[str, int]
 ) -> dict[str, dict[int, list[PromptSpan]]]:
-    """The parts of each system and user message, by the conversation's path and the message's place."""
+    """The parts of each system and user message, by the conversation's path and the message's
+    place.
+    """
     inputs = input_sources({} if recording.header is None else recording.header.inputs)
     marked: dict[str, dict[int, list[PromptSpan]]] = {}
     for number, conversation in enumerate(found):
@@ -207,7 +254,7 @@ def _sources(
         for place, message in enumerate(conversation.messages[:MAX_PROMPTS]):
             content = message.get("content")
             if message.get("role") in ("system", "user") and isinstance(content, str):
-                marked.setdefault(conversation.path, {})[place] = spans(content, known, lines)
+                marked.setdefault(conversation.path, {})[place] = spans(content, known, lines=lines)
     return marked
 
 
@@ -227,34 +274,46 @@ def _rows(tree: TaskNode, depth: int, timeline: Timeline) -> Iterator[StepRow]:
     recording: Recording | None = tree.recording
     if recording is None:
         return
-    steps, is_running = recording.steps, recording.status == "running"
+    steps = recording.steps
+    is_running = recording.status == "running"
     for level, label, index in step_rows(steps):
         at = depth + level
         if index is None:
             yield StepRow(at, label)
             continue
         bar = timeline.of_step(steps[index], is_running=is_running)
-        yield StepRow(at, label, steps[index], anchor="" if depth else f"step-{index}", bar=bar)
+        yield StepRow(
+            at, label, step=steps[index], anchor="" if depth else f"step-{index}", bar=bar
+        )
         child = tree.children.get(index)
         if child is not None:
-            bar = None if child.recording is None else timeline.of_task(child.recording)
+            if child.recording is None:
+                bar = None
+            else:
+                bar = timeline.of_task(child.recording)
             yield StepRow(at + 1, f"TASK-{child.id}", task=child, bar=bar)
-            yield from _rows(child, at + 2, timeline)
+            yield from _rows(child, at + 2, timeline=timeline)
 
 
 def _with_groups(rows: list[StepRow]) -> list[StepRow]:
-    """Adds the bars of parts of paths: from the start of the first step below to the end of the last one."""
+    """Adds the bars of parts of paths: from the start of the first step below to the end of the
+    last one.
+    """
     found: list[StepRow] = []
     for place, row in enumerate(rows):
         if row.step is None and row.task is None:
-            below = takewhile(lambda each, depth=row.depth: each.depth > depth, islice(rows, place + 1, None))
+            below = takewhile(
+                lambda each, depth=row.depth: each.depth > depth, islice(rows, place + 1, None)
+            )
             row = replace(row, bar=enclosing(each.bar for each in below if each.bar is not None))
         found.append(row)
     return found
 
 
 def _axis_s(rows: list[StepRow], recording: Recording) -> float:
-    """The length of the axis: to the end of the last bar, and of the run itself if one process ran all of it."""
+    """The length of the axis: to the end of the last bar, and of the run itself if one process ran
+    all of it.
+    """
     whole = enclosing(row.bar for row in rows if row.bar is not None)
     if whole is None:
         return 0.0

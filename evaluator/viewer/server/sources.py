@@ -1,7 +1,9 @@
-"""Where the parts of a prompt come from: the template's lines, the inputs, and the answers of earlier steps.
+"""Where the parts of a prompt come from: the template's lines, the inputs, and the answers of
+earlier steps.
 
-A record has the whole prompt, not the origin of its parts. They are found by their text: a line that the template has
-in the same words, an input's value, an answer, or a block of context, which names its source.
+A record has the whole prompt, not the origin of its parts. They are found by their text: a line
+that the template has in the same words, an input's value, an answer, or a block of context, which
+names its source.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from typing import Any
 from evaluator.record.conversation import RecordedConversation
 from evaluator.viewer.server.rendering import pretty
 
-MIN_VALUE_CHARS, MIN_LINE_CHARS = 3, 8
-MAX_PROMPT_CHARS, MAX_SPANS, MAX_SOURCES = 50_000, 2_000, 200
+MIN_VALUE_CHARS = 3
+MIN_LINE_CHARS = 8
+MAX_PROMPT_CHARS = 50_000
+MAX_SPANS = 2_000
+MAX_SOURCES = 200
 
 
 _CONTEXT = re.compile(r'^<context source="([^"\n]{1,200})"[^>\n]*>\n.*?^</context>$', re.S | re.M)
@@ -48,12 +53,18 @@ def answer_sources(conversations: Iterable[RecordedConversation]) -> list[Prompt
     for each in conversations:
         answer = each.turns[-1].answer
         if answer is not None:
-            found.append(PromptSource(f"answer of {each.path or 'the task'}", str(answer.get("content") or "")))
+            found.append(
+                PromptSource(
+                    f"answer of {each.path or 'the task'}", str(answer.get("content") or "")
+                )
+            )
     return found
 
 
 def line_numbers(template: Sequence[str]) -> dict[str, int]:
-    """The number of each line of a template by its texts between tags and variables; of equal ones the first."""
+    """The number of each line of a template by its texts between tags and variables; of equal ones
+    the first.
+    """
     found: dict[str, int] = {}
     for number, line in enumerate(template, 1):
         for part in _NO_TEXT.split(line):
@@ -63,32 +74,47 @@ def line_numbers(template: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def spans(prompt: str, sources: Sequence[PromptSource], lines: Mapping[str, int]) -> list[PromptSpan]:
-    """The prompt in parts with their sources; longer sources first, where they overlap. Empty for one without any."""
+def spans(
+    prompt: str, sources: Sequence[PromptSource], lines: Mapping[str, int]
+) -> list[PromptSpan]:
+    """The prompt in parts with their sources; longer sources first, where they overlap. Empty for
+    one without any.
+    """
     if len(prompt) > MAX_PROMPT_CHARS:
         return []
     parts = _by_context(prompt)
     usable = [each for each in sources[:MAX_SOURCES] if len(each.text.strip()) >= MIN_VALUE_CHARS]
     for source in sorted(usable, key=lambda each: len(each.text), reverse=True):
-        parts = [inner for part in parts for inner in ([part] if part.source else _split(part.text, source))]
+        parts = [
+            inner
+            for part in parts
+            for inner in ([part] if part.source else _split(part.text, source))
+        ]
         if len(parts) > MAX_SPANS:
             return []
-    found = [inner for part in parts for inner in ([part] if part.source else _by_line(part.text, lines))]
-    return found if any(part.source for part in found) else []
+    found = [
+        inner for part in parts for inner in ([part] if part.source else _by_line(part.text, lines))
+    ]
+    if any(part.source for part in found):
+        return found
+    return []
 
 
 def _split(text: str, source: PromptSource) -> list[PromptSpan]:
     wanted = source.text.strip()
     found: list[PromptSpan] = []
     for place, piece in enumerate(text.split(wanted, MAX_SPANS)):
-        found += ([PromptSpan(wanted, source.name)] if place else []) + ([PromptSpan(piece)] if piece else [])
+        found += ([PromptSpan(wanted, source.name)] if place else []) + (
+            [PromptSpan(piece)] if piece else []
+        )
     return found
 
 
 def _by_line(text: str, lines: Mapping[str, int]) -> list[PromptSpan]:
     found: list[PromptSpan] = []
     for line in text.splitlines(keepends=True):
-        number, body = lines.get(line.strip()), line.rstrip("\r\n")
+        number = lines.get(line.strip())
+        body = line.rstrip("\r\n")
         if number is None:
             found.append(PromptSpan(line))
         else:
@@ -101,6 +127,9 @@ def _by_context(prompt: str) -> list[PromptSpan]:
     found: list[PromptSpan] = []
     end = 0
     for match in _CONTEXT.finditer(prompt):
-        found += [PromptSpan(prompt[end : match.start()]), PromptSpan(match[0], f"context {match[1]}")]
+        found += [
+            PromptSpan(prompt[end : match.start()]),
+            PromptSpan(match[0], f"context {match[1]}"),
+        ]
         end = match.end()
     return [each for each in (*found, PromptSpan(prompt[end:])) if each.text]

@@ -1,4 +1,6 @@
-"""What the pages share: the project's folders, the indexes of batches, and numbers that take time."""
+"""What the pages share: the project's folders, the indexes of batches, and numbers that take
+time.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,16 @@ _KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`value` is None where it is not there yet or `error` says why there is none. `is_current`: nothing has changed
-    since it was computed."""
+    """`value` is None where it is not there yet or `error` says why there is none. `is_current`:
+    nothing has changed since it was computed.
+    """
 
     value: Any
     error: str
     is_current: bool
 
 
-LATER = Value(None, "", False)
+LATER = Value(None, "", is_current=False)
 """A value that nobody computes yet."""
 
 
@@ -51,8 +54,8 @@ class _Entry:
 class Computed:
     """Values that are computed in the background and kept while their source stays the same.
 
-    Where the source changes all the time, as with a running batch, at most one part in `share` of the time is spent on
-    computing again; the older value is given meanwhile.
+    Where the source changes all the time, as with a running batch, at most one part in `share` of
+    the time is spent on computing again; the older value is given meanwhile.
     """
 
     def __init__(self, share: int = 100) -> None:
@@ -61,7 +64,9 @@ class Computed:
         self._lock = threading.Lock()
 
     def get(self, name: Hashable, version: Hashable, compute: Callable[[], Any]) -> Value:
-        """The value of `name` for `version` of its source. An error of `compute` becomes `error`."""
+        """The value of `name` for `version` of its source. An error of `compute` becomes
+        `error`.
+        """
         with self._lock:
             entry = self._entries.get(name)
             if entry is None:
@@ -72,19 +77,24 @@ class Computed:
             self._entries.move_to_end(name)
             if entry.done.is_set() and entry.version != version and time.monotonic() >= entry.due_s:
                 entry.done.clear()
-                threading.Thread(target=_compute, args=(entry, version, compute, self._share), daemon=True).start()
+                threading.Thread(
+                    target=_compute, args=(entry, version, compute, self._share), daemon=True
+                ).start()
         entry.done.wait(WAIT_S)
-        return Value(entry.value, entry.error, entry.version == version)
+        return Value(entry.value, entry.error, is_current=entry.version == version)
 
     def last(self, name: Hashable) -> Any:
         """The value that was computed last for `name`; None if there is none."""
         entry = self._entries.get(name)
-        return None if entry is None else entry.value
+        if entry is None:
+            return None
+        return entry.value
 
 
 def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share: int) -> None:
     begun = time.monotonic()
-    value, error = None, ""
+    value = None
+    error = ""
     try:
         value = compute()
     except (EvaluatorError, OSError) as problem:
@@ -93,7 +103,9 @@ def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share
         error = f"This is a bug of evaluator: {type(problem).__name__}: {problem}"
     finally:
         ended = time.monotonic()
-        entry.value, entry.error, entry.version = value, error, version
+        entry.value = value
+        entry.error = error
+        entry.version = version
         entry.due_s = ended + share * (ended - begun)
         entry.done.set()
 
@@ -102,7 +114,8 @@ class Library:
     """The templates of a project and the shipped ones, read again when their files change."""
 
     def __init__(self, root: Path) -> None:
-        self._folder, self._lock = root / "templates", threading.Lock()
+        self._folder = root / "templates"
+        self._lock = threading.Lock()
         self._library: TemplateLibrary | None = None
         self._has_own = False
 
@@ -110,7 +123,9 @@ class Library:
         with self._lock:
             has_own = self._folder.is_dir()
             if self._library is None or has_own != self._has_own:
-                self._library = TemplateLibrary.load(self._folder if has_own else shipped("templates"))
+                self._library = TemplateLibrary.load(
+                    self._folder if has_own else shipped("templates")
+                )
                 self._has_own = has_own
             else:
                 self._library.reload()
@@ -124,7 +139,9 @@ class State:
     project: Project
     library: Library
     form_token: str
-    index: Callable[[Path], BatchIndex] = field(default_factory=lambda: lru_cache(maxsize=4)(BatchIndex))
+    index: Callable[[Path], BatchIndex] = field(
+        default_factory=lambda: lru_cache(maxsize=4)(BatchIndex)
+    )
     """The index of the batch in a folder; those that were looked at last are kept."""
     summaries: Computed = field(default_factory=Computed)
     comparisons: Computed = field(default_factory=Computed)
@@ -132,9 +149,16 @@ class State:
     boards: Computed = field(default_factory=lambda: Computed(share=10))
 
     def check_confirmed(self, query: Mapping[str, str], what: str) -> None:
-        """Raises: UsageError, if a form is not of this server, or `what` it asks for was not confirmed."""
-        if not hmac.compare_digest(query.get("token", "").encode("utf-8", "replace"), self.form_token.encode()):
-            raise UsageError("the form is not of this server, or the server was started again; open the page again")
+        """Raises: UsageError, if a form is not of this server, or `what` it asks for was not
+        confirmed.
+        """
+        if not hmac.compare_digest(
+            query.get("token", "").encode("utf-8", "replace"), self.form_token.encode()
+        ):
+            raise UsageError(
+                "the form is not of this server, or the server was started again; open the page "
+                "again"
+            )
         if query.get("confirm") != "yes":
             raise UsageError(f"{what} was not confirmed; tick the box beside the button")
 

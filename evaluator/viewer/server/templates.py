@@ -1,7 +1,8 @@
-"""The templates of the project and the shipped ones: source with findings, the prompt for given inputs, a run.
+"""The templates of the project and the shipped ones: source with findings, the prompt for given
+inputs, a run.
 
-Showing and rendering run nothing and import nothing from the project. Only `simulated_run` does, and it needs the form
-of this server with a confirmation.
+Showing and rendering run nothing and import nothing from the project. Only `simulated_run` does,
+and it needs the form of this server with a confirmation.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page
 from evaluator.viewer.server.state import State
 
-MAX_LINES, MAX_SHOWN = 3_000, 1_000
+MAX_LINES = 3_000
+MAX_SHOWN = 1_000
 _PREFIX = "input."
 
 
@@ -50,13 +52,21 @@ def templates_page(state: State, query: Mapping[str, str]) -> Page:
     library = state.library.read()
     rows = [
         {
-            "id": template_id(name), "name": name, "file": template.file,
+            "id": template_id(name),
+            "name": name,
+            "file": template.file,
             "type": "function" if isinstance(template.node, Function) else template.node.type,
-            "description": _description(template), "findings": len(template.diagnostics),
+            "description": _description(template),
+            "findings": len(template.diagnostics),
         }
         for name, template in sorted(library.templates.items())[:MAX_SHOWN]
-    ]  # fmt: skip
-    shown = {"title": "Templates", "rows": rows, "total": len(library.templates), "findings": _findings(library.errors)}
+    ]
+    shown = {
+        "title": "Templates",
+        "rows": rows,
+        "total": len(library.templates),
+        "findings": _findings(library.errors),
+    }
     return Page("templates.html", shown)
 
 
@@ -67,27 +77,42 @@ def template_page(state: State, query: Mapping[str, str]) -> Page:
     is_given = any(name.startswith(_PREFIX) for name in query)
     fields, values = _fields(template, query)
     shown: dict[str, Any] = {
-        "title": template.name, "id": query["template"], "template": template, "lines": _source(template),
-        "description": _description(template), "findings": _findings(template.diagnostics), "fields": fields,
-        "called": [(template_id(name), name) for name in library.called_by(template.name)], "token": state.form_token,
-        "problem": "", "previews": [], "bound": "", "error_findings": [],
-    }  # fmt: skip
+        "title": template.name,
+        "id": query["template"],
+        "template": template,
+        "lines": _source(template),
+        "description": _description(template),
+        "findings": _findings(template.diagnostics),
+        "fields": fields,
+        "called": [(template_id(name), name) for name in library.called_by(template.name)],
+        "token": state.form_token,
+        "problem": "",
+        "previews": [],
+        "bound": "",
+        "error_findings": [],
+    }
     if not isinstance(template.node, Function):
-        limit = bound(template.node, library, values if is_given else None)
+        limit = bound(template.node, library, inputs=values if is_given else None)
         shown["bound"] = describe_bound(limit)
         if (is_given or not fields) and not any(field.problem for field in fields):
-            outcome, previews = _evaluator(library, state, tasks_dir=None).render(template.name, values)
+            outcome, previews = _evaluator(library, state, tasks_dir=None).render(
+                template.name, values
+            )
             shown["previews"] = previews
             if isinstance(outcome, TaskError):
-                shown |= {"problem": outcome.message, "error_findings": _findings(outcome.violations)}
+                shown |= {
+                    "problem": outcome.message,
+                    "error_findings": _findings(outcome.violations),
+                }
     return Page("template.html", shown)
 
 
 def simulated_run(state: State, query: Mapping[str, str]) -> str:
-    """Runs a template with the simulated model, recorded in `tasks/`; scripts and functions of the template run.
+    """Runs a template with the simulated model, recorded in `tasks/`; scripts and functions of the
+    template run.
 
-    Returns: the address of the run. Raises: UsageError, without the form's token or the confirmation, or for an input
-    that cannot be used.
+    Returns: the address of the run. Raises: UsageError, without the form's token or the
+    confirmation, or for an input that cannot be used.
     """
     state.check_confirmed(query, "the run")
     library = state.library.read()
@@ -116,9 +141,14 @@ def _evaluator(library: TemplateLibrary, state: State, *, tasks_dir: Path | None
     from evaluator.models.simulated import SimulatedBackend
 
     return Evaluator(
-        library, "offline", backend=SimulatedBackend(), tasks_dir=tasks_dir, roots=[state.project.root],
-        profiles=load_profiles(trust=tasks_dir is None), notice=lambda _line: None,
-    )  # fmt: skip
+        library,
+        "offline",
+        backend=SimulatedBackend(),
+        tasks_dir=tasks_dir,
+        roots=[state.project.root],
+        profiles=load_profiles(trust=tasks_dir is None),
+        notice=lambda _line: None,
+    )
 
 
 def _template(library: TemplateLibrary, key: str) -> Template:
@@ -133,12 +163,17 @@ def _template(library: TemplateLibrary, key: str) -> Template:
 
 def _description(template: Template) -> str:
     node = template.node
-    return node.description if isinstance(node, Function) else node.description.value
+    if isinstance(node, Function):
+        return node.description
+    return node.description.value
 
 
-def _fields(template: Template, query: Mapping[str, str]) -> tuple[list[InputField], dict[str, Any]]:
+def _fields(
+    template: Template, query: Mapping[str, str]
+) -> tuple[list[InputField], dict[str, Any]]:
     """The inputs of the form with the texts in `query`, and the values of those that are given."""
-    node, values = template.node, dict[str, Any]()
+    node = template.node
+    values = dict[str, Any]()
     fields: list[InputField] = []
     if isinstance(node, Function):
         return fields, values
@@ -146,8 +181,12 @@ def _fields(template: Template, query: Mapping[str, str]) -> tuple[list[InputFie
         if not declared.is_given:
             continue
         # Browsers send line ends as CR LF.
-        text, problem = query.get(_PREFIX + declared.name, "").replace("\r\n", "\n"), ""
-        default = "" if declared.default is None else declared.default.value
+        text = query.get(_PREFIX + declared.name, "").replace("\r\n", "\n")
+        problem = ""
+        if declared.default is None:
+            default = ""
+        else:
+            default = declared.default.value
         if text:
             try:
                 values[declared.name] = read_typed(text, declared.type)
@@ -167,7 +206,9 @@ def _source(template: Template) -> list[tuple[int, str, list[Diagnostic]]]:
     for each in template.diagnostics:
         if each.span.file == template.file:
             found.setdefault(each.span.line, []).append(each)
-    return [(number, text, found.get(number, [])) for number, text in enumerate(texts[:MAX_LINES], 1)]
+    return [
+        (number, text, found.get(number, [])) for number, text in enumerate(texts[:MAX_LINES], 1)
+    ]
 
 
 def _findings(diagnostics: Any) -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ class TextStore:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # closed with this object
         weakref.finalize(self, self._file.close)
         # Text n is at `_starts[n]` and ends before the line end at `_starts[n + 1] - 1`.
-        self._starts, self._rows = array("q", [0]), array("i")
+        self._starts = array("q", [0])
+        self._rows = array("i")
         self._latest = array("i")
 
     def add(self, texts: Iterable[tuple[int, str]]) -> None:
@@ -48,17 +49,21 @@ class TextStore:
 
     def search(self, text: str) -> bytearray:
         """1 for each row whose text contains `text`, else 0."""
-        wanted, found = text.encode("utf-8", "surrogatepass"), bytearray(len(self._latest))
-        starts, first, count = self._starts, 0, len(self._rows)
+        wanted = text.encode("utf-8", "surrogatepass")
+        found = bytearray(len(self._latest))
+        starts = self._starts
+        first = 0
+        count = len(self._rows)
         while first < count:
             last = min(max(bisect_right(starts, starts[first] + BLOCK_BYTES) - 1, first + 1), count)
-            self._search_block(wanted, first, last, found)
+            self._search_block(wanted, first, last=last, found=found)
             first = last
         return found
 
     def _search_block(self, wanted: bytes, first: int, last: int, found: bytearray) -> None:
         """Marks the rows of the texts from `first` to before `last`."""
-        starts, base = self._starts, self._starts[first]
+        starts = self._starts
+        base = self._starts[first]
         block = os.pread(self._file.fileno(), starts[last] - base, base)
         at = block.find(wanted)
         while at >= 0:

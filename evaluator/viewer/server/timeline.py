@@ -1,7 +1,9 @@
-"""When the steps of a run happened: the place of each step and subtask on an axis that begins with the run.
+"""When the steps of a run happened: the place of each step and subtask on an axis that begins with
+the run.
 
-The times are those of the record: a step's start and duration, and the creation and duration of a subtask's file. The
-time between the last step of an interrupted run and the process that resumed it is left out.
+The times are those of the record: a step's start and duration, and the creation and duration of a
+subtask's file. The time between the last step of an interrupted run and the process that resumed it
+is left out.
 """
 
 from __future__ import annotations
@@ -31,22 +33,39 @@ class Bar:
 
 
 class Timeline:
-    """The axis of the run in `recording`. A bar is None where the record has no time, as in files of other programs."""
+    """The axis of the run in `recording`. A bar is None where the record has no time, as in files
+    of other programs.
+    """
 
     def __init__(self, recording: Recording) -> None:
         header = recording.header
         self._now = time.time()
-        self._start = None if header is None else _moment(header.created)
-        self._pauses = [] if self._start is None else list(_pauses(recording, self._start))
+        if header is None:
+            self._start = None
+        else:
+            self._start = _moment(header.created)
+        if self._start is None:
+            self._pauses = []
+        else:
+            self._pauses = list(_pauses(recording, self._start))
 
     def of_step(self, step: Step, *, is_running: bool) -> Bar | None:
-        return self._bar(step.start.started, None if step.end is None else step.end.duration_s, is_running)
+        return self._bar(
+            step.start.started,
+            None if step.end is None else step.end.duration_s,
+            is_running=is_running,
+        )
 
     def of_task(self, recording: Recording) -> Bar | None:
         if recording.header is None:
             return None
-        duration_s = None if recording.summary is None else recording.summary.duration_s
-        return self._bar(recording.header.created, duration_s, recording.status == "running")
+        if recording.summary is None:
+            duration_s = None
+        else:
+            duration_s = recording.summary.duration_s
+        return self._bar(
+            recording.header.created, duration_s, is_running=recording.status == "running"
+        )
 
     def _bar(self, started: str | None, duration_s: float | None, is_running: bool) -> Bar | None:
         """Without a duration it lasts until now, or, where nothing runs any more, no time."""
@@ -56,7 +75,7 @@ class Timeline:
         until = self._now if is_running else start
         start_s = self._seconds(start, self._start)
         end_s = self._seconds(until if duration_s is None else start + duration_s, self._start)
-        return Bar(start_s, max(start_s, end_s), duration_s is None)
+        return Bar(start_s, max(start_s, end_s), is_open=duration_s is None)
 
     def _seconds(self, moment: float, start: float) -> float:
         left_out = sum(min(moment, end) - begin for begin, end in self._pauses if moment > begin)
@@ -68,7 +87,11 @@ def enclosing(bars: Iterable[Bar]) -> Bar | None:
     found = list(bars)
     if not found:
         return None
-    return Bar(min(bar.start_s for bar in found), max(bar.end_s for bar in found), any(bar.is_open for bar in found))
+    return Bar(
+        min(bar.start_s for bar in found),
+        max(bar.end_s for bar in found),
+        is_open=any(bar.is_open for bar in found),
+    )
 
 
 def percents(bar: Bar, length_s: float) -> tuple[float, float]:
@@ -94,6 +117,8 @@ def _pauses(recording: Recording, start: float) -> Iterable[tuple[float, float]]
 def _moment(text: str | None) -> float | None:
     """An ISO time in seconds since 1970; None where it is none."""
     try:
-        return None if text is None else datetime.fromisoformat(text).timestamp()
+        if text is None:
+            return None
+        return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return None

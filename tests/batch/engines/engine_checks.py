@@ -75,13 +75,20 @@ class Server:
             await self._count(-1)
         return web.json_response(
             {
-                "id": "x", "object": "chat.completion", "created": 1, "model": "m",
+                "id": "x",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "m",
                 "choices": [
-                    {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": prompt}}
+                    {
+                        "index": 0,
+                        "finish_reason": "stop",
+                        "message": {"role": "assistant", "content": prompt},
+                    }
                 ],
                 "usage": {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10},
             }
-        )  # fmt: skip
+        )
 
     async def _count(self, change: int) -> None:
         self.open += change
@@ -127,15 +134,25 @@ class Bench:
     async def worker(self) -> AsyncIterator[Worker]:
         library = TemplateLibrary.load(self._templates(), shipped=False)
         profile = HandlerConfig(
-            name="test", backend="openai_compatible", base_url=self.server.url, model="m", max_output_tokens=20,
+            name="test",
+            backend="openai_compatible",
+            base_url=self.server.url,
+            model="m",
+            max_output_tokens=20,
             backoff_s=(),
-        )  # fmt: skip
-        evaluator = Evaluator(library, profile, tasks_dir=None, roots=[self.folder], profiles={}, **self.options)
+        )
+        evaluator = Evaluator(
+            library, profile, tasks_dir=None, roots=[self.folder], profiles={}, **self.options
+        )
         async with evaluator.with_limiter(self.limiter, self.folder / "tasks") as own:
             refused = lambda: None if self.limiter.refused is None else str(self.limiter.refused)  # noqa: E731
             yield Worker(
-                own, make_scorers(self.scorers), refused, unrecorded=self.unrecorded, unfinished="repeat",
-            )  # fmt: skip
+                own,
+                make_scorers(self.scorers),
+                refused,
+                unrecorded=self.unrecorded,
+                unfinished="repeat",
+            )
 
     def _templates(self) -> Path:
         path = self.folder / "templates.xml"
@@ -154,9 +171,13 @@ class Bench:
         answer = f"again: {question}" if self.template == "twice" else question
         sample = Sample(f"s{number}", {"question": question}, answer, {}, number)
         return WorkItem(
-            sample, 1, Cell(self.template, "default", "t", "h", False), Variant("default"),
-            Identity(f"key-{number}", f"identity-{number}", {}), "by",
-        )  # fmt: skip
+            sample,
+            1,
+            Cell(self.template, "default", "t", "h", False),
+            Variant("default"),
+            Identity(f"key-{number}", f"identity-{number}", {}),
+            "by",
+        )
 
     async def run(self, works: list[WorkItem], next_work: Any = None, on_done: Any = None) -> None:
         waiting = iter(works)
@@ -171,7 +192,9 @@ class Bench:
             return next(waiting, None)
 
         async with self.worker() as worker:
-            await self.engine.run(worker, next_work or following, on_done or self.keep, lambda: self.is_stopping)
+            await self.engine.run(
+                worker, next_work or following, on_done or self.keep, lambda: self.is_stopping
+            )
 
     def keep(self, done: WorkResult) -> None:
         self.threads.add(threading.get_ident())
@@ -296,7 +319,13 @@ async def what_is_only_judged_anew_makes_no_call(bench: Bench) -> None:
     bench.done, bench.scorers = [], ["includes", {"type": "regex", "pattern": "question"}]
     again = [
         WorkItem(
-            work.sample, 1, work.cell, work.variant, work.identity, "anew", answered=earlier[work.sample.id].result
+            work.sample,
+            1,
+            work.cell,
+            work.variant,
+            work.identity,
+            "anew",
+            answered=earlier[work.sample.id].result,
         )
         for work in bench.works(4)
     ]
@@ -395,7 +424,9 @@ async def a_sample_that_ends_its_process_each_time_is_an_error(bench: Bench) -> 
     await bench.run(bench.works(8))
     assert set(bench.samples.values()) == {1} and len(bench.done) == 8
     assert bench.verdicts == {Verdict.PASSED: 7, Verdict.ERROR: 1}
-    [crashed] = [done.result for done in bench.done if done.result and done.result.verdict is Verdict.ERROR]
+    [crashed] = [
+        done.result for done in bench.done if done.result and done.result.verdict is Verdict.ERROR
+    ]
     assert crashed.sample_id == "s3" and crashed.failure is not None
     assert "ended unexpectedly" in crashed.failure.message
     # Steps that were complete before each of the three ends are not repeated.
@@ -450,7 +481,9 @@ async def task_files_are_sent_if_the_folder_is_not_shared(bench: Bench) -> None:
     assert bench.verdicts == {Verdict.PASSED: 12}
     tasks = list(bench.store.list())
     assert {task.status for task in tasks} == {"completed"} and len(tasks) == 12
-    assert {done.result.task_id for done in bench.done if done.result} == {task.id for task in tasks}
+    assert {done.result.task_id for done in bench.done if done.result} == {
+        task.id for task in tasks
+    }
     assert {task.path.stat().st_mode & 0o777 for task in tasks} == {0o600}
 
 
@@ -459,7 +492,13 @@ def answers(bench: Bench) -> dict[str, Any]:
     for done in bench.done:
         assert done.result is not None and done.work.sample.id not in found
         result = done.result
-        found[result.sample_id] = result.verdict, result.content, result.scores, result.usage, result.failure
+        found[result.sample_id] = (
+            result.verdict,
+            result.content,
+            result.scores,
+            result.usage,
+            result.failure,
+        )
     return found
 
 
@@ -475,7 +514,9 @@ async def killed_processes_lose_nothing(bench: Bench, kill: Callable[[], None], 
     await bench.run(bench.works(60), None, on_done)
     assert set(bench.samples.values()) == {1} and len(bench.done) == 60
     assert repeated(bench) <= share
-    undisturbed = Bench(LocalEngine(CONCURRENCY), bench.server, bench.folder / "local", template="twice")
+    undisturbed = Bench(
+        LocalEngine(CONCURRENCY), bench.server, bench.folder / "local", template="twice"
+    )
     undisturbed.folder.mkdir()
     await undisturbed.run(undisturbed.works(60))
     assert answers(bench) == answers(undisturbed)
@@ -483,14 +524,18 @@ async def killed_processes_lose_nothing(bench: Bench, kill: Callable[[], None], 
     assert {task.status for task in bench.store.list() if task.header is not None} == {"completed"}
 
 
-async def a_batch_that_loses_all_processes_fails_and_can_be_resumed(bench: Bench, kill: Callable[[], None]) -> None:
+async def a_batch_that_loses_all_processes_fails_and_can_be_resumed(
+    bench: Bench, kill: Callable[[], None]
+) -> None:
     def on_done(done: WorkResult) -> None:
         bench.keep(done)
         if len(bench.done) == 5:
             bench.server.hold()
             kill()
 
-    with pytest.raises(ClusterLost, match="no process is left to evaluate in; finished samples are stored"):
+    with pytest.raises(
+        ClusterLost, match="no process is left to evaluate in; finished samples are stored"
+    ):
         await bench.run(bench.works(30), None, on_done)
     assert 5 <= len(bench.done) < 30 and bench.engine.in_flight() == 0
     bench.server.let_go()

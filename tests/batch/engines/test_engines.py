@@ -27,7 +27,9 @@ from tests.batch.engines.engine_checks import (
 from tests.batch.engines.process_engine import KillableEngine
 
 
-def run(check: Callable[..., Any], make: Callable[[], Any], folder: Path, *more: Callable[[Any], Any]) -> None:
+def run(
+    check: Callable[..., Any], make: Callable[[], Any], folder: Path, *more: Callable[[Any], Any]
+) -> None:
     async def main() -> None:
         async with serving() as server:
             engine = make()
@@ -49,23 +51,32 @@ def test_the_engine_of_processes(check: Check, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_processes_that_do_not_share_the_folder(tmp_path: Path) -> None:
-    run(task_files_are_sent_if_the_folder_is_not_shared, lambda: KillableEngine(CONCURRENCY, gather=True), tmp_path)
+    run(
+        task_files_are_sent_if_the_folder_is_not_shared,
+        lambda: KillableEngine(CONCURRENCY, gather=True),
+        tmp_path,
+    )
 
 
 @pytest.mark.timeout(300)
 def test_a_killed_process(tmp_path: Path) -> None:
     run(
-        killed_processes_lose_nothing, lambda: KillableEngine(CONCURRENCY), tmp_path,
-        lambda engine: engine.lose_one, lambda engine: CONCURRENCY // 2,
-    )  # fmt: skip
+        killed_processes_lose_nothing,
+        lambda: KillableEngine(CONCURRENCY),
+        tmp_path,
+        lambda engine: engine.lose_one,
+        lambda engine: CONCURRENCY // 2,
+    )
 
 
 @pytest.mark.timeout(300)
 def test_the_loss_of_all_processes(tmp_path: Path) -> None:
     run(
-        a_batch_that_loses_all_processes_fails_and_can_be_resumed, lambda: KillableEngine(CONCURRENCY), tmp_path,
+        a_batch_that_loses_all_processes_fails_and_can_be_resumed,
+        lambda: KillableEngine(CONCURRENCY),
+        tmp_path,
         lambda engine: engine.lose_all,
-    )  # fmt: skip
+    )
 
 
 def test_an_engine_is_named_or_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +87,9 @@ def test_an_engine_is_named_or_given(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="expected one of local, processes, ray"):
         make_engine("slurm", 64)
     for engine in (None, "local", own):
-        with pytest.raises(UsageError, match="workers is the number of processes of the engines processes and ray"):
+        with pytest.raises(
+            UsageError, match="workers is the number of processes of the engines processes and ray"
+        ):
             make_engine(engine, 64, 2)
     for make in (lambda: make_engine("processes", 0), lambda: make_engine("processes", 1, 0)):
         with pytest.raises(UsageError, match="is 0, expected an integer, at least 1"):

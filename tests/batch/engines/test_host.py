@@ -76,7 +76,12 @@ def test_a_sample_whose_task_cancels_itself_is_reported(tmp_path: Path) -> None:
         await asyncio.sleep(0)
 
     kind, number, error = asyncio.run(message_of_a_sample(cancels, tmp_path))
-    assert (kind, number, type(error), str(error)) == ("raised", 1, ConfigurationError, "CancelledError")
+    assert (kind, number, type(error), str(error)) == (
+        "raised",
+        1,
+        ConfigurationError,
+        "CancelledError",
+    )
 
 
 def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_path: Path) -> None:
@@ -118,34 +123,52 @@ async def messages_after_opening(folder: Path, tmp_path: Path) -> list[Any]:
         return [pickle.loads(packed) for packed in listening.result()]
 
 
-def test_a_host_works_in_the_callers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_works_in_the_callers_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     assert asyncio.run(messages_after_opening(tmp_path / "there", tmp_path)) == []
     assert Path.cwd() == tmp_path / "there"
 
 
-def test_a_folder_that_is_missing_on_a_node_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_missing_on_a_node_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     [(kind, text)] = asyncio.run(messages_after_opening(tmp_path / "gone", tmp_path))
-    assert kind == "notice" and "gone cannot be entered" in text and f"relative paths begin in {tmp_path}" in text
+    assert (
+        kind == "notice"
+        and "gone cannot be entered" in text
+        and f"relative paths begin in {tmp_path}" in text
+    )
 
 
 @pytest.mark.parametrize("is_here", [True, False])
 def test_tasks_in_a_worker_process_may_start_background_tasks_on_the_machine_of_the_batch(
     tmp_path: Path, is_here: bool
 ) -> None:
-    calls = [{"tool": "start_script", "arguments": {"command": ["echo", "from a worker"]}}, "question 0"]
+    calls = [
+        {"tool": "start_script", "arguments": {"command": ["echo", "from a worker"]}},
+        "question 0",
+    ]
 
     async def run() -> Any:
         async with serving() as server:
             bench = Bench(LocalEngine(1), server, tmp_path)
-            profile = HandlerConfig(name="test", backend="simulated", tools=(ToolGrant("start_script", "allow"),))
+            profile = HandlerConfig(
+                name="test", backend="simulated", tools=(ToolGrant("start_script", "allow"),)
+            )
             async with bench.worker() as worker:
                 evaluator = Evaluator(
-                    worker.evaluator.library, profile, profiles={}, backend=SimulatedBackend(script=calls), roots=[tmp_path],
-                    background=BackgroundTools(tmp_path / "bg"), tasks_dir=tmp_path / "tasks",
-                )  # fmt: skip
+                    worker.evaluator.library,
+                    profile,
+                    profiles={},
+                    backend=SimulatedBackend(script=calls),
+                    roots=[tmp_path],
+                    background=BackgroundTools(tmp_path / "bg"),
+                    tasks_dir=tmp_path / "tasks",
+                )
                 recipe = make_recipe(replace(worker, evaluator=evaluator))[0]
                 host = Host()
                 recipe = recipe if is_here else replace(recipe, machine="another")

@@ -39,7 +39,11 @@ from evaluator.batch.engines.ray_engine import RayEngine  # noqa: E402
 # Engines share the cluster, each with one process on each node.
 PARTS_AT_ONCE = 4
 # How soon a silent node counts as dead.
-QUICKLY = {"health_check_period_ms": 500, "health_check_timeout_ms": 2000, "health_check_failure_threshold": 2}
+QUICKLY = {
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 2000,
+    "health_check_failure_threshold": 2,
+}
 
 
 class Nodes:
@@ -67,7 +71,9 @@ def family(pid: int) -> list[int]:
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            parents.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+            parents.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(
+                int(stat.parent.name)
+            )
     found = [pid]
     for each in found:
         found += parents.get(each, [])
@@ -82,7 +88,8 @@ def a_cluster(*, is_connected: bool = True) -> Iterator[Nodes]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         logging.getLogger("ray").setLevel(logging.ERROR)
         cluster = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": QUICKLY}
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": QUICKLY},
         )
         try:
             nodes = [cluster.add_node(num_cpus=PARTS_AT_ONCE, wait=False) for _ in range(2)]
@@ -105,7 +112,9 @@ def test_the_ray_engine(tmp_path: Path) -> None:
         folder.mkdir()
         try:
             async with serving() as server:
-                await check(Bench(RayEngine(CONCURRENCY, processes=1, **options), server, folder), *more)
+                await check(
+                    Bench(RayEngine(CONCURRENCY, processes=1, **options), server, folder), *more
+                )
         except BaseException as error:
             error.add_note(f"in: {check.__name__}")
             raise
@@ -126,7 +135,9 @@ def test_the_ray_engine(tmp_path: Path) -> None:
 def test_a_dead_head_ends_the_batch_and_not_the_program(tmp_path: Path) -> None:
     async def run(nodes: Nodes) -> None:
         async with serving() as server:
-            bench = Bench(RayEngine(CONCURRENCY, address=nodes.address, processes=1), server, tmp_path)
+            bench = Bench(
+                RayEngine(CONCURRENCY, address=nodes.address, processes=1), server, tmp_path
+            )
 
             def on_done(done: Any) -> None:
                 bench.keep(done)
@@ -134,7 +145,9 @@ def test_a_dead_head_ends_the_batch_and_not_the_program(tmp_path: Path) -> None:
                     server.hold()
                     nodes.kill_head()
 
-            with pytest.raises(ClusterLost, match=r"the head of the Ray cluster at .* does not answer"):
+            with pytest.raises(
+                ClusterLost, match=r"the head of the Ray cluster at .* does not answer"
+            ):
                 await bench.run(bench.works(30), None, on_done)
             assert 5 <= len(bench.done) < 30
 
@@ -150,7 +163,9 @@ def test_an_address_where_nothing_listens_is_an_error(tmp_path: Path) -> None:
             bench = Bench(RayEngine(1, address="127.0.0.1:1"), server, tmp_path)
             await bench.run(bench.works(1))
 
-    with pytest.raises(ConfigurationError, match=r"'127.0.0.1:1' cannot be reached: nothing answers there"):
+    with pytest.raises(
+        ConfigurationError, match=r"'127.0.0.1:1' cannot be reached: nothing answers there"
+    ):
         asyncio.run(run())
 
 
@@ -173,7 +188,11 @@ def test_an_object_that_cannot_be_sent_is_named_before_a_cluster_is_used(tmp_pat
             bench = Bench(RayEngine(1, address="127.0.0.1:1"), server, tmp_path, **given)
             await bench.run(bench.works(1))
 
-    with pytest.raises(UsageError, match=r"^the scorer bound cannot be sent to another process: .*can be pickled$"):
+    with pytest.raises(
+        UsageError, match=r"^the scorer bound cannot be sent to another process: .*can be pickled$"
+    ):
         asyncio.run(run(scorers=[scorer(name="bound")(lambda output: lock.is_alive())]))
-    with pytest.raises(UsageError, match=r"^the evaluator's asker cannot be sent to another process"):
+    with pytest.raises(
+        UsageError, match=r"^the evaluator's asker cannot be sent to another process"
+    ):
         asyncio.run(run(options={"asker": CallbackAsker(lambda _: str(lock.is_alive()))}))

@@ -21,11 +21,16 @@ ModuleNotFoundError: No module named 'evaluator'
 @pytest.mark.parametrize(
     ("address", "expected"),
     [
-        ("10.0.0.5:6379", ("10.0.0.5", 6379)), ("ray://head.local:10001", ("head.local", 10001)),
-        ("[::1]:6379", ("::1", 6379)), ("auto", None), ("local", None),
+        ("10.0.0.5:6379", ("10.0.0.5", 6379)),
+        ("ray://head.local:10001", ("head.local", 10001)),
+        ("[::1]:6379", ("::1", 6379)),
+        ("auto", None),
+        ("local", None),
     ],
-)  # fmt: skip
-def test_an_address_has_host_and_port_or_is_of_another_kind(address: str, expected: tuple[str, int] | None) -> None:
+)
+def test_an_address_has_host_and_port_or_is_of_another_kind(
+    address: str, expected: tuple[str, int] | None
+) -> None:
     assert endpoint_of(address) == expected
 
 
@@ -51,7 +56,11 @@ def answer(first: bytes | None) -> str | None:
 
 def test_only_a_server_that_begins_as_http_2_does_is_one_of_ray() -> None:
     assert answer(SETTINGS) is None
-    assert answer(b"HTTP/1.1 400 Bad Request\r\n\r\n") == answer(b"") == "what answers there is not Ray"
+    assert (
+        answer(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        == answer(b"")
+        == "what answers there is not Ray"
+    )
     assert "nothing answers there" in (answer(None) or "")
 
 
@@ -64,10 +73,23 @@ def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("text", "holds"),
     [
-        (TRACEBACK, lambda reason: reason.startswith("ModuleNotFoundError: No module named 'evaluator' (ray::Host")),
-        ("The actor died.\nIt was killed.", lambda reason: reason == "The actor died. It was killed."),
-        ("x" * 900 + "\nValueError: last", lambda reason: reason.startswith("ValueError: last (xxx")),
+        (
+            TRACEBACK,
+            lambda reason: reason.startswith(
+                "ModuleNotFoundError: No module named 'evaluator' (ray::Host"
+            ),
+        ),
+        (
+            "The actor died.\nIt was killed.",
+            lambda reason: reason == "The actor died. It was killed.",
+        ),
+        (
+            "x" * 900 + "\nValueError: last",
+            lambda reason: reason.startswith("ValueError: last (xxx"),
+        ),
     ],
 )
-def test_the_error_of_a_traceback_comes_first_and_is_not_cut(text: str, holds: Callable[[str], bool]) -> None:
+def test_the_error_of_a_traceback_comes_first_and_is_not_cut(
+    text: str, holds: Callable[[str], bool]
+) -> None:
     assert holds(reason_of(text))

@@ -47,12 +47,25 @@ def result(sample_id: str = "lead", **changes: Any) -> SampleResult:
 
 FAILURE = Failure("TASK_FAILURE", "provider_failure", "503 from the model\nafter 4 attempts", True)
 PASSED = result()
-FAILED = result("tin", content="It is zinc.", scores={"includes": Score(0.0, False, explanation="no 'tin' in it")})
-ERROR = result(
-    "iron", content="", scores={}, failure=FAILURE, usage=Usage(None, None, None, None, None, 1), task_file=None
+FAILED = result(
+    "tin",
+    content="It is zinc.",
+    scores={"includes": Score(0.0, False, explanation="no 'tin' in it")},
 )
-SCORER_ERROR = result("zinc", scores={"includes": Score(None, None, error="ZeroDivisionError: division by zero")})
-UNSCORED = result("gold", target=None, scores={"includes": Score(None, None, explanation="there is no target")})
+ERROR = result(
+    "iron",
+    content="",
+    scores={},
+    failure=FAILURE,
+    usage=Usage(None, None, None, None, None, 1),
+    task_file=None,
+)
+SCORER_ERROR = result(
+    "zinc", scores={"includes": Score(None, None, error="ZeroDivisionError: division by zero")}
+)
+UNSCORED = result(
+    "gold", target=None, scores={"includes": Score(None, None, explanation="there is no target")}
+)
 EACH = (PASSED, FAILED, ERROR, SCORER_ERROR, UNSCORED)
 
 
@@ -77,7 +90,9 @@ def hostile() -> Iterator[SampleResult]:
         yield replace(passed, scores={text: Score(1.0, True, text, text, metadata={text: text})})
         failed = {text: Score(0.0, False, text, text)}
         yield result(text, **fields | {"epoch": 2, "scores": failed})
-        yield result(text, **fields | {"epoch": 3, "scores": {}, "failure": Failure(text, text, text)})
+        yield result(
+            text, **fields | {"epoch": 3, "scores": {}, "failure": Failure(text, text, text)}
+        )
         yield result(text, **fields | {"epoch": 4, "scores": {text: Score(None, None, text, text)}})
         yield result(text, **fields | {"epoch": 5, "scores": {text: Score(None, None, error=text)}})
 

@@ -13,7 +13,11 @@ from evaluator.batch.export import export
 from evaluator.errors import UsageError
 from tests.batch.export.results import EACH, HOSTILE, PASSED, hostile, many, result
 
-MANIFEST = {"name": "metals", "created": "2026-03-04T05:06:07+00:00", "versions": {"evaluator": "0.1.0"}}
+MANIFEST = {
+    "name": "metals",
+    "created": "2026-03-04T05:06:07+00:00",
+    "versions": {"evaluator": "0.1.0"},
+}
 
 
 def test_samples_summaries_and_header_are_in_the_archive(tmp_path: Path) -> None:
@@ -22,8 +26,16 @@ def test_samples_summaries_and_header_are_in_the_archive(tmp_path: Path) -> None
         assert archive.testzip() is None
         header = json.loads(archive.read("header.json"))
         summaries = json.loads(archive.read("summaries.json"))
-        samples = {name: json.loads(archive.read(name)) for name in archive.namelist() if name.startswith("samples/")}
-    assert (header["eval"]["task"], header["eval"]["model"], header["status"]) == ("answer", "m-1", "success")
+        samples = {
+            name: json.loads(archive.read(name))
+            for name in archive.namelist()
+            if name.startswith("samples/")
+        }
+    assert (header["eval"]["task"], header["eval"]["model"], header["status"]) == (
+        "answer",
+        "m-1",
+        "success",
+    )
     assert header["eval"]["metadata"]["manifest"] == MANIFEST
     assert (header["results"]["total_samples"], header["results"]["completed_samples"]) == (5, 3)
     (score,) = header["results"]["scores"]
@@ -40,8 +52,11 @@ def test_a_folder_gets_a_log_for_each_template_and_variant(tmp_path: Path) -> No
     export(many(40), MANIFEST, "inspect", tmp_path / "logs")
     names = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert [name.rpartition("_")[0] for name in names] == [
-        "answer_large", "answer_small", "explain_large", "explain_small",
-    ]  # fmt: skip
+        "answer_large",
+        "answer_small",
+        "explain_large",
+        "explain_small",
+    ]
     with pytest.raises(UsageError, match="holds one template and variant; give a folder"):
         export(many(40), MANIFEST, "inspect", tmp_path / "out.eval")
     with pytest.raises(UsageError, match="no result"):
@@ -68,7 +83,11 @@ def test_inspect_ai_reads_it(tmp_path: Path) -> None:
     assert (log.eval.task, log.eval.model, log.status) == ("answer", "m-1", "success")
     samples = {sample.id: sample for sample in log.samples}
     lead = samples["lead"]
-    assert (lead.target, lead.output.completion, lead.scores["includes"].value) == ("lead", "It is lead.", 1.0)
+    assert (lead.target, lead.output.completion, lead.scores["includes"].value) == (
+        "lead",
+        "It is lead.",
+        1.0,
+    )
     assert lead.scores["includes"].answer == "lead" and lead.metadata["group"] == "metals"
     assert samples["iron"].error.message.startswith("TASK_FAILURE (provider_failure): 503")
     assert samples["iron"].scores is None
@@ -80,7 +99,10 @@ def test_inspect_ai_reads_one_sample_by_its_id_and_headers_alone(tmp_path: Path)
     log = pytest.importorskip("inspect_ai.log", reason="needs inspect-ai")
     export([PASSED, result("a/b")], MANIFEST, "inspect", tmp_path / "out.eval")
     path = str(tmp_path / "out.eval")
-    assert log.read_eval_log_sample(path, id="a%2Fb", epoch=1).metadata["evaluator"]["sample_id"] == "a/b"
+    assert (
+        log.read_eval_log_sample(path, id="a%2Fb", epoch=1).metadata["evaluator"]["sample_id"]
+        == "a/b"
+    )
     assert log.read_eval_log(path, header_only=True).results.total_samples == 2
     assert [each.id for each in log.read_eval_log_sample_summaries(path)] == ["lead", "a%2Fb"]
 

@@ -18,9 +18,15 @@ def test_it_counts_and_lists_what_failed(tmp_path: Path) -> None:
     assert text.startswith("# `metals`\n")
     assert "5 of 7 results" in text and "1 passed, 1 failed, 2 error, 1 unscored" in text
     errors, failed = text.partition("## Results with an error\n")[2].split("## Failed results\n")
-    assert "| `iron` | 1 | `answer` | `small` | `lead` |  | `provider_failure: 503 from the model after 4" in errors
+    assert (
+        "| `iron` | 1 | `answer` | `small` | `lead` |  | `provider_failure: 503 from the model after 4"
+        in errors
+    )
     assert "`includes: ZeroDivisionError: division by zero`" in errors
-    assert "| `tin` | 1 | `answer` | `small` | `lead` | `It is zinc.` | `includes: no 'tin' in it` |" in failed
+    assert (
+        "| `tin` | 1 | `answer` | `small` | `lead` | `It is zinc.` | `includes: no 'tin' in it` |"
+        in failed
+    )
     assert "gold" not in errors + failed
 
 
@@ -45,7 +51,13 @@ def test_hostile_texts_do_not_break_a_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "span"),
-    [("a|b", "`a\\|b`"), ("`", "`` ` ``"), ("a ``b`` c", "```a ``b`` c```"), ("a\n\n b\x1b", "`a b`"), (" ", "")],
+    [
+        ("a|b", "`a\\|b`"),
+        ("`", "`` ` ``"),
+        ("a ``b`` c", "```a ``b`` c```"),
+        ("a\n\n b\x1b", "`a b`"),
+        (" ", ""),
+    ],
 )
 def test_a_text_is_one_code_span(text: str, span: str) -> None:
     assert code(text) == span

@@ -31,19 +31,33 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 def test_a_csv_row_has_the_values_of_the_result(tmp_path: Path) -> None:
     export(EACH, {}, "csv", tmp_path / "out.csv")
     passed, failed, error, scorer_error, unscored = read_csv(tmp_path / "out.csv")
-    assert {name: passed[name] for name in ("sample_id", "epoch", "verdict", "target", "cost_usd", "input_tokens")} == {
-        "sample_id": "lead", "epoch": "1", "verdict": "passed", "target": "lead", "cost_usd": "0.0005",
+    assert {
+        name: passed[name]
+        for name in ("sample_id", "epoch", "verdict", "target", "cost_usd", "input_tokens")
+    } == {
+        "sample_id": "lead",
+        "epoch": "1",
+        "verdict": "passed",
+        "target": "lead",
+        "cost_usd": "0.0005",
         "input_tokens": "12",
-    }  # fmt: skip
+    }
     assert (passed["score.includes.value"], passed["score.includes.passed"]) == ("1.0", "true")
-    assert passed["input.question"] == "Which element has the symbol Pb?" and passed["metadata.group"] == "metals"
+    assert (
+        passed["input.question"] == "Which element has the symbol Pb?"
+        and passed["metadata.group"] == "metals"
+    )
     assert passed["started"] == "2026-03-04T05:06:07.000008Z" and passed["error.kind"] == ""
     assert (failed["verdict"], failed["score.includes.passed"]) == ("failed", "false")
     assert (error["error.type"], error["error.kind"]) == ("TASK_FAILURE", "provider_failure")
     assert error["error.message"] == "503 from the model\nafter 4 attempts"
     assert (error["cost_usd"], error["score.includes.value"]) == ("", "")
     assert scorer_error["score.includes.error"].startswith("ZeroDivisionError")
-    assert (unscored["verdict"], unscored["score.includes.value"], unscored["target"]) == ("unscored", "", "")
+    assert (unscored["verdict"], unscored["score.includes.value"], unscored["target"]) == (
+        "unscored",
+        "",
+        "",
+    )
 
 
 def test_every_csv_cell_reads_back_and_none_is_a_formula(tmp_path: Path) -> None:
@@ -60,11 +74,22 @@ def test_every_csv_cell_reads_back_and_none_is_a_formula(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "cell"),
     [
-        ("=1+1", "'=1+1"), ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"), ("-2+3", "'-2+3"), ("@SUM(1)", "'@SUM(1)"),
-        ("  =1", "'  =1"), ("\t=1", "'\t=1"), ("＝1", "'＝1"), ("'=1", "''=1"), ("\rx", "'\rx"),
-        ("-5", "-5"), ("+3.2e5", "+3.2e5"), ("a=b", "a=b"), ("'tis", "'tis"), ("", ""),
+        ("=1+1", "'=1+1"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-2+3", "'-2+3"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("  =1", "'  =1"),
+        ("\t=1", "'\t=1"),
+        ("＝1", "'＝1"),
+        ("'=1", "''=1"),
+        ("\rx", "'\rx"),
+        ("-5", "-5"),
+        ("+3.2e5", "+3.2e5"),
+        ("a=b", "a=b"),
+        ("'tis", "'tis"),
+        ("", ""),
     ],
-)  # fmt: skip
+)
 def test_a_text_like_a_formula_gets_an_apostrophe(text: str, cell: str) -> None:
     assert guarded(text) == cell
 
@@ -105,14 +130,18 @@ def with_metadata(values: list[Any]) -> list[SampleResult]:
 
 
 @pytest.mark.parametrize(("values", "kind", "kept"), MIXED)
-def test_a_column_has_the_one_type_that_loses_nothing_in_polars(values: list[Any], kind: str, kept: list[Any]) -> None:
+def test_a_column_has_the_one_type_that_loses_nothing_in_polars(
+    values: list[Any], kind: str, kept: list[Any]
+) -> None:
     pytest.importorskip("polars", reason="needs polars")
     frame = to_polars(with_metadata(values))
     assert str(frame.schema["metadata.x"]) == POLARS[kind] and frame["metadata.x"].to_list() == kept
 
 
 @pytest.mark.parametrize(("values", "kind", "kept"), MIXED)
-def test_a_column_has_the_one_type_that_loses_nothing_in_pandas(values: list[Any], kind: str, kept: list[Any]) -> None:
+def test_a_column_has_the_one_type_that_loses_nothing_in_pandas(
+    values: list[Any], kind: str, kept: list[Any]
+) -> None:
     pandas = pytest.importorskip("pandas", reason="needs pandas")
     column = to_pandas(with_metadata(values))["metadata.x"]
     assert str(column.dtype) == PANDAS[kind]
@@ -126,7 +155,10 @@ def test_a_column_has_the_one_type_that_loses_nothing_in_parquet(
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow")
     export(with_metadata(values), {"name": "b"}, "parquet", tmp_path / "out.parquet")
     table = parquet.read_table(tmp_path / "out.parquet")
-    assert str(table.schema.field("metadata.x").type) == ARROW[kind] and table["metadata.x"].to_pylist() == kept
+    assert (
+        str(table.schema.field("metadata.x").type) == ARROW[kind]
+        and table["metadata.x"].to_pylist() == kept
+    )
     assert json.loads(table.schema.metadata[b"evaluator.manifest"]) == {"name": "b"}
 
 
@@ -142,7 +174,9 @@ def test_frames_have_times_flags_and_nulls() -> None:
 def test_a_batch_without_a_result_has_its_typed_columns(tmp_path: Path) -> None:
     export([], {}, "csv", tmp_path / "out.csv")
     assert (
-        (tmp_path / "out.csv").read_text().startswith("identity,sample_id,place,epoch,template,variant,model,verdict,")
+        (tmp_path / "out.csv")
+        .read_text()
+        .startswith("identity,sample_id,place,epoch,template,variant,model,verdict,")
     )
     pytest.importorskip("polars", reason="needs polars")
     assert str(to_polars([]).schema["cost_usd"]) == "Float64"
@@ -153,11 +187,15 @@ def test_parquet_is_written_in_row_groups(tmp_path: Path) -> None:
     export(many(2_500), {}, "parquet", tmp_path / "out.parquet")
     file = parquet.ParquetFile(tmp_path / "out.parquet")
     assert (file.num_row_groups, file.metadata.num_rows) == (3, 2_500)
-    assert file.read(["sample_id"])["sample_id"].to_pylist() == [each.sample_id for each in many(2_500)]
+    assert file.read(["sample_id"])["sample_id"].to_pylist() == [
+        each.sample_id for each in many(2_500)
+    ]
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "junit", "parquet"])
-def test_memory_does_not_grow_with_the_results(format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_results(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if format == "parquet":
         pytest.importorskip("pyarrow", reason="needs pyarrow")
     monkeypatch.setattr("evaluator.batch.export.frames.ROWS_A_GROUP", 64)
@@ -191,9 +229,13 @@ def test_a_file_is_replaced_completely_or_left_unchanged(format: str, tmp_path: 
 
     with pytest.raises(ZeroDivisionError):
         export(breaks(), {}, format, path)
-    assert path.read_text() == "before" and [each.name for each in tmp_path.iterdir()] == ["out.eval"]
+    assert path.read_text() == "before" and [each.name for each in tmp_path.iterdir()] == [
+        "out.eval"
+    ]
     export([PASSED, ERROR], {}, format, path)
-    assert path.read_bytes()[:6] != b"before" and [each.name for each in tmp_path.iterdir()] == ["out.eval"]
+    assert path.read_bytes()[:6] != b"before" and [each.name for each in tmp_path.iterdir()] == [
+        "out.eval"
+    ]
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -207,11 +249,15 @@ def test_a_link_at_the_path_is_replaced_and_its_target_left(tmp_path: Path) -> N
 def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"nowhere/out\.csv: cannot be written: No such file"):
         export(EACH, {}, "csv", tmp_path / "nowhere" / "out.csv")
-    with pytest.raises(UsageError, match="unknown export format 'marckdown'; did you mean `markdown`"):
+    with pytest.raises(
+        UsageError, match="unknown export format 'marckdown'; did you mean `markdown`"
+    ):
         export(EACH, {}, "marckdown", tmp_path / "out")
 
 
-@pytest.mark.parametrize(("package", "extra"), [("pyarrow", "parquet"), ("pandas", "pandas"), ("polars", "polars")])
+@pytest.mark.parametrize(
+    ("package", "extra"), [("pyarrow", "parquet"), ("pandas", "pandas"), ("polars", "polars")]
+)
 def test_a_missing_package_names_its_extra(
     package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

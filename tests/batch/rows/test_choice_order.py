@@ -28,7 +28,10 @@ def test_the_target_names_the_same_option(id: str) -> None:
     assert moved.inputs["choices"][shuffled(1, id=id).target] == "London"
     assert shuffled("London", id=id).target == "London"
     both = shuffled(["A", 2], id=id).target
-    assert {moved.inputs["choices"]["ABCD".index(both[0])], moved.inputs["choices"][both[1]]} == {"Paris", "Rome"}
+    assert {moved.inputs["choices"]["ABCD".index(both[0])], moved.inputs["choices"][both[1]]} == {
+        "Paris",
+        "Rome",
+    }
     assert shuffled("(b)", id=id).target == moved.target
     listed = shuffled("A, C, ", id=id).target.split(", ")
     assert {moved.inputs["choices"]["ABCD".index(each)] for each in listed} == {"Paris", "Rome"}
@@ -37,23 +40,36 @@ def test_the_target_names_the_same_option(id: str) -> None:
 
 @pytest.mark.parametrize("target", [[1, 0, 1, 0], [False, True, False, False], "AC"], ids=repr)
 def test_flags_and_joined_letters_are_moved_along(target: Any) -> None:
-    right = {WORDS["ABCD".index(each)] for each in target} if target == "AC" else {
-        word for word, flag in zip(WORDS, target, strict=True) if flag
-    }  # fmt: skip
+    right = (
+        {WORDS["ABCD".index(each)] for each in target}
+        if target == "AC"
+        else {word for word, flag in zip(WORDS, target, strict=True) if flag}
+    )
     for id in "abcdef":
         moved = shuffled(target, id=id)
         choices, now = moved.inputs["choices"], moved.target
-        chosen = now.split(", ") if isinstance(now, str) else ["ABCD"[at] for at, flag in enumerate(now) if flag]
+        chosen = (
+            now.split(", ")
+            if isinstance(now, str)
+            else ["ABCD"[at] for at, flag in enumerate(now) if flag]
+        )
         assert {choices["ABCD".index(each)] for each in chosen} == right
 
 
 def test_a_table_keeps_its_letters() -> None:
     moved = shuffled("X", {"X": "one", "Y": "two", "Z": "three"})
-    assert list(moved.inputs["choices"]) == ["X", "Y", "Z"] and moved.inputs["choices"][moved.target] == "one"
+    assert (
+        list(moved.inputs["choices"]) == ["X", "Y", "Z"]
+        and moved.inputs["choices"][moved.target] == "one"
+    )
 
 
 def test_the_order_depends_on_the_seed_and_the_row() -> None:
-    orders = {tuple(shuffled("A", id=str(id), seed=seed).inputs["choices"]) for id in range(5) for seed in range(5)}
+    orders = {
+        tuple(shuffled("A", id=str(id), seed=seed).inputs["choices"])
+        for id in range(5)
+        for seed in range(5)
+    }
     assert len(orders) > 8
     assert shuffled("A") == shuffled("A")
 
@@ -67,12 +83,17 @@ def test_without_options_there_is_nothing_to_shuffle() -> None:
     assert shuffle_choices(Sample("r", {"question": "?"}, "A"), 1) is None
 
 
-def test_a_batch_shuffles_and_scores_by_the_moved_target(run: Run, make_evaluator, calls: Calls) -> None:
+def test_a_batch_shuffles_and_scores_by_the_moved_target(
+    run: Run, make_evaluator, calls: Calls
+) -> None:
     template = QUIZ.replace("</inputs>", '<input name="choices" type="array"/></inputs>').replace(
         "{{ question }}", "{{ question }} {{ choices | join(';') }}"
     )
     calls.otherwise = lambda prompt: "ABCD"[prompt.split()[-1].split(";").index("London")]
-    rows = [{"id": str(number), "question": "UK?", "choices": WORDS, "target": "B"} for number in range(8)]
+    rows = [
+        {"id": str(number), "question": "UK?", "choices": WORDS, "target": "B"}
+        for number in range(8)
+    ]
     evaluator = make_evaluator(template, backend=Scripted(script=calls))
     result = run(rows, evaluator=evaluator, scorers=["choice"], shuffle_choices=3)
     assert result.summary.counts.passed == 8 and len({each.target for each in result.results()}) > 1

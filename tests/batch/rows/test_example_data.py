@@ -18,7 +18,9 @@ import pytest
 
 FOLDER = Path(__file__).parents[3] / "examples" / "data"
 COUNTS = {"easy": 150, "medium": 120, "hard": 80}
-FILES = {name: (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines() for name in COUNTS}
+FILES = {
+    name: (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines() for name in COUNTS
+}
 ROWS: list[dict[str, Any]] = [json.loads(line) for lines in FILES.values() for line in lines]
 
 SYMBOLS = [
@@ -143,9 +145,18 @@ SYMBOLS = [
 ]
 # The elements whose symbol does not begin as their name does.
 FROM_LATIN = {
-    "sodium": "Na", "potassium": "K", "iron": "Fe", "copper": "Cu", "silver": "Ag", "tin": "Sn", "antimony": "Sb",
-    "tungsten": "W", "gold": "Au", "mercury": "Hg", "lead": "Pb",
-}  # fmt: skip
+    "sodium": "Na",
+    "potassium": "K",
+    "iron": "Fe",
+    "copper": "Cu",
+    "silver": "Ag",
+    "tin": "Sn",
+    "antimony": "Sb",
+    "tungsten": "W",
+    "gold": "Au",
+    "mercury": "Hg",
+    "lead": "Pb",
+}
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 ROMAN = {
     1000: "M",
@@ -183,7 +194,9 @@ def test_a_row_has_the_shape_of_its_kind(row: dict[str, Any]) -> None:
     level, subject, number = row["id"].split("-")
     assert level in COUNTS and subject == row["subject"] and number.isdecimal()
     assert row["question"].rstrip().endswith(("?", "."))
-    expected = {"number": (int, float), "text": str, "choice": str, "json": (dict, list)}[row["kind"]]
+    expected = {"number": (int, float), "text": str, "choice": str, "json": (dict, list)}[
+        row["kind"]
+    ]
     assert isinstance(row["target"], expected) and row["target"] not in ("", [], {})
     assert ("choices" in row) is (row["kind"] == "choice")
     if row["kind"] == "choice":
@@ -209,7 +222,9 @@ def elements() -> list[tuple[str, str | None, int | None]]:
     found: list[tuple[str, str | None, int | None]] = []
     for row in of("elements"):
         if row["kind"] == "json":
-            found += [(name, value["symbol"], value["number"]) for name, value in row["target"].items()]
+            found += [
+                (name, value["symbol"], value["number"]) for name, value in row["target"].items()
+            ]
             assert all(name in row["question"] for name in row["target"])
         elif named := re.fullmatch(r"What is the chemical symbol of (\w+)\?", row["question"]):
             found.append((named[1], row["target"], None))
@@ -245,12 +260,16 @@ def test_each_country_and_capital_is_asked_for_once() -> None:
             capitals += row["target"]
             countries += row["target"].values()
             assert all(re.fullmatch("[A-Z]{2}", code) for code in row["target"].values())
-            assert re.search(r"capitals: (.+?)\. Answer", row["question"])[1].split(", ") == list(row["target"])  # type: ignore[index]
+            assert re.search(r"capitals: (.+?)\. Answer", row["question"])[1].split(", ") == list(
+                row["target"]
+            )  # type: ignore[index]
         elif named := re.fullmatch(r"What is the capital of (.+)\?", row["question"]):
             countries.append(named[1])
             capitals.append(row["target"])
         else:
-            capitals.append(re.fullmatch(r"Of which country is (.+) the capital\?", row["question"])[1])  # type: ignore[index]
+            capitals.append(
+                re.fullmatch(r"Of which country is (.+) the capital\?", row["question"])[1]
+            )  # type: ignore[index]
             countries.append(row["target"])
     assert len(capitals) == len(set(capitals)) == len(set(countries)) == 193 - 14
 
@@ -274,7 +293,9 @@ def test_a_working_computes_the_target(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in WORKED if row["subject"] in ("arithmetic", "units")], ids=lambda row: row["id"]
+    "row",
+    [row for row in WORKED if row["subject"] in ("arithmetic", "units")],
+    ids=lambda row: row["id"],
 )
 def test_the_numbers_of_a_question_are_those_of_its_working(row: dict[str, Any]) -> None:
     asked = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", row["question"])}
@@ -282,7 +303,9 @@ def test_the_numbers_of_a_question_are_those_of_its_working(row: dict[str, Any])
     assert asked - used == set()
 
 
-@pytest.mark.parametrize("row", of("dates", "medium") + of("dates", "hard"), ids=lambda row: row["id"])
+@pytest.mark.parametrize(
+    "row", of("dates", "medium") + of("dates", "hard"), ids=lambda row: row["id"]
+)
 def test_the_dates_of_a_question_are_those_of_its_working(row: dict[str, Any]) -> None:
     months = [
         "January",
@@ -300,15 +323,22 @@ def test_the_dates_of_a_question_are_those_of_its_working(row: dict[str, Any]) -
     ]
     written = [
         f"{year}, {months.index(month) + 1}, {day}"
-        for day, month, year in re.findall(rf"(\d+) ({'|'.join(months)}) (\d{{4}})", row["question"])
+        for day, month, year in re.findall(
+            rf"(\d+) ({'|'.join(months)}) (\d{{4}})", row["question"]
+        )
     ]
     assert written and all(when in row["working"] for when in written)
 
 
 OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.Pow: operator.pow, ast.Mod: operator.mod, ast.FloorDiv: operator.floordiv,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+}
 
 
 def value_of(node: ast.expr) -> Any:
@@ -323,7 +353,11 @@ def value_of(node: ast.expr) -> Any:
         case ast.List(items) | ast.Tuple(items):
             return [value_of(item) for item in items]
         case ast.Dict(keys, values):
-            return {value_of(key): value_of(value) for key, value in zip(keys, values, strict=True) if key is not None}
+            return {
+                value_of(key): value_of(value)
+                for key, value in zip(keys, values, strict=True)
+                if key is not None
+            }
         case ast.Call(ast.Name(name), arguments):
             return FUNCTIONS[name](*(plain(value_of(argument)) for argument in arguments))
         case _:
@@ -363,9 +397,13 @@ def roman(number: int) -> str:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "weekday": lambda year, month, day, later=0: DAYS[(date(year, month, day) + timedelta(later)).weekday()],
+    "weekday": lambda year, month, day, later=0: DAYS[
+        (date(year, month, day) + timedelta(later)).weekday()
+    ],
     "days": lambda first, last: (date(*last) - date(*first)).days,
-    "after": lambda year, month, day, later: (date(year, month, day) + timedelta(later)).isoformat(),
+    "after": lambda year, month, day, later: (
+        date(year, month, day) + timedelta(later)
+    ).isoformat(),
     "gcd": math.gcd,
     "lcm": math.lcm,
     "len": len,

@@ -46,7 +46,9 @@ class Hub(BaseHTTPRequestHandler):
             content = self._listing(name for name in FILES if name.startswith(found))
         elif path.startswith("/api/datasets/own/sums"):
             siblings = [{"rfilename": name} for name in FILES]
-            content = json.dumps({"id": "own/sums", "sha": COMMIT, "siblings": siblings, "private": False}).encode()
+            content = json.dumps(
+                {"id": "own/sums", "sha": COMMIT, "siblings": siblings, "private": False}
+            ).encode()
         else:
             content = None
         self._reply(content)
@@ -60,7 +62,10 @@ class Hub(BaseHTTPRequestHandler):
 
     def _listing(self, names: Any) -> bytes:
         return json.dumps(
-            [{"type": "file", "path": name, "size": len(FILES[name]), "oid": "1" * 40} for name in names]
+            [
+                {"type": "file", "path": name, "size": len(FILES[name]), "oid": "1" * 40}
+                for name in names
+            ]
         ).encode()
 
     def _reply(self, content: bytes | None) -> None:
@@ -96,13 +101,18 @@ def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(
     pytest.importorskip("datasets")
     url, asked = hub
     environment = {
-        **os.environ, "HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hub"), "EVALUATOR_CACHE_DIR": str(tmp_path / "own"),
+        **os.environ,
+        "HF_ENDPOINT": url,
+        "HF_HOME": str(tmp_path / "hub"),
+        "EVALUATOR_CACHE_DIR": str(tmp_path / "own"),
         "NO_PROXY": "127.0.0.1",
-    }  # fmt: skip
+    }
 
     def batch(*arguments: str) -> str:
         command = [sys.executable, "-m", "evaluator", "batch", "--handler", "offline", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        )
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -110,18 +120,32 @@ def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(
     said = batch(*named, "hf:own/sums/main:test", "--output", "one")
     assert f"hf:own/sums/main:test: the commit is {COMMIT}; to keep it, write {PINNED}" in said
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
-    parts = {name: manifest["rows"][name] for name in ("kind", "name", "config", "split", "revision", "rows")}
+    parts = {
+        name: manifest["rows"][name]
+        for name in ("kind", "name", "config", "split", "revision", "rows")
+    }
     assert parts == {
-        "kind": "hf", "name": "own/sums", "config": "main", "split": "test", "revision": COMMIT, "rows": 2,
-    }  # fmt: skip
+        "kind": "hf",
+        "name": "own/sums",
+        "config": "main",
+        "split": "test",
+        "revision": COMMIT,
+        "rows": 2,
+    }
     assert manifest["arguments"]["rows"] == PINNED
     count = len(asked)
     assert count and not any("telemetry" in path for path in asked)
     monkeypatch.setenv("EVALUATOR_CACHE_DIR", str(tmp_path / "own"))
     for module in ("datasets", "huggingface_hub"):
         monkeypatch.setitem(sys.modules, module, None)
-    quiz: Any = {"evaluator": Evaluator(tasks_dir=None), "handlers": ["offline"], "scorers": ["includes"]}
-    two = run_batch_sync("answer_question", PINNED, **quiz, fewshot={"rows": PINNED, "k": 1}, output=tmp_path / "two")
+    quiz: Any = {
+        "evaluator": Evaluator(tasks_dir=None),
+        "handlers": ["offline"],
+        "scorers": ["includes"],
+    }
+    two = run_batch_sync(
+        "answer_question", PINNED, **quiz, fewshot={"rows": PINNED, "k": 1}, output=tmp_path / "two"
+    )
     assert two.ended.ran == 2
     with without_downloads():
         assert open_rows(PINNED).total == 2
@@ -135,17 +159,24 @@ def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(
     [
         ("hf:gsm8k:test", HubRows("gsm8k", None, "test", None)),
         ("hf:openai/gsm8k:test@v1.0", HubRows("openai/gsm8k", None, "test", "v1.0")),
-        ("hf:cais/mmlu/abstract_algebra:test[:100]@refs/pr/3",
-         HubRows("cais/mmlu", "abstract_algebra", "test[:100]", "refs/pr/3")),
+        (
+            "hf:cais/mmlu/abstract_algebra:test[:100]@refs/pr/3",
+            HubRows("cais/mmlu", "abstract_algebra", "test[:100]", "refs/pr/3"),
+        ),
         (PINNED, HubRows("own/sums", "main", "test", COMMIT)),
     ],
-)  # fmt: skip
+)
 def test_a_name_has_a_configuration_a_split_and_a_revision(text: str, expected: HubRows) -> None:
     assert HubRows.parse(text) == expected and str(expected) == text
-    assert place_in("/folder", text) == text and place_in("/folder", "rows.jsonl") == "/folder/rows.jsonl"
+    assert (
+        place_in("/folder", text) == text
+        and place_in("/folder", "rows.jsonl") == "/folder/rows.jsonl"
+    )
 
 
-@pytest.mark.parametrize("text", ["hf:", "hf:gsm8k", "hf:a/b/c/d:test", "hf:../x:test", "hf:a/b:test@", "hf:a:t@../x"])
+@pytest.mark.parametrize(
+    "text", ["hf:", "hf:gsm8k", "hf:a/b/c/d:test", "hf:../x:test", "hf:a/b:test@", "hf:a:t@../x"]
+)
 def test_another_form_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"expected hf:NAME/CONFIGURATION:SPLIT@REVISION"):
         open_rows(text)
@@ -155,19 +186,25 @@ def test_a_dry_run_asks_no_server() -> None:
     with without_downloads():
         with pytest.raises(UsageError, match="a dry run contacts no server; name the commit"):
             open_rows("hf:own/sums:test@main")
-        with pytest.raises(UsageError, match="not downloaded yet, and a dry run contacts no server; run the batch"):
+        with pytest.raises(
+            UsageError, match="not downloaded yet, and a dry run contacts no server; run the batch"
+        ):
             open_rows(f"hf:own/sums:test@{COMMIT}")
 
 
 @pytest.mark.parametrize("text", ["hf:own/sums:test", f"hf:own/sums:test@{COMMIT}"])
-def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_without_the_library_the_error_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     for module in ("datasets", "huggingface_hub"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=r"pip install 'evaluator\[hf\]'"):
         open_rows(text)
 
 
-@pytest.mark.skipif(not os.environ.get("EVALUATOR_TEST_HUB"), reason="set EVALUATOR_TEST_HUB=1 to read the real Hub")
+@pytest.mark.skipif(
+    not os.environ.get("EVALUATOR_TEST_HUB"), reason="set EVALUATOR_TEST_HUB=1 to read the real Hub"
+)
 def test_the_real_hub_gives_rows() -> None:
     rows = open_rows("hf:openai/gsm8k/main:test")
     assert rows.total == 1319 and len(str(rows.description["revision"])) == 40

@@ -21,7 +21,10 @@ from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowError, RowMapping, Selection, open_rows
 from evaluator.errors import MissingExtra, UsageError
 
-ROWS = [{"id": "a", "question": "1 + 1?", "target": "2"}, {"id": "b", "question": "2 + 2?", "target": "4"}]
+ROWS = [
+    {"id": "a", "question": "1 + 1?", "target": "2"},
+    {"id": "b", "question": "2 + 2?", "target": "4"},
+]
 
 
 def read(source: Any, *arguments: Any, **options: Any) -> list[Sample]:
@@ -69,7 +72,10 @@ WRITERS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
 def test_every_format_gives_the_same_samples(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(WRITERS[name](ROWS))
-    expected = [Sample(row["id"], {"question": row["question"]}, row["target"], {}, n) for n, row in enumerate(ROWS)]
+    expected = [
+        Sample(row["id"], {"question": row["question"]}, row["target"], {}, n)
+        for n, row in enumerate(ROWS)
+    ]
     assert read(path) == read(str(path)) == expected
 
 
@@ -84,20 +90,44 @@ def test_every_format_gives_the_same_samples(name: str, tmp_path: Path) -> None:
         ("a.jsonl", b'{"id": 1, "x": "NaN", "y": NaN}\n', ":1:28: NaN is not JSON; write null"),
         ("a.jsonl", b'{"id": 1, "y": [-Infinity]}\n', ":1:17: -Infinity is not JSON"),
         ("a.jsonl", b'{"id": 1, "y": 1e999}\n', ":1:16: 1e999 is a number outside the range"),
-        ("a.jsonl", b'{"id": 1, "id": 2}\n', ":1: broken JSON: the name 'id' occurs twice in one object"),
+        (
+            "a.jsonl",
+            b'{"id": 1, "id": 2}\n',
+            ":1: broken JSON: the name 'id' occurs twice in one object",
+        ),
         ("a.jsonl", b'{"id": ' + b"9" * 5000 + b"}\n", ":1: broken JSON: Exceeds the limit"),
-        ("a.jsonl", b'{"id": 1, "y": ' + b"[" * 300 + b"]" * 300 + b"}\n", ":1: the JSON is nested too deeply"),
-        ("a.jsonl", b'{"id": 1, "y": ' + b"[" * 90_000 + b"]" * 90_000 + b"}\n", ":1: the JSON is nested too deeply"),
+        (
+            "a.jsonl",
+            b'{"id": 1, "y": ' + b"[" * 300 + b"]" * 300 + b"}\n",
+            ":1: the JSON is nested too deeply",
+        ),
+        (
+            "a.jsonl",
+            b'{"id": 1, "y": ' + b"[" * 90_000 + b"]" * 90_000 + b"}\n",
+            ":1: the JSON is nested too deeply",
+        ),
         ("a.jsonl", b'{"id": 1}\n\0\0\n', ":2:1: a NUL character"),
-        ("a.jsonl", b'{"id": 1}\n{"id": "\xc3\xa9\xe9"}\n', ":2:10: the text is not UTF-8; save it as UTF-8"),
+        (
+            "a.jsonl",
+            b'{"id": 1}\n{"id": "\xc3\xa9\xe9"}\n',
+            ":2:10: the text is not UTF-8; save it as UTF-8",
+        ),
         ("a.jsonl", '{"id": 1}\n'.encode("utf-16"), ":1:1: the text is not UTF-8 (UTF-16?)"),
         ("a.jsonl", b"", ": the file is empty"),
         ("a.jsonl", b"\n \n", ": there are no rows"),
-        ("a.json", b'{"id": 1}\n{"id": 2}', ":1:1: expected an array of objects; name the file .jsonl"),
+        (
+            "a.json",
+            b'{"id": 1}\n{"id": 2}',
+            ":1:1: expected an array of objects; name the file .jsonl",
+        ),
         ("a.json", b"  \n ", ":2:2: expected an array of objects"),
         ("a.json", b"[]", ": there are no rows"),
         ("a.json", b'[{"id": 1},\n {"id": 2},]', ":2:12: broken JSON: Expecting value (found ']')"),
-        ("a.json", b'[{"id": 1}\n {"id": 2}]', ":2:2: broken JSON: expected a comma or the end of the array"),
+        (
+            "a.json",
+            b'[{"id": 1}\n {"id": 2}]',
+            ":2:2: broken JSON: expected a comma or the end of the array",
+        ),
         ("a.json", b'[{"id": 1},\n  {"id": 2,\n "x": nul}]', ":3:7: broken JSON: Expecting value"),
         ("a.json", b'[{"id": 1}, 2]', ":1:13: a row is an object, not integer"),
         ("a.json", b'[{"id": 1}] [', ":1:13: broken JSON: unexpected text after the array"),
@@ -106,11 +136,19 @@ def test_every_format_gives_the_same_samples(name: str, tmp_path: Path) -> None:
         ("a.json", b'[{"id": 1},\n{"x": \0', ":2:7: a NUL character"),
         ("a.json", b'[{"id": 1},\n{"x": NaN}]', ":2:7: NaN is not JSON"),
         ("a.json", b'[{"id": 1},\n{"\xc3\xa9": "\xe9"}]', ":2:8: the text is not UTF-8"),
-        ("a.csv", b"id,q\n1,a\n2,b,c\n", ":3: 3 fields, but the header has 2; quote a field that contains a delimiter"),
+        (
+            "a.csv",
+            b"id,q\n1,a\n2,b,c\n",
+            ":3: 3 fields, but the header has 2; quote a field that contains a delimiter",
+        ),
         ("a.csv", b'id,q\n1,"a\nb"\n2\n', ":4: 1 fields, but the header has 2; 'q' is missing"),
         ("a.csv", b"id,,q\n1,2,3\n", ":1: field 2 of the header has no name"),
         ("a.csv", b"id,q,id\n1,2,3\n", ":1: the header names 'id' twice, in fields 1 and 3"),
-        ("a.csv", b"id;q\n1;2\n", ":1: the fields seem to be separated by ';'; save the file with ',' as separator"),
+        (
+            "a.csv",
+            b"id;q\n1;2\n",
+            ":1: the fields seem to be separated by ';'; save the file with ',' as separator",
+        ),
         ("a.csv", b'id,q\n1,"a\n2,b\n', ':2: a quote (") is opened in this row and never closed'),
         ("a.csv", b'id,q\n1,"a"b\n', ':2: a closing quote (") is not followed by a delimiter'),
         ("a.csv", b"id,q\r1,a\r2,b", ":1: a carriage return outside quotes"),
@@ -120,12 +158,18 @@ def test_every_format_gives_the_same_samples(name: str, tmp_path: Path) -> None:
         ("a.csv", b"id,q\n", ": there are no rows"),
         ("a.tsv", b"id\tq\n1\t2\t3\n", ":2: 3 fields, but the header has 2"),
         ("a.jsonl.gz", b"no gzip", ":1: the compressed file is broken or incomplete"),
-        ("a.jsonl.gz", gzip.compress(as_jsonl([{"id": n} for n in range(99)]), mtime=0)[:-12], "the compressed file is broken or incomplete"),
+        (
+            "a.jsonl.gz",
+            gzip.compress(as_jsonl([{"id": n} for n in range(99)]), mtime=0)[:-12],
+            "the compressed file is broken or incomplete",
+        ),
         ("a.parquet", b"no Parquet file at all", ": cannot be read as Parquet"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
-def test_an_error_in_a_file_is_reported_with_its_position(name: str, data: bytes, message: str, tmp_path: Path) -> None:
+)
+def test_an_error_in_a_file_is_reported_with_its_position(
+    name: str, data: bytes, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(RowError) as caught:
@@ -177,10 +221,14 @@ def test_a_path_that_is_not_a_file_is_refused(name: str, message: str, tmp_path:
         open_rows(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["rows", "rows.txt", "rows.parquet.gz", "rows.gz", ".gz", "rows.xlsx"])
+@pytest.mark.parametrize(
+    "name", ["rows", "rows.txt", "rows.parquet.gz", "rows.gz", ".gz", "rows.xlsx"]
+)
 def test_an_unknown_format_is_refused_with_the_known_ones(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(UsageError, match=r"unknown format; the name has to end in .*\.jsonl.*\.parquet"):
+    with pytest.raises(
+        UsageError, match=r"unknown format; the name has to end in .*\.jsonl.*\.parquet"
+    ):
         open_rows(tmp_path / name)
 
 
@@ -195,7 +243,9 @@ def test_a_byte_order_mark_is_not_part_of_the_first_field(tmp_path: Path) -> Non
         assert [sample.id for sample in read(tmp_path / name)] == ["a", "b"]
 
 
-def test_separators_of_unicode_and_lone_surrogates_stay_inside_a_json_string(tmp_path: Path) -> None:
+def test_separators_of_unicode_and_lone_surrogates_stay_inside_a_json_string(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes('{"id": "1", "x": "a\u2028b\x85c\\u0000d\\ud800"}\r\n'.encode())
     assert read(path)[0].inputs == {"x": "a\u2028b\x85c\0d\ud800"}
@@ -216,7 +266,9 @@ JSON = st.recursive(
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters()),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 OBJECTS = st.lists(st.dictionaries(st.text(max_size=4), JSON, max_size=4), min_size=1, max_size=6)
@@ -235,7 +287,11 @@ def test_any_json_is_read_as_it_was_written(
 
     path = tmp_path_factory.mktemp("rows") / "a.json"
     written = [{"row": row} for row in rows]
-    path.write_text(json.dumps(written, ensure_ascii=ascii_only, indent=indent), encoding="utf-8", errors="replace")
+    path.write_text(
+        json.dumps(written, ensure_ascii=ascii_only, indent=indent),
+        encoding="utf-8",
+        errors="replace",
+    )
     expected = json.loads(path.read_text(encoding="utf-8"))
     before, json_rows._CHUNK = json_rows._CHUNK, chunk  # pieces end anywhere
     try:
@@ -244,7 +300,9 @@ def test_any_json_is_read_as_it_was_written(
         json_rows._CHUNK = before
     lines = path.with_suffix(".jsonl")
     lines.write_text(
-        "\n".join(json.dumps(row, ensure_ascii=ascii_only) for row in expected), encoding="utf-8", errors="replace"
+        "\n".join(json.dumps(row, ensure_ascii=ascii_only) for row in expected),
+        encoding="utf-8",
+        errors="replace",
     )
     assert [row for _, row in json_rows.read_jsonl(lines)] == [
         json.loads(line) for line in lines.read_text(encoding="utf-8").split("\n")
@@ -277,7 +335,9 @@ def test_a_broken_array_is_reported_before_the_rest_is_read(tmp_path: Path) -> N
     tracemalloc.stop()
 
 
-def test_a_line_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("text_lines", "json_rows"):
         monkeypatch.setattr(f"evaluator.batch.rows.{module}.MAX_ROW_BYTES", 1 << 20)
     for name, data in (("a.jsonl", b'{"x": "'), ("a.json", b'[{"x": "'), ("a.csv", b"id\n")):
@@ -292,7 +352,9 @@ def test_memory_does_not_grow_with_the_rows(name: str, tmp_path: Path) -> None:
     def peak(count: int) -> int:
         path = tmp_path / name
         rows = [{"question": f"{n:040}", "target": "x" * 100} for n in range(count)]
-        path.write_bytes(as_parquet(rows, row_group_size=1000) if name == "rows.parquet" else WRITERS[name](rows))
+        path.write_bytes(
+            as_parquet(rows, row_group_size=1000) if name == "rows.parquet" else WRITERS[name](rows)
+        )
         del rows
         tracemalloc.start()
 
@@ -312,7 +374,12 @@ def test_memory_does_not_grow_with_the_rows(name: str, tmp_path: Path) -> None:
 def test_the_description_matches_the_file(tmp_path: Path) -> None:
     import hashlib
 
-    for name, rows in (("rows.jsonl", 2), ("rows.csv", None), ("rows.jsonl.gz", None), ("rows.parquet", 2)):
+    for name, rows in (
+        ("rows.jsonl", 2),
+        ("rows.csv", None),
+        ("rows.jsonl.gz", None),
+        ("rows.parquet", 2),
+    ):
         path = tmp_path / name
         data = WRITERS[name](ROWS)
         path.write_bytes(data)
@@ -325,10 +392,17 @@ def test_the_description_matches_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "rows"),
-    [(b"{}\n", 1), (b"{}", 1), (b"{}\n\n \t\n{}\r\n{}", 3), (b'{"x":"' + b" " * 3_000_000 + b'"}\n{}\n', 2)],
+    [
+        (b"{}\n", 1),
+        (b"{}", 1),
+        (b"{}\n\n \t\n{}\r\n{}", 3),
+        (b'{"x":"' + b" " * 3_000_000 + b'"}\n{}\n', 2),
+    ],
     ids=["one", "no end", "blank lines", "long"],
 )
-def test_the_rows_of_a_jsonl_file_are_its_nonblank_lines(data: bytes, rows: int, tmp_path: Path) -> None:
+def test_the_rows_of_a_jsonl_file_are_its_nonblank_lines(
+    data: bytes, rows: int, tmp_path: Path
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
     assert open_rows(path).total == rows == len(read(path))
@@ -350,7 +424,9 @@ def test_the_file_is_closed_when_reading_stops_early(tmp_path: Path) -> None:
 
 def test_other_tasks_run_while_rows_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(as_jsonl([{"id": n, "kind": "no" if n < 20_000 else "yes"} for n in range(20_001)]))
+    path.write_bytes(
+        as_jsonl([{"id": n, "kind": "no" if n < 20_000 else "yes"} for n in range(20_001)])
+    )
 
     async def main() -> tuple[int, int]:
         turns = 0
@@ -371,7 +447,9 @@ def test_other_tasks_run_while_rows_are_skipped(tmp_path: Path) -> None:
     assert place == 20_000 and turns > 3
 
 
-def test_parquet_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_its_library_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     path = tmp_path / "a.parquet"

@@ -80,15 +80,23 @@ def test_a_field_a_path_or_an_expression_is_read(text: str, expected: Any) -> No
             "there is no field `txt`; did you mean `text`? (answers has: `a.b`, `text`)",
         ),
         ({"inputs": {"x": "answers.text.2"}}, "`answers.text.2`: answers.text has only 2 items"),
-        ({"inputs": {"x": "question.length"}}, "`question.length`: question is string and has no field `length`"),
+        (
+            {"inputs": {"x": "question.length"}},
+            "`question.length`: question is string and has no field `length`",
+        ),
         ({"metadata": ["subject"]}, "there is no field `subject`"),
         ({"id": "answers"}, "list:row 0: the id is object, expected text or a whole number"),
         ({"id": "{{ ' ' }}"}, "the id is an empty text"),
-        ({"target": "{{ anwsers }}"}, "target:1:4: 'anwsers' is not defined; did you mean `answers`?"),
+        (
+            {"target": "{{ anwsers }}"},
+            "target:1:4: 'anwsers' is not defined; did you mean `answers`?",
+        ),
         ({"inputs": {"x": "{{ question + 1 }}"}}, "inputs.x:1:"),
     ],
 )
-def test_a_mapping_that_does_not_fit_is_an_error_before_anything_runs(mapping: dict[str, Any], message: str) -> None:
+def test_a_mapping_that_does_not_fit_is_an_error_before_anything_runs(
+    mapping: dict[str, Any], message: str
+) -> None:
     with pytest.raises(RowError) as caught:
         open_rows([ROW], RowMapping(**mapping))
     assert message in str(caught.value)
@@ -105,7 +113,9 @@ def test_a_mapping_that_does_not_fit_is_an_error_before_anything_runs(mapping: d
         ({"inputs": {"x": " "}}, "inputs.x is empty"),
     ],
 )
-def test_an_invalid_expression_is_an_error_without_a_row(mapping: dict[str, Any], message: str) -> None:
+def test_an_invalid_expression_is_an_error_without_a_row(
+    mapping: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         open_rows([ROW], RowMapping(**mapping))
     assert message in str(caught.value) and not isinstance(caught.value, RowError)
@@ -142,12 +152,17 @@ def test_unmapped_fields_are_used_by_name(
 
 
 def test_an_input_that_the_template_does_not_have_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"no input `questoin` \(it takes: `question`\); did you mean `question`"):
+    with pytest.raises(
+        UsageError, match=r"no input `questoin` \(it takes: `question`\); did you mean `question`"
+    ):
         open_rows([ROW], RowMapping(inputs={"questoin": "question"}), declared=["question"])
 
 
 def test_a_row_without_a_required_input_is_an_error_with_its_place(tmp_path: Path) -> None:
-    with pytest.raises(RowError, match=r"no field for the template's input `zebra`; map a field to it \(the row has"):
+    with pytest.raises(
+        RowError,
+        match=r"no field for the template's input `zebra`; map a field to it \(the row has",
+    ):
         open_rows([ROW], declared=["zebra"], required=["zebra"])
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": "a", "q": 1}\n\n{"id": "b", "Q": 1}\n', encoding="utf-8")
@@ -170,24 +185,34 @@ def test_a_row_without_a_target_has_none_unless_one_is_mapped() -> None:
 
 
 ROWS = st.lists(
-    st.dictionaries(st.sampled_from("abc"), st.integers(0, 2) | st.text(max_size=2), min_size=1), min_size=1, max_size=9
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 2) | st.text(max_size=2), min_size=1),
+    min_size=1,
+    max_size=9,
 )
 
 
 @given(ROWS, st.randoms())
 @settings(max_examples=100, deadline=None)
-def test_an_id_computed_from_content_does_not_depend_on_the_order(rows: list[dict[str, Any]], random: Any) -> None:
+def test_an_id_computed_from_content_does_not_depend_on_the_order(
+    rows: list[dict[str, Any]], random: Any
+) -> None:
     def ids(given: list[dict[str, Any]]) -> list[tuple[str, str]]:
         samples = all_of(open_rows(given))
         assert len({sample.id for sample in samples}) == len(given)
-        return sorted((json.dumps(dict(sample.inputs), sort_keys=True), sample.id) for sample in samples)
+        return sorted(
+            (json.dumps(dict(sample.inputs), sort_keys=True), sample.id) for sample in samples
+        )
 
-    shuffled = [dict(random.sample(list(row.items()), len(row))) for row in random.sample(rows, len(rows))]
+    shuffled = [
+        dict(random.sample(list(row.items()), len(row))) for row in random.sample(rows, len(rows))
+    ]
     assert ids(shuffled) == ids(rows)
 
 
 def test_equal_rows_are_numbered() -> None:
-    first, second, third, other = (sample.id for sample in all_of(open_rows([{"x": 1}] * 3 + [{"x": 2}])))
+    first, second, third, other = (
+        sample.id for sample in all_of(open_rows([{"x": 1}] * 3 + [{"x": 2}]))
+    )
     # Results of earlier batches are found again by it: another value is a break.
     assert first == "e9a986caf601b7f4"
     assert (second, third) == (f"{first}-2", f"{first}-3") and other != first
@@ -199,16 +224,28 @@ def test_a_duplicate_id_is_an_error_that_names_both_rows(name: str | None, tmp_p
     source: Any = rows
     if name is not None:
         source = tmp_path / name
-        lines = [json.dumps(row) for row in rows] if name == "a.jsonl" else ["id", *(row["id"] for row in rows)]
+        lines = (
+            [json.dumps(row) for row in rows]
+            if name == "a.jsonl"
+            else ["id", *(row["id"] for row in rows)]
+        )
         source.write_text("\n".join(lines), encoding="utf-8")
-    places = {"a.jsonl": ("a.jsonl:6", "line 1"), "a.csv": ("a.csv:7", "line 2"), None: ("list:row 5", "row 0")}
+    places = {
+        "a.jsonl": ("a.jsonl:6", "line 1"),
+        "a.csv": ("a.csv:7", "line 2"),
+        None: ("list:row 5", "row 0"),
+    }
     here, earlier = places[name]
-    with pytest.raises(RowError, match=rf"{here} \(id '0'\): the id is not unique, it is first in {earlier};"):
+    with pytest.raises(
+        RowError, match=rf"{here} \(id '0'\): the id is not unique, it is first in {earlier};"
+    ):
         all_of(open_rows(source))
 
 
 def test_a_later_row_with_an_id_where_the_first_has_none_is_an_error() -> None:
-    with pytest.raises(RowError, match=r"row 1: this row has the field `id`, but the first one does not"):
+    with pytest.raises(
+        RowError, match=r"row 1: this row has the field `id`, but the first one does not"
+    ):
         all_of(open_rows([{"x": 1}, {"x": 2, "id": "b"}]))
 
 
@@ -231,15 +268,24 @@ NUMBERS = [{"id": n, "kind": "even" if n % 2 == 0 else "odd"} for n in range(20)
         ({"sample": 30}, list(range(20)), 20),
     ],
 )
-def test_a_selection_selects_its_rows(selection: dict[str, Any], expected: list[int], total: int | None) -> None:
+def test_a_selection_selects_its_rows(
+    selection: dict[str, Any], expected: list[int], total: int | None
+) -> None:
     rows = open_rows(NUMBERS, selection=Selection(**selection))
-    assert [sample.place for sample in all_of(rows)] == expected == [sample.place for sample in all_of(rows)]
+    assert (
+        [sample.place for sample in all_of(rows)]
+        == expected
+        == [sample.place for sample in all_of(rows)]
+    )
     assert rows.total == total
 
 
 def test_a_sample_keeps_its_order_and_depends_on_its_seed_alone() -> None:
     def drawn(**options: Any) -> list[int]:
-        return [sample.place for sample in all_of(open_rows(NUMBERS, selection=Selection(sample=6, **options)))]
+        return [
+            sample.place
+            for sample in all_of(open_rows(NUMBERS, selection=Selection(sample=6, **options)))
+        ]
 
     assert drawn() == drawn(seed=0) == [0, 1, 8, 9, 13, 18]
     assert drawn() == sorted(set(drawn()))
@@ -264,10 +310,15 @@ def test_every_row_is_equally_likely_to_be_drawn() -> None:
         ({"start": 20}, "no row is selected: there are only 20 and start is 20"),
         ({"where": "id > 99"}, "no row is selected: `where` is true for none of 20"),
         ({"where": "kind"}, "row 0: where is 'even', expected true or false"),
-        ({"where": "knid == 'odd'"}, "where:1:1: 'knid' is not defined; did you mean `kind` or `id`?"),
+        (
+            {"where": "knid == 'odd'"},
+            "where:1:1: 'knid' is not defined; did you mean `kind` or `id`?",
+        ),
     ],
 )
-def test_an_empty_selection_is_an_error_before_anything_runs(selection: dict[str, Any], message: str) -> None:
+def test_an_empty_selection_is_an_error_before_anything_runs(
+    selection: dict[str, Any], message: str
+) -> None:
     with pytest.raises(RowError) as caught:
         open_rows(NUMBERS, selection=Selection(**selection))
     assert message in str(caught.value)

@@ -19,7 +19,10 @@ from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowError, RowMapping, RowSource, Selection, open_rows
 from evaluator.errors import UsageError
 
-ROWS: list[dict[str, Any]] = [{"id": "a", "x": 1, "target": "t"}, {"id": "b", "x": None, "target": "u"}]
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "x": 1, "target": "t"},
+    {"id": "b", "x": None, "target": "u"},
+]
 SAMPLES = [Sample("a", {"x": 1}, "t", {}, 0), Sample("b", {"x": None}, "u", {}, 1)]
 
 
@@ -68,7 +71,9 @@ def test_repeatable_objects_can_be_read_again(source: Any, kind: str, total: int
 
 
 @pytest.mark.parametrize(
-    "source", [iter(ROWS), (row for row in ROWS), asynchronous()], ids=["iter", "generator", "async"]
+    "source",
+    [iter(ROWS), (row for row in ROWS), asynchronous()],
+    ids=["iter", "generator", "async"],
 )
 def test_an_iterator_is_read_once(source: Any) -> None:
     rows = open_rows(source)
@@ -112,10 +117,14 @@ def numpy_values() -> list[tuple[Any, Any]]:
     import numpy as np
 
     return [
-        (np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(True), True), (np.str_("x"), "x"),
-        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]), (np.array(["a"], dtype=object), ["a"]),
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        (np.str_("x"), "x"),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (np.array(["a"], dtype=object), ["a"]),
         (np.datetime64("2024-02-29"), "2024-02-29"),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +221,10 @@ def test_a_pandas_frame_gives_its_rows_with_null_for_what_is_missing() -> None:
     )
     rows = open_rows(frame)
     samples = all_of(rows)
-    assert rows.description == {"kind": "pandas.DataFrame", "rows": 600} and rows.total == len(samples) == 600
+    assert (
+        rows.description == {"kind": "pandas.DataFrame", "rows": 600}
+        and rows.total == len(samples) == 600
+    )
     assert samples[0] == Sample(
         "r0", {"number": 1.5, "when": "2024-02-29T00:00:00", "word": "a", "whole": 1}, None, {}, 0
     )
@@ -239,20 +251,28 @@ def test_a_polars_frame_gives_its_rows() -> None:
     import polars as pl
 
     frame = pl.DataFrame(
-        {"id": ["a", "b"], "x": [[1, 2], None], "s": [{"t": 1.5}, {"t": None}], "d": [date(2024, 1, 2)] * 2}
+        {
+            "id": ["a", "b"],
+            "x": [[1, 2], None],
+            "s": [{"t": 1.5}, {"t": None}],
+            "d": [date(2024, 1, 2)] * 2,
+        }
     )
     rows = open_rows(frame, selection=Selection(where="x is defined"))
     assert rows.description == {"kind": "polars.DataFrame", "rows": 2}
     assert [sample.inputs for sample in all_of(rows)] == [
-        {"x": [1, 2], "s": {"t": 1.5}, "d": "2024-01-02"}, {"x": None, "s": {"t": None}, "d": "2024-01-02"},
-    ]  # fmt: skip
+        {"x": [1, 2], "s": {"t": 1.5}, "d": "2024-01-02"},
+        {"x": None, "s": {"t": None}, "d": "2024-01-02"},
+    ]
     with pytest.raises(RowError, match=r"polars\.DataFrame:row 1: x is nan"):
         all_of(open_rows(pl.DataFrame({"x": [1.0, float("nan")]})))
     with pytest.raises(UsageError, match=r"not polars\.LazyFrame; collect\(\) it first"):
         open_rows(frame.lazy())
 
 
-def test_a_dataset_of_hugging_face_gives_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_of_hugging_face_gives_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")

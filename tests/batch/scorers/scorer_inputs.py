@@ -12,15 +12,23 @@ from evaluator.batch.scorers import SCORERS, ScorerInput, make_scorer, run_score
 from evaluator.errors.results import Status, TaskResult
 
 ARGUMENTS = {
-    "similarity": "model=none/none,pass_at=0.5", "graded": "template=mine", "majority": "repeats=3",
-}  # fmt: skip
+    "similarity": "model=none/none,pass_at=0.5",
+    "graded": "template=mine",
+    "majority": "repeats=3",
+}
 """Arguments for each scorer that cannot be made without any."""
 
 
 def spec_of(kind: str) -> str:
     """A shortest text from which the shipped scorer `kind` can be made."""
-    needed = [field.name for field in fields(SCORERS[kind]) if field.default is field.default_factory is MISSING]
-    assert not needed or kind in ARGUMENTS, f"add {kind} to ARGUMENTS in tests/batch/scorers/scorer_inputs.py"
+    needed = [
+        field.name
+        for field in fields(SCORERS[kind])
+        if field.default is field.default_factory is MISSING
+    ]
+    assert not needed or kind in ARGUMENTS, (
+        f"add {kind} to ARGUMENTS in tests/batch/scorers/scorer_inputs.py"
+    )
     return f"{kind}:{ARGUMENTS[kind]}" if kind in ARGUMENTS else kind
 
 
@@ -37,7 +45,9 @@ def seen(
     metadata: Mapping[str, Any] | None = None,
     evaluate: Any = no_judge,
 ) -> ScorerInput:
-    sample = Sample("row-1", {"question": "What?"} if inputs is None else inputs, target, metadata or {})
+    sample = Sample(
+        "row-1", {"question": "What?"} if inputs is None else inputs, target, metadata or {}
+    )
     return ScorerInput(sample, TaskResult(Status.COMPLETE, content, parsed), lambda: None, evaluate)
 
 

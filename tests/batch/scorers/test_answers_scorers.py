@@ -59,7 +59,9 @@ def test_unanswerable_needs_words_and_the_normalisation(spec: str) -> None:
         ([""], ["x"], 0.0, 0.0),
     ],
 )
-def test_drops_aligned_spans(found: list[str], expected: list[str], exact: float, f1: float) -> None:
+def test_drops_aligned_spans(
+    found: list[str], expected: list[str], exact: float, f1: float
+) -> None:
     assert drop_scores(found, expected) == (exact, f1)
 
 
@@ -73,15 +75,22 @@ def test_drops_aligned_spans(found: list[str], expected: list[str], exact: float
         ("drop", "green", None, [" "], 0.0),
     ],
 )
-def test_drops_answers_and_alternatives(spec: str, text: str, parsed: Any, target: Any, value: float) -> None:
+def test_drops_answers_and_alternatives(
+    spec: str, text: str, parsed: Any, target: Any, value: float
+) -> None:
     given_score = score(spec, text, target, parsed=parsed)
-    assert given_score.error is None and given_score.value == value and given_score.passed is (value == 1.0)
+    assert (
+        given_score.error is None
+        and given_score.value == value
+        and given_score.passed is (value == 1.0)
+    )
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=1, max_size=4))
 def test_the_alignment_is_the_best_of_all(scores: list[list[int]]) -> None:
     best = max(
-        sum(scores[row][column] for row, column in enumerate(order)) for order in permutations(range(4), len(scores))
+        sum(scores[row][column] for row, column in enumerate(order))
+        for order in permutations(range(4), len(scores))
     )
     assert best_alignment([[float(each) for each in row] for row in scores]) == best
 

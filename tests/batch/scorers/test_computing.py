@@ -45,7 +45,10 @@ class Held:
     def __init__(self, waiting: int) -> None:
         self.queue, self.order, self._may_end = ComputeQueue(), list[int](), threading.Event()
         self.first = asyncio.ensure_future(self.queue.call(self._may_end.wait))
-        self.others = [asyncio.ensure_future(self.queue.call(lambda n=n: self._note(n))) for n in range(waiting)]
+        self.others = [
+            asyncio.ensure_future(self.queue.call(lambda n=n: self._note(n)))
+            for n in range(waiting)
+        ]
 
     def _note(self, number: int) -> int:
         self.order.append(number)
@@ -75,7 +78,10 @@ def test_the_newest_waiting_calls_are_given_back() -> None:
         await asyncio.sleep(0)
         held.queue.give_back(2)
         results = await held.release()
-        assert held.order == [0, 1, 2] and [type(each) for each in results[3:]] == [GivenBack, GivenBack]
+        assert held.order == [0, 1, 2] and [type(each) for each in results[3:]] == [
+            GivenBack,
+            GivenBack,
+        ]
 
     asyncio.run(run())
 

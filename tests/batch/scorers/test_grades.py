@@ -90,7 +90,9 @@ def test_grades_between_zero_and_one_pass_at_a_value() -> None:
     assert graded("fair", grades=grades, pass_at=0.6).passed is False
 
 
-@pytest.mark.parametrize("grades", [{"a": 1}, {"a": 1, "A": 0}, {"a": 2, "b": 0}, {"a": "none", "b": 0}])
+@pytest.mark.parametrize(
+    "grades", [{"a": 1}, {"a": 1, "A": 0}, {"a": 2, "b": 0}, {"a": "none", "b": 0}]
+)
 def test_invalid_grades_are_refused(grades: Any) -> None:
     with pytest.raises(UsageError, match="grade"):
         make_scorer({"type": "graded", "template": "judge", "grades": grades})
@@ -100,11 +102,18 @@ def test_the_summary_counts_each_grade() -> None:
     answers = ["CORRECT", "NOT_ATTEMPTED", "CORRECT", "INCORRECT"]
     results = [
         SampleResult(
-            str(number), str(number), number, 1, "t", "v", Verdict.PASSED, {},
+            str(number),
+            str(number),
+            number,
+            1,
+            "t",
+            "v",
+            Verdict.PASSED,
+            {},
             scores={"g": graded(answer), "exact": Score(1.0, True, "x", usage=NOTHING)},
         )
         for number, answer in enumerate(answers)
-    ]  # fmt: skip
+    ]
     summary = summarise(results)
     scorers = summary.groups[0].part.scorers
     assert scorers["g"].grades == {"CORRECT": 2, "NOT_ATTEMPTED": 1, "INCORRECT": 1}

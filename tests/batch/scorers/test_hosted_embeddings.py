@@ -16,7 +16,9 @@ VECTORS = {"near": [1.0, 0.0], "target": [0.8, 0.6]}
 
 
 @pytest.mark.parametrize("status", [200, 500])
-def test_a_hosted_model_embeds_in_one_call_that_is_counted(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+def test_a_hosted_model_embeds_in_one_call_that_is_counted(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
     asked: list[Any] = []
 
     async def embeddings(request: web.Request) -> web.Response:
@@ -24,9 +26,17 @@ def test_a_hosted_model_embeds_in_one_call_that_is_counted(monkeypatch: pytest.M
         asked.append(body)
         if status != 200:
             return web.json_response({"error": {"message": "down"}}, status=status)
-        rows = [{"object": "embedding", "index": n, "embedding": VECTORS[text]} for n, text in enumerate(body["input"])]
+        rows = [
+            {"object": "embedding", "index": n, "embedding": VECTORS[text]}
+            for n, text in enumerate(body["input"])
+        ]
         return web.json_response(
-            {"object": "list", "model": "e", "data": rows[::-1], "usage": {"prompt_tokens": 5, "total_tokens": 5}}
+            {
+                "object": "list",
+                "model": "e",
+                "data": rows[::-1],
+                "usage": {"prompt_tokens": 5, "total_tokens": 5},
+            }
         )
 
     async def run() -> Score:
@@ -54,4 +64,8 @@ def test_a_hosted_model_embeds_in_one_call_that_is_counted(monkeypatch: pytest.M
         assert given.value == pytest.approx(0.8) and given.passed is True
         assert given.usage.input_tokens == 5 and given.usage.cost_usd == pytest.approx(5 * 0.02e-6)
     else:
-        assert given.value is None and given.error is not None and "answered with a server error" in given.error
+        assert (
+            given.value is None
+            and given.error is not None
+            and "answered with a server error" in given.error
+        )

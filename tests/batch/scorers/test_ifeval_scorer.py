@@ -43,7 +43,9 @@ def test_without_the_checker_the_scorer_names_the_extra(monkeypatch: pytest.Monk
 class TestWithTheChecker:
     @pytest.fixture(autouse=True)
     def checker(self) -> None:
-        pytest.importorskip("lm_eval.tasks.ifeval.utils", reason="the extra ifeval is not installed")
+        pytest.importorskip(
+            "lm_eval.tasks.ifeval.utils", reason="the extra ifeval is not installed"
+        )
 
     @pytest.mark.parametrize(
         ("output", "row", "expected"),
@@ -56,7 +58,9 @@ class TestWithTheChecker:
             ("", NO_COMMA, [0, 0, 0, 0]),
         ],
     )
-    def test_each_level_has_its_value(self, output: str, row: dict[str, Any], expected: list[float]) -> None:
+    def test_each_level_has_its_value(
+        self, output: str, row: dict[str, Any], expected: list[float]
+    ) -> None:
         assert values(output, row) == expected
 
     def test_what_is_not_followed_is_named(self) -> None:
@@ -69,8 +73,14 @@ class TestWithTheChecker:
         [
             ({}, "needs the lists instruction_id_list and kwargs"),
             ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "got 0 for 1"),
-            ({"instruction_id_list": ["no:such"], "kwargs": [{}]}, "'no:such' is not an instruction of IFEval"),
-            ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"x": 1}]}, "kwargs do not fit"),
+            (
+                {"instruction_id_list": ["no:such"], "kwargs": [{}]},
+                "'no:such' is not an instruction of IFEval",
+            ),
+            (
+                {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"x": 1}]},
+                "kwargs do not fit",
+            ),
         ],
     )
     def test_a_row_that_does_not_fit_is_an_error(self, row: dict[str, Any], words: str) -> None:

@@ -13,7 +13,9 @@ from evaluator.batch.scorers.math_scorer import boxed, final_answer, normal
 from evaluator.errors import MissingExtra
 from tests.batch.scorers.scorer_inputs import score, seen
 
-needs_extra = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
+needs_extra = pytest.mark.skipif(
+    importlib.util.find_spec("math_verify") is None, reason="needs math-verify"
+)
 
 CASES = [
     (r"\frac{3}{4}", "0.75", True),
@@ -47,7 +49,9 @@ CASES = [
 def scores(cases: list[tuple[Any, str]]) -> list[Any]:
     async def all_of_them() -> list[Any]:
         scorer = make_scorer("math")
-        return await asyncio.gather(*(run_scorer(scorer, seen(text, target)) for target, text in cases))
+        return await asyncio.gather(
+            *(run_scorer(scorer, seen(text, target)) for target, text in cases)
+        )
 
     return asyncio.run(all_of_them())
 
@@ -56,13 +60,19 @@ def scores(cases: list[tuple[Any, str]]) -> list[Any]:
 def test_expressions_are_equal_or_not() -> None:
     given = scores([(target, text) for target, text, _ in CASES])
     assert [each.error for each in given] == [None] * len(CASES)
-    assert [case for case, each in zip(CASES, given, strict=True) if each.passed is not case[2]] == []
+    assert [
+        case for case, each in zip(CASES, given, strict=True) if each.passed is not case[2]
+    ] == []
 
 
 @needs_extra
-def test_a_comparison_without_an_end_fails_and_the_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_without_an_end_fails_and_the_others_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(math_scorer, "CPU_S", 1.0)
-    given = scores([("1", "9^{9^{9^9}}"), ("0.5", r"\frac{2}{4}"), ("2", "9^{9^{9^8}}"), ("x+1", "1+x")])
+    given = scores(
+        [("1", "9^{9^{9^9}}"), ("0.5", r"\frac{2}{4}"), ("2", "9^{9^{9^8}}"), ("x+1", "1+x")]
+    )
     assert [each.passed for each in given] == [False, True, False, True]
     assert "not shown to be equal in 1 s of processor time" in given[0].explanation
 
@@ -81,7 +91,11 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 @needs_extra
 def test_a_target_that_is_empty_or_very_long_is_an_error() -> None:
-    assert [score("math", "1", target).error is None for target in (" ", "1" * 3_000, "1")] == [False, False, True]
+    assert [score("math", "1", target).error is None for target in (" ", "1" * 3_000, "1")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +127,15 @@ def test_where_the_answer_stands(text: str, found: str) -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [(r"\dfrac12", r"\frac{1}{2}"), ("1/2", r"\frac{1}{2}"), (".5", "0.5"), ("10{,}000", "10,000"), ("x=5", "5"),
-     (r"5\text{ cm}^2", "5"), (r"\sqrt3", r"\sqrt{3}")],
-)  # fmt: skip
+    [
+        (r"\dfrac12", r"\frac{1}{2}"),
+        ("1/2", r"\frac{1}{2}"),
+        (".5", "0.5"),
+        ("10{,}000", "10,000"),
+        ("x=5", "5"),
+        (r"5\text{ cm}^2", "5"),
+        (r"\sqrt3", r"\sqrt{3}"),
+    ],
+)
 def test_spellings_of_one_expression(a: str, b: str) -> None:
     assert normal(a) == normal(b)

@@ -42,7 +42,9 @@ def test_an_exception_of_a_scorer_is_an_error(raised: BaseException, expected: s
 
     given = score(crashes, "text")
     assert (given.value, given.passed) == (None, None)
-    assert given.error is not None and given.error.startswith(expected) and len(given.error) <= 2_000
+    assert (
+        given.error is not None and given.error.startswith(expected) and len(given.error) <= 2_000
+    )
     assert verdict_of(None, [given]) is Verdict.ERROR
 
 
@@ -55,7 +57,9 @@ def test_an_exception_of_a_scorer_is_an_error(raised: BaseException, expected: s
         (lambda: sys.exit("bye"), "SystemExit: bye"),
     ],
 )
-def test_an_exception_that_ends_a_test_or_process_is_an_error_of_the_sample(ends: Any, expected: str) -> None:
+def test_an_exception_that_ends_a_test_or_process_is_an_error_of_the_sample(
+    ends: Any, expected: str
+) -> None:
     def checks(output: str) -> None:
         ends()
 
@@ -78,8 +82,15 @@ def test_waiting_for_something_cancelled_is_an_error(spec: Any) -> None:
         future.cancel()
         await future
 
-    given = score(scorer(name="waits")(lambda: waits()) if spec == "waits" else spec, "text", "text", evaluate=waits)
-    assert "CancelledError: something that the scorer waited for was cancelled" in (given.error or "")
+    given = score(
+        scorer(name="waits")(lambda: waits()) if spec == "waits" else spec,
+        "text",
+        "text",
+        evaluate=waits,
+    )
+    assert "CancelledError: something that the scorer waited for was cancelled" in (
+        given.error or ""
+    )
 
 
 def test_cancelling_the_task_that_judges_passes_through() -> None:
@@ -167,7 +178,9 @@ def lambda_of(given: object):
     ],
     ids=repr,
 )
-def test_numbers_and_booleans_of_other_libraries_are_converted(given: Any, value: float, passed: bool) -> None:
+def test_numbers_and_booleans_of_other_libraries_are_converted(
+    given: Any, value: float, passed: bool
+) -> None:
     result = score(lambda_of(given), "text")
     assert (result.error, result.value, result.passed) == (None, value, passed)
     assert type(result.value) is type(value) and type(result.passed) is bool
@@ -197,9 +210,12 @@ class Spoils:
 
     async def score(self, scored: ScorerInput) -> Score:
         spoil(
-            scored.sample.inputs, scored.sample.target, scored.sample.metadata, scored.outcome.parsed_content,
+            scored.sample.inputs,
+            scored.sample.target,
+            scored.sample.metadata,
+            scored.outcome.parsed_content,
             scored.outcome.notes,
-        )  # fmt: skip
+        )
         return Score(1.0, True)
 
 
@@ -227,7 +243,13 @@ def test_a_scorer_cannot_change_its_input_for_others(spec: Any, alone: bool) -> 
     scorer = make_scorer(spec if alone else {"type": "majority", "graders": [spec, "json_equal"]})
     assert asyncio.run(run_scorer(scorer, given)).passed is True
     sample, outcome = given.sample, given.outcome
-    for left in (sample.inputs, sample.target, sample.metadata, outcome.parsed_content, outcome.notes):
+    for left in (
+        sample.inputs,
+        sample.target,
+        sample.metadata,
+        outcome.parsed_content,
+        outcome.notes,
+    ):
         assert left == value()
 
 
@@ -252,7 +274,12 @@ def test_a_long_answer_is_cut() -> None:
 
 WITHOUT_TARGET = {"ifeval"}
 """Scorers that compare with something else."""
-WITH_TARGETS = {"regex", "numeric", "drop", *(k for k, scorer in SCORERS.items() if issubclass(scorer, TargetScorer))}
+WITH_TARGETS = {
+    "regex",
+    "numeric",
+    "drop",
+    *(k for k, scorer in SCORERS.items() if issubclass(scorer, TargetScorer)),
+}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,15 @@ import pytest
 
 from evaluator.batch import scorers
 from evaluator.batch.records import Score
-from evaluator.batch.scorers import SCORERS, FunctionScorer, make_scorer, make_scorers, parse_scorer, run_scorer, scorer
+from evaluator.batch.scorers import (
+    SCORERS,
+    FunctionScorer,
+    make_scorer,
+    make_scorers,
+    parse_scorer,
+    run_scorer,
+    scorer,
+)
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
 from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer
 from evaluator.batch.scorers.scorer_registry import by_type
@@ -68,17 +76,17 @@ def test_a_command_line_text_is_parsed_to_a_scorer(text: str, expected: dict[str
         ("regex:pattern=a,group=1", "0 groups"),
         ("exact:of=outptu", "did you mean `output`"),
         ("exact:of=1 +", "is '1 \\+'"),
-        ("choice:choices=[\"a\"]", "2 to 26"),
+        ('choice:choices=["a"]', "2 to 26"),
         ("json_schema:schema=nonsense", "is unknown"),
-        ("json_schema:schema={\"type\": 5}", "not a valid JSON Schema"),
+        ('json_schema:schema={"type": 5}', "not a valid JSON Schema"),
         ("graded", "needs the argument template"),
         ("rubric:rubric=Be nice", "give out_of"),
         ("rubric:rubric=A (2 points),out_of=3", "sum of its points is 2"),
         ("majority", "two judges or more"),
         ("majority:repeats=3,quorum=4", "quorum is 4"),
         ("majority:repeats=3,grader=exact", "asks no model"),
-        ("majority:models=[\"a\",\"a\"]", "has a model twice"),
-        ("pairwise:inputs={\"answer_a\": \"output\"}", "the two candidates"),
+        ('majority:models=["a","a"]', "has a model twice"),
+        ('pairwise:inputs={"answer_a": "output"}', "the two candidates"),
         ({"ignore_case": True}, "needs a type"),
         ({"type": 3}, "needs a type"),
         (3, "a scorer is a name"),
@@ -93,16 +101,23 @@ def test_a_command_line_text_is_parsed_to_a_scorer(text: str, expected: dict[str
         ("json:__name__", "expected a function"),
     ],
     ids=named,
-)  # fmt: skip
+)
 def test_an_error_suggests_the_nearest_name(spec: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         make_scorer(spec)
 
 
 def test_names_are_unique_in_a_batch() -> None:
-    assert [each.name for each in make_scorers(["exact", "includes:name=second", {"type": "exact", "name": "third"}])] == [
-        "exact", "second", "third",
-    ]  # fmt: skip
+    assert [
+        each.name
+        for each in make_scorers(
+            ["exact", "includes:name=second", {"type": "exact", "name": "third"}]
+        )
+    ] == [
+        "exact",
+        "second",
+        "third",
+    ]
     with pytest.raises(UsageError, match="two scorers are named 'exact'"):
         make_scorers(["exact", "exact:ignore_case=true"])
     for one in ("exact", {"type": "exact"}, scorer(close)):
@@ -159,7 +174,9 @@ def whole(result: Any, recording: Any, inputs: Any, spare: int = 3) -> Score:
         (scorer(close), 0.25, False),
     ],
 )
-def test_a_function_gets_what_its_parameters_name(function: Any, value: float, passed: bool | None) -> None:
+def test_a_function_gets_what_its_parameters_name(
+    function: Any, value: float, passed: bool | None
+) -> None:
     given = score(function, "a", "b", parsed=[1])
     assert (given.error, given.value, given.passed) == (None, value, passed)
     if function is whole:
@@ -260,22 +277,32 @@ def test_a_class_that_is_not_declared_as_a_shipped_scorer_is_refused() -> None:
         type: ClassVar[str] = "mine"
 
     expected: list[tuple[Any, str]] = [
-        (Plain, "Plain: decorate it with @dataclass"), (Unnamed, "Unnamed: write its name as a class variable"),
-        (Field, "Field: write its name as a class variable"), (Positional, "Positional: decorate it with @dataclass"),
-        (Comparing, "Comparing: implement compare"), (Scoring, "Scoring: implement score"),
-        (Undescribed, "Undescribed: describe it in a docstring"), (Twice, "Twice and ExactScorer have the same type 'exact'"),
-    ]  # fmt: skip
+        (Plain, "Plain: decorate it with @dataclass"),
+        (Unnamed, "Unnamed: write its name as a class variable"),
+        (Field, "Field: write its name as a class variable"),
+        (Positional, "Positional: decorate it with @dataclass"),
+        (Comparing, "Comparing: implement compare"),
+        (Scoring, "Scoring: implement score"),
+        (Undescribed, "Undescribed: describe it in a docstring"),
+        (Twice, "Twice and ExactScorer have the same type 'exact'"),
+    ]
     for cls, message in expected:
         with pytest.raises(TypeError, match=message):
             by_type([ExactScorer, cls])
 
 
 def test_every_scorer_of_the_package_is_registered() -> None:
-    modules = [import_module(f"{scorers.__name__}.{module.name}") for module in iter_modules(scorers.__path__)]
+    modules = [
+        import_module(f"{scorers.__name__}.{module.name}")
+        for module in iter_modules(scorers.__path__)
+    ]
     found = {
         each.__name__
         for module in modules
         for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, BuiltinScorer) and each.type and each not in SCORERS.values()
+        if isinstance(each, type)
+        and issubclass(each, BuiltinScorer)
+        and each.type
+        and each not in SCORERS.values()
     }
     assert not found, "add it to _CLASSES in evaluator/batch/scorers/scorer_registry.py"

@@ -27,13 +27,22 @@ def both(output: str, target: str) -> dict[str, Any]:
 
 def test_each_value_has_its_own_n_of_n(run: Run, calls: Calls) -> None:
     calls.answers["Answer in a word: What is 1 + 1?"] = "three"
-    result = run(scorers=[both], thresholds=["mean(both.length) >= 0.1", "pass_rate(both.exact) >= 0.5", "errors <= 2"])
+    result = run(
+        scorers=[both],
+        thresholds=["mean(both.length) >= 0.1", "pass_rate(both.exact) >= 0.5", "errors <= 2"],
+    )
     group = result.summary.groups[0]
     exact, length = group.scorers["both.exact"], group.scorers["both.length"]
     assert (exact.n, exact.errors, exact.of, exact.passed) == (9, 1, 10, 8)
     assert (length.n, length.errors, length.of) == (8, 2, 10)
-    assert result.summary.counts.passed == 8 and result.summary.counts.failed == 1 and result.summary.counts.error == 1
-    assert "both.length" in str(result.summary) and "both.exact" in json.dumps(result.summary.to_dict())
+    assert (
+        result.summary.counts.passed == 8
+        and result.summary.counts.failed == 1
+        and result.summary.counts.error == 1
+    )
+    assert "both.length" in str(result.summary) and "both.exact" in json.dumps(
+        result.summary.to_dict()
+    )
     assert [threshold.met for threshold in result.thresholds] == [True, True, True]
 
 
@@ -53,7 +62,9 @@ def test_without_decides_every_value_has_to_pass(run: Run) -> None:
     assert run(ROWS[:3], scorers=[strict]).summary.counts.passed == 1
 
 
-def test_a_threshold_on_a_value_that_is_not_declared_is_refused_before_a_call(run: Run, calls: Calls) -> None:
+def test_a_threshold_on_a_value_that_is_not_declared_is_refused_before_a_call(
+    run: Run, calls: Calls
+) -> None:
     with pytest.raises(UsageError, match=r"has no scorer 'both\.exat'; did you mean `both\.exact`"):
         run(scorers=[both], thresholds=["mean(both.exat) >= 0.1"])
     assert calls == []
@@ -69,23 +80,32 @@ def test_a_threshold_on_a_value_that_is_not_declared_is_refused_before_a_call(ru
         ({"a": 3.0, "c": 1}, "the value is 3.0"),
     ],
 )
-def test_values_that_are_missing_or_wrong_are_errors(run: Run, returned: Any, error: str | None) -> None:
+def test_values_that_are_missing_or_wrong_are_errors(
+    run: Run, returned: Any, error: str | None
+) -> None:
     @scorer(values=["a", "c"])
     def wrong(output: str) -> Any:
         return returned
 
     (one,) = run(ROWS[:1], scorers=[wrong]).results()
     assert one.verdict.value == "error" and one.scores.keys() == {"wrong.a", "wrong.c"}
-    assert (error or "did not return this value") in (one.scores["wrong.a" if error else "wrong.c"].error or "")
+    assert (error or "did not return this value") in (
+        one.scores["wrong.a" if error else "wrong.c"].error or ""
+    )
 
 
 def test_answers_that_count_as_failed_have_every_value(run: Run, calls: Calls) -> None:
     calls.otherwise = lambda prompt: ""
     (one,) = run(ROWS[:1], scorers=[both]).results()
-    assert {name: score.value for name, score in one.scores.items()} == {"both.exact": 0.0, "both.length": 0.0}
+    assert {name: score.value for name, score in one.scores.items()} == {
+        "both.exact": 0.0,
+        "both.length": 0.0,
+    }
 
 
-def test_a_file_has_such_a_scorer_and_a_new_session_scores_again(run: Run, tmp_path: Path, calls: Calls) -> None:
+def test_a_file_has_such_a_scorer_and_a_new_session_scores_again(
+    run: Run, tmp_path: Path, calls: Calls
+) -> None:
     file = tmp_path / "checks.py"
     file.write_text(
         "from evaluator.batch.scorers import scorer\n"
@@ -102,7 +122,9 @@ def test_two_batches_are_compared_by_a_value(run: Run, tmp_path: Path) -> None:
     assert compare(first.results(), second.results(), scorer="both.length").n == 3
 
 
-@pytest.mark.parametrize("arguments", [{"values": "ab"}, {"values": ["a", "a"]}, {"values": ["a b"]}, {"decides": "a"}])
+@pytest.mark.parametrize(
+    "arguments", [{"values": "ab"}, {"values": ["a", "a"]}, {"values": ["a b"]}, {"decides": "a"}]
+)
 def test_invalid_declarations_are_refused(arguments: Any) -> None:
     with pytest.raises(UsageError):
         scorer(**arguments)(lambda output: {})

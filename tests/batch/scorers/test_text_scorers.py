@@ -90,7 +90,9 @@ def test_texts_pass_or_fail(spec: str, text: str, target: object, passed: bool) 
         ("exact:of=parsed.answer", "x", "x", "parsed"),
     ],
 )
-def test_a_target_or_text_of_the_wrong_type_is_an_error(spec: str, text: str, target: object, said: str) -> None:
+def test_a_target_or_text_of_the_wrong_type_is_an_error(
+    spec: str, text: str, target: object, said: str
+) -> None:
     given = score(spec, text, target)
     assert (given.value, given.passed) == (None, None)
     assert given.error is not None and said in given.error
@@ -98,7 +100,9 @@ def test_a_target_or_text_of_the_wrong_type_is_an_error(spec: str, text: str, ta
 
 def test_the_event_loop_runs_while_a_slow_pattern_is_stopped() -> None:
     async def both() -> tuple[Score, int]:
-        slow = asyncio.ensure_future(run_scorer(make_scorer("regex"), seen("a" * 60 + "b", "(?:a|a)*$")))
+        slow = asyncio.ensure_future(
+            run_scorer(make_scorer("regex"), seen("a" * 60 + "b", "(?:a|a)*$"))
+        )
         turns = 0
         while not slow.done():
             await asyncio.sleep(0)
@@ -138,7 +142,9 @@ def test_a_pattern_is_measured_with_its_repeats_expanded(pattern: str, size: int
     ],
 )
 def test_of_selects_what_is_scored(spec: str, parsed: object, content: str, target: object) -> None:
-    assert score(spec, content, target, parsed=parsed, metadata={"note": "it is Paris"}).passed is True
+    assert (
+        score(spec, content, target, parsed=parsed, metadata={"note": "it is Paris"}).passed is True
+    )
 
 
 @given(st.text(max_size=60))
@@ -193,7 +199,9 @@ def test_f1_is_the_harmonic_mean_and_symmetric(a: list[str], b: list[str]) -> No
         ("rouge_l:tokenizer=unicode", "いぬ ねこ", "いぬ ねこ", 1.0),
     ],
 )
-def test_rouge_l_equals_the_published_one(spec: str, found: str, target: object, value: float) -> None:
+def test_rouge_l_equals_the_published_one(
+    spec: str, found: str, target: object, value: float
+) -> None:
     given = score(spec, found, target)
     assert given.error is None
     assert given.value == pytest.approx(value)
@@ -204,10 +212,14 @@ def test_rouge_l_of_an_unsupported_language_is_an_error() -> None:
     assert error and "tokenizer='unicode'" in error
 
 
-@pytest.mark.parametrize("spec", ["rouge_l:stem=true,tokenizer=unicode", "rouge_l:tokenizer=unicode,stem=true"])
+@pytest.mark.parametrize(
+    "spec", ["rouge_l:stem=true,tokenizer=unicode", "rouge_l:tokenizer=unicode,stem=true"]
+)
 def test_rouge_l_refuses_stems_without_the_ascii_tokenizer(spec: str) -> None:
     assert score("rouge_l:stem=true", "cats running", "cat run").value == 1.0
-    with pytest.raises(UsageError, match=r"stem needs the tokenizer ascii.*leave out stem or tokenizer"):
+    with pytest.raises(
+        UsageError, match=r"stem needs the tokenizer ascii.*leave out stem or tokenizer"
+    ):
         make_scorer(spec)
     assert score("rouge_l:stem=false,tokenizer=unicode", "cat run", "cat run").value == 1.0
 
@@ -257,5 +269,7 @@ def test_similarity_needs_one_embedder_and_a_threshold() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             make_scorer({"type": "similarity", **arguments})
-    described = make_scorer({"type": "similarity", "embedder": Letters(), "pass_at": 0.5}).describe()
+    described = make_scorer(
+        {"type": "similarity", "embedder": Letters(), "pass_at": 0.5}
+    ).describe()
     assert described["embedder"] == "letters"

@@ -24,7 +24,10 @@ from tests.batch.scorers.scorer_inputs import score
         ("1'000 or 2_000", ["1000", "2000"]),
         ("6.02 × 10^23, 6.02e23, 6.02·10²³, 6.02 \\times 10^{23}", ["6.02E+23"] * 4),
         ("1.6 x 10⁻¹⁹ C and 10^-3", ["1.6E-19", "0.001"]),
-        ("3/4, 1 3/4, ½, 1½, \\frac{3}{8}, 5 / 8", ["0.75", "1.75", "0.5", "1.5", "0.375", "0.625"]),
+        (
+            "3/4, 1 3/4, ½, 1½, \\frac{3}{8}, 5 / 8",
+            ["0.75", "1.75", "0.5", "1.5", "0.375", "0.625"],
+        ),
         ("50%, 50 %, 12.5 percent, 7\\%", ["0.5", "0.5", "0.125", "0.07"]),
         ("$5 million, 2 billion", ["5E+6", "2E+9"]),
         ("−40 °C, -5, +3, -$5, x=-2, 5-7", ["-40", "-5", "3", "-5", "-2", "5", "7"]),
@@ -43,35 +46,71 @@ from tests.batch.scorers.scorer_inputs import score
         ("no number, NaN, infinity, two", []),
         ("", []),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_found_as_they_are_written(text: str, found: list[str]) -> None:
     assert [found.value for found in find_numbers(text)] == [Decimal(number) for number in found]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("1.234,5", ["1234.5"]), ("1,5", ["1.5"]), ("1,234.5 1,234,567 1,234,567.8", [])]
+    ("text", "found"),
+    [("1.234,5", ["1234.5"]), ("1,5", ["1.5"]), ("1,234.5 1,234,567 1,234,567.8", [])],
 )
-def test_with_a_decimal_comma_the_other_notation_is_not_a_number(text: str, found: list[str]) -> None:
-    assert [found.value for found in find_numbers(text, ",")] == [Decimal(number) for number in found]
+def test_with_a_decimal_comma_the_other_notation_is_not_a_number(
+    text: str, found: list[str]
+) -> None:
+    assert [found.value for found in find_numbers(text, ",")] == [
+        Decimal(number) for number in found
+    ]
 
 
 NUMERIC = [
-    *(("numeric:strict=lm_eval", text, target, passed) for text, target, passed in (
-        ("70 or 71", "71", True), ("Answer: 70 (and not 71)", "71", True), ("It is $1,234.", "1,234", True),
-        ("#### 72", 72, True), ("72.0", "72", False), ("so \\boxed{72}$.", "72", False), ("72", "27", False), ("", "72", False),
-    )),
+    *(
+        ("numeric:strict=lm_eval", text, target, passed)
+        for text, target, passed in (
+            ("70 or 71", "71", True),
+            ("Answer: 70 (and not 71)", "71", True),
+            ("It is $1,234.", "1,234", True),
+            ("#### 72", 72, True),
+            ("72.0", "72", False),
+            ("so \\boxed{72}$.", "72", False),
+            ("72", "27", False),
+            ("", "72", False),
+        )
+    ),
     ("numeric", "So the answer is 42.", 42, True),
     ("numeric", "3, then 4", 4, True),
     ("numeric:take=first", "3, then 4", 3, True),
-    *(("numeric", hedge, 70, False) for hedge in (
-        "70 or 71", "3 or maybe 70", "The answer is 70 or 71.", "between 70 and 75", "70-75", "70–75 km",
-        "70 km to 75 km", "\\boxed{70 or 71}", "Answer: 69, or 70",
-    )),
-    *(("numeric", text, 70, True) for text in (
-        "Answer: 70, not 71", "It rises from 20 to 70", "70 or 70.0", "20 of 70", "20 - 50 = -30; so 70",
-        "1 or 2 trials give 70", "Answer: x = 70 (7 tens)", "5 and 70",
-    )),
-    *(("numeric", text, "between 20 and 25", True) for text in ("20-25", "22", "between 21 and 24", "20")),
+    *(
+        ("numeric", hedge, 70, False)
+        for hedge in (
+            "70 or 71",
+            "3 or maybe 70",
+            "The answer is 70 or 71.",
+            "between 70 and 75",
+            "70-75",
+            "70–75 km",
+            "70 km to 75 km",
+            "\\boxed{70 or 71}",
+            "Answer: 69, or 70",
+        )
+    ),
+    *(
+        ("numeric", text, 70, True)
+        for text in (
+            "Answer: 70, not 71",
+            "It rises from 20 to 70",
+            "70 or 70.0",
+            "20 of 70",
+            "20 - 50 = -30; so 70",
+            "1 or 2 trials give 70",
+            "Answer: x = 70 (7 tens)",
+            "5 and 70",
+        )
+    ),
+    *(
+        ("numeric", text, "between 20 and 25", True)
+        for text in ("20-25", "22", "between 21 and 24", "20")
+    ),
     *(("numeric", text, "20-25", False) for text in ("26", "20-26", "19 or 20")),
     ("numeric", "$18", "$18.00", True),
     ("numeric", "18 apples", "18 apples", True),
@@ -89,7 +128,7 @@ NUMERIC = [
     ("numeric", "50%", 50, False),
     ("numeric:percent=number", "50%", 50, True),
     ("numeric:percent=number", "50%", "50 %", True),
-    ("numeric:decimal=\",\"", "1.234,5 km", 1234.5, True),
+    ('numeric:decimal=","', "1.234,5 km", 1234.5, True),
     ("numeric", "193 km", "193 miles", True),
     ("numeric", "5", [4, 5], True),
     ("numeric", "none", 0, False),
@@ -108,10 +147,10 @@ NUMERIC = [
     ("numeric", "Answer:\n\n1,234 km, about 767 miles", 1234, True),
     ("numeric:take=first", "1 or 2. Answer: 2", 2, True),
     ("numeric", "The answer is below.\n12", 12, True),
-    ("numeric:decimal=\",\"", "1.234,5", "1234.5", True),
-    ("numeric:decimal=\",\"", "1.234", 1.234, False),
+    ('numeric:decimal=","', "1.234,5", "1234.5", True),
+    ('numeric:decimal=","', "1.234", 1.234, False),
     ("numeric", "9" * 100_000, 5, False),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("spec", "text", "target", "passed"), NUMERIC)
@@ -147,7 +186,9 @@ def test_a_target_that_is_not_a_number_is_an_error(target: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parsed", "passed"), [(1, True), (1.0, True), (True, False), ([1], False), ({"n": 1}, False)], ids=repr
+    ("parsed", "passed"),
+    [(1, True), (1.0, True), (True, False), ([1], False), ({"n": 1}, False)],
+    ids=repr,
 )
 def test_a_parsed_number_is_used(parsed: object, passed: bool) -> None:
     assert score("numeric", "1", 1, parsed=parsed).passed is passed
@@ -164,7 +205,23 @@ def test_any_text_of_number_characters_is_read_without_a_crash(text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "piece", ["1,234,", "1 ", "1/", "9", "10^", "1.", "-", "\\frac{1}{", "1e", "½ ", "234,", "234 ", "234.", "±1"]
+    "piece",
+    [
+        "1,234,",
+        "1 ",
+        "1/",
+        "9",
+        "10^",
+        "1.",
+        "-",
+        "\\frac{1}{",
+        "1e",
+        "½ ",
+        "234,",
+        "234 ",
+        "234.",
+        "±1",
+    ],
 )
 def test_long_texts_are_read_to_their_end(piece: str) -> None:
     # Were the time quadratic, this would take longer than a test may.
@@ -178,30 +235,96 @@ OPTIONS = {"A": "Paris", "B": "London", "C": "Rome", "D": "Guinea", "E": "Guinea
 @pytest.mark.parametrize(
     ("text", "chosen"),
     [
-        *((text, "B") for text in (
-            "B", "b", "(B)", "B.", "B)", "**B**", "`B`", "Answer: B", "**Answer:** B", "The answer is (b).",
-            "The answer is:\n\n**(B)**", "the best choice is B", "I choose B", "Option B", "Answer is option B",
-            "\\boxed{B}", "$\\boxed{\\text{B}}$", "London", "london.", "It is London.", "B. London", "B - London",
-            "B) London\n\nA is wrong", "(B) is right because (A) is wrong", "Answer: B because Paris is not",
-            "The correct answer is **B) London**, not Paris.", "Answer: A\nNo. Final answer: B",
-            "A capital of note is London", "I think (B)",
-            "A good question. B", "I think A is wrong, so B", "A is tempting. Therefore, **(B)**.", "Is it A? B.",
-            "A) is near.\n\nThus B", "Hard to say!\n\n**B**\n",
-            "It must be B", "So it should be B.", "B is correct", "Option B is the correct answer.", "<answer>B</answer>",
-            "The answer must be B.", "The answer is a city. B", "A is correct if it rains. So B", "Answer: B, London",
-            "B, Paris is too far", "A is not correct. B is correct.", "Answer: B) London, in the UK",
-        )),
+        *(
+            (text, "B")
+            for text in (
+                "B",
+                "b",
+                "(B)",
+                "B.",
+                "B)",
+                "**B**",
+                "`B`",
+                "Answer: B",
+                "**Answer:** B",
+                "The answer is (b).",
+                "The answer is:\n\n**(B)**",
+                "the best choice is B",
+                "I choose B",
+                "Option B",
+                "Answer is option B",
+                "\\boxed{B}",
+                "$\\boxed{\\text{B}}$",
+                "London",
+                "london.",
+                "It is London.",
+                "B. London",
+                "B - London",
+                "B) London\n\nA is wrong",
+                "(B) is right because (A) is wrong",
+                "Answer: B because Paris is not",
+                "The correct answer is **B) London**, not Paris.",
+                "Answer: A\nNo. Final answer: B",
+                "A capital of note is London",
+                "I think (B)",
+                "A good question. B",
+                "I think A is wrong, so B",
+                "A is tempting. Therefore, **(B)**.",
+                "Is it A? B.",
+                "A) is near.\n\nThus B",
+                "Hard to say!\n\n**B**\n",
+                "It must be B",
+                "So it should be B.",
+                "B is correct",
+                "Option B is the correct answer.",
+                "<answer>B</answer>",
+                "The answer must be B.",
+                "The answer is a city. B",
+                "A is correct if it rains. So B",
+                "Answer: B, London",
+                "B, Paris is too far",
+                "A is not correct. B is correct.",
+                "Answer: B) London, in the UK",
+            )
+        ),
         ("Guinea", "D"),
         ("Guinea-Bissau", "E"),
         ("It is Guinea-Bissau, not somewhere else", "E"),
-        *((text, None) for text in (
-            "", "Z", "Answer: Z", "A or B", "Answer: A or B", "Answer: (A) and (B)", "B. Paris", "Paris or London",
-            "I think so", "Answer: Brown", "(A) or (B)", "A capital question", "x" * 100_000, "𝐁",
-            "B, Paris", "Answer: B, Paris", "ANSWER: B A", "Answer: B (C)", "Answer: B (Paris)", "It must be a place", "Answer: I think so",
-            "A\nB", "Paris. B", "so A or B", "A good question. B or C", "Vitamin B", "Written by J. B.", "so b",
-        )),
+        *(
+            (text, None)
+            for text in (
+                "",
+                "Z",
+                "Answer: Z",
+                "A or B",
+                "Answer: A or B",
+                "Answer: (A) and (B)",
+                "B. Paris",
+                "Paris or London",
+                "I think so",
+                "Answer: Brown",
+                "(A) or (B)",
+                "A capital question",
+                "x" * 100_000,
+                "𝐁",
+                "B, Paris",
+                "Answer: B, Paris",
+                "ANSWER: B A",
+                "Answer: B (C)",
+                "Answer: B (Paris)",
+                "It must be a place",
+                "Answer: I think so",
+                "A\nB",
+                "Paris. B",
+                "so A or B",
+                "A good question. B or C",
+                "Vitamin B",
+                "Written by J. B.",
+                "so b",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_chosen_option_is_found(text: str, chosen: str | None) -> None:
     letter, why = choose(text, OPTIONS)
     assert letter == chosen
@@ -241,7 +364,9 @@ def test_options_come_from_the_argument_or_the_row(
         (["B", "A"], "A", "A", True),
     ],
 )
-def test_the_letter_decides_and_options_may_be_equal(options: list[str], text: str, target: str, passed: bool) -> None:
+def test_the_letter_decides_and_options_may_be_equal(
+    options: list[str], text: str, target: str, passed: bool
+) -> None:
     given = score("choice", text, target, inputs={"choices": options})
     assert given.error is None and given.passed is passed
 
@@ -274,7 +399,9 @@ def test_the_letter_decides_and_options_may_be_equal(options: list[str], text: s
         ("no idea", ["A"], 0.0, 0.0),
     ],
 )
-def test_a_list_is_the_set_of_right_options(text: str, target: list[Any], exact: float, partial: float) -> None:
+def test_a_list_is_the_set_of_right_options(
+    text: str, target: list[Any], exact: float, partial: float
+) -> None:
     inputs = {"choices": ["Paris", "London", "Rome"]}
     assert score("choice", text, target, inputs=inputs).value == exact
     given = score("choice:credit=partial", text, target, inputs=inputs)
@@ -286,12 +413,16 @@ def test_a_text_of_letters_is_a_set_unless_it_is_an_option() -> None:
     assert score("choice", "ANSWER: C, A", "A, C, ", inputs=inputs).passed
     assert not score("choice", "ANSWER: A", "A, C", inputs=inputs).passed
     assert score("choice", "ANSWER: A", "A, ", inputs=inputs).passed
-    assert "not one of the options" in str(score("choice", "ANSWER: A", "A, Z", inputs=inputs).error)
+    assert "not one of the options" in str(
+        score("choice", "ANSWER: A", "A, Z", inputs=inputs).error
+    )
     assert score("choice", "ANSWER: B", "A, C", inputs={"choices": ["A, B", "A, C"]}).passed
     assert score("choice", "ANSWER: A, C", "AC", inputs=inputs).passed
     assert score("choice", "ANSWER: B", "AC", inputs={"choices": ["DC", "AC", "none"]}).passed
     for target in ("AD", "CA", "AA"):
-        assert "not one of the options" in str(score("choice", "ANSWER: A", target, inputs=inputs).error)
+        assert "not one of the options" in str(
+            score("choice", "ANSWER: A", target, inputs=inputs).error
+        )
 
 
 @pytest.mark.parametrize(
@@ -309,15 +440,23 @@ def test_a_text_of_letters_is_a_set_unless_it_is_an_option() -> None:
 def test_a_list_with_a_flag_for_each_option_is_the_set_of_right_options(
     target: list[Any], text: str, options: int, passed: bool
 ) -> None:
-    given = score("choice", f"ANSWER: {text}", target, inputs={"choices": ["Paris", "London", "Rome"][:options]})
+    given = score(
+        "choice",
+        f"ANSWER: {text}",
+        target,
+        inputs={"choices": ["Paris", "London", "Rome"][:options]},
+    )
     assert given.passed is passed and given.error is None
 
 
 @pytest.mark.parametrize(
-    ("text", "passed"), [("ANSWER: B", True), ("B", False), ("so\nAnswer: **B**", True), ("The answer is B", False)]
+    ("text", "passed"),
+    [("ANSWER: B", True), ("B", False), ("so\nAnswer: **B**", True), ("The answer is B", False)],
 )
 def test_the_strict_reading_is_that_of_inspect(text: str, passed: bool) -> None:
-    assert score("choice:strict=inspect", text, "B", inputs={"choices": ["x", "y"]}).passed is passed
+    assert (
+        score("choice:strict=inspect", text, "B", inputs={"choices": ["x", "y"]}).passed is passed
+    )
 
 
 @pytest.mark.parametrize("target", ["Madrid", 7, -1, True, "BB", {"a": 1}], ids=repr)
@@ -337,7 +476,12 @@ EQUAL = [
     ("1", 1, {}, "$"),
     (None, None, {}, None),
     (float("nan"), float("nan"), {}, None),
-    ({"a": {"b": [1, {"c": 2}]}}, {"a": {"b": [1, {"c": 3}]}}, {}, "$.a.b[1].c: expected 2, found 3"),
+    (
+        {"a": {"b": [1, {"c": 2}]}},
+        {"a": {"b": [1, {"c": 3}]}},
+        {},
+        "$.a.b[1].c: expected 2, found 3",
+    ),
     ({"a": 1}, {}, {}, "$.a: missing"),
     ({"a": 1}, {"a": 1, "z": 2}, {}, "$.z: not expected"),
     ({"a": 1}, {"a": 1, "z": 2}, {"subset": True}, None),
@@ -351,7 +495,12 @@ EQUAL = [
     ([3, 1], [1, 2, 3], {"ignore_order": True, "subset": True}, None),
     ([{"a": 1}, {}], [{"a": 1}, {"a": 1, "b": 2}], {"ignore_order": True, "subset": True}, None),
     ([1.0, 1.1], [1.1, 1.2], {"ignore_order": True, "abs_tol": 0.1}, None),
-    ([1.0, 1.0], [1.0, 1.2], {"ignore_order": True, "abs_tol": 0.1}, "$[1]: 1.0 is not in the answer"),
+    (
+        [1.0, 1.0],
+        [1.0, 1.2],
+        {"ignore_order": True, "abs_tol": 0.1},
+        "$[1]: 1.0 is not in the answer",
+    ),
     (1.0, 1.05, {"rel_tol": 0.05}, None),
     (0.1, 0.10000000000000001, {}, None),
     ({}, [], {}, "$"),
@@ -370,11 +519,17 @@ def test_json_is_compared_and_the_first_difference_named(
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+    ),
     max_leaves=15,
 )
 RULES = st.builds(
-    ComparisonRules, st.booleans(), st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 0.1]), st.booleans()
+    ComparisonRules,
+    st.booleans(),
+    st.sampled_from([0.0, 0.5]),
+    st.sampled_from([0.0, 0.1]),
+    st.booleans(),
 )
 
 
@@ -401,8 +556,13 @@ def test_the_order_of_arrays_can_be_ignored(items: list[Any], random: Any) -> No
     assert json_difference(items, shuffled, ComparisonRules(ignore_order=True, abs_tol=0.1)) is None
 
 
-@given(st.dictionaries(st.text(max_size=3), JSON, max_size=4), st.dictionaries(st.text(max_size=3), JSON, max_size=4))
-def test_an_object_is_a_subset_of_itself_with_more(small: dict[str, Any], more: dict[str, Any]) -> None:
+@given(
+    st.dictionaries(st.text(max_size=3), JSON, max_size=4),
+    st.dictionaries(st.text(max_size=3), JSON, max_size=4),
+)
+def test_an_object_is_a_subset_of_itself_with_more(
+    small: dict[str, Any], more: dict[str, Any]
+) -> None:
     assert json_difference(small, {**more, **small}, ComparisonRules(subset=True)) is None
 
 
@@ -436,7 +596,9 @@ def test_long_arrays_without_order() -> None:
         ("ignored", {"a": 1.0}, True),
     ],
 )
-def test_the_value_is_the_parsed_one_or_read_from_the_text(content: str, parsed: Any, passed: bool) -> None:
+def test_the_value_is_the_parsed_one_or_read_from_the_text(
+    content: str, parsed: Any, passed: bool
+) -> None:
     given = score("json_equal", content, {"a": 1}, parsed=parsed)
     assert given.error is None and given.passed is passed
     assert passed or given.explanation
@@ -478,7 +640,11 @@ def test_two_texts_are_compared_as_texts(target: str, found: str) -> None:
         assert given.error is None and given.passed is (text == target)
 
 
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 1}},
+    "required": ["n"],
+}
 
 
 @pytest.mark.parametrize(
@@ -492,14 +658,18 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1
         (SCHEMA, "sorry", "no JSON"),
     ],
 )
-def test_the_first_violation_of_a_schema_is_named(schema: Any, content: str, said: str | None) -> None:
+def test_the_first_violation_of_a_schema_is_named(
+    schema: Any, content: str, said: str | None
+) -> None:
     given = score({"type": "json_schema", "schema": schema}, content)
     assert given.error is None and given.passed is (said is None)
     assert (said or "") in given.explanation
 
 
 def test_a_slow_pattern_of_a_schema_is_an_error() -> None:
-    given = score("json_schema", f'{{"a": "{"a" * 60}b"}}', {"properties": {"a": {"pattern": "^(a|a)+$"}}})
+    given = score(
+        "json_schema", f'{{"a": "{"a" * 60}b"}}', {"properties": {"a": {"pattern": "^(a|a)+$"}}}
+    )
     assert given.passed is None and given.value is None
     assert given.error is not None and "$.a: the pattern '^(a|a)+$' took too long" in given.error
 

@@ -12,7 +12,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from statsmodels.stats.inter_rater import cohens_kappa
 
-from evaluator.batch.statistics import cohen_kappa, cohen_kappa_of, krippendorff_alpha, krippendorff_alpha_of
+from evaluator.batch.statistics import (
+    cohen_kappa,
+    cohen_kappa_of,
+    krippendorff_alpha,
+    krippendorff_alpha_of,
+)
 from evaluator.errors import UsageError
 
 _ = None
@@ -27,16 +32,21 @@ OBSERVERS = [
 CARCINOMA = [[22, 2, 2, 0], [5, 7, 14, 0], [0, 2, 36, 0], [0, 1, 17, 10]]
 Level = Literal["nominal", "ordinal", "interval", "ratio"]
 LEVELS: list[Level] = ["nominal", "ordinal", "interval", "ratio"]
-ratings = st.lists(st.lists(st.sampled_from([_, 0, 1, 2, 5]), min_size=4, max_size=4), min_size=2, max_size=5)
+ratings = st.lists(
+    st.lists(st.sampled_from([_, 0, 1, 2, 5]), min_size=4, max_size=4), min_size=2, max_size=5
+)
 
 
 def judges(table: list[list[int]]) -> tuple[list[int], list[int]]:
-    pairs = [(i, j) for i, row in enumerate(table) for j, count in enumerate(row) for _ in range(count)]
+    pairs = [
+        (i, j) for i, row in enumerate(table) for j, count in enumerate(row) for _ in range(count)
+    ]
     return [i for i, _ in pairs], [j for _, j in pairs]
 
 
 @pytest.mark.parametrize(
-    ("level", "expected"), [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849), ("ratio", 0.797)]
+    ("level", "expected"),
+    [("nominal", 0.743), ("ordinal", 0.815), ("interval", 0.849), ("ratio", 0.797)],
 )
 def test_alpha_equals_printed_examples(level: Level, expected: float) -> None:
     found = krippendorff_alpha(OBSERVERS, level)
@@ -47,7 +57,9 @@ def test_alpha_equals_printed_examples(level: Level, expected: float) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @given(rows=ratings)
 def test_alpha_equals_the_krippendorff_package(level: Level, rows: list[list[int | None]]) -> None:
-    data = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
+    data = np.array(
+        [[np.nan if value is None else value for value in row] for row in rows], dtype=float
+    )
     judged = data[:, np.sum(~np.isnan(data), axis=0) > 1]
     assume(len(np.unique(judged[~np.isnan(judged)])) > 1)
     assert krippendorff_alpha(rows, level).value == pytest.approx(
@@ -67,16 +79,24 @@ def test_equal_ratings_are_perfect_agreement(level: Level, values: list[int], co
 
 def test_kappa_equals_printed_examples() -> None:
     found = cohen_kappa(*judges(CARCINOMA))
-    assert (found.value, found.se) == (pytest.approx(0.493, abs=5e-4), pytest.approx(0.057, abs=5e-4))
+    assert (found.value, found.se) == (
+        pytest.approx(0.493, abs=5e-4),
+        pytest.approx(0.057, abs=5e-4),
+    )
     assert (found.n, found.of, found.raters) == (118, 118, 2)
 
 
-@pytest.mark.parametrize(("weights", "wt"), [(None, None), ("linear", "linear"), ("quadratic", "quadratic")])
+@pytest.mark.parametrize(
+    ("weights", "wt"), [(None, None), ("linear", "linear"), ("quadratic", "quadratic")]
+)
 def test_kappa_and_its_error_equal_statsmodels(weights: Any, wt: str | None) -> None:
     theirs = cohens_kappa(np.array(CARCINOMA), wt=wt)
     found = cohen_kappa(*judges(CARCINOMA), weights=weights)
     assert (found.value, found.se) == (pytest.approx(theirs.kappa), pytest.approx(theirs.std_kappa))
-    assert (found.low, found.high) == (pytest.approx(theirs.kappa_low), pytest.approx(theirs.kappa_upp))
+    assert (found.low, found.high) == (
+        pytest.approx(theirs.kappa_low),
+        pytest.approx(theirs.kappa_upp),
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1))
@@ -129,13 +149,28 @@ def test_ratings_that_do_not_fit_are_refused(call: Any) -> None:
 def test_counts_of_combinations_give_the_same_as_the_ratings() -> None:
     counts = {(i, j): count for i, row in enumerate(CARCINOMA) for j, count in enumerate(row)}
     assert cohen_kappa_of(counts, "quadratic") == cohen_kappa(*judges(CARCINOMA), "quadratic")
-    three = {("y", "y", "n"): 2, ("n", None, "n"): 3, (None, None, "y"): 1, ("y", "n", None): 1, ("n", "n", "n"): 0}
-    columns = list(zip(*(ratings for ratings, count in three.items() for _ in range(count)), strict=True))
+    three = {
+        ("y", "y", "n"): 2,
+        ("n", None, "n"): 3,
+        (None, None, "y"): 1,
+        ("y", "n", None): 1,
+        ("n", "n", "n"): 0,
+    }
+    columns = list(
+        zip(*(ratings for ratings, count in three.items() for _ in range(count)), strict=True)
+    )
     found, expected = krippendorff_alpha_of(three, 3), krippendorff_alpha(columns)
     assert found.value == pytest.approx(expected.value)
-    assert (found.n, found.of, found.raters) == (expected.n, expected.of, expected.raters) == (6, 7, 3)
+    assert (
+        (found.n, found.of, found.raters) == (expected.n, expected.of, expected.raters) == (6, 7, 3)
+    )
 
 
 def test_judges_who_always_agree_have_no_empty_interval() -> None:
     found = cohen_kappa("ynyn", "ynyn")
-    assert (found.value, found.se, found.low, found.high) == (pytest.approx(1), pytest.approx(0), None, None)
+    assert (found.value, found.se, found.low, found.high) == (
+        pytest.approx(1),
+        pytest.approx(0),
+        None,
+        None,
+    )

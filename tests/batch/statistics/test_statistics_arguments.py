@@ -41,17 +41,24 @@ WITH_CONFIDENCE: dict[str, Callable[[Any], Any]] = {
     "proportion_interval": lambda confidence: proportion_interval([0, 1, 1], "aab", confidence),
     "mean_difference": lambda confidence: mean_difference([0.1, 0.2], None, confidence),
     "mcnemar_difference": lambda confidence: mcnemar_difference(0, 0, 0, 0, confidence),
-    "bootstrap_difference": lambda confidence: bootstrap_difference([0.1, 0.2], 0, confidence=confidence),
+    "bootstrap_difference": lambda confidence: bootstrap_difference(
+        [0.1, 0.2], 0, confidence=confidence
+    ),
     "pairs_needed": lambda confidence: pairs_needed(0.5, 0.1, confidence=confidence),
     "smallest_difference": lambda confidence: smallest_difference(0.5, 10, confidence=confidence),
     "cohen_kappa": lambda confidence: cohen_kappa("ab", "ab", confidence=confidence),
 }
 
 
-@pytest.mark.parametrize("confidence", [95, 1, 0, -0.5, 1 - 1e-16, math.nan, math.inf, "0.95", None])
+@pytest.mark.parametrize(
+    "confidence", [95, 1, 0, -0.5, 1 - 1e-16, math.nan, math.inf, "0.95", None]
+)
 @pytest.mark.parametrize("name", WITH_CONFIDENCE)
 def test_a_confidence_outside_0_and_1_is_refused(name: str, confidence: Any) -> None:
-    with pytest.raises(UsageError, match=f"confidence is {re.escape(repr(confidence))}, expected a number between 0"):
+    with pytest.raises(
+        UsageError,
+        match=f"confidence is {re.escape(repr(confidence))}, expected a number between 0",
+    ):
         WITH_CONFIDENCE[name](confidence)
 
 
@@ -60,9 +67,13 @@ def test_a_confidence_in_percent_gets_a_suggestion() -> None:
         mean_interval([1, 2, 3], confidence=95)
 
 
-@pytest.mark.parametrize("quantile", [normal_quantile, lambda probability: student_quantile(probability, 4)])
+@pytest.mark.parametrize(
+    "quantile", [normal_quantile, lambda probability: student_quantile(probability, 4)]
+)
 @pytest.mark.parametrize("probability", [0, 1, 1.5, -0.1, math.nan])
-def test_a_probability_without_a_quantile_is_refused(quantile: Callable[[float], float], probability: float) -> None:
+def test_a_probability_without_a_quantile_is_refused(
+    quantile: Callable[[float], float], probability: float
+) -> None:
     with pytest.raises(UsageError, match="has no quantile"):
         quantile(probability)
 
@@ -70,13 +81,28 @@ def test_a_probability_without_a_quantile_is_refused(quantile: Callable[[float],
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: krippendorff_alpha([[1, 2], [1, 2]], "Nominal"), "level is 'Nominal', .* nominal, ordinal, interval, ratio"),
+        (
+            lambda: krippendorff_alpha([[1, 2], [1, 2]], "Nominal"),
+            "level is 'Nominal', .* nominal, ordinal, interval, ratio",
+        ),
         (lambda: krippendorff_alpha_of({}, 2, "rational"), "level is 'rational'"),
         (lambda: krippendorff_alpha([[1, -2], [1, 2]], "ratio"), "at least 0"),
-        (lambda: krippendorff_alpha([["a", "b"], ["a", "b"]], "ratio", "ab"), "ratio ratings are finite numbers"),
-        (lambda: krippendorff_alpha_of({("a", "b"): -1}, 2), "count of .* is -1, expected a whole number"),
-        (lambda: cohen_kappa([1, 2], [1, 2], "Linear"), "weights is 'Linear', expected one of linear, quadratic"),
-        (lambda: cohen_kappa_of({(1, 2): 0.5}), r"count of \(1, 2\) is 0\.5, expected a whole number"),
+        (
+            lambda: krippendorff_alpha([["a", "b"], ["a", "b"]], "ratio", "ab"),
+            "ratio ratings are finite numbers",
+        ),
+        (
+            lambda: krippendorff_alpha_of({("a", "b"): -1}, 2),
+            "count of .* is -1, expected a whole number",
+        ),
+        (
+            lambda: cohen_kappa([1, 2], [1, 2], "Linear"),
+            "weights is 'Linear', expected one of linear, quadratic",
+        ),
+        (
+            lambda: cohen_kappa_of({(1, 2): 0.5}),
+            r"count of \(1, 2\) is 0\.5, expected a whole number",
+        ),
         (lambda: percentiles([1, 2, 3], [95]), "a share is 95, expected a number from 0 to 1"),
         (lambda: percentiles([1, 2, 3], [-0.1]), r"a share is -0\.1"),
         (lambda: percentiles([], [math.nan]), "a share is nan"),
@@ -93,7 +119,7 @@ def test_a_probability_without_a_quantile_is_refused(quantile: Callable[[float],
         (lambda: mean_interval([0.5, None]), "value 1 is None, expected a finite number"),
         (lambda: mean_interval(["0.5"]), "value 0 is '0.5'"),
     ],
-)  # fmt: skip
+)
 def test_invalid_arguments_are_refused_by_name(call: Callable[[], Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         call()
@@ -104,7 +130,9 @@ def test_arrays_give_the_same_as_lists(values: list[float]) -> None:
     array = np.array(values)
     assert mean_interval(array) == mean_interval(values)
     assert score_interval(array) == score_interval(values)
-    assert score_interval(array, np.array(range(len(values)))) == score_interval(values, range(len(values)))
+    assert score_interval(array, np.array(range(len(values)))) == score_interval(
+        values, range(len(values))
+    )
     assert mean_difference(array) == mean_difference(values)
     assert bootstrap_difference(array, 1) == bootstrap_difference(values, 1)
     assert percentiles(array, np.array([0.5])) == percentiles(values, [0.5])

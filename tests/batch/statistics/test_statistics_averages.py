@@ -7,7 +7,12 @@ import random
 
 import pytest
 
-from evaluator.batch.statistics import mean_interval, proportion_interval, stratified_interval, weighted_interval
+from evaluator.batch.statistics import (
+    mean_interval,
+    proportion_interval,
+    stratified_interval,
+    weighted_interval,
+)
 from evaluator.batch.statistics.distributions import student_quantile
 from evaluator.errors import UsageError
 
@@ -22,7 +27,9 @@ def test_the_variance_of_a_mean_over_strata_is_the_weighted_sum_of_their_varianc
     assert (found.low, found.high) == (0.0, 1.0)
     wide = stratified_interval([([20.0, 40.0, 90.0], None), ([50.0, 70.0], None)], [3, 1])
     df = found.se**4 / ((0.75 * a.se) ** 4 / 2 + (0.25 * b.se) ** 4 / 1)
-    assert wide.high is not None and wide.high - 52.5 == pytest.approx(100 * found.se * student_quantile(0.975, df))
+    assert wide.high is not None and wide.high - 52.5 == pytest.approx(
+        100 * found.se * student_quantile(0.975, df)
+    )
 
 
 def test_one_stratum_is_its_own_mean_and_equal_weights_change_nothing() -> None:
@@ -34,24 +41,41 @@ def test_one_stratum_is_its_own_mean_and_equal_weights_change_nothing() -> None:
     shares = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0]
     clustered = proportion_interval(shares, [1, 1, 2, 2, 3, 3])
     weighted = weighted_interval(shares, [1] * 6, [1, 1, 2, 2, 3, 3])
-    assert (weighted.low, weighted.high) == (pytest.approx(clustered.low), pytest.approx(clustered.high))
+    assert (weighted.low, weighted.high) == (
+        pytest.approx(clustered.low),
+        pytest.approx(clustered.high),
+    )
 
 
 def test_a_small_stratum_of_which_all_passed_is_not_taken_as_certain() -> None:
     found = stratified_interval([([1.0, 1.0], None), ([1.0, 0.0] * 100, None)], [1, 1])
     alone = proportion_interval([1.0, 1.0])
-    assert found.low is not None and alone.low is not None and found.low < 0.75 - 0.5 * (1 - alone.low)
-    every, twenty = stratified_interval([([1.0] * 5, None)] * 4, [1] * 4), proportion_interval([1.0] * 20)
+    assert (
+        found.low is not None and alone.low is not None and found.low < 0.75 - 0.5 * (1 - alone.low)
+    )
+    every, twenty = (
+        stratified_interval([([1.0] * 5, None)] * 4, [1] * 4),
+        proportion_interval([1.0] * 20),
+    )
     assert (every.mean, every.se, every.high) == (1.0, 0.0, 1.0)
-    assert every.low is not None and twenty.low is not None and twenty.low - 0.1 < every.low <= twenty.low
+    assert (
+        every.low is not None
+        and twenty.low is not None
+        and twenty.low - 0.1 < every.low <= twenty.low
+    )
     assert weighted_interval([1.0] * 20, [3] * 20).low == pytest.approx(twenty.low)
 
 
 @pytest.mark.parametrize(
     ("strata", "weights"),
-    [([([1.0], None), ([1.0, 0.0], None)], [1, 1]), ([([1.0, 0.0], ["a", "a"]), ([1.0, 0.0], None)], [1, 1])],
+    [
+        ([([1.0], None), ([1.0, 0.0], None)], [1, 1]),
+        ([([1.0, 0.0], ["a", "a"]), ([1.0, 0.0], None)], [1, 1]),
+    ],
 )
-def test_without_two_independent_values_in_each_stratum_there_is_no_interval(strata: object, weights: object) -> None:
+def test_without_two_independent_values_in_each_stratum_there_is_no_interval(
+    strata: object, weights: object
+) -> None:
     found = stratified_interval(strata, weights)  # type: ignore[arg-type]
     assert found.mean is not None and (found.se, found.low, found.high) == (None, None, None)
     assert weighted_interval([1.0, 0.0], [1, 0]).low is None
@@ -66,14 +90,21 @@ def test_invalid_weights_are_refused(weights: list[float]) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[8, 20], [3] * 5, [2] * 40, [4, 40, 4]])
-def test_the_interval_over_strata_holds_the_true_value_as_often_as_it_says(sizes: list[int]) -> None:
+def test_the_interval_over_strata_holds_the_true_value_as_often_as_it_says(
+    sizes: list[int],
+) -> None:
     drawn, times = random.Random(5), 200
     shares = [drawn.uniform(0.3, 0.98) for _ in sizes]
     true, held = sum(shares) / len(shares), 0
     for _ in range(times):
-        strata = [([float(drawn.random() < p) for _ in range(n)], None) for p, n in zip(shares, sizes, strict=True)]
+        strata = [
+            ([float(drawn.random() < p) for _ in range(n)], None)
+            for p, n in zip(shares, sizes, strict=True)
+        ]
         found = stratified_interval(strata, [1] * len(sizes))
-        assert found.low is not None and found.high is not None and 0 <= found.low <= found.high <= 1
+        assert (
+            found.low is not None and found.high is not None and 0 <= found.low <= found.high <= 1
+        )
         held += found.low <= true <= found.high
     assert held >= 0.92 * times
 
@@ -84,6 +115,8 @@ def test_the_interval_of_a_weighted_mean_holds_the_true_value_as_often_as_it_say
     true = sum(weight * each for weight, each in share.items()) / sum(share)
     for _ in range(times):
         weights = [drawn.choice([1, 2, 5]) for _ in range(30)]
-        found = weighted_interval([float(drawn.random() < share[weight]) for weight in weights], weights)
+        found = weighted_interval(
+            [float(drawn.random() < share[weight]) for weight in weights], weights
+        )
         held += found.low is not None and found.high is not None and found.low <= true <= found.high
     assert held >= 0.92 * times

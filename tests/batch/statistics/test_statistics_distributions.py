@@ -29,10 +29,14 @@ def test_the_tails_of_students_t_equal_scipy(t: float, df: float) -> None:
 @pytest.mark.parametrize("df", DEGREES)
 @pytest.mark.parametrize("probability", [0.005, 0.025, 0.4, 0.5, 0.75, 0.975, 0.9995])
 def test_the_quantiles_of_students_t_equal_scipy(probability: float, df: float) -> None:
-    assert student_quantile(probability, df) == pytest.approx(stats.t.ppf(probability, df), rel=1e-8, abs=1e-9)
+    assert student_quantile(probability, df) == pytest.approx(
+        stats.t.ppf(probability, df), rel=1e-8, abs=1e-9
+    )
 
 
-@pytest.mark.parametrize(("df", "expected"), [(1, 12.706), (2, 4.303), (5, 2.571), (10, 2.228), (30, 2.042)])
+@pytest.mark.parametrize(
+    ("df", "expected"), [(1, 12.706), (2, 4.303), (5, 2.571), (10, 2.228), (30, 2.042)]
+)
 def test_the_quantiles_equal_the_printed_table(df: int, expected: float) -> None:
     """NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2, column 0.975."""
     assert student_quantile(0.975, df) == pytest.approx(expected, abs=5e-4)
@@ -45,12 +49,22 @@ def test_the_tails_of_the_normal_distribution_equal_scipy(value: float) -> None:
 
 @pytest.mark.parametrize("probability", [1e-12, 0.025, 0.5, 0.8, 0.975])
 def test_the_normal_quantile_equals_scipy(probability: float) -> None:
-    assert normal_quantile(probability) == pytest.approx(stats.norm.ppf(probability), rel=1e-12, abs=1e-15)
+    assert normal_quantile(probability) == pytest.approx(
+        stats.norm.ppf(probability), rel=1e-12, abs=1e-15
+    )
 
 
 @pytest.mark.parametrize(
     ("successes", "trials", "chance"),
-    [(0, 1, 0.5), (0, 10, 0.3), (3, 10, 0.5), (10, 10, 0.5), (480, 1_000, 0.5), (49_700, 100_000, 0.5), (-1, 5, 0.5)],
+    [
+        (0, 1, 0.5),
+        (0, 10, 0.3),
+        (3, 10, 0.5),
+        (10, 10, 0.5),
+        (480, 1_000, 0.5),
+        (49_700, 100_000, 0.5),
+        (-1, 5, 0.5),
+    ],
 )
 def test_the_binomial_tail_equals_scipy(successes: int, trials: int, chance: float) -> None:
     assert binomial_below(successes, trials, chance) == pytest.approx(

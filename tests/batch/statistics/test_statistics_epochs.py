@@ -41,7 +41,9 @@ def test_a_reducer_states_what_it_needs() -> None:
     assert reducer("max").least == 1 and not reducer("max").of_passes
 
 
-@pytest.mark.parametrize("name", ["", "sum", "pass@0", "pass@", "pass^-1", "pass@1.5", "Mean", "pass@2 "])
+@pytest.mark.parametrize(
+    "name", ["", "sum", "pass@0", "pass@", "pass^-1", "pass@1.5", "Mean", "pass@2 "]
+)
 def test_an_unknown_reducer_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError, match="mean, median, mode, max, min, pass@k and pass"):
         reducer(name)
@@ -59,7 +61,9 @@ def test_pass_at_k_equals_chens_estimator(n: int, data: st.DataObject) -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.data())
-def test_both_are_the_mean_over_all_choices_of_k_tries(tries: list[bool], data: st.DataObject) -> None:
+def test_both_are_the_mean_over_all_choices_of_k_tries(
+    tries: list[bool], data: st.DataObject
+) -> None:
     k = data.draw(st.integers(1, len(tries)))
     choices = list(combinations(tries, k))
     assert pass_at_k(len(tries), sum(tries), k) == pytest.approx(mean(map(any, choices)))
@@ -67,14 +71,18 @@ def test_both_are_the_mean_over_all_choices_of_k_tries(tries: list[bool], data: 
 
 
 @given(st.integers(2, 60), st.data())
-def test_more_tries_pass_at_least_once_more_often_and_always_less_often(n: int, data: st.DataObject) -> None:
+def test_more_tries_pass_at_least_once_more_often_and_always_less_often(
+    n: int, data: st.DataObject
+) -> None:
     passed, k = data.draw(st.integers(0, n - 1)), data.draw(st.integers(1, n - 1))
     assert pass_at_k(n, passed, k) <= pass_at_k(n, passed, k + 1) <= 1
     assert pass_at_k(n, passed, k) <= pass_at_k(n, passed + 1, k)
     assert 0 <= pass_hat_k(n, passed, k + 1) <= pass_hat_k(n, passed, k) <= pass_at_k(n, passed, k)
 
 
-@pytest.mark.parametrize(("n", "passed", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4), (0, 0, 1)])
+@pytest.mark.parametrize(
+    ("n", "passed", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4), (0, 0, 1)]
+)
 def test_impossible_counts_are_refused(n: int, passed: int, k: int) -> None:
     for estimate in (pass_at_k, pass_hat_k):
         with pytest.raises(UsageError):
@@ -111,7 +119,9 @@ def test_known_components_are_recovered() -> None:
         ([[0.0, 0.0], [1.0, 1.0]], 0.0, 0.5),
     ],
 )
-def test_the_edges_of_variance(samples: list[list[float]], within: float | None, between: float | None) -> None:
+def test_the_edges_of_variance(
+    samples: list[list[float]], within: float | None, between: float | None
+) -> None:
     found = variance(samples)
     assert (found.within, found.between) == (pytest.approx(within), pytest.approx(between))
 

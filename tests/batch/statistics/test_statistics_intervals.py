@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from evaluator.batch.statistics import mean_interval, percentiles, proportion_interval, proportion_of, score_interval
+from evaluator.batch.statistics import (
+    mean_interval,
+    percentiles,
+    proportion_interval,
+    proportion_of,
+    score_interval,
+)
 from evaluator.errors import UsageError
 
 VALUES = [0.1, 0.9, 0.4, 0.4, 0.75, 1.0, 0.0, 0.33, 0.62, 0.81]
@@ -23,7 +29,10 @@ finite = st.floats(-1e6, 1e6)
 def test_the_mean_its_error_and_interval_equal_scipy() -> None:
     found = mean_interval(VALUES)
     low, high = stats.t.interval(0.95, len(VALUES) - 1, np.mean(VALUES), stats.sem(VALUES))
-    assert (found.mean, found.se) == (pytest.approx(np.mean(VALUES)), pytest.approx(stats.sem(VALUES)))
+    assert (found.mean, found.se) == (
+        pytest.approx(np.mean(VALUES)),
+        pytest.approx(stats.sem(VALUES)),
+    )
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
     assert (found.n, found.clusters, found.method) == (10, None, "t")
 
@@ -36,7 +45,9 @@ def test_an_interval_at_another_confidence_equals_scipy() -> None:
 
 def test_clustered_errors_equal_statsmodels() -> None:
     groups = np.unique(CLUSTERS, return_inverse=True)[1]
-    fit = sm.OLS(VALUES, np.ones(len(VALUES))).fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True)
+    fit = sm.OLS(VALUES, np.ones(len(VALUES))).fit(
+        cov_type="cluster", cov_kwds={"groups": groups}, use_t=True
+    )
     found = mean_interval(VALUES, CLUSTERS)
     assert found.se == pytest.approx(fit.bse[0])
     assert (found.low, found.high) == pytest.approx(tuple(fit.conf_int()[0]))
@@ -58,9 +69,16 @@ def test_clustered_errors_equal_millers_except_for_the_small_sample_factor() -> 
 
 @pytest.mark.parametrize(
     ("passed", "n", "low", "high"),
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
 )
-def test_wilsons_interval_equals_printed_examples(passed: int, n: int, low: float, high: float) -> None:
+def test_wilsons_interval_equals_printed_examples(
+    passed: int, n: int, low: float, high: float
+) -> None:
     """Newcombe, Statistics in Medicine 17 (1998) 857, table I, method 3."""
     found = proportion_of(passed, n)
     assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
@@ -71,14 +89,18 @@ def test_wilsons_interval_equals_printed_examples(passed: int, n: int, low: floa
 def test_wilsons_interval_equals_statsmodels(n: int, data: st.DataObject) -> None:
     passed = data.draw(st.integers(0, n))
     found = proportion_of(passed, n)
-    assert (found.low, found.high) == pytest.approx(proportion_confint(passed, n, method="wilson"), abs=1e-12)
+    assert (found.low, found.high) == pytest.approx(
+        proportion_confint(passed, n, method="wilson"), abs=1e-12
+    )
     assert found.low is not None and found.high is not None and found.mean is not None
     assert 0 <= found.low <= found.mean <= found.high <= 1
 
 
 @given(st.lists(finite, min_size=2), st.booleans())
 def test_an_interval_contains_the_mean(values: list[float], clustered: bool) -> None:
-    found = mean_interval(values, [i // 2 for i in range(len(values))] if clustered and len(values) > 2 else None)
+    found = mean_interval(
+        values, [i // 2 for i in range(len(values))] if clustered and len(values) > 2 else None
+    )
     assert found.low is not None and found.mean is not None and found.high is not None
     assert found.low <= found.mean <= found.high
     assert min(values) <= found.mean <= max(values)
@@ -93,7 +115,12 @@ def test_a_clustered_proportion_stays_within_0_and_1_and_is_never_surer_than_an_
     if found.low is None:
         assert size >= len(values)
         return
-    assert found.mean is not None and found.high is not None and plain.low is not None and plain.high is not None
+    assert (
+        found.mean is not None
+        and found.high is not None
+        and plain.low is not None
+        and plain.high is not None
+    )
     assert 0 <= found.low <= found.mean <= found.high <= 1
     assert found.high - found.low >= plain.high - plain.low - 1e-12
 
@@ -169,18 +196,32 @@ def test_percentiles_equal_numpy(values: list[float], shares: list[float]) -> No
 
 def test_the_json_of_an_estimate_has_its_method() -> None:
     assert proportion_of(0, 0).to_dict() == {
-        "mean": None, "se": None, "low": None, "high": None, "n": 0, "clusters": None, "method": "wilson", "confidence": 0.95,
-    }  # fmt: skip
+        "mean": None,
+        "se": None,
+        "low": None,
+        "high": None,
+        "n": 0,
+        "clusters": None,
+        "method": "wilson",
+        "confidence": 0.95,
+    }
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.6, 1.0]), st.integers(0, 3)), min_size=1, max_size=30),
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.25, 0.5, 0.6, 1.0]), st.integers(0, 3)),
+        min_size=1,
+        max_size=30,
+    ),
     st.booleans(),
 )
 def test_scores_within_0_and_1_have_an_interval_within_them_that_is_not_empty(
     values: list[tuple[float, int]], clustered: bool
 ) -> None:
-    numbers, clusters = [value for value, _ in values], [cluster for _, cluster in values] if clustered else None
+    numbers, clusters = (
+        [value for value, _ in values],
+        [cluster for _, cluster in values] if clustered else None,
+    )
     found, plain = score_interval(numbers, clusters), mean_interval(numbers, clusters)
     assert found.mean == pytest.approx(plain.mean) and found.n == len(numbers)
     assert (found.se is None) == (found.low is None) == (found.high is None)
@@ -206,7 +247,11 @@ def test_scores_without_a_spread_have_wilsons_interval_or_none() -> None:
     assert (found.se, found.low, found.high, found.method) == (0, wilson.low, wilson.high, "wilson")
     clustered = score_interval([0.5] * 10, "aabbccddee")
     low, high = proportion_confint(2.5, 5, method="wilson")
-    assert clustered.method == "wilson, clustered" and clustered.low is not None and clustered.high is not None
+    assert (
+        clustered.method == "wilson, clustered"
+        and clustered.low is not None
+        and clustered.high is not None
+    )
     assert clustered.low < low and clustered.high > high
     beyond = score_interval([7.0] * 5)
     assert (beyond.mean, beyond.se, beyond.low, beyond.high) == (7, 0, None, None)

@@ -34,7 +34,10 @@ def test_the_paired_t_equals_the_printed_one_for_students_sleep_data() -> None:
     assert found.mean == pytest.approx(1.58) and found.se is not None
     assert found.mean / found.se == pytest.approx(4.0621, abs=5e-5)
     assert found.p == pytest.approx(0.002833, abs=5e-7)
-    assert (found.low, found.high) == (pytest.approx(0.7001142, abs=5e-8), pytest.approx(2.4598858, abs=5e-8))
+    assert (found.low, found.high) == (
+        pytest.approx(0.7001142, abs=5e-8),
+        pytest.approx(2.4598858, abs=5e-8),
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,9 @@ def test_the_paired_t_equals_the_printed_one_for_students_sleep_data() -> None:
         ((30, 0, 0, 24), -0.0358, 0.0358),
     ],
 )
-def test_newcombes_interval_equals_printed_examples(cells: tuple[int, int, int, int], low: float, high: float) -> None:
+def test_newcombes_interval_equals_printed_examples(
+    cells: tuple[int, int, int, int], low: float, high: float
+) -> None:
     """Newcombe, Statistics in Medicine 17 (1998) 2635, table III, method 10; his f − g is the other way round."""
     both, first_only, second_only, neither = cells
     found = mcnemar_difference(both, second_only, first_only, neither)
@@ -60,8 +65,13 @@ def test_newcombes_interval_equals_printed_examples(cells: tuple[int, int, int, 
 
 
 @given(counts, counts, counts, counts)
-def test_mcnemars_p_equals_statsmodels_and_is_symmetric(both: int, a: int, b: int, neither: int) -> None:
-    found, swapped = mcnemar_difference(both, a, b, neither), mcnemar_difference(both, b, a, neither)
+def test_mcnemars_p_equals_statsmodels_and_is_symmetric(
+    both: int, a: int, b: int, neither: int
+) -> None:
+    found, swapped = (
+        mcnemar_difference(both, a, b, neither),
+        mcnemar_difference(both, b, a, neither),
+    )
     assert found.p == swapped.p and found.se == swapped.se
     if found.n == 0:
         assert found.mean is None and found.low is None and found.p is None
@@ -101,9 +111,16 @@ def test_the_bootstraps_interval_equals_scipy_except_for_the_draws() -> None:
     scipys = stats.bootstrap(
         (DIFFERENCES,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(5)
     ).confidence_interval
-    assert (found.low, found.high) == (pytest.approx(scipys.low, abs=2e-3), pytest.approx(scipys.high, abs=2e-3))
+    assert (found.low, found.high) == (
+        pytest.approx(scipys.low, abs=2e-3),
+        pytest.approx(scipys.high, abs=2e-3),
+    )
     percentile = stats.bootstrap(
-        (DIFFERENCES,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(5)
+        (DIFFERENCES,),
+        np.mean,
+        n_resamples=20_000,
+        method="percentile",
+        rng=np.random.default_rng(5),
     ).confidence_interval
     assert found.high is not None and found.high > percentile.high + 2e-3
     assert found.p == pytest.approx(stats.ttest_1samp(DIFFERENCES, 0).pvalue, abs=0.02)
@@ -127,9 +144,12 @@ def test_a_bootstrap_stays_within_its_values(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "mean", "p"), [([], None, None), ([0.5], 0.5, None), ([0.0] * 5, 0, 1), ([0.2] * 5, 0.2, None)]
+    ("values", "mean", "p"),
+    [([], None, None), ([0.5], 0.5, None), ([0.0] * 5, 0, 1), ([0.2] * 5, 0.2, None)],
 )
-def test_the_edges_of_a_difference(values: list[float], mean: float | None, p: float | None) -> None:
+def test_the_edges_of_a_difference(
+    values: list[float], mean: float | None, p: float | None
+) -> None:
     for found in (mean_difference(values), bootstrap_difference(values, 0)):
         assert (found.mean, found.p) == (pytest.approx(mean), p)
 
@@ -154,7 +174,9 @@ def test_the_pairs_needed_are_those_of_the_formula() -> None:
 
 
 @given(st.floats(0.01, 1), st.floats(0.005, 0.5), st.floats(0.5, 0.99))
-def test_pairs_needed_and_smallest_difference_agree(spread: float, difference: float, power: float) -> None:
+def test_pairs_needed_and_smallest_difference_agree(
+    spread: float, difference: float, power: float
+) -> None:
     needed = pairs_needed(spread, difference, power)
     assert smallest_difference(spread, needed, power) <= difference * (1 + 1e-9)
     if needed > 2:
@@ -163,7 +185,9 @@ def test_pairs_needed_and_smallest_difference_agree(spread: float, difference: f
 
 def test_the_pairs_needed_have_the_requested_power() -> None:
     n, draw = pairs_needed(0.5, 0.1), np.random.default_rng(11)
-    seen = sum((mean_difference(draw.normal(0.1, 0.5, n).tolist()).p or 0) < 0.05 for _ in range(400))
+    seen = sum(
+        (mean_difference(draw.normal(0.1, 0.5, n).tolist()).p or 0) < 0.05 for _ in range(400)
+    )
     assert 0.73 < seen / 400 < 0.87
 
 
@@ -195,14 +219,23 @@ def test_an_impossible_size_is_refused(call: object) -> None:
     ],
 )
 def test_no_observed_spread_does_not_mean_no_spread(
-    differences: list[float], clusters: list[int] | None, low: float | None, high: float | None, p: float | None
+    differences: list[float],
+    clusters: list[int] | None,
+    low: float | None,
+    high: float | None,
+    p: float | None,
 ) -> None:
     found = mean_difference(differences, clusters)
     assert found.p == p
     assert (found.low, found.high) == (pytest.approx(low, abs=1e-6), pytest.approx(high, abs=1e-6))
     if clusters is None:
         drawn = bootstrap_difference(differences, seed=1)
-        assert (drawn.low, drawn.high, drawn.p, drawn.method) == (found.low, found.high, found.p, found.method)
+        assert (drawn.low, drawn.high, drawn.p, drawn.method) == (
+            found.low,
+            found.high,
+            found.p,
+            found.method,
+        )
 
 
 def test_the_bound_for_unobserved_differences_equals_scipy() -> None:

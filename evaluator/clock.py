@@ -1,0 +1,37 @@
+"""The clocks of this process. No other module reads a clock or waits for a time.
+
+Call them through the module (`clock.monotonic()`), so that tests and simulations can replace them.
+
+| clock | for | jumps | stops during suspend | comparable between processes |
+|---|---|---|---|---|
+| `wall` | what people read | yes | no | yes |
+| `monotonic` | durations and limits within one process | no | on Linux, yes | no |
+| `since_boot` | leases and deadlines that other processes read | no | no, except on macOS | until the next boot |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+__all__ = ["monotonic", "since_boot", "sleep", "wall"]
+
+wall = time.time
+"""Seconds since 1970. Never decides how long something has taken or whether it has ended."""
+
+monotonic = time.monotonic
+"""Seconds since an unknown moment."""
+
+sleep = asyncio.sleep
+"""Waits for that number of seconds of `monotonic`."""
+
+
+def since_boot() -> float:
+    """Seconds since this machine was started, with the time that it was suspended.
+
+    Compare two values only if the boot id is the same. Source: clock_gettime(2), CLOCK_BOOTTIME.
+    """
+    return time.clock_gettime(_SINCE_BOOT)
+
+
+_SINCE_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
