@@ -6,7 +6,7 @@ Call them through the module (`clock.monotonic()`), so that tests and simulation
 |---|---|---|---|---|
 | `wall` | what people read | yes | no | yes |
 | `monotonic` | durations and limits within one process | no | on Linux, yes | no |
-| `since_boot` | leases and deadlines that other processes read | no | no, except on macOS | until the next boot |
+| `since_boot` | leases that other processes read | no | no (macOS: yes) | until the next boot |
 """
 
 from __future__ import annotations

@@ -39,11 +39,13 @@ def test_each_public_name_is_there(name):
 
 
 def test_the_public_names_are_exactly_the_ones_that_type_checkers_see():
-    lines = (ROOT / "evaluator" / "__init__.py").read_text(encoding="utf-8").splitlines()
+    tree = ast.parse((ROOT / "evaluator" / "__init__.py").read_text(encoding="utf-8"))
     typed = {
-        line.rsplit(" as ", 1)[1]
-        for line in lines
-        if line.startswith("    from ") and " as " in line
+        name.asname
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+        for name in node.names
+        if name.asname
     }
     assert typed | {"__version__"} == set(evaluator.__all__)
 

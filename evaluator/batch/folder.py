@@ -1,9 +1,8 @@
 """A batch's folder: its manifest, the result of each sample, and the task files.
 
-    manifest.json    what was run, complete enough to run it again; replaced atomically; has a
-    checksum results.jsonl    one line per result, with a checksum, appended as results arrive; of
-    several lines with one key the
-                     last counts
+    manifest.json    what was run, complete enough to run it again; replaced atomically; checksummed
+    results.jsonl    one line per result, with a checksum, appended as results arrive; of several
+                     lines with one key the last counts
     damaged.jsonl    lines that were removed from the results, because they were damaged
     summary.json     the numbers, replaced atomically at the end of each session
     progress.json    while a session runs: its progress of a moment ago

@@ -2,39 +2,35 @@
 
     EvaluatorError              base of every exception that this package raises on purpose
     ├── UsageError              caller: arguments that do not fit a call
-    │   └── RowError            caller: a row of a batch or its source; names file, line and column
-    (`batch.rows`) ├── ConfigurationError      caller: a profile, a key or a setting
+    │   └── RowError            caller: a row of a batch; names file, line, column (`batch.rows`)
+    ├── ConfigurationError      caller: a profile, a key or a setting
     │   └── MissingExtra        caller: an optional package; names the extra that installs it
     ├── TemplateError           caller: a template; carries diagnostics with line and column
     │   └── InputError          caller: the values given to a task do not fit its declared inputs
     ├── ExpressionError         caller: an expression or a text that cannot be resolved
-    │   └── SandboxError        caller: an expression that the sandbox forbids, or that exceeded its
-    limits ├── RecordError             environment: a task file or its folder
-    │   ├── RecordNotWritten    environment: a task file that cannot be created or written; also a
-    MachineError │   ├── CorruptRecord       environment: a task file whose bytes are not what was
-    written
-    │   ├── BatchDamaged        environment: results or a manifest of a batch that are not what was
-    written │   ├── RecordIncomplete    environment: a replay reached the end of an unfinished
-    record
+    │   └── SandboxError        caller: the sandbox forbids it, or it exceeded its limits
+    ├── RecordError             environment: a task file or its folder
+    │   ├── RecordNotWritten    environment: a task file cannot be written; also a MachineError
+    │   ├── CorruptRecord       environment: a task file whose bytes are not what was written
+    │   ├── BatchDamaged        environment: results or a manifest of a batch are damaged
+    │   ├── RecordIncomplete    environment: a replay reached the end of an unfinished record
     │   ├── TaskNotBegun        environment: a task file that ends inside its header
     │   ├── TaskBusy            environment: a task that another process runs
     │   ├── StepChanged         caller: a step that differs from the recorded one
     │   └── StepUnfinished      environment: it is unknown whether a side effect took place
-    ├── MachineError            environment: this machine lacks something that the run needs; ends
-    the whole run ├── ProviderError           environment: a call of a model backend failed
+    ├── MachineError            environment: this machine lacks something; ends the whole run
+    ├── ProviderError           environment: a call of a model backend failed
     ├── ContextError            environment: memory failed to provide context
     ├── ToolError               environment: a tool could not do what it was asked
     ├── NotAllowed              caller: a task needs more than the task that started it may
     ├── RepeatedCall            environment: a model repeats a tool call that changes nothing
     ├── ClusterLost             environment: no node of a cluster is left (`batch.engines.pool`)
-    ├── MathFailed              environment: two expressions could not be compared
-    (`batch.scorers.math_scorer`) ├── NoSuchPage              caller: an address of the viewer that
-    names nothing (`viewer.server.project`) ├── SessionClosed           caller: a Handler was used
-    after its task had ended
+    ├── MathFailed              environment: no comparison was made (`batch.scorers.math_scorer`)
+    ├── NoSuchPage              caller: an address names nothing (`viewer.server.project`)
+    ├── SessionClosed           caller: a Handler was used after its task had ended
     ├── LimitReached            a limit: becomes a TaskError of type RESOURCE_EXHAUSTION
-    │   └── CallRejected        a limit: a batch that stops or has spent its budget; ends the whole
-    run └── TaskFailed              carries a TaskError; raised only by `TaskError.unwrap()`
-    (`errors.results`)
+    │   └── CallRejected        a limit: a batch stops or has spent its budget; ends the run
+    └── TaskFailed              carries a TaskError; raised only by `TaskError.unwrap()`
 
 "Caller" and "environment" name the owner of the fault. `TaskError` (in `errors.results`) and
 `Diagnostic` are values, not exceptions: they are returned, printed and recorded.

@@ -149,6 +149,7 @@ def fold(text: str) -> str:
 def split_run(run: str) -> tuple[str, ...]:
     """Returns the words of a run of letters or digits."""
     if not run.isascii() and _UNSPACED.search(run):
+        run = run.lower()
         if len(run) > 1:
             return tuple(a + b for a, b in pairwise(run))
         return (run,)

@@ -7,7 +7,8 @@ and nothing else. No column holds text of a file beyond its description.
 
     root        an indexed folder; `place` is relative to the database if that is in the folder
     file        path below its root, its `stat` when it was read, hash, description; or the reason
-    it was skipped search      the stems of a file by field, for FTS5; the rowid is the file's id
+                it was skipped
+    search      the stems of a file by field, for FTS5; the rowid is the file's id
     vocabulary  how many files hold each stem (a view that FTS5 provides)
     vector      the embedding of a file, by the embedder's name
 """

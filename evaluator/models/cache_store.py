@@ -4,8 +4,8 @@ SQLite in WAL mode, readable and writable by its owner only. Several processes m
 once; the first response that was stored under a key stays. Requests are stored as hashes, responses
 as they are.
 
-    response   key, the parts of the request, response and usage as JSON, when it was stored, how
-    often it was used missed     model, how many of its requests were not found
+    response   key, the parts of the request, response and usage as JSON, time of storing, uses
+    missed     model, how many of its requests were not found
 """
 
 from __future__ import annotations

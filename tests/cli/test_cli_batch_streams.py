@@ -49,9 +49,9 @@ class HoldingServer(LoopbackServer):
     def release(self) -> None:
         self._loop.call_soon_threadsafe(self._released.set)
 
-    async def _send(self, *args: Any) -> bool:
+    async def _send(self, *args: Any, **options: Any) -> bool:
         await self._released.wait()
-        return await super()._send(*args)
+        return await super()._send(*args, **options)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evaluator.library.matching import Reason
@@ -152,6 +152,7 @@ def test_a_files_name_and_title_count_more_than_what_is_in_it_and_above_it() -> 
 
 @settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=60), st.lists(st.text(max_size=20), max_size=5))
+@example("", "A一", [])
 def test_any_description_is_found_by_each_of_its_stems(
     path: str, summary: str, names: list[str]
 ) -> None:

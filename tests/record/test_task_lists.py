@@ -430,13 +430,13 @@ def test_others_are_locked_out_while_a_change_is_checked_and_written(
     refused: list[str] = []
     read = TaskLists._read
 
-    def read_and_try(self: TaskLists, *args: Any) -> Any:
+    def read_and_try(self: TaskLists, *args: Any, **options: Any) -> Any:
         with open(root / ".named-lock") as other:
             try:
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 refused.append(args[1])
-        return read(self, *args)
+        return read(self, *args, **options)
 
     monkeypatch.setattr(TaskLists, "_read", read_and_try)
     tasks.update("a", "- [x] b")

@@ -324,9 +324,9 @@ def test_a_large_file_is_read_beside_the_event_loop_and_a_small_one_on_it(root, 
     seen = []
     real = file_access.read_all
 
-    def watched(*args):
+    def watched(*args, **options):
         seen.append(threading.current_thread() is threading.main_thread())
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(file_access, "read_all", watched)
 
