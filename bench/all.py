@@ -26,6 +26,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("list_tasks.py", [], ["--n", "2000", "--rounds", "2"]),
     ("startup.py", [], ["--runs", "5"]),
     ("sandbox.py", [], ["--runs", "10"]),
+    ("code_path.py", [], []),
     ("parse_output.py", [], []),
     ("load.py", [], ["--runs", "1"]),
     ("hostile.py", [], []),

@@ -1,7 +1,7 @@
 """ScorerInput samples a second of a whole batch, against a bare client loop and against peers.
 
-    python bench/batch.py [--n 2000] [--concurrency 64] [--delay-ms 0] [--rounds 3] [--peers PYTHON]
-                          [--promptfoo COMMAND] [--profile]
+    python bench/batch.py [--n 2000] [--concurrency 64] [--delay-ms 0] [--rounds 3]
+        [--peers PYTHON] [--promptfoo COMMAND] [--profile]
 
 Each sample is one call and one `includes` scorer; task files and results are on disk in a fresh
 folder. Rounds

@@ -7,7 +7,7 @@
     git clone --depth 1 https://github.com/THUNLP-MT/StableToolBench
     git clone --depth 1 https://github.com/PolyAI-LDN/task-specific-datasets
     python bench/match_public.py --data . [--part test] [--sample 1000] [--sets toole,clinc]
-    [--vectors]
+        [--vectors]
 
 Each tool, function or intent becomes a template. A collection whose folder is missing is left out,
 which is said. The splits are fixed: CLINC150 and Seal-Tools have their own; elsewhere the digest of

@@ -2,7 +2,7 @@
 often other parsers do.
 
     python bench/parse_mutations.py [--part train|test|random] [--peers PYTHON] [--node FOLDER]
-    [--show 20]
+        [--show 20]
 
 Each document is written in three layouts. In each, single quotes, commas, colons and brackets are
 left out, doubled or replaced, and a comment, a line break or dots are inserted, at places chosen

@@ -1,8 +1,8 @@
 """Recorded atomic tasks a second against a bare client loop that makes the same calls to the same
 server.
 
-    python bench/throughput.py [--backend openai_compatible|litellm] [--sync off|task|step] [--n
-                               2000] [--rounds 5] [--profile]
+    python bench/throughput.py [--backend openai_compatible|litellm] [--sync off|task|step]
+        [--n 2000] [--rounds 5] [--profile]
 
 One process of 64 concurrent tasks, each with a task file on disk in a fresh folder, against
 `server.py` in a process of its own that answers at once. Rounds alternate: bare loop, Evaluator,
