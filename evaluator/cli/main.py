@@ -33,42 +33,61 @@ EXIT_USAGE = 2
 EXIT_CONFIGURATION = 3
 EXIT_INTERRUPTED = 130
 
-# name → (module, one line of help): the help page of the group imports no command.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("init", "Begin a project that lints, tests and runs at once, offline."),
-    "new": ("init", "Begin a template."),
-    "examples": ("init", "List and copy the examples that ship with the package."),
-    "run": ("run", "Evaluate a template, or a request in words."),
-    "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
-    "batch merge": ("results", "Merge the shards of a batch into one folder."),
-    "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
-    "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
-    "report": ("results", "Write one self-contained HTML page of batches."),
-    "view": ("view", "Show runs and batches in the browser, also while they run."),
-    "export": ("results", "Write a batch's results in another format."),
-    "cache": ("cache", "Show or clear a file of responses."),
-    "compile": ("compile", "Turn a description into a task in XML, and show it before it is run."),
-    "match": ("match", "Show which templates fit a request, with scores and reasons."),
-    "render": ("render", "Show exactly what the model would see; makes no call."),
-    "lint": ("lint", "Check templates: errors and warnings with line and column."),
-    "parse": ("parse", "Read a value from text that a model generated."),
-    "templates": ("listing", "List the templates."),
-    "handlers": ("listing", "List the handler profiles."),
-    "tasks": ("tasks", "List, show, resume, replay and import runs; keep task lists."),
-    "queue": ("queue", "Keep a persistent queue of tasks, and work on it."),
-    "chat": ("chat", "Talk with a model; one recorded session."),
-    "start": ("start", "Start a command, a template, a session or a watch in the background."),
-    "ps": ("background", "List background tasks."),
-    "logs": ("background", "Print the output of a background task."),
-    "send": ("background", "Send a message to an interactive session in the background."),
-    "wait": ("background", "Wait until background tasks have ended."),
-    "kill": ("background", "Kill background tasks with everything that they started."),
-    "memory": ("memory", "Index a folder and ask which files are relevant."),
-    "trust": ("trust", "Allow what the files of a project name: hosts, keys, commands, code."),
-    "completion": ("completion", "Print the script that completes commands in bash, zsh or fish."),
-    "doctor": ("doctor", "Show what is configured and what is missing."),
-    "demo": ("demo", "Run the shipped templates offline against the simulated model."),
+# Heading → name → (module, one line of help): the help page of the group imports no command.
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Run": {
+        "run": ("run", "Evaluate a template, or a request in words."),
+        "chat": ("chat", "Talk with a model; one recorded session."),
+        "compile": (
+            "compile",
+            "Turn a description into a task in XML, and show it before it is run.",
+        ),
+    },
+    "Write templates": {
+        "init": ("init", "Begin a project that lints, tests and runs at once, offline."),
+        "new": ("init", "Begin a template."),
+        "examples": ("init", "List and copy the examples that ship with the package."),
+        "lint": ("lint", "Check templates: errors and warnings with line and column."),
+        "render": ("render", "Show exactly what the model would see; makes no call."),
+        "match": ("match", "Show which templates fit a request, with scores and reasons."),
+        "parse": ("parse", "Read a value from text that a model generated."),
+        "templates": ("listing", "List the templates."),
+        "handlers": ("listing", "List the handler profiles."),
+    },
+    "Batches": {
+        "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
+        "batch merge": ("results", "Merge the shards of a batch into one folder."),
+        "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
+        "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
+        "report": ("results", "Write one self-contained HTML page of batches."),
+        "export": ("results", "Write a batch's results in another format."),
+        "cache": ("cache", "Show or clear a file of responses."),
+    },
+    "Runs and task lists": {
+        "tasks": ("tasks", "List, show, resume, replay and import runs; keep task lists."),
+        "view": ("view", "Show runs and batches in the browser, also while they run."),
+    },
+    "Queue and background tasks": {
+        "queue": ("queue", "Keep a persistent queue of tasks, and work on it."),
+        "start": ("start", "Start a command, a template, a session or a watch in the background."),
+        "ps": ("background", "List background tasks."),
+        "logs": ("background", "Print the output of a background task."),
+        "send": ("background", "Send a message to an interactive session in the background."),
+        "wait": ("background", "Wait until background tasks have ended."),
+        "kill": ("background", "Kill background tasks with everything that they started."),
+    },
+    "Set up": {
+        "doctor": ("doctor", "Show what is configured and what is missing."),
+        "trust": ("trust", "Allow what the files of a project name: hosts, keys, commands, code."),
+        "memory": ("memory", "Index a folder and ask which files are relevant."),
+        "completion": (
+            "completion",
+            "Print the script that completes commands in bash, zsh or fish.",
+        ),
+        "demo": ("demo", "Run the shipped templates offline against the simulated model."),
+    },
 }
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 class LazyGroup(click.Group):
@@ -95,8 +114,11 @@ class LazyGroup(click.Group):
         return [*(CompletionItem(name, help=line) for name, line in found.items()), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                rows = [(name.ljust(width), line) for name, (_, line) in commands.items()]
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
