@@ -14,7 +14,7 @@ from tests.cli.conftest import PROGRAM
 
 # arguments, exit code, what standard error says
 WRONG: list[tuple[list[str], int, list[str]]] = [
-    ([], 2, ["Usage:", "Commands:"]),
+    ([], 2, ["Usage:", "Batches:"]),
     (["rnu"], 2, ["rnu", "did you mean `run`", "--help"]),
     (["--bogus"], 2, ["--bogus", "--help"]),
     (["run"], 2, ["REQUEST", "--template"]),
