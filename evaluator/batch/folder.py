@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator import disk
 from evaluator.batch.checksums import (
     ALTERED,
     REPAIR,
@@ -156,7 +157,7 @@ class BatchFolder:
             os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         )
         try:
-            fd = os.open(path / RESULTS, flags, 0o600)
+            fd = disk.open(path / RESULTS, flags, 0o600)
         except FileNotFoundError:
             raise _missing(path) from None
         except OSError as error:
@@ -192,7 +193,7 @@ class BatchFolder:
                     break
                 keep = start
         if keep < size:
-            os.ftruncate(self._writable, keep)
+            disk.ftruncate(self._writable, keep)
         self.torn_bytes = size - keep
         self._end = keep
 
@@ -200,8 +201,8 @@ class BatchFolder:
         damaged = [line for _, _, line in self._raw_lines() if not is_sealed(line)]
         if not damaged:
             return
-        with open(
-            os.open(
+        with disk.fdopen(
+            disk.open(
                 self.path / DAMAGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600
             ),
             "ab",
@@ -245,12 +246,12 @@ class BatchFolder:
             text = _to_json(cast("dict[str, Any]", scrub.redact_value(data)))
         line = seal_line(text)
         try:
-            written = os.write(fd, line)
+            written = disk.write(fd, line)
             while written < len(line):
-                written += os.write(fd, line[written:])
+                written += disk.write(fd, line[written:])
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(fd, self._end)
+                disk.ftruncate(fd, self._end)
             raise RecordNotWritten(
                 f"{self.path / RESULTS}: a result cannot be written: {error.strerror}; "
                 f"{advice_on(error)}"
@@ -282,7 +283,7 @@ class BatchFolder:
         """
         self._check_unchanged()
         try:
-            os.fsync(self._writable)
+            disk.fsync(self._writable)
         except OSError as error:
             raise RecordNotWritten(
                 f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"
@@ -397,7 +398,7 @@ class BatchFolder:
         path = self.path / PROGRESS
         with contextlib.suppress(OSError):
             if progress is None:
-                path.unlink(missing_ok=True)
+                disk.remove(path)
             else:
                 write_atomic(path, indented_json(progress), sync=False, error=None)
 
@@ -422,7 +423,7 @@ class BatchFolder:
             lines = [json.dumps(str(each), ensure_ascii=False)[1:-1] + "\n" for each in changed]
             write_atomic(path, "".join(lines).encode("utf-8", "backslashreplace"))
         else:
-            path.unlink(missing_ok=True)
+            disk.remove(path)
 
     def manifest(self, *, repair: bool = False) -> dict[str, Any]:
         """The manifest. `repair`: also one that was changed, as long as it is JSON.
@@ -439,7 +440,7 @@ class BatchFolder:
 
     def close(self) -> None:
         if self._fd is not None:
-            os.close(self._fd)
+            disk.close(self._fd)
             self._fd = None
 
     def __enter__(self) -> BatchFolder:

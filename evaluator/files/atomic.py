@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
 
+from evaluator import disk, randomness
 from evaluator.errors import EvaluatorError, RecordError
 
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags of `os.open` for a file that must not exist yet: never another process's file, never
+"""Flags of `disk.open` for a file that must not exist yet: never another process's file, never
 through a link.
 """
 
@@ -50,7 +50,7 @@ def atomic_file(
     OSError itself where `error` is None. FileExistsError, without `replace`, if `path` exists.
     """
     folder, name = os.path.split(os.fspath(path))
-    unique = "" if under_lock else f".{secrets.token_hex(8)}"
+    unique = "" if under_lock else f".{randomness.token_hex(8)}"
     temporary = os.path.join(folder, f".{name[:50]}{unique}.tmp")
     exists = False
     try:
@@ -58,20 +58,20 @@ def atomic_file(
             _refuse_special(path, dir_fd)
         if under_lock:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=dir_fd)
-        with open(os.open(temporary, NEW_FILE, mode, dir_fd=dir_fd), "w+b") as file:
+                disk.unlink(temporary, dir_fd=dir_fd)
+        with disk.fdopen(disk.open(temporary, NEW_FILE, mode, dir_fd=dir_fd), "w+b") as file:
             exists = True
             yield file
             file.flush()
             if sync:
-                os.fsync(file.fileno())
+                disk.fsync(file.fileno())
         if replace:
-            os.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+            disk.rename(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
             exists = False
         else:  # unlike a rename, a link never takes the place of a file
-            os.link(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+            disk.link(temporary, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
         if sync:
-            _sync_folder(folder, dir_fd)
+            disk.sync_folder(folder or ".", dir_fd)
     except FileExistsError:
         raise
     except OSError as failure:
@@ -83,7 +83,7 @@ def atomic_file(
             with contextlib.suppress(
                 OSError
             ):  # the disk refuses even that; the first error is the one to report
-                os.unlink(temporary, dir_fd=dir_fd)
+                disk.unlink(temporary, dir_fd=dir_fd)
 
 
 def write_atomic(
@@ -111,22 +111,3 @@ def _refuse_special(path: str | Path, dir_fd: int | None) -> None:
         mode = os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
             raise OSError(errno.EINVAL, "a device or a pipe is not replaced; name a file")
-
-
-def _sync_folder(folder: str, dir_fd: int | None) -> None:
-    try:
-        descriptor = os.open(
-            folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd
-        )
-    except PermissionError:
-        return  # a folder that may be written but not read
-    try:
-        os.fsync(descriptor)
-    except OSError as failure:
-        if failure.errno not in (
-            errno.EINVAL,
-            errno.EOPNOTSUPP,
-        ):  # file systems that cannot sync a folder
-            raise
-    finally:
-        os.close(descriptor)

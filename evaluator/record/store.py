@@ -6,13 +6,13 @@ import contextlib
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from evaluator import clock, disk, this_process
 from evaluator.errors import CorruptRecord, RecordError, TaskBusy, TaskNotBegun, UsageError
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.given_path import given_path
@@ -136,8 +136,8 @@ class TaskStore:
         except BaseException:
             # Nothing was written yet: an empty file of a task that never began would only confuse.
             with contextlib.suppress(OSError):
-                os.unlink(name, dir_fd=folders.active_fd)
-            os.close(fd)
+                disk.unlink(name, dir_fd=folders.active_fd)
+            disk.close(fd)
             raise
 
     def reopen(self, task_id: int, *, allowed: str | None = None) -> tuple[Journal, Recording]:
@@ -187,10 +187,10 @@ class TaskStore:
             journal.resume(state, len(content), resumption, is_done=path.parent.name == "done")
             return journal, recording
         except OSError as error:
-            os.close(fd)
+            disk.close(fd)
             raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
         except BaseException:
-            os.close(fd)
+            disk.close(fd)
             raise
 
     def _locked(self, task_id: int) -> tuple[Path, int]:
@@ -199,7 +199,7 @@ class TaskStore:
         while True:
             path = self.path_of(task_id)
             try:
-                fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -211,19 +211,19 @@ class TaskStore:
                 there = os.stat(path, follow_symlinks=False)
                 if (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
                     return path, fd
-                os.close(fd)
+                disk.close(fd)
             except BlockingIOError:
                 # A reader locks the file for some microseconds, an owner for long.
-                os.close(fd)
+                disk.close(fd)
                 tries += 1
                 if tries > _LOCK_TRIES:
                     raise TaskBusy(self._busy_message(task_id, path)) from None
-                time.sleep(_LOCK_WAIT_S)
+                clock.pause(_LOCK_WAIT_S)
             except FileNotFoundError:
                 # It was finished, and moved, meanwhile.
-                os.close(fd)
+                disk.close(fd)
             except BaseException:
-                os.close(fd)
+                disk.close(fd)
                 raise
 
     def _busy_message(self, task_id: int, path: Path) -> str:
@@ -347,14 +347,14 @@ class TaskStore:
                     task_id, path, status="unreadable", header=None, summary=None, error=str(error)
                 )
             finally:
-                os.close(fd)
+                disk.close(fd)
         return None
 
     def _prepared(self) -> OpenFolders:
         """The folders, checked and open. A forked child opens its own: locks belong to open file
         descriptions.
         """
-        if self._folders is not None and self._pid == os.getpid():
+        if self._folders is not None and self._pid == this_process.pid():
             return self._folders
         self._forget()
         root = open_private_folder(self.root)
@@ -363,15 +363,15 @@ class TaskStore:
             done = self.root / "done"
             folders = OpenFolders(active, open_private_folder(active), done=done, done_fd=-1)
             folders.done_fd = open_private_folder(done)
-            self._counter = os.open(
+            self._counter = disk.open(
                 _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
             )
         except OSError as error:
             raise not_writable(self.root / _COUNTER, error) from error
         finally:
-            os.close(root)
+            disk.close(root)
         self._folders = folders
-        self._pid = os.getpid()
+        self._pid = this_process.pid()
         return folders
 
     def _new_file(self, folders: OpenFolders) -> tuple[int, str, int]:
@@ -387,13 +387,13 @@ class TaskStore:
                         last = max(last, self._highest())
                         continue
                     try:
-                        fd = os.open(name, NEW_FILE, 0o600, dir_fd=folders.active_fd)
+                        fd = disk.open(name, NEW_FILE, 0o600, dir_fd=folders.active_fd)
                     except FileExistsError:
                         # The counter is behind the folder, as after a restored backup.
                         last = max(last, self._highest())
                         continue
                     # One write of fixed width, in place: whole or not at all, also on a full disk.
-                    os.pwrite(self._counter, b"%020d\n" % last, 0)
+                    disk.pwrite(self._counter, b"%020d\n" % last, 0)
                     return last, name, fd
         except FileNotFoundError:
             raise
@@ -421,9 +421,9 @@ class TaskStore:
             try:
                 if os.fstat(fd).st_size or _is_owned(fd):
                     return
-                os.unlink(name, dir_fd=folders.active_fd)
+                disk.unlink(name, dir_fd=folders.active_fd)
             finally:
-                os.close(fd)
+                disk.close(fd)
 
     def _empty_file(self, task_id: int | None) -> tuple[int, str, int] | None:
         """A task's file, open and locked, if it is empty: its process was killed between creating
@@ -434,7 +434,7 @@ class TaskStore:
         path, fd = self._locked(task_id)
         if os.fstat(fd).st_size == 0 and path.parent.name == "active":
             return task_id, path.name, fd
-        os.close(fd)
+        disk.close(fd)
         return None
 
     def last_id(self) -> int:
@@ -453,7 +453,7 @@ class TaskStore:
             try:
                 with locked(self._counter):
                     if max(self._last_id(), self._highest()) < task_id:
-                        os.pwrite(self._counter, b"%020d\n" % task_id, 0)
+                        disk.pwrite(self._counter, b"%020d\n" % task_id, 0)
             except OSError as error:
                 raise not_writable(self.root, error) from error
 
@@ -471,7 +471,7 @@ class TaskStore:
     def _forget(self) -> None:
         self._folders = None
         if self._counter >= 0:
-            os.close(self._counter)
+            disk.close(self._counter)
             self._counter = -1
 
     def __del__(self) -> None:
@@ -534,4 +534,4 @@ def _is_owned(fd: int) -> bool:
         return False
     unlock(fd)
     info = os.fstat(fd)
-    return info.st_size == 0 and time.time() - info.st_mtime < _NEWBORN_S
+    return info.st_size == 0 and clock.wall() - info.st_mtime < _NEWBORN_S

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import disk
 from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, UsageError
 from evaluator.record import store as store_module
 from evaluator.record.owner import current_owner, is_gone
@@ -217,7 +218,7 @@ def test_a_full_disk_is_reported_when_the_task_is_created_and_the_id_is_not_lost
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, flags, mode, dir_fd=dir_fd)
 
-    monkeypatch.setattr(store_module.os, "open", full)
+    monkeypatch.setattr(disk, "open", full)
     with pytest.raises(RecordError, match="No space left on device; free space"):
         store.create()
     monkeypatch.undo()
