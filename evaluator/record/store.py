@@ -376,8 +376,7 @@ class TaskStore:
         """The next id and its new, empty file."""
         try:
             with locked(self._counter):
-                self._remove_leftovers(folders)
-                last = self._last_id()
+                last = max(self._remove_leftovers(folders), self._last_id())
                 while True:
                     last += 1
                     name = f"TASK-{last}.md"
@@ -399,16 +398,17 @@ class TaskStore:
         except OSError as error:
             raise not_writable(self.root, error) from error
 
-    def _remove_leftovers(self, folders: OpenFolders) -> None:
+    def _remove_leftovers(self, folders: OpenFolders) -> int:
         """Once per process: removes what killed processes left: files of tasks that never began,
-        and incomplete attachments.
+        and incomplete attachments. Returns: the highest id of a file that was removed, or 0.
 
         A process locks a new file before it releases the counter, which the caller holds, so an
         unlocked file has no process.
         """
         if self._is_swept:
-            return
+            return 0
         self._is_swept = True
+        highest = 0
         remove_unfinished(self.root / ATTACHMENTS)
         for task_id in sorted(_ids(folders.active)):
             name = f"TASK-{task_id}.md"
@@ -418,8 +418,10 @@ class TaskStore:
                 try:
                     if _is_blank(fd) and try_lock(fd):
                         disk.unlink(name, dir_fd=folders.active_fd)
+                        highest = task_id
                 finally:
                     os.close(fd)
+        return highest
 
     def last_id(self) -> int:
         """The highest id that was given to a task, or that `skip_to` left out; 0 if there is none.
