@@ -4,7 +4,7 @@ Call them through the module (`clock.monotonic()`), so that tests and simulation
 
 | clock | for | jumps | stops during suspend | comparable between processes |
 |---|---|---|---|---|
-| `wall` | what people read | yes | no | yes |
+| `wall`, `wall_ns`, `now` | what people read | yes | no | yes |
 | `monotonic` | durations and limits within one process | no | on Linux, yes | no |
 | `since_boot` | leases that other processes read | no | no (macOS: yes) | until the next boot |
 """
@@ -13,17 +13,33 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 
-__all__ = ["monotonic", "since_boot", "sleep", "wall"]
+__all__ = ["cpu", "monotonic", "now", "pause", "since_boot", "sleep", "wall", "wall_ns"]
 
 wall = time.time
 """Seconds since 1970. Never decides how long something has taken or whether it has ended."""
+
+wall_ns = time.time_ns
+"""Nanoseconds since 1970, to compare with the times of files."""
 
 monotonic = time.monotonic
 """Seconds since an unknown moment."""
 
 sleep = asyncio.sleep
-"""Waits for that number of seconds of `monotonic`."""
+"""Waits for that number of seconds of `monotonic`; other tasks of the event loop run meanwhile."""
+
+pause = time.sleep
+"""Waits in a thread for that number of seconds of `monotonic`."""
+
+
+cpu = time.thread_time
+"""Seconds of computing of this thread. It stands still while the thread waits."""
+
+
+def now() -> datetime:
+    """The time of `wall` in UTC."""
+    return datetime.fromtimestamp(wall(), UTC)
 
 
 def since_boot() -> float:

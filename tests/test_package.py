@@ -296,3 +296,120 @@ def test_commands_print_in_one_place():
             if name in ("print", "click.echo", "click.secho"):
                 calls.append((path.name, name))
     assert calls == [("echo.py", "click.echo")] * 2
+
+
+# What only these modules may do, so that a simulation can replace it.
+EFFECT_MODULES = (
+    "clock.py",
+    "disk.py",
+    "randomness.py",
+    "this_process.py",
+    "processes/starting.py",
+)
+# The names of each module of the standard library that are effects; None: all except HARMLESS.
+EFFECTS = {
+    "asyncio": {"sleep", "create_subprocess_exec", "create_subprocess_shell"},
+    "date": {"today"},
+    "datetime": {"now", "utcnow", "today"},
+    "os": {
+        *("write", "pwrite", "writev", "pwritev", "sendfile", "truncate", "ftruncate", "utime"),
+        *("fsync", "fdatasync", "sync", "rename", "renames", "replace", "unlink", "remove", "link"),
+        *("symlink", "mkdir", "makedirs", "mkfifo", "mknod", "rmdir", "removedirs", "fork"),
+        *("forkpty", "posix_spawn", "posix_spawnp", "system", "popen", "getpid", "getppid"),
+        *("uname", "urandom", "getrandom"),
+    },
+    "platform": {"node"},
+    "random": None,
+    "secrets": None,
+    "shutil": {"copy", "copy2", "copyfile", "copytree", "move"},
+    "socket": {"gethostname"},
+    "subprocess": {"Popen", "run", "call", "check_call", "check_output"},
+    "tempfile": {"mkdtemp", "mkstemp", "mktemp", "NamedTemporaryFile", "TemporaryDirectory"},
+    "time": None,
+    "uuid": None,
+}
+# A generator with a seed, and what only converts or describes.
+HARMLESS = {"Random", "UUID", "uuid5", "strftime", "strptime", "gmtime", "localtime", "max", "min"}
+PATH_METHODS = {"write_text", "write_bytes", "touch", "mkdir", "rename", "symlink_to", "unlink"}
+EFFECT_EXCEPTIONS = {
+    "processes/launcher.py": "a program of its own, which imports nothing of this package",
+    "processes/shell.py": "writes to named pipes, in which nothing lasts",
+    "cli/detach.py os.write": "a pipe",
+    "processes/supervisor.py subprocess.Popen": "a type",
+    "batch/export/inspect.py open with 'w'": "a part of an archive",
+    "testing/clock.py asyncio.sleep": "lets others run; it does not wait for a time",
+}
+
+
+def effects_in(source: str) -> set[str]:
+    """The effects that a module has by itself, as `os.write`."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names = EFFECTS.get(node.value.id, ())
+            if (names is None and node.attr not in HARMLESS) or (names and node.attr in names):
+                found.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.ImportFrom) and node.module in EFFECTS:
+            names = EFFECTS[node.module]
+            found |= {
+                f"{node.module}.{alias.name}"
+                for alias in node.names
+                if alias.name not in HARMLESS and (names is None or alias.name in names)
+            }
+        if isinstance(node, ast.Call):
+            found |= effect_of_call(node)
+    return found
+
+
+def effect_of_call(call: ast.Call) -> set[str]:
+    name = ast.unparse(call.func)
+    arguments = [ast.unparse(argument) for argument in call.args]
+    if name == "os.open" and "os.devnull" not in arguments[0]:
+        flags = re.search(r"O_CREAT|O_WRONLY|O_RDWR|O_APPEND|NEW_FILE", arguments[1])
+        return {f"os.open with {flags[0]}"} if flags else set()
+    if name == "open" or name.endswith(".open"):
+        modes = [text for text in arguments if re.fullmatch(r"'[rwxabt+]{1,4}'", text)]
+        return {f"open with {mode}" for mode in modes if set(mode) & set("wxa+")}
+    method = name.rpartition(".")[2]
+    if method in PATH_METHODS and not name.startswith("disk."):
+        return {f".{method}()"}
+    return set()
+
+
+def test_effects_are_in_one_place_each():
+    found = set()
+    for path in sorted((ROOT / "evaluator").rglob("*.py")):
+        name = path.relative_to(ROOT / "evaluator").as_posix()
+        if name not in EFFECT_MODULES:
+            found |= {f"{name} {effect}" for effect in effects_in(path.read_text("utf-8"))}
+    excepted = {each for each in found if {each, each.split()[0]} & EFFECT_EXCEPTIONS.keys()}
+    assert found - excepted == set(), "call evaluator.clock, disk, randomness, … instead"
+    used = {name for each in excepted for name in (each, each.split()[0])}
+    assert EFFECT_EXCEPTIONS.keys() - used == set(), "exceptions that nothing needs"
+
+
+@pytest.mark.parametrize(
+    ("source", "effect"),
+    [
+        ("time.time()", "time.time"),
+        ("clock = time.monotonic", "time.monotonic"),
+        ("from time import sleep", "time.sleep"),
+        ("await asyncio.sleep(1)", "asyncio.sleep"),
+        ("datetime.now(UTC)", "datetime.now"),
+        ("os.replace(a, b)", "os.replace"),
+        ("os.open(path, os.O_RDWR | os.O_CLOEXEC)", "os.open with O_RDWR"),
+        ("open(path, 'ab')", "open with 'ab'"),
+        ("path.open('w')", "open with 'w'"),
+        ("path.write_text('x')", ".write_text()"),
+        ("random.random()", "random.random"),
+        ("uuid.uuid4()", "uuid.uuid4"),
+        ("subprocess.Popen(words)", "subprocess.Popen"),
+        ("os.open(path, os.O_RDONLY)", None),
+        ("open(path, 'rb')", None),
+        ("os.open(os.devnull, os.O_RDWR)", None),
+        ("random.Random(seed)", None),
+        ("disk.rename(a, b)", None),
+    ],
+)
+def test_an_effect_is_found_in_a_module(source, effect):
+    assert effects_in(source) == ({effect} if effect else set())

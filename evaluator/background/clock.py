@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Protocol
+
+from evaluator import clock
 
 
 class Clock(Protocol):
@@ -21,7 +21,7 @@ class SystemClock:
     """The real time."""
 
     def time(self) -> float:
-        return time.monotonic()
+        return clock.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await clock.sleep(seconds)

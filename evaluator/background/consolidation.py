@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from pathlib import Path
 
+from evaluator import clock, disk
 from evaluator.background.output import Output
 from evaluator.background.tasks import End, TaskType, Work
 from evaluator.files.locks import try_lock
@@ -44,7 +44,7 @@ class ConsolidationLock:
         try:
             # A time in the future is from a clock that was wrong.
             return (
-                abs((time.time() if now is None else now) - os.fstat(descriptor).st_mtime) > DUE_S
+                abs((clock.wall() if now is None else now) - os.fstat(descriptor).st_mtime) > DUE_S
             )
         finally:
             os.close(descriptor)
@@ -56,7 +56,7 @@ class ConsolidationLock:
         The time that a process left behind when it died is set back.
         """
         is_new = not self.path.exists()
-        descriptor = os.open(self.path, _FLAGS, 0o600)
+        descriptor = disk.open(self.path, _FLAGS, 0o600)
         if not try_lock(descriptor):
             os.close(descriptor)
             return None
@@ -68,19 +68,19 @@ class ConsolidationLock:
     def begin(self, descriptor: int) -> float:
         """Sets the time to now. Returns: the former time."""
         former = os.fstat(descriptor).st_mtime
-        os.pwrite(descriptor, json.dumps(former).encode(), 0)
-        os.utime(descriptor)
+        disk.pwrite(descriptor, json.dumps(former).encode(), 0)
+        disk.utime(descriptor)
         return former
 
     def complete(self, descriptor: int) -> None:
         """Sets the time to now, for good."""
-        os.ftruncate(descriptor, 0)
-        os.utime(descriptor)
+        disk.ftruncate(descriptor, 0)
+        disk.utime(descriptor)
 
     def rewind(self, descriptor: int, former: float) -> None:
         """Sets the time back."""
-        os.ftruncate(descriptor, 0)
-        os.utime(descriptor, (former, former))
+        disk.ftruncate(descriptor, 0)
+        disk.utime(descriptor, (former, former))
 
 
 def _former(descriptor: int) -> float | None:

@@ -8,13 +8,13 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from evaluator import clock, disk
 from evaluator.background.clock import Clock, SystemClock
 from evaluator.background.delivery import NoticeCallback, deliver
 from evaluator.background.notifications import running_notice
@@ -115,7 +115,7 @@ class BackgroundTasks:
                 description=" ".join(description.split())[:200],
                 status="pending",
                 output_file=str(output.path),
-                created_at=time.time(),
+                created_at=clock.wall(),
                 owner=current_owner(),
                 session=session,
                 tool_use_id=tool_use_id,
@@ -125,7 +125,7 @@ class BackgroundTasks:
             self.store.add(task)
         except BaseException:
             output.close()
-            output.path.unlink()
+            disk.unlink(output.path)
             raise
         running = _Running(
             task_id, work, output=output, watch=StallWatch(self._clock.time()), session=session
@@ -158,7 +158,7 @@ class BackgroundTasks:
                     idle and task.activity == "idle"
                 ):
                     await self.end_orphans()
-                    await asyncio.sleep(LOOK_S)
+                    await clock.sleep(LOOK_S)
                 return task
         except TimeoutError:
             return self.store.get(task_id)

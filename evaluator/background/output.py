@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator import clock, disk
 from evaluator.files.open_below import FILE
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.redact import Redactor
@@ -42,7 +42,7 @@ class Output:
         """
         parent = open_private_folder(folder, "folder of background tasks")
         try:
-            return cls(folder / name, os.open(name, _FLAGS, 0o600, dir_fd=parent))
+            return cls(folder / name, disk.open(name, _FLAGS, 0o600, dir_fd=parent))
         finally:
             os.close(parent)
 
@@ -53,17 +53,17 @@ class Output:
     def cut(self, max_bytes: int) -> None:
         """Removes what is past `max_bytes`; nothing may write to the file any more."""
         if self.size() > max_bytes:
-            os.ftruncate(self.descriptor, max_bytes)
+            disk.ftruncate(self.descriptor, max_bytes)
 
     def write(self, data: bytes) -> None:
         """Appends `data`. Raises: OSError."""
         view = memoryview(data)
         while view:
-            view = view[os.write(self.descriptor, view) :]
+            view = view[disk.write(self.descriptor, view) :]
 
     def write_record(self, record: Mapping[str, Any], redactor: Redactor) -> None:
         """Appends a line of JSON: `record` with the time, redacted. Raises: OSError."""
-        shown = redactor.redact_value({"time": round(time.time(), 3), **record})
+        shown = redactor.redact_value({"time": round(clock.wall(), 3), **record})
         self.write(
             json.dumps(shown, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace")
             + b"\n"

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from evaluator import clock
 from evaluator.background.notifications import Notice, NoticeKind, end_notice
 from evaluator.background.output import SUFFIXES
 from evaluator.background.tasks import FINAL, Activity, BackgroundTask, End, Priority, check_id
@@ -72,7 +72,7 @@ class BackgroundStore:
     sqlite3.Error.
     """
 
-    def __init__(self, folder: str | Path, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: str | Path, *, now: Callable[[], float] = clock.wall) -> None:
         self.folder = Path(folder).absolute()
         os.close(open_private_folder(self.folder, "folder of background tasks"))
         self._connection = database.connect(self.folder / FILE_NAME, FORMAT, _BUSY_S)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from evaluator import randomness
 from evaluator.background.output import Output
 from evaluator.errors import UsageError
 from evaluator.record.steps import Owner
@@ -44,7 +44,7 @@ _ID = re.compile(rf"[{''.join(TYPES)}][0-9a-z]{{8}}")
 
 def new_id(kind: TaskType) -> str:
     """A new id of this type."""
-    return kind + "".join(secrets.choice(_CHARACTERS) for _ in range(8))
+    return kind + "".join(randomness.choice(_CHARACTERS) for _ in range(8))
 
 
 def check_id(text: str) -> str:

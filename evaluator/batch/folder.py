@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator import disk
 from evaluator.batch.checksums import (
     ALTERED,
     REPAIR,
@@ -41,7 +42,7 @@ from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy
 from evaluator.errors.machine import advice_on
-from evaluator.files.atomic import atomic_file, write_atomic
+from evaluator.files.atomic import atomic_file, remove_unfinished, write_atomic
 from evaluator.files.locks import try_lock
 from evaluator.files.open_below import FILE
 from evaluator.files.private_folder import open_private_folder
@@ -155,7 +156,7 @@ class BatchFolder:
             os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         )
         try:
-            fd = os.open(path / RESULTS, flags, 0o600)
+            fd = disk.open(path / RESULTS, flags, 0o600)
         except FileNotFoundError:
             raise _missing(path) from None
         except OSError as error:
@@ -167,8 +168,9 @@ class BatchFolder:
         except OSError:
             is_free = False
         if not is_free:
-            os.close(fd)
+            disk.close(fd)
             raise TaskBusy(f"{path}: another process works on this batch")
+        remove_unfinished(path)
         return cls(path, fd)
 
     @property
@@ -191,7 +193,7 @@ class BatchFolder:
                     break
                 keep = start
         if keep < size:
-            os.ftruncate(self._writable, keep)
+            disk.ftruncate(self._writable, keep)
         self.torn_bytes = size - keep
         self._end = keep
 
@@ -199,8 +201,8 @@ class BatchFolder:
         damaged = [line for _, _, line in self._raw_lines() if not is_sealed(line)]
         if not damaged:
             return
-        with open(
-            os.open(
+        with disk.fdopen(
+            disk.open(
                 self.path / DAMAGED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600
             ),
             "ab",
@@ -244,12 +246,12 @@ class BatchFolder:
             text = _to_json(cast("dict[str, Any]", scrub.redact_value(data)))
         line = seal_line(text)
         try:
-            written = os.write(fd, line)
+            written = disk.write(fd, line)
             while written < len(line):
-                written += os.write(fd, line[written:])
+                written += disk.write(fd, line[written:])
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(fd, self._end)
+                disk.ftruncate(fd, self._end)
             raise RecordNotWritten(
                 f"{self.path / RESULTS}: a result cannot be written: {error.strerror}; "
                 f"{advice_on(error)}"
@@ -281,7 +283,7 @@ class BatchFolder:
         """
         self._check_unchanged()
         try:
-            os.fsync(self._writable)
+            disk.fsync(self._writable)
         except OSError as error:
             raise RecordNotWritten(
                 f"{self._results}: cannot be synced: {error.strerror}; {advice_on(error)}"
@@ -396,7 +398,7 @@ class BatchFolder:
         path = self.path / PROGRESS
         with contextlib.suppress(OSError):
             if progress is None:
-                path.unlink(missing_ok=True)
+                disk.remove(path)
             else:
                 write_atomic(path, indented_json(progress), sync=False, error=None)
 
@@ -421,7 +423,7 @@ class BatchFolder:
             lines = [json.dumps(str(each), ensure_ascii=False)[1:-1] + "\n" for each in changed]
             write_atomic(path, "".join(lines).encode("utf-8", "backslashreplace"))
         else:
-            path.unlink(missing_ok=True)
+            disk.remove(path)
 
     def manifest(self, *, repair: bool = False) -> dict[str, Any]:
         """The manifest. `repair`: also one that was changed, as long as it is JSON.
@@ -438,7 +440,7 @@ class BatchFolder:
 
     def close(self) -> None:
         if self._fd is not None:
-            os.close(self._fd)
+            disk.close(self._fd)
             self._fd = None
 
     def __enter__(self) -> BatchFolder:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evaluator import disk
 from evaluator.batch.folder import TASKS, BatchFolder
 from evaluator.batch.interning import Interner
 from evaluator.batch.permissions import is_own, sign
@@ -89,13 +89,13 @@ def merge_shards(folders: Sequence[str | Path], output: str | Path) -> Batch:
         _check(parts)
         parts.sort(key=lambda part: part.shard.number)
         try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            building = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
+            disk.make_folders(output.parent)
+            building = Path(disk.make_temporary_folder(f".{output.name}-", output.parent))
         except OSError as error:
             raise RecordError(f"{output}: cannot be created: {error.strerror}") from error
         try:
             _write(parts, building)
-            os.rename(building, output)
+            disk.rename(building, output)
         except OSError as error:
             raise RecordError(
                 f"{output}: the merged batch cannot be written: {error.strerror}"
@@ -186,7 +186,7 @@ def _copy_tasks(source: Path, target: Path) -> None:
             os.close(open_private_folder(folder))
         for file in files:
             try:
-                copy = os.open(target / name / file.name, NEW_FILE, 0o600)
+                copy = disk.open(target / name / file.name, NEW_FILE, 0o600)
             except FileExistsError:
                 if name == ATTACHMENTS:
                     # Its name is the hash of its content.
@@ -194,7 +194,7 @@ def _copy_tasks(source: Path, target: Path) -> None:
                 raise RecordError(f"{file}: another shard has a task file of this name") from None
             with (
                 open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as original,
-                open(copy, "wb") as written,
+                disk.fdopen(copy) as written,
             ):
                 shutil.copyfileobj(original, written)
 

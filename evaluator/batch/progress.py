@@ -8,13 +8,13 @@ kinds of errors, never text of a model or a row.
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import IO, Any, Literal, Protocol
 
+from evaluator import clock
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors.logs import LOGGER
 from evaluator.errors.messages import visible
@@ -82,7 +82,6 @@ class Tally:
     start; which of them stay is known as their rows are read.
     """
 
-    clock: Callable[[], float] = time.monotonic
     total: int | None = None
     earlier: int = 0
     before: int = 0
@@ -95,7 +94,7 @@ class Tally:
     _recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
 
     def __post_init__(self) -> None:
-        self.started = self.clock()
+        self.started = clock.monotonic()
         self._recent.append((self.started, 0))
 
     def keep(self, verdict: Verdict) -> None:
@@ -111,7 +110,7 @@ class Tally:
         self.cached_calls += result.cached_calls
 
     def snapshot(self, in_flight: int, endpoints: tuple[EndpointStatus, ...] = ()) -> Snapshot:
-        now = self.clock()
+        now = clock.monotonic()
         while len(self._recent) > 1 and now - self._recent[1][0] > _RATE_OVER_S:
             self._recent.popleft()
         since, then = self._recent[0]
@@ -204,9 +203,8 @@ class SafeDisplay:
 class PlainDisplay(NoDisplay):
     """A line every ten seconds, for a log."""
 
-    def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
-        self._clock = clock
         self._last = 0.0
 
     def start(self, name: str, snapshot: Snapshot) -> None:
@@ -215,11 +213,11 @@ class PlainDisplay(NoDisplay):
         else:
             done = ""
         self._print(f"{visible(name)}: {of_total(snapshot)} samples{done}")
-        self._last = self._clock()
+        self._last = clock.monotonic()
 
     def progress(self, snapshot: Snapshot) -> None:
-        if self._clock() - self._last >= PLAIN_EVERY_S:
-            self._last = self._clock()
+        if clock.monotonic() - self._last >= PLAIN_EVERY_S:
+            self._last = clock.monotonic()
             self._print(line_of(snapshot))
 
     def notice(self, line: str) -> None:

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
+from evaluator import clock
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
 from evaluator.batch.limited import COUNTED, Limited
@@ -450,7 +450,7 @@ def new_folder(name: str, shard: Shard | None = None) -> Path:
     else:
         name = f"{name[:40]}-shard-{shard.number}-of-{shard.of}"
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:60] or "batch"
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    stamp = clock.now().strftime("%Y%m%d-%H%M%S")
     path = Path(BATCHES) / f"{word}-{stamp}"
     number = 1
     while path.exists():

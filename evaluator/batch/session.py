@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
 
+from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.folder import BatchFolder, ResultEntry
 from evaluator.batch.options import State, Stop
@@ -248,7 +248,7 @@ class Session:
                 self.display.show("progress", snapshot)
             if tick % PROGRESS_TICKS == 0:
                 self.folder.write_progress(self._progress(snapshot))
-            await asyncio.sleep(TICK_S)
+            await clock.sleep(TICK_S)
 
     def _progress(self, snapshot: Snapshot) -> Mapping[str, Any]:
         """What another process may show of this session."""
@@ -257,7 +257,12 @@ class Session:
             for name, value in asdict(self.plan.options.limits).items()
             if value is not None
         }
-        return {"at": time.time(), "stop": self.stop.reason, "limits": limits, **snapshot.to_dict()}
+        return {
+            "at": clock.wall(),
+            "stop": self.stop.reason,
+            "limits": limits,
+            **snapshot.to_dict(),
+        }
 
     def _snapshot(self) -> Snapshot:
         endpoints = [

@@ -8,13 +8,13 @@ it does raise ends the session, such as a folder that cannot be written, or canc
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
+from evaluator import clock
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.limited import (
     Limited,
@@ -132,7 +132,7 @@ class Worker:
 
     async def _perform(self, work: WorkItem) -> WorkResult:
         started = now()
-        clock = time.perf_counter()
+        began = clock.monotonic()
         earlier = work.answered
         if earlier is not None:
             outcome: Outcome = self._earlier_outcome(earlier)
@@ -144,7 +144,7 @@ class Worker:
                 # Scorers and results get data, as they do from a record.
                 outcome = replace(outcome, parsed_content=outcome.parsed_data)
             # Waiting for the rate limiter depends on the batch's limits, not on the model.
-            duration_s = max(0.0, time.perf_counter() - clock - outcome.notes.get("waited_s", 0.0))
+            duration_s = max(0.0, clock.monotonic() - began - outcome.notes.get("waited_s", 0.0))
         if (
             isinstance(outcome, TaskError)
             and (reason := _rejection(outcome) or self.budget_ended()) is not None

@@ -7,10 +7,11 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import IO, Self, TypeVar, cast
+
+from evaluator import clock
 
 DELAY_S = 1.0
 """How long the work takes before it is shown."""
@@ -39,7 +40,7 @@ class WorkProgress:
         self._total = total
         self._is_shown = is_shown
         self._done = 0
-        self._started = time.monotonic()
+        self._started = clock.monotonic()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -89,7 +90,7 @@ class WorkProgress:
         # A terminal that is gone does not end the work.
         with contextlib.suppress(OSError), live:
             while True:
-                elapsed = duration(time.monotonic() - self._started)
+                elapsed = duration(clock.monotonic() - self._started)
                 live.update(
                     Text(self._line(elapsed), overflow="ellipsis", no_wrap=True), refresh=True
                 )

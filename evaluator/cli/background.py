@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from evaluator import clock
 from evaluator.cli.common import json_option, print_json, print_json_or_table, stdout_is_terminal
 from evaluator.cli.echo import echo, echo_raw
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, tasks_option
@@ -40,7 +40,7 @@ def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
     A task whose process is gone is reported as failed; its output is kept.
     """
 
-    since = time.time() - _RECENT_S
+    since = clock.wall() - _RECENT_S
     tasks = read_tasks(tasks_dir, lambda tasks: tasks.list())
     found = [task for task in tasks if every or task.ended_at is None or task.ended_at > since]
     rows = [
@@ -80,7 +80,7 @@ def _duration(task: BackgroundTask) -> str:
     if task.started_at is None:
         return "-"
     # A clock that was set back does not make it negative.
-    return duration_text(max(0, (task.ended_at or time.time()) - task.started_at))
+    return duration_text(max(0, (task.ended_at or clock.wall()) - task.started_at))
 
 
 def _tokens(task: BackgroundTask) -> str:

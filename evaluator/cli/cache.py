@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from evaluator import clock
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
@@ -84,7 +85,7 @@ def clear(file: Path, older_than: str | None, model: str | None) -> None:
 
     age_s = None
     if older_than is not None:
-        age_s = (datetime.now(UTC) - read_time(older_than)).total_seconds()
+        age_s = (clock.now() - read_time(older_than)).total_seconds()
     removed = ResponseCache(_existing(file)).clear(older_than_s=age_s, model=model)
     echo(f"{removed:,} responses removed")
 

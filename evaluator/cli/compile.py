@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evaluator import disk
 from evaluator.cli.common import (
     cost_bound,
     describe_bound,
@@ -141,8 +142,8 @@ def _describe(finding: Diagnostic) -> str:
 
 def _write_new(path: Path, xml: str) -> None:
     try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(xml)
+        with disk.create(path) as file:
+            file.write(xml.encode())
     except FileExistsError as error:
         raise UsageError(f"--out {path}: this file exists already; name another one") from error
     echo(f"written: {path}", err=True)

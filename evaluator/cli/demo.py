@@ -5,7 +5,6 @@ simulated model.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import click
 
+from evaluator import clock
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import RecordError
@@ -56,7 +56,7 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
     from evaluator.handler.profiles import load_profiles
     from evaluator.interpreter.evaluator import Evaluator
 
-    started = time.perf_counter()
+    started = clock.monotonic()
     data = shipped("examples") / "data"
     library = TemplateLibrary.load(shipped("templates"))
     profiles = load_profiles(shipped("handlers"))
@@ -69,13 +69,13 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
         _show_matching(library)
     rows: list[dict[str, Any]] = []
     for case in _cases(data, library):
-        begun = time.perf_counter()
+        begun = clock.monotonic()
         outcome = evaluator.evaluate_sync(
             case.request, case.inputs, handler=case.profile, target=case.target
         )
         if isinstance(outcome, TaskError) and isinstance(outcome.cause, RecordError):
             raise outcome.cause
-        rows.append(_row(case, outcome, seconds=time.perf_counter() - begun, tasks_dir=tasks_dir))
+        rows.append(_row(case, outcome, seconds=clock.monotonic() - begun, tasks_dir=tasks_dir))
     evaluator.close()
     if as_json:
         print_json(rows)
@@ -99,7 +99,7 @@ def demo(tasks_dir: Path, as_json: bool) -> None:
         as_expected = sum(r["as_expected"] for r in rows)
         echo(
             f"\n{as_expected} of {len(rows)} as expected, in "
-            f"{duration_text(time.perf_counter() - started)}. "
+            f"{duration_text(clock.monotonic() - started)}. "
             f"Read one: {rows[0]['task_file']}, or: evaluator tasks show {rows[0]['task_id']} "
             f"--tasks {tasks_dir}"
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from evaluator.errors import ConfigurationError, EvaluatorError, MachineError, UsageError
+from evaluator.processes import starting
 
 _KINDS: dict[bytes, type[EvaluatorError]] = {b"usage": UsageError, b"machine": MachineError}
 
@@ -26,7 +27,7 @@ def detach(run: Callable[[Callable[[str], None]], None]) -> str:
     sys.stdout.flush()
     sys.stderr.flush()
     reading, writing = os.pipe()
-    if os.fork() == 0:
+    if starting.fork() == 0:
         os.close(reading)
         _run_detached(run, writing)
     os.close(writing)

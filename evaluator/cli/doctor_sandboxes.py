@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.errors import ConfigurationError
+from evaluator.processes import starting
 from evaluator.processes.launcher import can_confine
 from evaluator.processes.sandbox_trials import try_sandbox
 from evaluator.processes.sandboxes import KINDS, Sandbox, SandboxKind, program_of
@@ -69,7 +70,7 @@ def _problem_of(sandbox: Sandbox) -> str | None:
 def _engine_problem(kind: SandboxKind) -> str | None:
     """Why the engine does not answer; None if it does."""
     try:
-        done = subprocess.run(
+        done = starting.run(
             [program_of(kind), "info"],
             stdin=subprocess.DEVNULL,
             capture_output=True,

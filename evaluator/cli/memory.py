@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evaluator import disk
 from evaluator.batch.work_progress import WorkProgress
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.cli.echo import echo
@@ -153,10 +154,11 @@ def stats(database: Path | None, as_json: bool) -> None:
 def _default_database(folder: Path) -> Path:
     """The default path of the index of `folder`, in a subfolder that git ignores."""
     home = folder / DEFAULT.parent
-    home.mkdir(mode=0o700, exist_ok=True)
+    disk.make_folders(home, 0o700)
     ignore = home / ".gitignore"
     if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
+        with disk.create(ignore) as file:
+            file.write(b"*\n")
     return folder / DEFAULT
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from evaluator import disk
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.files.shipped import schemas_dir, shipped
@@ -105,9 +106,9 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[list[str], li
     kept: list[str] = []
     for name, data in sorted(files.items()):
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folders(path.parent)
         try:
-            with open(path, "xb") as file:
+            with disk.create(path) as file:
                 file.write(data)
             written.append(name)
         except FileExistsError:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from evaluator import disk
 from evaluator.cli.common import stdout_is_terminal
 from evaluator.cli.echo import echo
 
@@ -53,11 +54,9 @@ def _open(address: str) -> None:
     """Opens the address in the browser by way of a private file: other users see a program's
     arguments.
     """
-    import tempfile
     import webbrowser
 
-    file = Path(tempfile.mkdtemp(prefix="evaluator-view-")) / "open.html"
-    file.write_text(
-        f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={address}">', encoding="utf-8"
-    )
+    file = Path(disk.make_temporary_folder("evaluator-view-")) / "open.html"
+    with disk.create(file) as page:
+        page.write(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={address}">'.encode())
     webbrowser.open(file.as_uri())

@@ -13,18 +13,18 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-import tempfile
-import time
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError
 
 # The errors of file systems without hard links: FAT, some network and FUSE file systems.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_S = 0.005
 _ADVICE = {
     sqlite3.SQLITE_IOERR: "check that the disk has free space and works, then run it again",
@@ -110,34 +110,34 @@ def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
 
 def _make(path: Path, kind: Format) -> None:
     """Creates the database under a temporary name, so that no other process sees it incomplete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folders(path.parent)
     # Mode 0600; the journal files that SQLite creates beside it take its mode.
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(descriptor)
+    name = str(path.parent / f".{path.name}.{randomness.token_hex(8)}")
+    disk.close(disk.open(name, _NEW_FILE, 0o600))
     try:
         with closing(_opened(Path(name), 0.0)) as connection:
             _fill(connection, path, kind=kind, busy_s=0.0)
         with suppress(FileExistsError):  # another process was faster
             _link(name, path)
     finally:
-        os.unlink(name)
+        disk.unlink(name)
 
 
 def _link(name: str, path: Path) -> None:
     """Raises: FileExistsError."""
     try:
-        os.link(name, path)
+        disk.link(name, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         # An empty file, which every connection can fill.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        disk.close(disk.open(path, _NEW_FILE, 0o600))
 
 
 def _fill(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: float) -> None:
     if kind.incremental:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    _log_ahead(connection, time.monotonic() + busy_s)
+    _log_ahead(connection, clock.monotonic() + busy_s)
     with transaction(connection):
         if _version(connection, path, kind=kind) == kind.schema:
             return  # another connection was faster
@@ -156,9 +156,9 @@ def _log_ahead(connection: sqlite3.Connection, until: float) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or clock.monotonic() >= until:
                 raise
-        time.sleep(_RETRY_S)
+        clock.pause(_RETRY_S)
 
 
 def _version(connection: sqlite3.Connection, path: Path, kind: Format) -> int:

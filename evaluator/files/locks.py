@@ -13,6 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from evaluator import disk
+
 
 def lock(descriptor: int) -> None:
     """Takes the exclusive lock of an open file; waits as long as another process holds it. Raises:
@@ -60,11 +62,11 @@ def locked_file(path: str | Path, *, dir_fd: int | None = None) -> Generator[int
 
     Waits for the lock. A symbolic link is refused. Raises: OSError.
     """
-    descriptor = os.open(
+    descriptor = disk.open(
         path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd
     )
     try:
         lock(descriptor)
         yield descriptor
     finally:
-        os.close(descriptor)
+        disk.close(descriptor)

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
+from evaluator import disk
+
 _SYS_OPENAT2 = 437
 _RESOLVE = 0x02 | 0x04 | 0x08  # NO_MAGICLINKS, NO_SYMLINKS, BENEATH
 _NO_LINKS = 0x02 | 0x04
@@ -108,7 +110,7 @@ def make_beneath(folder: int, parts: Sequence[str]) -> int:
     for part in parts:
         try:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(part, dir_fd=current)
+                disk.mkdir(part, dir_fd=current)
             below = open_beneath(current, [part], flags=FOLDER)  # refuses everything but a folder
         finally:
             os.close(current)

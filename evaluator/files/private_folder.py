@@ -4,19 +4,19 @@ everybody.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from pathlib import Path
 
+from evaluator import disk
 from evaluator.errors import RecordError, RecordNotWritten
 from evaluator.errors.machine import advice_on
 from evaluator.files.open_below import FOLDER
 
 
-def open_private_folder(path: Path, noun: str = "task folder") -> int:
+def open_private_folder(path: Path, noun: str = "task folder", *, sync: bool = False) -> int:
     """A descriptor of the folder, which is created (mode 0700, with the folders above it) if it is
-    missing. Messages call it `noun`.
+    missing. Messages call it `noun`. `sync`: the name of a new one is on the disk.
 
     Raises: RecordError, if it is a link, belongs to another user, is writable by everybody, or
     cannot be written.
@@ -25,8 +25,7 @@ def open_private_folder(path: Path, noun: str = "task folder") -> int:
         try:
             descriptor = os.open(path, FOLDER)
         except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700, parents=True)
+            disk.make_folders(path, 0o700, sync=sync)
             descriptor = os.open(path, FOLDER)
     except OSError as error:
         if os.path.islink(path):

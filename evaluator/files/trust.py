@@ -11,16 +11,15 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.atomic import write_atomic
@@ -165,12 +164,12 @@ def is_signed(data: bytes, mark: object) -> bool:
 def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
     folder = user_folder()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_folders(folder, 0o700)
         with locked_file(folder / f".{TRUST_FILE}.lock"):
             entries = [asdict(each) for each in change(allowed_files())]
             written = {
                 "format": 1,
-                "written": datetime.now(UTC).isoformat(timespec="seconds"),
+                "written": clock.now().isoformat(timespec="seconds"),
                 "allowed": entries,
             }
             text = json.dumps(written, indent=2) + "\n"
@@ -188,9 +187,11 @@ def _key(*, create: bool) -> bytes | None:
     with suppress(OSError, ConfigurationError):
         key = _keys.get(path) or _read_private(path)
         if key is None and create:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            disk.make_folders(path.parent, 0o700)
             with suppress(FileExistsError):
-                write_atomic(path, secrets.token_bytes(32), replace=False, error=ConfigurationError)
+                write_atomic(
+                    path, randomness.token_bytes(32), replace=False, error=ConfigurationError
+                )
             key = _read_private(path)
         if key is not None:
             _keys[path] = key

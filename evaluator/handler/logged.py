@@ -6,12 +6,12 @@ span costs one check and its name.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from logging import DEBUG, INFO
 from typing import TYPE_CHECKING, Any
 
+from evaluator import clock
 from evaluator.errors import ProviderError
 from evaluator.errors.logs import Redacts, Subject, is_logged, log
 from evaluator.errors.results import TaskError, Usage
@@ -103,7 +103,7 @@ class _LoggedSpan(AbstractContextManager[TraceSpan]):
 
     def __enter__(self) -> _LoggedSpan:
         self._span = self._inner.__enter__()
-        self._started = time.perf_counter()
+        self._started = clock.monotonic()
         log(self._subject, DEBUG, self._redactor, "begin: %s", self._what)
         return self
 
@@ -117,7 +117,7 @@ class _LoggedSpan(AbstractContextManager[TraceSpan]):
         self._log(*self._describe(result))
 
     def _log(self, level: int, words: str) -> None:
-        seconds = time.perf_counter() - self._started
+        seconds = clock.monotonic() - self._started
         log(
             self._subject, level, self._redactor, "%s: %s, after %.3f s", self._what, words, seconds
         )

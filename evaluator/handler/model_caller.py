@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast, get_args
 
+from evaluator import clock
 from evaluator.errors import (
     CallRejected,
     LimitReached,
@@ -43,7 +43,6 @@ from evaluator.record.steps import StepEnd
 MAYBE_BILLED = (
     "an attempt without an answer may have been billed: tokens and cost are not known in full"
 )
-Sleep = Callable[[float], Any]
 OnText = Callable[[str], None]
 OnMessage = Callable[[str, Mapping[str, Any]], None]
 
@@ -113,14 +112,12 @@ class ModelCaller:
         conversation: Conversation,
         settings: CallSettings,
         log: SessionLog,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._config = config
         self._choice = choice
         self._conversation = conversation
         self._settings = settings
         self._log = log
-        self._sleep = sleep
 
     async def call(self, turn: int, budget: Budget) -> ModelResponse:
         """The response to the conversation so far, charged to `budget`.
@@ -334,7 +331,7 @@ class ModelCaller:
                 f"error was: {error.message}",
             ) from error
         if self._choice.limiter is None:
-            await self._sleep(seconds)
+            await clock.sleep(seconds)
         else:
             try:
                 await self._choice.limiter.rest(seconds)
@@ -355,12 +352,12 @@ class ModelCaller:
         """One attempt, as the step `number`: its response with its cost, or the error."""
         steps = self._log.steps
         budget = call.budget
-        started = time.perf_counter()
+        started = clock.monotonic()
         streamed: list[str] = []
         try:
             response = await self._complete(request, streamed)
         except ProviderError as error:
-            duration = time.perf_counter() - started
+            duration = clock.monotonic() - started
             if (trouble := machine_error(error)) is not None:
                 # The call was not made, or its answer did not arrive, for a reason that is not the
                 # provider's.
@@ -378,7 +375,7 @@ class ModelCaller:
             )
             return error
         except BaseException as error:
-            duration = time.perf_counter() - started
+            duration = clock.monotonic() - started
             permit.release(None, None, duration)
             text = "".join(streamed)
             budget.partial = text or budget.partial
@@ -386,7 +383,7 @@ class ModelCaller:
             self._charge_unknown(call)
             steps.abort(number, text, duration, f"{type(error).__name__}: {error}")
             raise
-        duration = time.perf_counter() - started
+        duration = clock.monotonic() - started
         if response.usage.cost_usd is None:
             cost_usd = self._cost(response.usage, response.cache_write_tokens or 0)
             if cost_usd is not None:

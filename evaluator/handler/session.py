@@ -10,7 +10,6 @@ tools.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,6 @@ from evaluator.handler.model_caller import (
     CallSettings,
     ModelCaller,
     SessionLog,
-    Sleep,
 )
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.tool_runner import ToolRunner
@@ -63,7 +61,6 @@ class Handler:
         settings: CallSettings = DEFAULT_SETTINGS,
         tools: tuple[ToolRegistry, ToolContext] | None = None,
         offered: tuple[ToolSpec, ...] = (),
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.budget = budget
         self.turns = 0
@@ -79,13 +76,13 @@ class Handler:
             config, choice, tools=specs, schema=settings.schema, counts_tokens=counts_tokens
         )
         self._caller = ModelCaller(
-            config, choice, conversation=self._conversation, settings=settings, log=log, sleep=sleep
+            config, choice, conversation=self._conversation, settings=settings, log=log
         )
         warn = self._conversation.warn
         if tools is None:
             self._tools = None
         else:
-            self._tools = ToolRunner(*tools, log, warn, config.backoff_s, sleep)
+            self._tools = ToolRunner(*tools, log, warn, config.backoff_s)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
 
+from evaluator import clock
 from evaluator.errors import RepeatedCall, ToolError
 from evaluator.errors.results import Usage
-from evaluator.handler.model_caller import SessionLog, Sleep
+from evaluator.handler.model_caller import SessionLog
 from evaluator.limits.budget import Budget
 from evaluator.models.attachments import Attachment, recorded_attachments
 from evaluator.models.backend import Message, ToolCall
@@ -53,14 +53,12 @@ class ToolRunner:
         log: SessionLog,
         warn: Callable[[str], None],
         waits_s: Sequence[float] = (),
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._registry = registry
         self._context = context
         self._log = log
         self._warn = warn
         self._waits_s = waits_s
-        self._sleep = sleep
         self._one_direct_tool = asyncio.Lock()
         self._repeats = RepeatedCalls()
 
@@ -176,11 +174,11 @@ class ToolRunner:
             if not may_run:
                 await steps.fail(number, NOT_REPEATED, 0.0, "not repeated")
                 return NOT_REPEATED, ()
-            started = time.perf_counter()
+            started = clock.monotonic()
             outcome = await self._attempt(
                 call, number, path=path, budget=budget, is_retry=attempt > 1
             )
-            duration = time.perf_counter() - started
+            duration = clock.monotonic() - started
             if outcome.retryable and attempt <= len(waits):
                 waited = waits[attempt - 1]
             else:
@@ -191,7 +189,7 @@ class ToolRunner:
             await steps.fail(
                 number, _answer_of(outcome), duration, _error_of(outcome), retry_after_s=waited
             )
-            await self._sleep(waited)
+            await clock.sleep(waited)
             attempt += 1
 
     async def _attempt(
@@ -202,7 +200,7 @@ class ToolRunner:
         """
         steps = self._log.steps
         tool = self._registry.get(call.name)
-        started = time.perf_counter()
+        started = clock.monotonic()
         remaining = budget.remaining_s()
         remaining = inf if remaining is None else remaining
         context = replace(self._context, step_path=path, remaining_s=remaining, call_id=call.id)
@@ -213,7 +211,7 @@ class ToolRunner:
                 )
                 span.set_result(outcome)
         except BaseException as error:
-            steps.abort(number, "", time.perf_counter() - started, _reason_of(error, budget))
+            steps.abort(number, "", clock.monotonic() - started, _reason_of(error, budget))
             raise
         if steps.halted is not None and not self._is_direct(call.name):
             # The outcome is not the subtask's answer. The step stays open, so that a resumed run

@@ -10,12 +10,12 @@ never sent twice.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator import clock
 from evaluator.errors import ConfigurationError, ContextError, RecordError, ToolError
 from evaluator.errors.machine import machine_error
 from evaluator.files.encoding import decode
@@ -186,15 +186,15 @@ class Recorder:
         if recorded is not None:
             return recorded.output
         number = await steps.begin(path, "context", name, args, fingerprint)
-        started = time.perf_counter()
+        started = clock.monotonic()
         try:
             output = await look()
         except BaseException as error:
             steps.abort(
-                number, None, time.perf_counter() - started, f"{type(error).__name__}: {error}"
+                number, None, clock.monotonic() - started, f"{type(error).__name__}: {error}"
             )
             raise
-        await steps.succeed(number, output, time.perf_counter() - started)
+        await steps.succeed(number, output, clock.monotonic() - started)
         return output
 
 

@@ -12,12 +12,12 @@ node's frame.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator import randomness
 from evaluator.errors.results import Outcome, TaskId, TaskResult
 from evaluator.files.user_folder import user_folder
 from evaluator.handler.config import HandlerConfig
@@ -186,7 +186,7 @@ class Run:
         journal = self.steps.journal
         if store is not None and journal is not None:
             return f"{store.root}/TASK-{journal.id}:{path}"
-        self.key = self.key or secrets.token_hex(8)
+        self.key = self.key or randomness.token_hex(8)
         return f"{self.key}:{path}"
 
     def event(self, path: str, what: str) -> None:

@@ -6,11 +6,11 @@ subtask, a `Parent` (which task asked for it).
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from evaluator import clock
 from evaluator.errors import EvaluatorError, MachineError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskError, TaskId, TaskResult, Usage
 from evaluator.interpreter.failures import to_task_error
@@ -66,7 +66,7 @@ async def record_run(
         task_id = task_id_of(steps)
         if options.on_begin is not None and task_id is not None:
             options.on_begin(task_id)
-        started = time.perf_counter()
+        started = clock.monotonic()
         if link is not None:
             await _begin_link(link, steps, task_id=task_id)
     except EvaluatorError as error:
@@ -80,15 +80,15 @@ async def record_run(
             outcome = await _evaluate_and_close(run, spec, parent=parent, started=started)
             span.set_result(outcome)
     except BaseException as error:
-        duration_s = time.perf_counter() - started
+        duration_s = clock.monotonic() - started
         abort_task_file(run, spec, error=error, duration_s=duration_s)
         if link is not None:
             link.abort(duration_s, type(error).__name__)
         raise
     if link is not None and budget.refused is not None:
-        link.abort(time.perf_counter() - started, str(budget.refused))
+        link.abort(clock.monotonic() - started, str(budget.refused))
     elif link is not None and steps.halted is None:
-        await link.end(outcome, time.perf_counter() - started)
+        await link.end(outcome, clock.monotonic() - started)
     return outcome
 
 
@@ -109,7 +109,7 @@ async def _evaluate_and_close(
         for usage in steps.earlier.unused_usage():
             budget.charge(Usage.from_dict(usage))
     outcome = _complete(outcome, run, spec=spec, is_root=parent is None)
-    duration_s = time.perf_counter() - started - budget.waited_s()
+    duration_s = clock.monotonic() - started - budget.waited_s()
     return await close_task_file(
         run, spec, outcome=outcome, duration_s=max(0.0, duration_s), is_root=parent is None
     )

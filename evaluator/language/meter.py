@@ -8,12 +8,12 @@ wall time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from evaluator import clock
 from evaluator.language.locating import LocatedError
 from evaluator.language.scopes import MISSING, Scope
 
@@ -88,7 +88,7 @@ class Rendering:
         self.macro_depth = 0
         self.remaining = bounds.output_chars
         self.allowance = bounds.output_chars * 4
-        self.deadline = time.perf_counter() + bounds.seconds
+        self.deadline = clock.monotonic() + bounds.seconds
         self._steps = bounds.steps
         self._due = _CLOCK_EVERY
 
@@ -105,7 +105,7 @@ class Rendering:
                     code="too-long",
                     forbidden=True,
                 )
-            if time.perf_counter() > self.deadline:
+            if clock.monotonic() > self.deadline:
                 raise LocatedError(
                     f"takes more than {self.bounds.seconds:g} s",
                     None,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from evaluator import clock
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.library.files import Root, Stamp, TemplateFile, read_beneath, stamp_of
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
@@ -56,7 +56,7 @@ def read_entry(root: Root, found: TemplateFile) -> LoadedFile:
     raised.
     """
     entry = LoadedFile(found.shown, root, relative=found.relative)
-    started = time.time_ns()
+    started = clock.wall_ns()
     try:
         data, stamp = read_beneath(root, found.relative, at=Span(found.shown))
     except TemplateError as error:

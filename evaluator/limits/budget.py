@@ -10,11 +10,11 @@ its tasks share, is `batch_budget.BatchBudget`.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import TracebackType
 
+from evaluator import clock
 from evaluator.errors import CallRejected, LimitReached, MachineError
 from evaluator.errors.results import Usage
 
@@ -105,7 +105,6 @@ class Budget:
 
     __slots__ = (
         "_above",
-        "_clock",
         "_max_spent",
         "_paused_at",
         "_paused_s",
@@ -136,7 +135,6 @@ class Budget:
         max_cost_usd: float | None = None,
         timeout_s: float | None = None,
         parent: Budget | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.owner = owner
         self.max_turns = max_turns
@@ -159,8 +157,7 @@ class Budget:
         # What counts against the cost limit: known costs, and the most that calls of unknown usage
         # may have cost.
         self._max_spent: float | None = 0.0
-        self._clock = clock
-        self._started = clock()
+        self._started = clock.monotonic()
         self._pauses = 0
         self._paused_at = self._paused_s = 0.0
 
@@ -176,12 +173,12 @@ class Budget:
 
     def elapsed_s(self) -> float:
         """Seconds since the budget was made, without pauses."""
-        now = self._paused_at if self._pauses else self._clock()
+        now = self._paused_at if self._pauses else clock.monotonic()
         return now - self._started - self._paused_s
 
     def waited_s(self) -> float:
         """Seconds of pauses."""
-        return self._paused_s + (self._clock() - self._paused_at if self._pauses else 0.0)
+        return self._paused_s + (clock.monotonic() - self._paused_at if self._pauses else 0.0)
 
     def own_remaining_s(self) -> float | None:
         """Seconds left of this scope's own time limit; None without one."""
@@ -211,7 +208,7 @@ class Budget:
         """
         for scope in self.scopes():
             if scope._pauses == 0:
-                scope._paused_at = scope._clock()
+                scope._paused_at = clock.monotonic()
             scope._pauses += 1
         try:
             yield
@@ -219,7 +216,7 @@ class Budget:
             for scope in self.scopes():
                 scope._pauses -= 1
                 if scope._pauses == 0:
-                    scope._paused_s += scope._clock() - scope._paused_at
+                    scope._paused_s += clock.monotonic() - scope._paused_at
                     callbacks = scope.resume_callbacks
                     scope.resume_callbacks = set()
                     for callback in callbacks:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from evaluator.errors import ContextError
 from evaluator.memory.describer_process import READY
+from evaluator.processes import starting
 from evaluator.processes.supervisor import scrubbed_environment
 from evaluator.processes.tasks import run_together
 
@@ -87,7 +88,7 @@ class DescriberPool:
         self._idle.append(process)
 
     async def _start(self) -> Process:
-        process = await asyncio.create_subprocess_exec(
+        process = await starting.create_subprocess(
             sys.executable,
             "-I",
             "-X",

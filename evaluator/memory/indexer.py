@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from evaluator import clock
 from evaluator.files.database import transaction
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describer_pool import DescriberPool
@@ -97,7 +97,7 @@ async def index_root(
     Raises: UsageError, if it is not a folder, or for `git` not in a repository; ContextError, if
     the database cannot be used.
     """
-    started = time.perf_counter()
+    started = clock.monotonic()
     skips = walk.Skips()
     if kind == "git":
         stamps = walk.git_stamps(root, await walk.git_paths(root), max_file_bytes, skips)
@@ -122,7 +122,7 @@ async def index_root(
         removed=run.removed,
         skipped=dict(sorted(skips.counts.items())),
         examples=tuple(skips.examples),
-        seconds=time.perf_counter() - started,
+        seconds=clock.monotonic() - started,
     )
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from evaluator import clock
 from evaluator.errors import ToolError, UsageError
 from evaluator.files.open_below import FOLDER, open_beneath, open_root
 from evaluator.memory.store import Stamp
@@ -165,5 +165,5 @@ def _stamps(path: str, status: os.stat_result, max_bytes: int, skips: Skips) -> 
             status.st_size,
             mtime_ns=status.st_mtime_ns,
             ctime_ns=status.st_ctime_ns,
-            seen_ns=time.time_ns(),
+            seen_ns=clock.wall_ns(),
         )

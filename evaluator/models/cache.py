@@ -14,7 +14,6 @@ import asyncio
 import json
 import sqlite3
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from evaluator import clock
 from evaluator.errors import ConfigurationError, RecordError
 from evaluator.errors.logs import LOGGER
 from evaluator.errors.results import Usage
@@ -168,7 +168,9 @@ class ResponseCache:
             return  # a user's own backend returned what is not JSON
         with self._lock:
             if not self._is_off:
-                self._rows.setdefault(key.key, cache_store.CachedResponse(key, *texts, time.time()))
+                self._rows.setdefault(
+                    key.key, cache_store.CachedResponse(key, *texts, clock.wall())
+                )
                 self._write_soon()
 
     def close(self) -> None:
@@ -245,7 +247,7 @@ class ResponseCache:
             if self._is_off or not (rows or hits or misses):
                 self._is_writing = False
                 return False
-        cache_store.write(connection, rows.values(), hits, misses, time.time())
+        cache_store.write(connection, rows.values(), hits, misses, clock.wall())
         self._until_prune -= len(rows)
         if self._until_prune < 0:
             self._until_prune = _PRUNE_EVERY
@@ -305,7 +307,7 @@ class ResponseCache:
         if older_than_s is None:
             before = None
         else:
-            before = time.time() - older_than_s
+            before = clock.wall() - older_than_s
         with self._connection() as connection:
             if connection is None:
                 return 0

@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
+from evaluator import clock
 from evaluator.errors import ProviderError, ProviderErrorKind
 from evaluator.errors.messages import cut
 
@@ -265,7 +265,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     if (seconds := _number(value)) is not None:
         return seconds
     try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(value).timestamp() - clock.wall())
     except (ValueError, TypeError, OverflowError):
         return None
 

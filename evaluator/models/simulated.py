@@ -6,7 +6,6 @@ with `simulated`, and a text that it had to make up begins with `[simulated]`.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import random
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any, TypeAlias, cast
 
+from evaluator import clock
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.models.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
@@ -109,7 +109,7 @@ class SimulatedBackend:
         fault = self._fault(digest)
         is_late = fault == "hang" or self._latency_s >= request.timeout_s
         if wait_s := request.timeout_s if is_late else self._latency_s:
-            await asyncio.sleep(wait_s)
+            await clock.sleep(wait_s)
         if is_late:
             message = f"no complete answer within {request.timeout_s:g} s (simulated)"
             raise ProviderError(message, kind="timeout", retryable=True, maybe_billed=True)

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, cast
 
+from evaluator import randomness
 from evaluator.language.fences import block as fenced_block
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import (
@@ -79,7 +79,7 @@ class _Tags:
 
 def new_mark() -> str:
     """A mark for the calls of one session, which nobody outside can guess."""
-    return secrets.token_hex(4)
+    return randomness.token_hex(4)
 
 
 class TextToolsBackend:

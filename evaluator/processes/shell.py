@@ -15,15 +15,14 @@ import asyncio
 import math
 import os
 import re
-import secrets
 import shlex
 import shutil
-import tempfile
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from evaluator import disk, randomness
 from evaluator.errors import ToolError
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.scripts import ScriptResult, run_script
@@ -166,7 +165,7 @@ def _line(command: str) -> tuple[bytes, str]:
         raise ToolError("the command is empty")
     if "\0" in command:
         raise ToolError("the command contains a NUL character")
-    mark = secrets.token_hex(16)
+    mark = randomness.token_hex(16)
     try:
         return (_LINE % (shlex.quote(command), mark)).encode(), mark
     except UnicodeEncodeError as error:
@@ -233,7 +232,7 @@ class _ShellProcess:
     """One bash process, from its start to its end."""
 
     def __init__(self, shell: Shell) -> None:
-        self.folder = tempfile.mkdtemp(prefix="evaluator-shell-")
+        self.folder = disk.make_temporary_folder("evaluator-shell-")
         pipes: dict[str, int] = {}
         self._free = weakref.finalize(self, _free, pipes, self.folder)
         try:

@@ -19,23 +19,21 @@ import errno
 import marshal
 import math
 import os
-import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import type_of
-from evaluator.processes import launcher
+from evaluator.processes import launcher, starting
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxedCommand, sandboxed_command
 from evaluator.processes.threads import in_thread
 
@@ -311,10 +309,10 @@ class SupervisedProcess:
         """
         self.input: asyncio.WriteTransport | None = None
         self._command = command
-        self._mark = secrets.token_hex(16)
+        self._mark = randomness.token_hex(16)
         # A container's engine creates the file, which must not exist before.
         if command.sandbox.is_container:
-            self._folder = tempfile.mkdtemp(prefix="evaluator-")
+            self._folder = disk.make_temporary_folder("evaluator-")
         else:
             self._folder = None
         self._order = command.order(self._mark, self._folder and f"{self._folder}/id")
@@ -332,7 +330,7 @@ class SupervisedProcess:
         if "LD_LIBRARY_PATH" in os.environ:  # some Pythons need it to start
             environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
         try:
-            self._process = subprocess.Popen(
+            self._process = starting.popen(
                 [
                     sys.executable,
                     "-I",
@@ -483,8 +481,8 @@ def _kill_marked(process: subprocess.Popen[bytes], mark: str) -> None:
     the mark.
     """
     needle = f"{_MARK}={mark}".encode()
-    deadline = time.monotonic() + _BACKSTOP_S
-    while time.monotonic() < deadline:
+    deadline = clock.monotonic() + _BACKSTOP_S
+    while clock.monotonic() < deadline:
         found = 0
         if os.path.isdir("/proc/self"):
             if process.poll() is None:
@@ -499,7 +497,7 @@ def _kill_marked(process: subprocess.Popen[bytes], mark: str) -> None:
             found += 1
         if not found:
             return
-        time.sleep(0.002)
+        clock.pause(0.002)
 
 
 def _kill_if_marked(pid: int, needle: bytes) -> bool:

@@ -4,8 +4,8 @@ of each test.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import shlex
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from evaluator import disk, randomness
 from evaluator.batch.options import Stop
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.reading import open_batch
@@ -23,7 +24,7 @@ from evaluator.batch.records import SampleResult, Verdict, key_of
 from evaluator.batch.rows import RowSource
 from evaluator.batch.run import BatchResult, run_plan
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.files.locks import lock
+from evaluator.files.locks import locked_file
 from evaluator.interpreter.sync import run_sync
 from evaluator.pytest_plugin import EACH, MARKER
 from evaluator.pytest_plugin.prepare import PreparedBatch, prepare
@@ -39,7 +40,7 @@ class Runs:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         worker: Mapping[str, Any] = getattr(config, "workerinput", {})
-        self.run_id: str = worker.get("testrunuid") or secrets.token_hex(16)
+        self.run_id: str = worker.get("testrunuid") or randomness.token_hex(16)
         self._prepared: dict[int, tuple[pytest.Mark, PreparedBatch]] = {}
         self._shared: dict[str, SharedBatch] = {}
         self._wanted: dict[int, set[str] | None] = {}
@@ -147,7 +148,7 @@ class Runs:
                 "another "
                 "--evaluator-output"
             )
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folders(folder.parent)
         options = replace(batch.plan.options, output=folder, resume=resume, stop=stop)
         try:
             result = run_sync(run_plan(batch.evaluator, replace(batch.plan, options=options)))
@@ -334,13 +335,11 @@ def _slug(name: str) -> str:
 @contextmanager
 def _locked(path: Path, run_id: str) -> Generator[bool]:
     """Holds a lock. Yields whether another process of the same test run held it before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        lock(file.fileno())
-        file.seek(0)
-        has_run = file.read() == run_id
+    disk.make_folders(path.parent)
+    run = run_id.encode()
+    with locked_file(path) as file:
+        has_run = os.pread(file, len(run) + 1, 0) == run
         if not has_run:
-            file.truncate(0)
-            file.write(run_id)
-            file.flush()
+            disk.ftruncate(file, 0)
+            disk.pwrite(file, run, 0)
         yield has_run

@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+from evaluator import disk
 from evaluator.errors import RecordError
 from evaluator.files.atomic import write_atomic
 from evaluator.queue.document import document_bytes, read_document
@@ -78,7 +79,7 @@ def _read(path: Path) -> tuple[QueueEntry, ...]:
 
 def _write(path: Path, store: QueueTables, added: list[QueueEntry]) -> None:
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        disk.make_folders(path.parent, 0o700)
     except OSError as error:
         raise RecordError(
             f"{path}: the archive cannot be written: {error.strerror or error}"

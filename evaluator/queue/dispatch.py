@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from evaluator import disk
 from evaluator.errors import EvaluatorError, StepUnfinished, ToolError
 from evaluator.errors.messages import cut
 from evaluator.errors.results import FailureReason, Outcome, TaskError, TaskResult
@@ -298,7 +299,7 @@ class Dispatcher:
         return kind
 
     def _write(self, entry: str, outcome: TaskResult) -> Path:
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        disk.make_folders(self._folder, 0o700)
         path = self._folder / f"{entry}.md"
         write_atomic(path, outcome.content.encode(errors="backslashreplace"))
         return path

@@ -9,11 +9,11 @@ to the queue with its attempt recorded.
 from __future__ import annotations
 
 import json
-import secrets
 import sqlite3
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
+from evaluator import randomness
 from evaluator.errors import UsageError
 from evaluator.queue import entries
 from evaluator.queue.document import parse_entry
@@ -234,7 +234,7 @@ class QueueStore(QueueTables):
             if row is None:
                 return None
             owner = current_owner()
-            lease = secrets.token_hex(8)
+            lease = randomness.token_hex(8)
             entry = entries.start(
                 parse_entry(row[1]), f"{owner.host}:{owner.pid}:{lease}", self._now()
             )
@@ -274,7 +274,7 @@ class QueueStore(QueueTables):
         begun = claim.attempt
         if begun is None:
             number = claim.attempt_number
-            key = secrets.token_hex(8)
+            key = randomness.token_hex(8)
             begun = BegunAttempt(
                 number, strategy, began_at=self._now(), key=key, tasks=tasks, after=after
             )

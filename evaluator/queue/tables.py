@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evaluator import clock
 from evaluator.errors import RecordError
 from evaluator.files import database
 from evaluator.files.database import transaction
@@ -92,7 +92,7 @@ class QueueTables:
     every method, if the database cannot be read or written.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = clock.wall) -> None:
         self.path = path
         self.clock = clock
         self.on_change: Callable[[], None] = lambda: None

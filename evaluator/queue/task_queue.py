@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from evaluator import clock
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.private_folder import open_private_folder
@@ -93,7 +93,7 @@ class TaskQueue:
         folder: str | Path | None = None,
         *,
         notice: Callable[[str], None] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock.wall,
     ) -> None:
         self.folder = _absolute(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
         os.close(open_private_folder(self.folder, "folder of the queue"))

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from evaluator import clock
 from evaluator.processes.tasks import run_together
 from evaluator.queue.attempt_runs import CannotResume
 from evaluator.queue.dispatch import AttemptAborted, AttemptEnd, Dispatcher, released
@@ -145,7 +146,7 @@ class QueueWorker:
 
     async def _keep_lease(self, claim: Claim, attempt: asyncio.Task[AttemptEnd]) -> None:
         while True:
-            await asyncio.sleep(self._lease_s / _BEATS)
+            await clock.sleep(self._lease_s / _BEATS)
             if not self._store.extend(claim, self._lease_s):
                 attempt.cancel()
                 return

@@ -20,13 +20,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from evaluator import clock, disk
 from evaluator.errors import RecordError, RecordNotWritten, UsageError
 from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import NEW_FILE
@@ -192,6 +192,11 @@ class Journal:
         return folder / self._name
 
     @property
+    def never_began(self) -> bool:
+        """Whether not even the header could be written, so that there is no task to resume."""
+        return self._failure is not None and self._offset == 0
+
+    @property
     def is_untouched(self) -> bool:
         """Whether the file was reopened and nothing was written to it yet."""
         return self._takeover is not None
@@ -325,7 +330,7 @@ class Journal:
         folders = self._folders
         try:
             # Replaces the same number of bytes: it cannot run out of space, and is not checksummed.
-            os.pwrite(self._fd, STATUS_HINTS[status], self._hint_offset)
+            disk.pwrite(self._fd, STATUS_HINTS[status], self._hint_offset)
         except OSError as error:
             raise self._fail("write to", error) from error
         with self._syncing:
@@ -355,9 +360,12 @@ class Journal:
             self._release("was abandoned")
 
     def discard(self) -> None:
-        """Releases the file without writing what was added: a new one stays empty, as its task did
-        not begin.
+        """Releases the file without writing what was added, and removes a new one: its task did not
+        begin.
         """
+        if self._fd >= 0 and self._takeover is None:
+            with contextlib.suppress(OSError):
+                disk.unlink(self._name, dir_fd=self._folders.active_fd)
         self._buffer.clear()
         self.abandon()
 
@@ -391,17 +399,17 @@ class Journal:
         size = len(data)
         try:
             while done < size:
-                written = os.pwrite(self._fd, data[done:] if done else data, self._offset + done)
+                written = disk.pwrite(self._fd, data[done:] if done else data, self._offset + done)
                 if written == 0:
                     raise OSError(5, "nothing was written")
                 done += written
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._offset)
+                disk.ftruncate(self._fd, self._offset)
                 if self._offset == 0 and not self._is_subtask:
                     # The task never began: an empty file would only confuse. The parent of a
                     # subtask names its file.
-                    os.unlink(self._name, dir_fd=self._folders.active_fd)
+                    disk.unlink(self._name, dir_fd=self._folders.active_fd)
             raise self._fail("write to", error) from error
         self._offset += size
 
@@ -412,14 +420,14 @@ class Journal:
         try:
             if cut_bytes:
                 self._save_torn_end(os.pread(self._fd, cut_bytes, self._offset))
-                os.ftruncate(self._fd, self._offset)
+                disk.ftruncate(self._fd, self._offset)
         except OSError as error:
             raise self._fail("cut the torn end off", error) from error
         if self._is_done:
             self._move(self._folders.done_fd, self._folders.active_fd)
             self._is_done = False
         try:
-            os.pwrite(self._fd, STATUS_HINTS["running"], self._hint_offset)
+            disk.pwrite(self._fd, STATUS_HINTS["running"], self._hint_offset)
         except OSError as error:
             raise self._fail("write to", error) from error
         self._takeover = None
@@ -432,21 +440,21 @@ class Journal:
             folder = self._folders.active_fd
         names = (f"{self._name}.torn-{turn}" for turn in count(1))
         name = next(name for name in names if not os.access(name, os.F_OK, dir_fd=folder))
-        with open(os.open(name, NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
+        with disk.fdopen(disk.open(name, NEW_FILE, 0o600, dir_fd=folder)) as file:
             file.write(tail)
 
     def _move(self, source_fd: int, target_fd: int) -> None:
         try:
-            os.rename(self._name, self._name, src_dir_fd=source_fd, dst_dir_fd=target_fd)
+            disk.rename(self._name, self._name, src_dir_fd=source_fd, dst_dir_fd=target_fd)
         except OSError as error:
             raise self._fail("move", error) from error
 
     def _to_disk(self, fd: int) -> None:
         try:
             if fd == self._fd:
-                os.fdatasync(fd)
+                disk.fdatasync(fd)
             else:
-                os.fsync(fd)
+                disk.fsync(fd)
         except OSError as error:
             # The kernel may have dropped the pages: a second fsync would report success and prove
             # nothing.
@@ -467,12 +475,12 @@ class Journal:
         # Closing the only descriptor drops the lock too; a forked child may hold another one.
         with contextlib.suppress(OSError):
             unlock(fd)
-        os.close(fd)
+        disk.close(fd)
 
 
 def now() -> str:
     """The current time in the form of task files: ISO 8601 in UTC with milliseconds."""
-    milliseconds = time.time_ns() // 1_000_000
+    milliseconds = clock.wall_ns() // 1_000_000
     return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
 
 

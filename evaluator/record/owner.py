@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 
+from evaluator import this_process
 from evaluator.record.steps import Owner
 
 
 @lru_cache(maxsize=1)
 def _owner_of(pid: int) -> Owner:
     try:
-        started = _start_of(pid)
-        boot_id = _boot_id()
+        started = this_process.start_of(pid)
+        boot_id = this_process.boot_id()
     except (OSError, ValueError, IndexError):
         started = 0
         boot_id = "0"
-    return Owner(pid, started, boot_id, os.uname().nodename)
-
-
-def _start_of(pid: int) -> int:
-    """Raises: FileNotFoundError, also if the process has ended and its parent has not asked for its
-    exit status, as the first process of many containers never does.
-    """
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        # The second field, the program's name in brackets, may hold anything. The next one, the
-        # third, is the state; the 20th is the number of threads, and the 22nd the start.
-        after_name = file.read().rpartition(b")")[2].split()
-    if after_name[0] in (b"Z", b"X") and int(after_name[17]) <= 1:
-        raise FileNotFoundError(f"process {pid} has ended")
-    return int(after_name[19])
-
-
-@lru_cache(maxsize=1)
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
+    return Owner(pid, started, boot_id, this_process.host())
 
 
 def is_gone(owner: Owner | None) -> bool:
@@ -44,10 +25,12 @@ def is_gone(owner: Owner | None) -> bool:
     A process on this machine has ended if the machine was booted since, if there is no process with
     its id, or if the process with its id started at another time.
     """
-    if owner is None or owner.started == 0 or owner.host != os.uname().nodename:
+    if owner is None or owner.started == 0 or owner.host != this_process.host():
         return False
     try:
-        return owner.boot_id != _boot_id() or _start_of(owner.pid) != owner.started
+        if owner.boot_id != this_process.boot_id():
+            return True
+        return this_process.start_of(owner.pid) != owner.started
     except FileNotFoundError:
         return True
     except (OSError, ValueError, IndexError):
@@ -56,4 +39,4 @@ def is_gone(owner: Owner | None) -> bool:
 
 def current_owner() -> Owner:
     """This process. Start and boot are 0 except on Linux."""
-    return _owner_of(os.getpid())
+    return _owner_of(this_process.pid())

@@ -108,8 +108,10 @@ class SharedRunState:
 
 class RecordedSteps:
     """The recording of one task file, by path. Made for one evaluation; `child` gives that of a
-    subtask.
+    subtask. `repair`: files of subtasks that were damaged are read up to the damage.
     """
+
+    repair = False
 
     def __init__(self, recording: Recording, progress: SharedRunState | None = None) -> None:
         self.recording = recording
@@ -250,8 +252,10 @@ class ResumedSteps(RecordedSteps):
         allow_changed: bool = False,
         edited: Callable[[Recording], str | None] = lambda _: None,
         progress: SharedRunState | None = None,
+        repair: bool = False,
     ) -> None:
         super().__init__(recording, progress)
+        self.repair = repair
         self._decide = decide
         self._allow_changed = allow_changed
         self._edited_of = edited
@@ -272,6 +276,7 @@ class ResumedSteps(RecordedSteps):
             allow_changed=self._allow_changed,
             edited=self._edited_of,
             progress=self.progress,
+            repair=self.repair,
         )
 
     def may_run(self) -> bool:

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import cast, get_args
 
+from evaluator import clock
 from evaluator.errors import UsageError
 from evaluator.record.steps import RunStatus
 from evaluator.record.store import TaskStore, TaskSummary
@@ -143,7 +144,7 @@ def read_time(text: str, *, is_end: bool = False, now: datetime | None = None) -
     age = _AGE.fullmatch(text)
     try:
         if age is not None:
-            return (now or datetime.now(UTC)) - timedelta(**{_UNITS[age[2]]: float(age[1])})
+            return (now or clock.now()) - timedelta(**{_UNITS[age[2]]: float(age[1])})
         try:
             return datetime.combine(date.fromisoformat(text), time.max if is_end else time.min, UTC)
         except ValueError:

@@ -11,9 +11,10 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
+from evaluator import clock
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.record.task_list_text import MAX_BYTES, parse_name
@@ -76,7 +77,7 @@ def fill_template(
     """
     full, bare = parse_name(name)
     if full is None:
-        day = (today or datetime.now(UTC).date()).isoformat()
+        day = (today or clock.now().date()).isoformat()
     else:
         day = full[:10]
     words = bare.replace("-", " ")

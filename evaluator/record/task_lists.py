@@ -25,10 +25,11 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
+from evaluator import clock, disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.files.atomic import NEW_FILE, write_atomic
 from evaluator.files.locks import locked_file
@@ -175,7 +176,7 @@ class TaskLists:
         a surrogate pair).
         """
         full, bare = parse_name(name)
-        full = full or f"{(today or datetime.now(UTC).date()).isoformat()}-{bare}"
+        full = full or f"{(today or clock.now().date()).isoformat()}-{bare}"
         if role is not None:
             checked_content(content)
             content = _owned(content, _checked_role(role))
@@ -253,7 +254,7 @@ class TaskLists:
                     f"{full}: done/ has a task of that name already; rename one of the two files"
                 )
             try:
-                os.rename(f"{full}.md", f"{full}.md", src_dir_fd=active, dst_dir_fd=done)
+                disk.rename(f"{full}.md", f"{full}.md", src_dir_fd=active, dst_dir_fd=done)
             except OSError as error:
                 raise RecordError(
                     f"{task.path}: cannot be moved to done/: {error.strerror}"
@@ -366,7 +367,7 @@ class TaskLists:
             (root, _IGNORE, _IGNORED),
         ):
             try:
-                with open(os.open(name, NEW_FILE, 0o600, dir_fd=folder), "wb") as file:
+                with disk.fdopen(disk.open(name, NEW_FILE, 0o600, dir_fd=folder)) as file:
                     file.write(content)
             except FileExistsError:
                 continue

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from email.utils import formatdate
 
+from evaluator import clock
 from evaluator.testing.backend_case import KEY, BackendCase, Checks, a_request
 from evaluator.testing.loopback import (
     HttpReply,
@@ -52,7 +52,7 @@ async def an_error_ends_a_streamed_call_too(case: BackendCase) -> None:
 async def retry_after_is_read_in_seconds_and_as_a_date(case: BackendCase) -> None:
     error = (await case.ask(error_reply(429, headers={"Retry-After": "7"}))).failed("rate_limit")
     assert error.retry_after_s == 7.0
-    date = formatdate(time.time() + 60, usegmt=True)
+    date = formatdate(clock.wall() + 60, usegmt=True)
     error = (await case.ask(error_reply(429, headers={"Retry-After": date}))).failed("rate_limit")
     assert error.retry_after_s is not None
     assert 50 < error.retry_after_s <= 61

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
+from evaluator import clock
 from evaluator.processes.tasks import cancel_all
 
 _HEAD: Mapping[str, Any] = {"id": "chatcmpl-1", "created": 1700000000, "model": "loopback-1"}
@@ -265,7 +266,7 @@ class LoopbackServer:
             await writer.drain()
             self.sent_bytes += len(piece)
             if reply.pause_s:
-                await asyncio.sleep(reply.pause_s)
+                await clock.sleep(reply.pause_s)
         if reply.end == "complete":
             if chunked:
                 writer.write(b"0\r\n\r\n")

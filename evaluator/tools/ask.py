@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from evaluator import clock, disk
 from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.atomic import write_atomic
@@ -91,15 +92,15 @@ class FileAsker:
                 text = await in_thread(lambda: _answer_in(answer))
                 if text is not None:
                     return text
-                await asyncio.sleep(self._look_every_s)
+                await clock.sleep(self._look_every_s)
         finally:
-            asked.unlink(missing_ok=True)
+            disk.remove(asked)
 
     def _put(self, question: str) -> Path:
         """Publishes the question under the first number that no question or answer has; returns the
         path.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_folders(self._folder, 0o700)
         if question.endswith("\n"):
             text = question
         else:

@@ -9,12 +9,12 @@ the effect of an action.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evaluator import clock
 from evaluator.errors import ToolError
 from evaluator.models.backend import ToolSpec
 from evaluator.tools.arguments import check_action
@@ -145,7 +145,7 @@ class _Computer:
         action = arguments["action"]
         left = context.remaining_s
         if action == "wait":
-            await asyncio.sleep(arguments["duration"])
+            await clock.sleep(arguments["duration"])
             return f"waited {arguments['duration']:g} s"
         if "text" in arguments and action != "type":
             keys = chords(arguments["text"])
@@ -201,7 +201,7 @@ class _Computer:
     async def _hold(self, key: str, seconds: float, left: float) -> str:
         try:
             await self.display.xdotool(["keydown", "--", key], left)
-            await asyncio.sleep(seconds)
+            await clock.sleep(seconds)
         except BaseException:
             with contextlib.suppress(ToolError):  # the first exception is the one to report
                 await self.display.xdotool(["keyup", "--", key], PROGRAM_S)

@@ -9,13 +9,13 @@ Matches found before are returned.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
+from evaluator import clock
 from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.encoding import decode
@@ -99,7 +99,7 @@ async def search_files(
         raise ToolError(f"max_matches is {max_matches}; it has to be from 1 to {MAX_MATCHES:,}")
     if not timeout_s > 0:
         raise ToolError("there is no time left to search")
-    deadline = time.monotonic() + min(timeout_s, MAX_SEARCH_S)
+    deadline = clock.monotonic() + min(timeout_s, MAX_SEARCH_S)
     cancelled = threading.Event()
     try:
         return await in_thread(
@@ -134,7 +134,7 @@ def _search(
         except BadPattern as error:
             raise ToolError(str(error)) from error
         for current in () if first is None else chain([first], paths):
-            if cancelled.is_set() or time.monotonic() >= deadline:
+            if cancelled.is_set() or clock.monotonic() >= deadline:
                 result.stopped_in = current
                 break
             text = _text(access, current, result=result)
@@ -165,7 +165,7 @@ def _matches(expression: Any, text: str, deadline: float) -> Iterator[tuple[int,
     """
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
-        match = expression.search(line, timeout=max(0.0, deadline - time.monotonic()))
+        match = expression.search(line, timeout=max(0.0, deadline - clock.monotonic()))
         if match is not None:
             yield number, _part(line, match.start())
 

@@ -20,6 +20,7 @@ import os
 import stat
 from dataclasses import dataclass, replace
 
+from evaluator import disk
 from evaluator.errors import ToolError
 from evaluator.files.atomic import atomic_file
 from evaluator.files.encoding import UTF_8, FileEncoding, decode
@@ -154,9 +155,9 @@ def delete_file(access: FileAccess, path: str, *, dry_run: bool = False) -> str:
             if dry_run:
                 pass
             elif kind == "folder":
-                os.rmdir(target.name, dir_fd=target.folder)
+                disk.rmdir(target.name, dir_fd=target.folder)
             else:
-                os.unlink(target.name, dir_fd=target.folder)
+                disk.unlink(target.name, dir_fd=target.folder)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise _not_empty(path) from error

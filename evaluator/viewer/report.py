@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
+from evaluator import clock
 from evaluator.batch.export.about import About
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.export.result_table import clean
@@ -198,7 +198,7 @@ def _write_data(
     head = {
         "version": VERSION,
         "title": title,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": clock.now().isoformat(timespec="seconds"),
         "fields": FIELDS,
         "verdicts": [verdict.value for verdict in ORDER],
         "distributions": distributions.to_list(),

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from evaluator import disk
 from evaluator.batch import Score, open_batch
 from evaluator.batch.scorers import ScorerInput
-from evaluator.record import store as store_module
 from tests.batch.conftest import Calls, Run
 
 
@@ -69,7 +69,7 @@ def test_task_files_that_cannot_be_created_end_the_session(
             created.append(str(path))
         return real(path, flags, *args, **more)
 
-    monkeypatch.setattr(store_module.os, "open", few)
+    monkeypatch.setattr(disk, "open", few)
     result = run(limits={"concurrency": 2})
     assert result.ended.state == "incomplete" and "ulimit -n" in result.ended.reason
     assert (

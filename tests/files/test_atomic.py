@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import disk
 from evaluator.errors import ConfigurationError, RecordError
 from evaluator.files.atomic import atomic_file, write_atomic
 
@@ -100,7 +101,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(disk, "fsync", full)
     with pytest.raises(RecordError, match="a: cannot be written: No space left on device"):
         write_atomic(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_text() == "old"

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from lxml import etree
 
-from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, load_profiles
+from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, clock, load_profiles
 from evaluator.errors import LimitReached
 from evaluator.errors.results import Usage
 from evaluator.handler import backends as backends_module
@@ -377,10 +377,11 @@ def test_an_unknown_cost_stays_unknown_in_a_sum():
     assert total.cost_usd is None
 
 
-def test_time_is_that_of_the_nearest_limit():
+def test_time_is_that_of_the_nearest_limit(monkeypatch):
     now = [0.0]
-    outer = Budget("outer", timeout_s=10, clock=lambda: now[0])
-    inner = Budget("inner", timeout_s=60, parent=outer, clock=lambda: now[0])
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    outer = Budget("outer", timeout_s=10)
+    inner = Budget("inner", timeout_s=60, parent=outer)
     now[0] = 4.0
     assert inner.remaining_s() == 6.0
     now[0] = 10.0

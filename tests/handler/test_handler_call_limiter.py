@@ -64,7 +64,7 @@ class Watched:
             )
 
 
-def handler(limiter, *, config=None, budget=None, backend=None, steps=None, sleep=asyncio.sleep):
+def handler(limiter, *, config=None, budget=None, backend=None, steps=None):
     config = config or HandlerConfig(backoff_s=(0.0,))
     choice = ModelChoice(
         backend or SimulatedBackend(script=lambda r: "ok"),
@@ -74,9 +74,7 @@ def handler(limiter, *, config=None, budget=None, backend=None, steps=None, slee
         limiter=limiter,
         endpoint="e",
     )
-    return Handler(
-        config, choice, SessionLog(steps or StepLog(None)), budget or Budget("t"), sleep=sleep
-    )
+    return Handler(config, choice, SessionLog(steps or StepLog(None)), budget or Budget("t"))
 
 
 def test_each_attempt_acquires_a_permit_and_releases_it_with_its_usage():
@@ -194,8 +192,8 @@ def test_a_step_that_cannot_be_begun_releases_an_unused_permit():
 def test_waiting_for_a_permit_does_not_count_as_time_of_the_task_or_of_those_above():
     async def main() -> tuple[str, float, float]:
         clock = asyncio.get_running_loop().time
-        above = Budget("above", timeout_s=4, clock=clock)
-        budget = Budget("t", timeout_s=3, parent=above, clock=clock)
+        above = Budget("above", timeout_s=4)
+        budget = Budget("t", timeout_s=3, parent=above)
         backend = SimulatedBackend(script=lambda r: "ok", latency_s=2.0)
         async with above.deadline(), budget.deadline():
             outcome = await handler(Watched(100.0), budget=budget, backend=backend).run(
@@ -209,8 +207,8 @@ def test_waiting_for_a_permit_does_not_count_as_time_of_the_task_or_of_those_abo
 def test_time_outside_the_wait_still_counts():
     async def main() -> float:
         clock = asyncio.get_running_loop().time
-        above = Budget("above", timeout_s=4, clock=clock)
-        budget = Budget("t", timeout_s=30, parent=above, clock=clock)
+        above = Budget("above", timeout_s=4)
+        budget = Budget("t", timeout_s=30, parent=above)
         backend = SimulatedBackend(script=lambda r: "ok", latency_s=6.0)
         one = handler(
             Watched(100.0), config=HandlerConfig(backoff_s=()), budget=budget, backend=backend
@@ -230,10 +228,8 @@ def test_time_outside_the_wait_still_counts():
 def test_a_task_beside_a_waiting_one_keeps_its_own_limit():
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
-        above = Budget("above", timeout_s=10, clock=loop.time)
-        waiting, working = (
-            Budget("t", timeout_s=5, parent=above, clock=loop.time) for _ in range(2)
-        )
+        above = Budget("above", timeout_s=10)
+        waiting, working = (Budget("t", timeout_s=5, parent=above) for _ in range(2))
         ends: list[float] = []
 
         async def wait() -> None:
@@ -252,7 +248,7 @@ def test_a_task_beside_a_waiting_one_keeps_its_own_limit():
             except TimeoutError:
                 ends.append(loop.time())
 
-        late = Budget("late", parent=above, timeout_s=1000, clock=loop.time)
+        late = Budget("late", parent=above, timeout_s=1000)
         await asyncio.gather(timed(wait()), timed(work(working)), timed(work(late)))
         return ends
 
@@ -413,7 +409,7 @@ class Loading(SimulatedBackend):
 def test_the_time_that_a_backend_takes_to_load_is_not_the_tasks(wrapped):
     async def main() -> tuple[str, float, float]:
         clock = asyncio.get_running_loop().time
-        budget = Budget("t", timeout_s=10, clock=clock)
+        budget = Budget("t", timeout_s=10)
         loading = Loading(script=lambda r: "ok")
         one = handler(
             None, budget=budget, backend=TextToolsBackend(loading) if wrapped else loading

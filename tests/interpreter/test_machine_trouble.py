@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
-from evaluator import ProviderError, SimulatedBackend, TaskError, TaskStore, Tool, ToolError, tool
+from evaluator import (
+    ProviderError,
+    SimulatedBackend,
+    TaskError,
+    TaskStore,
+    Tool,
+    ToolError,
+    disk,
+    tool,
+)
 from evaluator.errors import MachineError, RecordNotWritten
 from evaluator.errors.machine import machine_error, machine_trouble
-from evaluator.record import journal as journal_module
-from evaluator.record import store as store_module
 from tests.conftest import MakeEvaluator
 
 LOCAL = [
@@ -96,9 +103,9 @@ def test_a_subtask_whose_file_cannot_be_written_ends_the_run_before_the_next_cal
     asked = Asked()
     evaluator = make_evaluator(LIBRARY, script=asked)
     if at == "open":
-        monkeypatch.setattr(store_module.os, "open", no_file(code))
+        monkeypatch.setattr(disk, "open", no_file(code))
     else:
-        monkeypatch.setattr(journal_module.os, "pwrite", no_write(code))
+        monkeypatch.setattr(disk, "pwrite", no_write(code))
     outcome = asyncio.run(evaluator.evaluate("boss"))
     assert isinstance(outcome, TaskError) and isinstance(outcome.cause, RecordNotWritten), outcome
     assert outcome.reason == "execution_halted" and os.strerror(code) in outcome.message

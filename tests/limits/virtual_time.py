@@ -1,4 +1,5 @@
-"""An event loop whose clock jumps to the next timer when nothing else is ready, so that no test sleeps."""
+"""An event loop whose clock jumps to the next timer when nothing else is ready, so that no test sleeps. While it runs,
+`clock.monotonic` has its time."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ import asyncio
 import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+from unittest.mock import patch
+
+from evaluator import clock
 
 T = TypeVar("T")
 
@@ -35,5 +39,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with (
+        asyncio.Runner(loop_factory=VirtualLoop) as runner,
+        patch.object(clock, "monotonic", runner.get_loop().time),
+    ):
         return runner.run(main)

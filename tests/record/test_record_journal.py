@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.record import journal as journal_module
 from evaluator.record.grammar import decode
@@ -59,7 +60,7 @@ def test_one_flush_is_one_write(store: TaskStore, monkeypatch: pytest.MonkeyPatc
         return real(fd, data, at)
 
     journal = store.create()
-    monkeypatch.setattr(journal_module.os, "pwrite", counting)
+    monkeypatch.setattr(disk, "pwrite", counting)
     number = journal.begin(start())
     journal.flush()
     journal.end(number, StepEnd("success", "out", 0.1))
@@ -167,8 +168,8 @@ def test_the_sync_policy_says_what_reaches_the_disk_when(
     store: TaskStore, monkeypatch: pytest.MonkeyPatch, sync: journal_module.Sync
 ) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(journal_module.os, "fdatasync", lambda fd: calls.append("file"))
-    monkeypatch.setattr(journal_module.os, "fsync", lambda fd: calls.append("folder"))
+    monkeypatch.setattr(disk, "fdatasync", lambda fd: calls.append("file"))
+    monkeypatch.setattr(disk, "fsync", lambda fd: calls.append("folder"))
     journal = store.create(sync=sync)
     steps = StepLog(journal)
     number = asyncio.run(steps.begin("turn[1]", "model", "m", "in", "f"))
@@ -191,7 +192,7 @@ def test_steps_that_wait_for_the_disk_together_share_one_sync(
         first_waits.set()
         assert go_on.wait(200)
 
-    monkeypatch.setattr(journal_module.os, "fdatasync", slow)
+    monkeypatch.setattr(disk, "fdatasync", slow)
     journal = store.create(sync="step")
     journal.begin(start("a"))
     journal.flush()
@@ -219,7 +220,7 @@ def test_after_a_failed_sync_nothing_more_is_written(
 
     journal = store.create(sync="step")
     journal.begin(start())
-    monkeypatch.setattr(journal_module.os, "fdatasync", fail)
+    monkeypatch.setattr(disk, "fdatasync", fail)
     journal.flush()
     with pytest.raises(RecordError, match="sync"):
         journal.sync()
@@ -273,7 +274,7 @@ def test_a_full_or_failing_disk_ends_the_file_at_its_last_whole_flush(
         return written
 
     journal = store.create()
-    monkeypatch.setattr(journal_module.os, "pwrite", filling)
+    monkeypatch.setattr(disk, "pwrite", filling)
     journal.begin(start(args="y" * 2000))
     with pytest.raises(RecordError, match=rf"TASK-1\.md.*{advice}"):
         journal.flush()
@@ -285,7 +286,7 @@ def test_short_writes_go_on_where_they_stopped(
     store: TaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwrite
-    monkeypatch.setattr(journal_module.os, "pwrite", lambda fd, data, at: real(fd, data[:7], at))
+    monkeypatch.setattr(disk, "pwrite", lambda fd, data, at: real(fd, data[:7], at))
     journal = store.create()
     number = journal.begin(start(args={"text": "a\nb" * 100}))
     journal.end(number, StepEnd("success", "out", 0.1))
@@ -374,7 +375,7 @@ def test_a_killed_process_leaves_all_that_it_flushed_and_reads_as_interrupted(
 
 KILLED_IN_A_WRITE = """
 import os, signal, sys
-from evaluator.record import journal as module
+from evaluator import disk
 from evaluator.record.steps import StepStart, StepEnd
 from evaluator.record.store import TaskStore
 journal = TaskStore(sys.argv[1]).create("crash")
@@ -385,7 +386,7 @@ real = os.pwrite
 def cut(fd, data, at):
     real(fd, data[:200], at)
     os.kill(os.getpid(), signal.SIGKILL)
-module.os.pwrite = cut
+disk.pwrite = cut
 journal.flush()
 """
 

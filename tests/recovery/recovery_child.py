@@ -24,10 +24,10 @@ from typing import Any
 
 from recovery_cases import BY_NAME, MODEL, Case
 
-from evaluator import Evaluator, HandlerConfig, TemplateLibrary, ToolError, tool
+from evaluator import Evaluator, HandlerConfig, TemplateLibrary, ToolError, disk, tool
 from evaluator.interpreter import internal
 from evaluator.models import prices
-from evaluator.record import journal, recorded_steps
+from evaluator.record import recorded_steps
 from evaluator.record.redact import Redactor
 
 _libraries: dict[str, TemplateLibrary] = {}
@@ -52,10 +52,10 @@ class Effects:
 
     def install(self) -> None:
         for name in ("rename", "mkdir", "ftruncate", "fsync", "fdatasync", "unlink"):
-            setattr(os, name, self._simple(name, getattr(os, name)))
-        os.pwrite = self._pwrite(os.pwrite)
-        os.open = self._open(os.open)
-        setattr(journal, "open", self._open_file)  # noqa: B010 (the name is a builtin's, given to this module)
+            setattr(disk, name, self._simple(name, getattr(disk, name)))
+        disk.pwrite = self._pwrite(disk.pwrite)
+        disk.open = self._open(disk.open)
+        disk.fdopen = self._fdopen
         send = _SelectorSocketTransport.write
 
         def write(transport: Any, data: Any) -> None:
@@ -140,7 +140,7 @@ class Effects:
 
         return call
 
-    def _open_file(self, fd: int, mode: str) -> Any:
+    def _fdopen(self, fd: int, mode: str = "wb") -> Any:
         file = os.fdopen(fd, mode, buffering=0)
         effects = self
 
@@ -150,6 +150,12 @@ class Effects:
 
             def __exit__(self, *_: object) -> None:
                 file.close()
+
+            def fileno(self) -> int:
+                return fd
+
+            def flush(self) -> None:
+                pass
 
             def write(self, data: bytes) -> None:
                 effects.happen(

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 
+from evaluator import disk
 from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry, builtin_tools
 from evaluator.tools.anthropic import TEXT_EDITOR, text_editor_tool
 
@@ -415,7 +416,7 @@ def test_what_is_swapped_for_a_link_between_look_and_rename_is_not_written_throu
         return real(*args, **options)
 
     before = look(outside)
-    monkeypatch.setattr(os, "rename", late)
+    monkeypatch.setattr(disk, "rename", late)
     assert act(FileAccess([root]), "write_file", "a.txt", {"content": "mine"}).ok
     monkeypatch.undo()
     assert (root / "a.txt").read_text() == "mine"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from evaluator import clock
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError
 from evaluator.processes.tasks import run_together
@@ -81,7 +82,7 @@ class ConcurrentRun:
                 on_done(done)
                 # A backend that never waits would keep a cancellation and the display from their
                 # turn.
-                await asyncio.sleep(0)
+                await clock.sleep(0)
 
         await run_together(*(work_on() for _ in range(self._concurrency)))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.process_worker import HEAD
+from evaluator.processes import starting
 from evaluator.processes.supervisor import scrubbed_environment
 
 # The worker imports what this process can import. -P: nothing is added to the path before it is
@@ -44,7 +45,7 @@ class ProcessHost:
             raise HostLost(f"a process cannot be started: {error.strerror}") from error
         with theirs:
             try:
-                self._process = await asyncio.create_subprocess_exec(
+                self._process = await starting.create_subprocess(
                     sys.executable,
                     "-P",
                     "-c",

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from typing import Any
 
+from evaluator import clock
 from evaluator.batch.engines.host import Host
 from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.pool import Node
@@ -59,7 +60,7 @@ class RayCluster:
         endpoint = endpoint_of(address)
         failed = 0
         while endpoint is not None and failed < _WATCH_TIMES:
-            await asyncio.sleep(_WATCH_S)
+            await clock.sleep(_WATCH_S)
             if await refusal_of(endpoint) is None:
                 failed = 0
             else:

@@ -5,10 +5,10 @@ task.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from evaluator import this_process
 from evaluator.background.nodes import NodeCommand, OpenNode, RemoteCommand
 from evaluator.background.tasks import End
 from evaluator.batch.engines.link import HostLost
@@ -52,7 +52,7 @@ async def _open(
 
 
 def _choose(nodes: list[Node], name: str) -> Node:
-    here = socket.gethostname()
+    here = this_process.host()
     fit = [node for node in nodes if name in (ANY, node.name, node.id)]
     if not fit:
         known = ", ".join(f"{node.name} ({node.id})" for node in nodes) or "none"

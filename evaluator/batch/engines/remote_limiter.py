@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+from evaluator import clock
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, CallLimiter, Permit, PlannedCall
@@ -47,7 +48,7 @@ class RemoteLimiter:
 
     async def rest(self, seconds: float) -> None:
         """As `CallLimiter.rest`, except that the rejection comes only with the next `acquire`."""
-        await asyncio.sleep(seconds)
+        await clock.sleep(seconds)
 
     def answer(self, number: int, rejection: Exception | None = None) -> None:
         """The call of that number may be made, or it is rejected."""

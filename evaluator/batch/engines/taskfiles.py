@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import secrets
 import shutil
-import tempfile
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluator import clock, disk, randomness
 from evaluator.batch.work import WorkItem, sample_label
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import lock, try_lock
@@ -43,7 +42,7 @@ class Probe:
     def is_visible(self) -> bool:
         """Whether this machine sees the file, and that it is locked."""
         try:
-            fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = disk.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return False
         try:
@@ -61,26 +60,26 @@ def make_probe(folder: Path) -> Generator[Probe]:
     """A probe in `folder`, removed when the context ends. Removes those of killed processes."""
     os.close(open_private_folder(folder))
     _remove_stale_probes(folder)
-    path = folder / f"{_PROBE}{secrets.token_hex(8)}"
-    token = secrets.token_bytes(32)
-    fd = os.open(path, NEW_FILE, 0o600)
+    path = folder / f"{_PROBE}{randomness.token_hex(8)}"
+    token = randomness.token_bytes(32)
+    fd = disk.open(path, NEW_FILE, 0o600)
     try:
         lock(fd)
-        os.write(fd, token)
+        disk.write(fd, token)
         yield Probe(str(path), token)
     finally:
-        os.unlink(path)
+        disk.unlink(path)
         os.close(fd)
 
 
 def _remove_stale_probes(folder: Path) -> None:
     for path in folder.glob(f"{_PROBE}*"):
         with suppress(OSError):
-            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 # The process that made it holds the lock.
                 if try_lock(fd):
-                    path.unlink()
+                    disk.unlink(path)
             finally:
                 os.close(fd)
 
@@ -89,11 +88,11 @@ class OwnFolder:
     """A node's folder of task files, until they are sent. Ids start at `first_id` + 1."""
 
     def __init__(self, first_id: int) -> None:
-        self.path = tempfile.mkdtemp(prefix="evaluator-tasks-")
+        self.path = disk.make_temporary_folder("evaluator-tasks-")
         # A store continues from the highest number that it finds.
         done = Path(self.path, "done")
-        done.mkdir(mode=0o700)
-        (done / f"TASK-{first_id}.md").touch(mode=0o600)
+        disk.mkdir(done, 0o700)
+        disk.close(disk.open(done / f"TASK-{first_id}.md", NEW_FILE, 0o600))
         self._seen: dict[int, tuple[str, int | None]] = {first_id: ("", None)}
 
     def take_files(self, store: TaskStore, work: WorkItem) -> list[tuple[int, bytes]]:
@@ -116,7 +115,7 @@ class OwnFolder:
         for number in sorted(wanted):
             path = store.root / "done" / f"TASK-{number}.md"
             files.append((number, path.read_bytes()))
-            path.unlink()
+            disk.unlink(path)
             del self._seen[number]
         return files
 
@@ -134,7 +133,7 @@ def store_files(folder: Path, files: Collection[tuple[int, bytes]]) -> None:
     for parent in (folder, done):
         os.close(open_private_folder(parent))
     for number, data in files:
-        with open(os.open(done / f"TASK-{number}.md", NEW_FILE, 0o600), "wb") as file:
+        with disk.fdopen(disk.open(done / f"TASK-{number}.md", NEW_FILE, 0o600)) as file:
             file.write(data)
 
 
@@ -152,7 +151,7 @@ async def find_unrecorded(
         found, is_running = await asyncio.to_thread(_look, store, after, identities)
         if not is_running or loop.time() > until:
             return found
-        await asyncio.sleep(_LOOK_S)
+        await clock.sleep(_LOOK_S)
 
 
 def _look(

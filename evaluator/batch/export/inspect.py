@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote
 from zipfile import ZIP_DEFLATED, ZipFile
 
+from evaluator import disk
 from evaluator.batch.export.about import About
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.export.result_table import as_text, clean
@@ -77,7 +78,7 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
             raise UsageError("there is no result to export")
         if path.suffix != ".eval":
             try:
-                path.mkdir(mode=0o700, exist_ok=True)
+                disk.make_folders(path, 0o700)
             except OSError as error:
                 raise RecordError(
                     f"{path}: the folder cannot be created: {error.strerror}"

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from evaluator import disk
 from evaluator.batch.extras import import_extra
 from evaluator.batch.rows.json_values import read_objects
 from evaluator.batch.rows.row_error import RowError
@@ -141,7 +142,7 @@ def _store(wanted: HubRows, path: Path) -> None:
         rows = datasets.load_dataset(
             wanted.name, wanted.config, split=wanted.split, revision=wanted.revision
         )
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        disk.make_folders(path.parent, 0o700)
         with atomic_file(path, sync=False) as file:
             for _, row in read_objects(rows, str(wanted)):
                 file.write(json.dumps(row).encode() + b"\n")

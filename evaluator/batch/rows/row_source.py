@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -22,6 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
+from evaluator import clock
 from evaluator.batch.records import Sample
 from evaluator.batch.rows.csv_rows import read_csv
 from evaluator.batch.rows.frame_rows import (
@@ -455,12 +454,12 @@ def _file(path: Path) -> Origin:
 async def _yielding(rows: Rows) -> AsyncRows:
     """The rows; other tasks of the event loop run every few milliseconds."""
     with closing(rows):
-        since = time.perf_counter()
+        since = clock.monotonic()
         for row in rows:
             yield row
-            if time.perf_counter() - since > _MAX_HOLD_S:
-                await asyncio.sleep(0)
-                since = time.perf_counter()
+            if clock.monotonic() - since > _MAX_HOLD_S:
+                await clock.sleep(0)
+                since = clock.monotonic()
 
 
 async def _read_async(source: AsyncIterable[Any], kind: str) -> AsyncRows:

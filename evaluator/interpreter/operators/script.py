@@ -8,11 +8,11 @@ add an argument.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+from evaluator import clock
 from evaluator.errors import LimitReached, ToolError
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.calls import functions_in_text
@@ -97,7 +97,7 @@ async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str
         path, "script", argv[0][:60] if argv else "script", args, fingerprint
     )
     run.event(prepared.frame.path, "script")
-    started = time.perf_counter()
+    started = clock.monotonic()
     try:
         ended = await run_script(
             argv[0] if task.shell else argv,
@@ -109,10 +109,10 @@ async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str
         )
     except ToolError as error:
         # The process never started, so another attempt is safe.
-        await steps.fail(number, None, time.perf_counter() - started, str(error))
+        await steps.fail(number, None, clock.monotonic() - started, str(error))
         raise
     except BaseException as error:
-        steps.abort(number, "", time.perf_counter() - started, f"{type(error).__name__}: {error}")
+        steps.abort(number, "", clock.monotonic() - started, f"{type(error).__name__}: {error}")
         raise
     output = {
         "stdout": ended.stdout,

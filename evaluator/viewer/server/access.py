@@ -18,10 +18,11 @@ Request Forgery".
 from __future__ import annotations
 
 import hmac
-import secrets
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+
+from evaluator import randomness
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _POLICY = (
@@ -41,7 +42,7 @@ _HEADERS = {
 
 
 def new_token() -> str:
-    return secrets.token_urlsafe(32)
+    return randomness.token_urlsafe(32)
 
 
 class Guard:

@@ -7,12 +7,12 @@ whatever path their database names.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator import clock
 from evaluator.background import BackgroundTask, BackgroundTasks
 from evaluator.background.manager import with_tasks
 from evaluator.background.output import read_output, window_start
@@ -127,7 +127,7 @@ async def _one(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
 def _duration(task: BackgroundTask) -> float | None:
     if task.started_at is None:
         return None
-    return (time.time() if task.ended_at is None else task.ended_at) - task.started_at
+    return (clock.wall() if task.ended_at is None else task.ended_at) - task.started_at
 
 
 def _window(folder: Path, task: BackgroundTask) -> Window:

@@ -13,7 +13,6 @@ import math
 import os
 import struct
 import threading
-import time
 from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from evaluator import clock
 from evaluator.batch.folder import RESULTS, BatchFolder
 from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
@@ -155,10 +155,10 @@ class BatchIndex:
             self._selections.clear()
             if self._has_texts.is_set():
                 self._start()
-        begun = time.monotonic()
+        begun = clock.monotonic()
         for event in (self._has_rows, self._has_texts)[: 2 if with_texts else 1]:
             event.wait(
-                None if math.isinf(wait_s) else max(0.0, wait_s - (time.monotonic() - begun))
+                None if math.isinf(wait_s) else max(0.0, wait_s - (clock.monotonic() - begun))
             )
 
     def _start(self) -> None:
@@ -228,7 +228,7 @@ class BatchIndex:
             self.problem = problem
             has_more = len(found) == LINES and not problem
             if not has_more:
-                self._seen.append((time.monotonic(), len(self)))
+                self._seen.append((clock.monotonic(), len(self)))
             return has_more
 
     def _read_texts(self) -> bool:
@@ -251,7 +251,7 @@ class BatchIndex:
         unknown.
         """
         with self._lock:
-            now = time.monotonic()
+            now = clock.monotonic()
             recent = [(at, count) for at, count in self._seen if now - at <= _RATE_S]
             if len(recent) < 2:
                 return None

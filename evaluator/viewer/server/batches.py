@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from evaluator import clock
 from evaluator.batch import Batch
 from evaluator.batch.export.about import About
 from evaluator.batch.folder import MANIFEST, RESULTS
@@ -90,7 +90,7 @@ def opened(
 
 def batch_page(state: State, query: Mapping[str, str]) -> Page:
     """Progress, numbers and a page of samples."""
-    begun_s = time.thread_time()
+    begun_s = clock.cpu()
     batch, index = opened(
         state, query["folder"], wait_s=state.wait_s, with_texts=bool(query.get("text", "").strip())
     )
@@ -144,7 +144,7 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
                 batch.folder,
                 is_running=is_running,
                 is_computing=unread > 0 or not numbers.is_current,
-                cost_ms=1_000 * (time.thread_time() - begun_s),
+                cost_ms=1_000 * (clock.cpu() - begun_s),
             ),
             "unread": unread,
             "session": live_session(batch) if is_running else None,
@@ -197,7 +197,7 @@ def _live_ms(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: flo
     if not is_running:
         return 0
     try:
-        quiet_s = time.time() - (folder / RESULTS).stat().st_mtime
+        quiet_s = clock.wall() - (folder / RESULTS).stat().st_mtime
     except OSError:
         return SLOW_LIVE_MS
     if quiet_s >= _QUIET_S:

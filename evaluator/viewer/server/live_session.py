@@ -7,11 +7,11 @@ The file may be somebody else's: every value is checked, and what does not fit i
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from evaluator import clock
 from evaluator.batch import Batch
 from evaluator.batch.folder import BatchFolder
 from evaluator.viewer.server.rendering import items, mapping
@@ -49,7 +49,7 @@ def live_session(batch: Batch) -> LiveSession | None:
     """The session that runs now; None if there is none, or it has said nothing for some seconds."""
     found = mapping(BatchFolder.reader(batch.folder).progress())
     at = _number(found.get("at"))
-    if at is None or not 0 <= time.time() - at < FRESH_S:
+    if at is None or not 0 <= clock.wall() - at < FRESH_S:
         return None
     rows = [_endpoint(mapping(each)) for each in items(found.get("endpoints"))[:MAX_ENDPOINTS]]
     return LiveSession(tuple(rows), str(found.get("stop") or ""), budget=tuple(_budget(found)))

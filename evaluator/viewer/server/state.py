@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hmac
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from evaluator import clock
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.shipped import shipped
 from evaluator.library import TemplateLibrary
@@ -75,7 +75,11 @@ class Computed:
                 while len(self._entries) > _KEPT:
                     self._entries.popitem(last=False)
             self._entries.move_to_end(name)
-            if entry.done.is_set() and entry.version != version and time.monotonic() >= entry.due_s:
+            if (
+                entry.done.is_set()
+                and entry.version != version
+                and clock.monotonic() >= entry.due_s
+            ):
                 entry.done.clear()
                 threading.Thread(
                     target=_compute, args=(entry, version, compute, self._share), daemon=True
@@ -92,7 +96,7 @@ class Computed:
 
 
 def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share: int) -> None:
-    begun = time.monotonic()
+    begun = clock.monotonic()
     value = None
     error = ""
     try:
@@ -102,7 +106,7 @@ def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share
     except Exception as problem:
         error = f"This is a bug of evaluator: {type(problem).__name__}: {problem}"
     finally:
-        ended = time.monotonic()
+        ended = clock.monotonic()
         entry.value = value
         entry.error = error
         entry.version = version

@@ -8,11 +8,11 @@ is left out.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from evaluator import clock
 from evaluator.record.steps import Recording, Step
 
 MIN_PERCENT = 0.6
@@ -39,7 +39,7 @@ class Timeline:
 
     def __init__(self, recording: Recording) -> None:
         header = recording.header
-        self._now = time.time()
+        self._now = clock.wall()
         if header is None:
             self._start = None
         else:
