@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
@@ -46,19 +45,18 @@ from evaluator.output.words import (
     find_word,
     is_taken_back,
 )
+from evaluator.patterns import Pattern
 
-_FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
-_BETWEEN = re.compile(
-    r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M
-)
-_COMMA = re.compile(r"\s*+,\s*+")
-_TOKEN = re.compile(r"[+−.\w-]{1,40}+")
+_FENCE_OPEN = Pattern(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
+_BETWEEN = Pattern(r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", "m")
+_COMMA = Pattern(r"\s*+,\s*+")
+_TOKEN = Pattern(r"[+−.\w-]{1,40}+")
 _TOKEN_REPAIRS = frozenset({"number", "literal"})
 _TEXT_REPAIRS = frozenset(
     {"single", "typographic", "doubled_quotes", "prefix", "joined", "escape", "control"}
 )
-_TAG = re.compile(r"<[^\W\d]")
-_ELEMENT = re.compile(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
+_TAG = Pattern(r"<[^\W\d]")
+_ELEMENT = Pattern(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _WORDS: dict[str, tuple[Any, str]] = {
     "True": (True, "literal"),

@@ -12,11 +12,13 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from evaluator.patterns import Match, Pattern
+
 MAX_EXPANDED = 10_000
 # Escaped characters and whole classes count as one; of a repeat, the numbers matter.
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*),?(\d*)\}|[()]|.", re.DOTALL)
-_FOREIGN = re.compile(
-    r"\\.|\(\?#[^)]*\)|(\[\^?\]?)((?:\\.|[^\]\\])*\])|\{(?!\d+(?:,\d*)?\}|,\d*\})", re.DOTALL
+_PIECE = Pattern(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*),?(\d*)\}|[()]|.", "s")
+_FOREIGN = Pattern(
+    r"\\.|\(\?#[^)]*\)|(\[\^?\]?)((?:\\.|[^\]\\])*\])|\{(?!\d+(?:,\d*)?\}|,\d*\})", "s"
 )
 
 
@@ -73,7 +75,7 @@ def compile_as_re(pattern: str) -> Any:
         raise BadPattern(f"the pattern {pattern!r:.200} {error}") from error
 
 
-def _plain(match: re.Match[str]) -> str:
+def _plain(match: Match) -> str:
     if match[0] == "{":
         return r"\{"
     if match[1] is None:
@@ -81,5 +83,5 @@ def _plain(match: re.Match[str]) -> str:
     return match[1] + re.sub(r"(\\.)|\[", _in_class, match[2], flags=re.DOTALL)
 
 
-def _in_class(match: re.Match[str]) -> str:
+def _in_class(match: Match) -> str:
     return match[1] or r"\["

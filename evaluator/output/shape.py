@@ -11,12 +11,13 @@ from evaluator.output.coerce import Guide
 from evaluator.output.lines import ITEM_MARK, SENTENCE_END, Lines, NoReading, items, members, rows
 from evaluator.output.strict import read_strict
 from evaluator.output.words import find_word
+from evaluator.patterns import Pattern
 
 _MAX_DEPTH = 12
-_BETWEEN_LABELS = re.compile(r"[,;|][ \t]+")
+_BETWEEN_LABELS = Pattern(r"[,;|][ \t]+")
 _WRAPS = ("**", "__", "`", "*", "_")
 _NULLS = ("null", "none", "~")
-_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
+_NUMBER = Pattern(r"-?\d{1,18}(?:\.\d{1,18})?")
 _OBJECT = frozenset({"object"})
 _ARRAY = frozenset({"array"})
 
