@@ -3,8 +3,7 @@
 `re` gives wrong groups and spans for possessive repeats of a group and for atomic groups before
 Python 3.11.5 (python/cpython#106052), which Debian 12 has. There the `regex` library compiles the
 patterns. It takes two to nine times as long to read an answer that needs repair, so later versions
-of Python use `re`. Both match the same in these patterns; `\\w` and `\\b` of `regex` count combining
-marks as parts of a word.
+of Python use `re`. Both match the same, since classes of characters are written out for `regex`.
 """
 
 from __future__ import annotations
@@ -89,4 +88,43 @@ def compile_now(pattern: Pattern) -> Any:
         return re.compile(source)
     import regex
 
-    return regex.compile(source, regex.V0)
+    return regex.compile(as_regex(source), regex.V0)
+
+
+# What these classes are in `re`. In `regex`, U+001C is not white space, ² is not a part of a word,
+# and combining marks are.
+_WORD = r"\p{L}\p{N}_"
+_NOT_WORD = r"\p{M}\p{Z}\p{C}\p{S}\p{Pd}\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Po}‿⁀⁔︳︴﹍﹎﹏＿"
+_CLASSES = {r"\w": _WORD, r"\W": _NOT_WORD, r"\s": r"\s\x1c-\x1f"}
+_OUTSIDE = {
+    r"\b": f"(?:(?<=[{_WORD}])(?![{_WORD}])|(?<![{_WORD}])(?=[{_WORD}]))",
+    "{": r"\{",
+    **{name: f"[{members}]" for name, members in _CLASSES.items()},
+}
+# A class of characters, or what has another meaning outside one.
+_FOREIGN = r"(?s)(\[\^?)(\]?(?:\\.|[^\]\\])*\])|\\.|\(\?#[^)]*\)|\{(?!\d+(?:,\d*)?\}|,\d*\})"
+
+
+def as_regex(source: str) -> str:
+    """A pattern in the syntax of `re` in that of `regex`, with the same meaning.
+
+    What is a plain character in `re` (`a{e}`, `[[:alpha:]]`) stays one. Classes are written out,
+    except in a pattern with the flag `a`.
+    """
+    is_ascii = re.match(r"\(\?[imsx]*a", source) is not None
+
+    def translate(match: Match) -> str:
+        if match[1] is None:
+            if is_ascii and match[0] != "{":
+                return match[0]
+            return _OUTSIDE.get(match[0], match[0])
+        return match[1] + re.sub(r"(?s)\\.|\[", translate_member, match[2])
+
+    def translate_member(match: Match) -> str:
+        if match[0] == "[":
+            return r"\["
+        if is_ascii:
+            return match[0]
+        return _CLASSES.get(match[0], match[0])
+
+    return re.sub(_FOREIGN, translate, source)
