@@ -62,6 +62,7 @@ _PLAIN_REPAIRS = frozenset(
         "doubled_quotes",
         "prefix",
         "escape",
+        "literal_escape",
         "control",
         "comment",
         "trailing_comma",

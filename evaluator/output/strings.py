@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from evaluator.output.escapes import decode
 from evaluator.output.lookahead import CLOSERS, COLON, OPENING, QUOTE, QUOTED, VALUE, WS, Lookahead
-from evaluator.patterns import Match, Pattern
+from evaluator.patterns import Pattern
 
 REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
@@ -36,10 +37,6 @@ _SURPLUS = Pattern(rf"{WS}{{0,3}}({QUOTE}{{1,2}})")
 _SURPLUS_IN_KEY = Pattern(rf"[ ]?{QUOTE}{{1,2}}(?={WS}*+{COLON})")
 _AFTER_TEXT = Pattern(r"[^,}\]\n\"]{0,400}+")
 
-_ESCAPE = Pattern(
-    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))"
-)
-_SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _CONTROL = Pattern(r"[\x00-\x1f]")
 _ESCAPE_AT = Pattern(r"\\[\s\S]")
 _LONE_BACKSLASH = Pattern(r"(?<!\\)(?:\\\\)*+\\\Z")
@@ -85,34 +82,6 @@ def _until(ends: str, *, in_line: bool = False) -> Pattern:
     """Text up to one of `ends`, a closing reasoning tag, or (`in_line`) the end of the line."""
     line = r"\n" if in_line else ""
     return Pattern(rf"(?:[^{ends}\\<{line}]++|\\[\s\S]|<(?!{CLOSING_TAG[1:]}))*+", "i")
-
-
-def decode(raw: str, own: str = "") -> tuple[str, bool]:
-    """The text that `raw` stands for, and whether all escapes are valid; `own` is a quote that may
-    be escaped too.
-    """
-    if "\\" not in raw:
-        return raw, True
-    valid = True
-
-    def character(match: Match) -> str:
-        nonlocal valid
-        plain = match[4]
-        if plain is None:
-            if match[3] is not None:
-                return chr(int(match[3], 16))
-            high = int(match[1], 16)
-            low = int(match[2], 16)
-            return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
-        known = _SIMPLE.get(plain)
-        if known is not None:
-            return known
-        if plain and plain == own:
-            return plain
-        valid = False
-        return match[0]
-
-    return _ESCAPE.sub(character, raw), valid
 
 
 class ReadString:
@@ -407,7 +376,6 @@ class ReadString:
     def _decode(self, raw: str) -> str:
         if _CONTROL.search(raw):
             self.repairs.append("control")
-        value, valid = decode(raw, self._quote if self._quote in "'`" else "")
-        if not valid and "escape" not in self.repairs:
-            self.repairs.append("escape")
+        value, repairs = decode(raw, self._quote if self._quote in "'`" else "")
+        self.repairs += [repair for repair in repairs if repair not in self.repairs]
         return value
