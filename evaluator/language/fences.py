@@ -20,8 +20,9 @@ from typing import Any, cast
 from evaluator.errors.messages import visible
 from evaluator.language.scopes import MISSING, Scope
 from evaluator.language.syntax import CACHE_SIZE, has_markup
+from evaluator.patterns import Pattern
 
-_CLOSING = re.compile(r"</\s*+([A-Za-z_][\w.:-]*)\s*+>")
+_CLOSING = Pattern(r"</\s*+([A-Za-z_][\w.:-]*)\s*+>")
 
 
 def fence(text: str, names: Iterable[str]) -> str:
@@ -87,14 +88,14 @@ class FencedScope(Scope):
 
 
 @lru_cache(CACHE_SIZE)
-def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
+def _pattern(names: tuple[str, ...]) -> Pattern:
     either = "|".join(map(re.escape, sorted(names)))
     starts = {name[:length] for name in names for length in range(len(name))}
     cut = "|".join(map(re.escape, sorted(starts, key=len, reverse=True)))
-    return re.compile(rf"<(?=\s*+/?\s*+(?:(?:{either})(?![\w.:-])|(?:{cut})\Z))", re.IGNORECASE)
+    return Pattern(rf"<(?=\s*+/?\s*+(?:(?:{either})(?![\w.:-])|(?:{cut})\Z))", "i")
 
 
-def _escaped(value: Any, tag: re.Pattern[str]) -> Any:
+def _escaped(value: Any, tag: Pattern) -> Any:
     if isinstance(value, str):
         if "<" in value:
             return tag.sub(r"<\\", value)

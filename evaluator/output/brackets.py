@@ -8,21 +8,21 @@ and steps are limited for each text.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evaluator.output.lookahead import COLON, COMMENT, QUOTED, WS, Lookahead
 from evaluator.output.oddities import CLOSING, Edit, Oddities, Tokens, measure
 from evaluator.output.strict import Unreadable
+from evaluator.patterns import Pattern
 
-_TOKEN = re.compile(
+_TOKEN = Pattern(
     rf"(?:[ \t\r\n]++|{COMMENT}){{0,8}}+"
     rf'(?:([{{}}\[\],:])|("(?:[^"\\]++|\\[\s\S])*+"|(?!```){QUOTED})|([\w$+-][\w$.+-]{{0,200}}+))'
 )
-_END = re.compile(r"\s*+(?:\Z|```|</)")
-_COLON_NEXT = re.compile(rf"{WS}*+{COLON}{WS}*+")
-_NUMBER = re.compile(r"[+-]?\d")
+_END = Pattern(r"\s*+(?:\Z|```|</)")
+_COLON_NEXT = Pattern(rf"{WS}*+{COLON}{WS}*+")
+_NUMBER = Pattern(r"[+-]?\d")
 _MAX_TOKENS = 12_000
 _MAX_CHARACTERS = 300_000
 _MAX_STEPS = 200_000

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from evaluator.output import tokens
 from evaluator.output.lookahead import OPENING
 from evaluator.output.scalars import read_number
 from evaluator.output.strict import MAX_DEPTH, StrictScanner, Unreadable
+from evaluator.patterns import Pattern
 
 _MAX_DIGITS = 4000
-_JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.A)
+_JSON_NUMBER = Pattern(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", "a")
 
 
 class ValueBuilder:

@@ -11,7 +11,7 @@ from evaluator.output.extract import Block
 from evaluator.output.repairs import MESSAGES
 from evaluator.output.result import OutputError
 from evaluator.output.schema import NotChecked, Schema
-from evaluator.output.strict import read_strict
+from evaluator.output.strict import read_as_meant
 
 _MAX_CHECKED = 64
 _MAX_PLACES = 3
@@ -137,7 +137,7 @@ def _other_reading(block: Block, schema: Schema) -> tuple[Block, CheckedValue] |
     found: list[tuple[Block, CheckedValue]] = []
     for other in block.others:
         try:
-            value = read_strict(other.text)
+            value = read_as_meant(other.text)
         except (ValueError, RecursionError):
             continue
         conformed = conform(value, schema)

@@ -13,7 +13,7 @@ from evaluator.language.types import describe
 from evaluator.output.reader import BlockReader
 from evaluator.output.result import json_path
 from evaluator.output.scalars import as_type, read_as, read_quantity
-from evaluator.output.strict import StrictScanner, Unreadable, read_strict
+from evaluator.output.strict import StrictScanner, Unreadable, read_as_meant
 from evaluator.output.words import find_labelled, find_word
 
 _MAX_REFERENCES = 32
@@ -268,7 +268,7 @@ class Coercion:
         if text[:1] not in ("{", "["):
             return None, ""
         try:
-            value = read_strict(text)
+            value = read_as_meant(text)
         except (ValueError, RecursionError):
             value = self._repair(text)
         kind = describe(value)

@@ -7,7 +7,6 @@ are skipped as a whole.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from evaluator.output.lookahead import COLON, QUOTE, QUOTED, VALUE, WORD, WS, Lo
 from evaluator.output.reader import BlockReader
 from evaluator.output.strict import StrictScanner, Unreadable
 from evaluator.output.strings import REASONING_WORDS
+from evaluator.patterns import Match, Pattern
 
 MAX_ATTEMPTS = 10_000
 """At most this many places where a block could begin are tried; after that only the last _TAIL
@@ -34,8 +34,8 @@ _ARRAY = (
     rf"\[(?![ xX]\][ \t]+\S)(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
 )
 _TAG = rf"<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>|[◁](/?)think[▷]|\[(/?)THINK\]"
-_EVENT = re.compile(rf"{_OBJECT}|{_ARRAY}|```[ \t]*([\w+#.-]{{0,20}})|{_TAG}", re.I)
-_CLOSE = re.compile(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", re.I)
+_EVENT = Pattern(rf"{_OBJECT}|{_ARRAY}|```[ \t]*([\w+#.-]{{0,20}})|{_TAG}", "i")
+_CLOSE = Pattern(rf"</{REASONING_WORDS}\s{{0,8}}>|◁/think▷|\[/THINK\]", "i")
 _DATA_FENCES = frozenset(
     {
         "",
@@ -51,9 +51,9 @@ _DATA_FENCES = frozenset(
         "plaintext",
     }
 )
-_FENCE_END = re.compile(r"\n[ \t]*```[ \t]*(?:\r?\n|\Z)")
-_DOUBLED = re.compile(rf"\{{{WS}*+\{{")
-_LIST_GOES_ON = re.compile(rf"{WS}*+(?:,{WS}*+[\[{{\"\d-]|(\]))")
+_FENCE_END = Pattern(r"\n[ \t]*```[ \t]*(?:\r?\n|\Z)")
+_DOUBLED = Pattern(rf"\{{{WS}*+\{{")
+_LIST_GOES_ON = Pattern(rf"{WS}*+(?:,{WS}*+[\[{{\"\d-]|(\]))")
 # What has nothing to do with brackets.
 _PLAIN_REPAIRS = frozenset(
     {
@@ -62,6 +62,7 @@ _PLAIN_REPAIRS = frozenset(
         "doubled_quotes",
         "prefix",
         "escape",
+        "literal_escape",
         "control",
         "comment",
         "trailing_comma",
@@ -79,7 +80,7 @@ _PLAIN_REPAIRS = frozenset(
     }
 )
 _BRACKET_REPAIRS = frozenset({"opening", "mismatched", "surplus", "unclosed", "cut", "cut_value"})
-_CUT_KEY = re.compile(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', re.S)
+_CUT_KEY = Pattern(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +382,7 @@ def unfence(text: str) -> tuple[str, bool]:
     return (text, False)
 
 
-_FENCE_LINE = re.compile(r"^[ \t]*+(`{3,}|~{3,})[ \t]*+([\w+#.-]{0,20})[ \t\r]*+$", re.M)
+_FENCE_LINE = Pattern(r"^[ \t]*+(`{3,}|~{3,})[ \t]*+([\w+#.-]{0,20})[ \t\r]*+$", "m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +400,7 @@ class Fence:
 def fences(text: str) -> list[Fence]:
     """The code fences of a text, whose marks are alone on their lines."""
     found: list[Fence] = []
-    opening: re.Match[str] | None = None
+    opening: Match | None = None
     for line in _FENCE_LINE.finditer(text):
         if opening is None:
             opening = line
@@ -425,8 +426,8 @@ def fences(text: str) -> list[Fence]:
     return found
 
 
-_THINKING = re.compile(r"<(/?)think(?:ing)?\s{0,8}>", re.I)
-_REASONING_NAME = re.compile(REASONING_WORDS, re.I)
+_THINKING = Pattern(r"<(/?)think(?:ing)?\s{0,8}>", "i")
+_REASONING_NAME = Pattern(REASONING_WORDS, "i")
 
 
 def is_reasoning(name: str) -> bool:
@@ -434,9 +435,9 @@ def is_reasoning(name: str) -> bool:
     return _REASONING_NAME.fullmatch(name) is not None
 
 
-_LEADING = re.compile(
+_LEADING = Pattern(
     r"\s*(?:<(think(?:ing)?)\s{0,8}>(.*?)</\1\s{0,8}>|◁think▷(.*?)◁/think▷|\[THINK\](.*?)\[/THINK\])",
-    re.I | re.S,
+    "is",
 )
 
 

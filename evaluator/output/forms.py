@@ -8,7 +8,6 @@ if exactly one form gives a value that fits the schema.
 from __future__ import annotations
 
 import csv
-import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any, cast
@@ -21,28 +20,29 @@ from evaluator.output.repairs import MESSAGES
 from evaluator.output.schema import NotChecked, Schema
 from evaluator.output.shape import Shaper
 from evaluator.output.strict import StrictScanner, Unreadable
+from evaluator.patterns import Pattern
 
 _CONTAINERS = frozenset({"object", "array"})
 _MAX_LENGTH = 100_000
 _MAX_LINES = 2_000
 _MAX_REGIONS = 8
 _MAX_STEPS = 5_000
-_CALL = re.compile(
+_CALL = Pattern(
     r"\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\\\n]|\\.)*+'|[A-Za-z_][\w.]{0,80}+\((?=\s*(?:[A-Za-z_]\w{0,80}+\s*(?:=(?!=)|:\s)|\)))|[()]"
 )
-_IS_CALL = re.compile(
+_IS_CALL = Pattern(
     r"(?:[A-Za-z_]\w{0,80}\s*=\s*)?(\[?\s*[A-Za-z_][\w.]{0,80}\(\s*[A-Za-z_]\w{0,80}\s*(?:=(?!=)|:\s)[\s\S]*[)\]])"
 )
-_RULE = re.compile(
+_RULE = Pattern(
     r"\|?[ \t]*:?-{2,}:?[ \t]*(?:\|[ \t]*:?-{2,}:?[ \t]*)*\|?|\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?"
 )
-_CELL = re.compile(r"(?<!\\)\|")
-_SPECIAL_TOKEN = re.compile(r"<\|[\w ]{1,40}\|>")
-_COMMENT = re.compile(r"(?:^|[ \t]+)#[ \t][^\n]*$", re.M)
+_CELL = Pattern(r"(?<!\\)\|")
+_SPECIAL_TOKEN = Pattern(r"<\|[\w ]{1,40}\|>")
+_COMMENT = Pattern(r"(?:^|[ \t]+)#[ \t][^\n]*$", "m")
 _WITH_COMMENTS = ("yaml", "yml", "toml", "ini")
-_QUOTED_LINES = re.compile(r"^>[ \t]?", re.M)
-_ALL_QUOTED = re.compile(r">[^\n]*(?:\n>[^\n]*)*")
-_PARAMETER = re.compile(
+_QUOTED_LINES = Pattern(r"^>[ \t]?", "m")
+_ALL_QUOTED = Pattern(r">[^\n]*(?:\n>[^\n]*)*")
+_PARAMETER = Pattern(
     r"<(parameter|param|argument|arg|field)(?:=|\s+name\s*=\s*)[\"']?([\w.-]{1,80})[\"']?\s*>([^<]*(?:<(?!/?(?:parameter|param|argument|arg|field)\b)[^<]*)*)</\1\s*>"
     r"|<arg_key>([^<]{1,80})</arg_key>\s*<arg_value>([^<]*)</arg_value>"
 )

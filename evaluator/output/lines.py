@@ -6,31 +6,31 @@ after.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from evaluator.output.words import find_word
+from evaluator.patterns import Match, Pattern
 
 _MAX_LABEL = 60
 _MAX_PROSE = 400
-ITEM_MARK = re.compile(
+ITEM_MARK = Pattern(
     r"(?:([-*+•–—·▪◦‣●○])[ \t]+|\(?(\d{1,4})(?:[.)][ \t]+|[、．）][ \t]*)|\(?([a-z])\)[ \t]+|([①-⑳])[ \t]*)"
     r"(?:\[ \][ \t]+)?(?=\S)"
 )
-_DASH = re.compile(r"([^\n|{}\[\]<>]{1,64}?)[ \t]+[-–—][ \t]+(?=\S)")
-_CLOSING = re.compile(
-    r"\b(?:let me know|hope (?:this|that)|feel free|anything else|would you like|note)\b", re.I
+_DASH = Pattern(r"([^\n|{}\[\]<>]{1,64}?)[ \t]+[-–—][ \t]+(?=\S)")
+_CLOSING = Pattern(
+    r"\b(?:let me know|hope (?:this|that)|feel free|anything else|would you like|note)\b", "i"
 )
-_HEADING = re.compile(r"#{1,6}[ \t]+(?=\S)")
-_LABEL = re.compile(r"([^\n:：=|{}\[\]<>]{1,64}?)[ \t]*(?:[:：](?!//)|=(?!=))")
-_RULE = re.compile(r"[-*_]{3,}")
+_HEADING = Pattern(r"#{1,6}[ \t]+(?=\S)")
+_LABEL = Pattern(r"([^\n:：=|{}\[\]<>]{1,64}?)[ \t]*(?:[:：](?!//)|=(?!=))")
+_RULE = Pattern(r"[-*_]{3,}")
 _MARKS = "*_`\"' \t"
-SENTENCE_END = re.compile(r"[.!?:;,…]\Z")
-_REFUSAL = re.compile(r"\b(?:sorry|cannot|can['’]t|unable|won['’]t|apologi[sz]e)\b", re.I)
-_ALMOST_ITEM = re.compile(r"[-*+•–—·][^\W\d]|\d{1,3}[.)][^\W\d]")
-_CODE = re.compile(r"[=;(){}\[\]]|->")
+SENTENCE_END = Pattern(r"[.!?:;,…]\Z")
+_REFUSAL = Pattern(r"\b(?:sorry|cannot|can['’]t|unable|won['’]t|apologi[sz]e)\b", "i")
+_ALMOST_ITEM = Pattern(r"[-*+•–—·][^\W\d]|\d{1,3}[.)][^\W\d]")
+_CODE = Pattern(r"[=;(){}\[\]]|->")
 _NO_LINE = tuple("{}[]<|#>`")
 _MAX_WORDS = 4
 _SENTENCE_WORDS = """
@@ -252,7 +252,7 @@ def items(lines: Lines, *, is_free: bool = False, is_whole: bool = False) -> lis
     if any(_REFUSAL.search(line.text) for line in lines.lines[:first]):
         raise NoReading
     base = lines.lines[first].indent
-    kind = cast("re.Match[str]", marks[first]).lastindex
+    kind = cast(Match, marks[first]).lastindex
     found: list[list[Line]] = []
     number = 0
     for index, line in enumerate(lines.lines[first:], first):

@@ -7,9 +7,8 @@ bounded part of the text; what it reads is counted, so that all decisions togeth
 
 from __future__ import annotations
 
-import re
-
 from evaluator.output.strict import StrictScanner, Unreadable
+from evaluator.patterns import Pattern
 
 WS = r"[ \t\r\n\f\v\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff]"
 OPENING = "\"'“”„‟‘’‚‛＂`«»‹›「」『』〝〞"
@@ -76,7 +75,7 @@ _OPEN = rf"[^{OPENING}\n]{{1,200}},[ ]*+{QUOTE}"
 _PREFIX = "[bBrRuU]?"
 """The prefix of a string in Python."""
 
-_GAP_AT = re.compile(_GAP)
+_GAP_AT = Pattern(_GAP)
 # What may follow a comma. Inside a pair of unescaped quotes a quote counts only if the text that it
 # opens ends well.
 _BARE_MEMBER = (
@@ -84,70 +83,68 @@ _BARE_MEMBER = (
     rf"|{_END}|\{{|\w{{1,64}}+\Z"
 )
 _BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{WS}*+[{_COMMA}\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
-_NEXT_MEMBER = re.compile(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_MEMBER})")
-_NEXT_ITEM = re.compile(
+_NEXT_MEMBER = Pattern(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_MEMBER})")
+_NEXT_ITEM = Pattern(
     rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_ITEM}|{open_text(8)}{WS}*+[{_COMMA}\]])"
 )
-_NEXT_MEMBER_IN_QUOTES = re.compile(
+_NEXT_MEMBER_IN_QUOTES = Pattern(
     rf"{_SHORT_GAP}(?:(?!{_PREFIX}{QUOTED}{WS}*+(?!{COLON}|[=}}]|\Z|//|/\*)){_PREFIX}{QUOTE}"
     rf"|{QUOTE}{{2}}[^{OPENING}\n]{{1,64}}{QUOTE}{{2}}{WS}*+{COLON}|{QUOTE}{_OPEN}|{QUOTE}{WORD}{COLON}{WS}*+{VALUE}"
     rf"|{_BARE_MEMBER})"
 )
-_NEXT_ITEM_IN_QUOTES = re.compile(
+_NEXT_ITEM_IN_QUOTES = Pattern(
     rf"{_SHORT_GAP}(?:(?!{_PREFIX}{QUOTED}{WS}*+(?!{QUOTE}|[+:;；{_COMMA}}}\]):\[{{]|\Z|//|/\*|\#)){_PREFIX}{QUOTE}"
     rf"|{QUOTE}{_OPEN}|{_BARE_ITEM})"
 )
 _QUOTED_MEMBER = rf"{QUOTED}{WS}*+(?:{COLON}|=)|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}{WS}*+:|```"
-_MEMBER_AFTER_GAP = re.compile(rf"{_QUOTED_MEMBER}|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}")
-_MEMBER_AFTER_GAP_IN_QUOTES = re.compile(_QUOTED_MEMBER)
-_ITEM_AFTER_GAP = re.compile(
+_MEMBER_AFTER_GAP = Pattern(rf"{_QUOTED_MEMBER}|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}")
+_MEMBER_AFTER_GAP_IN_QUOTES = Pattern(_QUOTED_MEMBER)
+_ITEM_AFTER_GAP = Pattern(
     rf"(?!{QUOTED}{WS}*+(?!{QUOTE}(?!{WS}*+[{_COMMA}}}\]])|[+{_COMMA}}}\])]|\Z|//|/\*|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
 )
 # After a semicolon only a complete key or item counts: in code a quote and a semicolon stand side
 # by side often.
-_STRICT_MEMBER = re.compile(rf"{WS}*+(?:{QUOTED}|{WORD}){WS}*+{COLON}")
-_STRICT_ITEM = re.compile(
+_STRICT_MEMBER = Pattern(rf"{WS}*+(?:{QUOTED}|{WORD}){WS}*+{COLON}")
+_STRICT_ITEM = Pattern(
     rf"{WS}*+(?:{QUOTED}{WS}*+(?:[{_SEMICOLON}\]]|,{WS}*+{QUOTED}{WS}*+[,\]])|[\[{{])"
 )
-_MORE_COMMAS = re.compile(rf"(?:{WS}*+[{_COMMA}]){{0,8}}+")
-_SCALAR_ITEM = re.compile(rf"{WS}*+(?:-?\d[\d.]*+|(?i:{LITERAL})){WS}*+[{_COMMA}{_SEMICOLON}\]]")
-_CLOSING_NEXT = re.compile(rf"{WS}*+(?=[}}\])｝］])")
-_BLANK_LINE = re.compile(r"[ \t]*+\r?\n[ \t]*+\r?\n")
+_MORE_COMMAS = Pattern(rf"(?:{WS}*+[{_COMMA}]){{0,8}}+")
+_SCALAR_ITEM = Pattern(rf"{WS}*+(?:-?\d[\d.]*+|(?i:{LITERAL})){WS}*+[{_COMMA}{_SEMICOLON}\]]")
+_CLOSING_NEXT = Pattern(rf"{WS}*+(?=[}}\])｝］])")
+_BLANK_LINE = Pattern(r"[ \t]*+\r?\n[ \t]*+\r?\n")
 # On the next line: the mark of an item, a bare key or a mark of omission, the second part of a
 # string.
-_NEXT_LINE_ITEM = re.compile(rf"[ \t]*+\r?\n{WS}*+{MARK}")
-_NEXT_LINE = re.compile(rf"[ \t]*+\r?\n{WS}*+(?:{WORD}{WS}{{0,64}}+{COLON}|\.\.\.|…)")
-_BROKEN = re.compile(BROKEN)
-_LINE_END = re.compile(r"[\s)\];,.`]*+(?:\n|\Z|```)")
+_NEXT_LINE_ITEM = Pattern(rf"[ \t]*+\r?\n{WS}*+{MARK}")
+_NEXT_LINE = Pattern(rf"[ \t]*+\r?\n{WS}*+(?:{WORD}{WS}{{0,64}}+{COLON}|\.\.\.|…)")
+_BROKEN = Pattern(BROKEN)
+_LINE_END = Pattern(r"[\s)\];,.`]*+(?:\n|\Z|```)")
 # A quote directly behind a block: the block was inside a string, unless the rest of the line only
 # ends a call.
-_NOT_AFTER_BLOCK = re.compile(
+_NOT_AFTER_BLOCK = Pattern(
     rf"{QUOTE}(?!{QUOTE}{{0,2}}[ \t)\];,.]*+(?:\n|\Z))|{_SHORT_GAP}[{_COMMA}]{_SHORT_GAP}{QUOTED}{WS}*+{COLON}"
 )
 # The next quote ends a string: a block that ended before it was code inside that string.
-_STILL_INSIDE = re.compile(
+_STILL_INSIDE = Pattern(
     rf"[^{{\[\"]{{0,1000}}+\"{WS}*+(?:[{_COMMA}]{WS}*+{QUOTED}{WS}*+{COLON}|[}}\]])"
 )
-_KEY_END = re.compile(rf"{_GAP}(?:{COLON}|=)")
+_KEY_END = Pattern(rf"{_GAP}(?:{COLON}|=)")
 # A value behind a key without a colon: what begins without a blank has to be whole.
 _WHOLE = rf"(?:{QUOTED}|-?\d[\d.]*+(?:[eE][+-]?\d++)?+|(?i:{LITERAL})){WS}*+(?:[{_COMMA}}}]|\Z)"
 STOP_COLON = rf"{WS}*+[{_SEMICOLON}](?={WS}*+(?!{QUOTED}{WS}*+[{COLON[1:-1]}=]){VALUE})"
 """A semicolon in place of a colon: a value follows, not a key."""
 
-_WEAK_KEY_END = re.compile(
+_WEAK_KEY_END = Pattern(
     rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|{STOP_COLON}|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
 )
-_OPENS_MEMBER = re.compile(
+_OPENS_MEMBER = Pattern(
     rf"{QUOTE}[^{OPENING}\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)"
 )
-_OPENS_ITEM = re.compile(rf"({QUOTED}){WS}*+(?:[{_COMMA}]|\](?!{QUOTE}{WS}*+[,}}\]])|\Z)")
+_OPENS_ITEM = Pattern(rf"({QUOTED}){WS}*+(?:[{_COMMA}]|\](?!{QUOTE}{WS}*+[,}}\]])|\Z)")
 # Further arguments or items inside a string, and the bracket after them.
-_ARGUMENTS = re.compile(
+_ARGUMENTS = Pattern(
     rf"(?:{WS}*+[,:=]{WS}*+(?:{QUOTED}|-?\w[\w.]{{0,63}}+)){{0,8}}+{WS}*+(?:\)|\](?={QUOTE}{WS}*+[,}}\]]))"
 )
-_BRACKET = re.compile(
-    r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])"
-)
+_BRACKET = Pattern(r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])")
 _FAR_BRACKETS = _NEAR_BRACKETS = 400
 
 

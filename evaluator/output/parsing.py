@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
@@ -12,6 +11,7 @@ from typing import Any, Literal, cast
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.output.choose import CheckedValue, choose, conform
+from evaluator.output.escapes import double_unmeant
 from evaluator.output.extract import (
     MAX_STEPS,
     Extract,
@@ -37,7 +37,7 @@ from evaluator.output.scalars import (
     read_as,
 )
 from evaluator.output.schema import Schema, UnusableSchema, compile_schema
-from evaluator.output.strict import NotPlain, StrictScanner, Unreadable, read_strict
+from evaluator.output.strict import NotPlain, StrictScanner, Unreadable, read_as_meant, read_strict
 from evaluator.output.words import (
     find_first_line,
     find_first_word,
@@ -46,19 +46,27 @@ from evaluator.output.words import (
     find_word,
     is_taken_back,
 )
+from evaluator.patterns import Pattern
 
-_FENCE_OPEN = re.compile(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
-_BETWEEN = re.compile(
-    r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", re.M
-)
-_COMMA = re.compile(r"\s*+,\s*+")
-_TOKEN = re.compile(r"[+−.\w-]{1,40}+")
+_FENCE_OPEN = Pattern(r"```[ \t]*+[\w+#.-]{0,20}+[ \t]*+\n")
+_BETWEEN = Pattern(r"(?:[\s,;]|^[ \t]*(?:[-*•]|\d{1,4}[.)])[ \t]|</?\w{1,40}>|```\w{0,10})*+", "m")
+_COMMA = Pattern(r"\s*+,\s*+")
+_TOKEN = Pattern(r"[+−.\w-]{1,40}+")
 _TOKEN_REPAIRS = frozenset({"number", "literal"})
 _TEXT_REPAIRS = frozenset(
-    {"single", "typographic", "doubled_quotes", "prefix", "joined", "escape", "control"}
+    {
+        "single",
+        "typographic",
+        "doubled_quotes",
+        "prefix",
+        "joined",
+        "escape",
+        "literal_escape",
+        "control",
+    }
 )
-_TAG = re.compile(r"<[^\W\d]")
-_ELEMENT = re.compile(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
+_TAG = Pattern(r"<[^\W\d]")
+_ELEMENT = Pattern(r"\s*(?:<[?!][^>]*>\s*)*<[^\W\d][^>]*>[\s\S]*>\s*")
 _SCALARS = frozenset({"number", "integer", "boolean"})
 _WORDS: dict[str, tuple[Any, str]] = {
     "True": (True, "literal"),
@@ -97,10 +105,10 @@ def parse_output(
     with the defaults that the class has; for everything else it is plain JSON data.
 
     `strict` refuses every repair: a text that needs one is an error of kind `repaired`, and the
-    warnings name them.
+    warnings name them. Valid JSON is read as it is.
 
-    Guarantees: valid JSON is read unchanged and without a warning; each kind of change has a
-    warning; nothing else is invented. With an error `value` is None. Text without JSON is an error
+    Guarantees: valid JSON is read unchanged and without a warning, except escapes that nobody meant
+    (`\\frac`); each kind of change has a warning; nothing else is invented. With an error `value` is None. Text without JSON is an error
     only where a schema was declared. Time is linear in the length of the text; nesting deeper than
     200 is not read.
 
@@ -108,14 +116,14 @@ def parse_output(
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"text is {type_of(text)}, expected a string")
-    parsed = _parse(text, type, schema=schema)
+    parsed = _parse(text, type, schema=schema, strict=strict)
     if strict and parsed.warnings and parsed.error is None:
         message = f"strict parsing refuses repairs: {'; '.join(parsed.warnings)}"
         return replace(parsed, value=None, error=OutputError("repaired", message))
     return parsed
 
 
-def _parse(text: str, type: str, schema: Any) -> ParsedOutput:
+def _parse(text: str, type: str, schema: Any, *, strict: bool) -> ParsedOutput:
     if type == "json" or type == "xml":
         try:
             compiled = compile_schema(schema)
@@ -123,13 +131,15 @@ def _parse(text: str, type: str, schema: Any) -> ParsedOutput:
             return ParsedOutput(None, (), error=OutputError("bad_schema", str(error)), text=text)
         if type == "xml":
             return _read_xml(text, compiled)
+        literal = text if strict else double_unmeant(text)
         try:
-            value = read_strict(text)
+            value = read_strict(literal)
         except (ValueError, RecursionError):
             return _read_lenient(text, compiled)
+        warnings = [MESSAGES["literal_escape"]] if literal != text else []
         if compiled is None or (compiled.build is None and compiled.check(value) is None):
-            return ParsedOutput(value, (), error=None, text=text)
-        return _finish(_conform_or_inner(value, compiled), [], text=text)
+            return ParsedOutput(value, tuple(warnings), error=None, text=text)
+        return _finish(_conform_or_inner(value, compiled), warnings, text=text)
     if type != "text":
         return ParsedOutput(
             None,
@@ -205,7 +215,7 @@ def _read_whole(inner: str) -> tuple[Any, str]:
     if inner in _WORDS:
         return _WORDS[inner]
     try:
-        return read_strict(inner), ""
+        return read_as_meant(inner), ""
     except NotPlain:
         if inner.lstrip("-")[:1].isdigit():
             return (inner, "huge_number")
@@ -407,7 +417,7 @@ def _read_values(inner: str, schema: Schema) -> list[Any] | None:
     lines = [line.strip().removesuffix(",") for line in inner.splitlines() if line.strip()]
     for written in (inner, ",".join(lines)):
         try:
-            values = read_strict(f"[{written}]")
+            values = read_as_meant(f"[{written}]")
         except (ValueError, RecursionError):
             continue
         if len(values) > 1:

@@ -1,23 +1,18 @@
-"""Compiles patterns that come as data: with a bound on their size, and with the meaning that they
-have in `re`.
+"""Compiles patterns that come as data, with a bound on their size.
 
-The `regex` library can be given a time limit, which `re` cannot. It accepts the syntax of `re` and
-some of its own; what is a plain character in `re` (`a{e}`, `[[:alpha:]]`) stays one. `\\w` matches
-combining marks too.
+They are compiled by the `regex` library, which can be given a time limit; `re` cannot.
 """
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Any
 
+from evaluator.patterns import Pattern, as_regex
+
 MAX_EXPANDED = 10_000
 # Escaped characters and whole classes count as one; of a repeat, the numbers matter.
-_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*),?(\d*)\}|[()]|.", re.DOTALL)
-_FOREIGN = re.compile(
-    r"\\.|\(\?#[^)]*\)|(\[\^?\]?)((?:\\.|[^\]\\])*\])|\{(?!\d+(?:,\d*)?\}|,\d*\})", re.DOTALL
-)
+_PIECE = Pattern(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*),?(\d*)\}|[()]|.", "s")
 
 
 class BadPattern(ValueError):
@@ -68,18 +63,6 @@ def expanded_size(pattern: str) -> int:
 def compile_as_re(pattern: str) -> Any:
     """The pattern compiled by `regex` with the meaning that it has in `re`. Raises: BadPattern."""
     try:
-        return compile_pattern(_FOREIGN.sub(_plain, pattern))
+        return compile_pattern(as_regex(pattern))
     except BadPattern as error:
         raise BadPattern(f"the pattern {pattern!r:.200} {error}") from error
-
-
-def _plain(match: re.Match[str]) -> str:
-    if match[0] == "{":
-        return r"\{"
-    if match[1] is None:
-        return match[0]
-    return match[1] + re.sub(r"(\\.)|\[", _in_class, match[2], flags=re.DOTALL)
-
-
-def _in_class(match: re.Match[str]) -> str:
-    return match[1] or r"\["

@@ -7,8 +7,9 @@ no reading.
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
+
+from evaluator.patterns import Pattern
 
 _MULTIPLIERS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE_WORDS = """
@@ -30,10 +31,8 @@ _NOT_UNITS = _SCALES | _OTHERS | set(_MULTIPLIERS)
 _UNIT_LETTERS = frozenset("ghslLVWN")
 _SPACED_LETTERS = _UNIT_LETTERS | set("mtCF")
 _MARK = r"[%％‰€$£¥₹₩₽°℃℉]"
-_WORD = re.compile(
-    rf"{_MARK}|°[CFcf]|[^\W\d_]+(?:\^?[23])?(?:[/·*-][^\W\d_]+(?:\^?[23])?){{0,3}}\.?"
-)
-_SIMPLE = re.compile(r"[^\W\d_]+")
+_WORD = Pattern(rf"{_MARK}|°[CFcf]|[^\W\d_]+(?:\^?[23])?(?:[/·*-][^\W\d_]+(?:\^?[23])?){{0,3}}\.?")
+_SIMPLE = Pattern(r"[^\W\d_]+")
 _MAX_WORDS = 3
 
 

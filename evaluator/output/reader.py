@@ -10,10 +10,11 @@ import json
 
 from evaluator.output import tokens
 from evaluator.output.builder import ValueBuilder, skip_balanced
+from evaluator.output.escapes import decode
 from evaluator.output.lookahead import CLOSERS, OPENING, PUNCTUATION, Lookahead, ends_block
 from evaluator.output.scalars import read_number
 from evaluator.output.strict import StrictScanner, Unreadable
-from evaluator.output.strings import ReadString, decode
+from evaluator.output.strings import ReadString
 
 _QUOTES = frozenset(OPENING)
 
@@ -325,10 +326,8 @@ class BlockReader(ValueBuilder):
             text, position
         )
         if match is not None and self._ahead.after_value(match.end(), len(self._kinds)):
-            value, valid = decode(match[0][:-1])
-            self.repairs.update(
-                {"opening_quote": None} if valid else {"opening_quote": None, "escape": None}
-            )
+            value, repairs = decode(match[0][:-1])
+            self.repairs.update({"opening_quote": None, **repairs})
             self._put(value)
             return match.end()
         match = (tokens.BARE_ITEM if array else tokens.BARE_MEMBER).match(text, position)

@@ -24,6 +24,7 @@ MESSAGES = {
     "prefix": "prefixes of strings were left out (b'…', r'…')",
     "joined": "strings joined with +, or written one after the other, were read as one",
     "escape": "invalid escapes were kept with their backslash",
+    "literal_escape": "the backslashes of LaTeX commands and paths were kept (\\frac, C:\\temp)",
     "control": "unescaped line breaks or control characters in a string were kept",
     "comment": "comments were left out",
     "trailing_comma": "a trailing comma was left out",

@@ -6,33 +6,33 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from itertools import islice
 
 from evaluator.output.lookahead import QUOTE, QUOTED, VALUE, WORD, WS
+from evaluator.patterns import Pattern
 
-_QUOTED_LINE = re.compile(r"^[ \t]{0,3}>[ \t]?", re.M)
-_UNQUOTED_BLOCK = re.compile(r"^(?![ \t]{0,3}>)[^\n]*?(?:[{\[]|```)", re.M)
-_PLAIN_QUOTE = re.compile(r'(?<!\\)"')
-_ESCAPED_BLOCK = re.compile(r'[{\[]\s*(?:\\[nrt]\s*)*\\"')
-_DOUBLED = re.compile(rf"\{{\{{{WS}*+{QUOTE}")
+_QUOTED_LINE = Pattern(r"^[ \t]{0,3}>[ \t]?", "m")
+_UNQUOTED_BLOCK = Pattern(r"^(?![ \t]{0,3}>)[^\n]*?(?:[{\[]|```)", "m")
+_PLAIN_QUOTE = Pattern(r'(?<!\\)"')
+_ESCAPED_BLOCK = Pattern(r'[{\[]\s*(?:\\[nrt]\s*)*\\"')
+_DOUBLED = Pattern(rf"\{{\{{{WS}*+{QUOTE}")
 _WIDE = str.maketrans("｛｝［］", "{}[]")
-_MEMBERS = re.compile(rf"{WS}*+(?:{QUOTED}|({WORD})\"){WS}*+:{WS}*+{VALUE}")
-_ITEMS = re.compile(rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,{WS}*+{VALUE}")
+_MEMBERS = Pattern(rf"{WS}*+(?:{QUOTED}|({WORD})\"){WS}*+:{WS}*+{VALUE}")
+_ITEMS = Pattern(rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,{WS}*+{VALUE}")
 # A block whose strings all end before a comma, a colon or a bracket, with escaped line breaks
 # between them.
 _BLANK = r"\\[nrt](?=[\s\"{}\[\],:\\\d-]|\Z)"
-_BLANKS_OUTSIDE = re.compile(
-    rf"[{{\[](?:[^\"'`“”‘’\\]++|\"(?:[^\"\\]|\\.)*+\"(?=(?:\s|\\[nrt])*+[,:}}\]])|{_BLANK})*+", re.S
+_BLANKS_OUTSIDE = Pattern(
+    rf"[{{\[](?:[^\"'`“”‘’\\]++|\"(?:[^\"\\]|\\.)*+\"(?=(?:\s|\\[nrt])*+[,:}}\]])|{_BLANK})*+", "s"
 )
-_STRING_OR_BLANK = re.compile(rf"(\"(?:[^\"\\]|\\.)*+\")|{_BLANK}", re.S)
-_BLOCK = re.compile(r"[{\[]")
+_STRING_OR_BLANK = Pattern(rf"(\"(?:[^\"\\]|\\.)*+\")|{_BLANK}", "s")
+_BLOCK = Pattern(r"[{\[]")
 # Where an answer may begin: in a code fence, after reasoning, and after a label.
-_BEGINNING = re.compile(
+_BEGINNING = Pattern(
     rf"```[\w+-]{{0,20}}[ \t]*\n|</(\w+)>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)"
 )
 _MAX_BEGINNINGS = 8
-_TUPLE = re.compile(rf"\(({WS}*+{QUOTED}{WS}*+,[\s\S]*)\)")
+_TUPLE = Pattern(rf"\(({WS}*+{QUOTED}{WS}*+,[\s\S]*)\)")
 
 
 def rewrite(text: str) -> tuple[str, list[str]]:

@@ -11,6 +11,7 @@ import unicodedata
 from collections import deque
 
 from evaluator.output.quantities import is_attached_unit, is_scale, is_unit, multiply
+from evaluator.patterns import Match, Pattern
 
 _MAX_LENGTH = 400
 _MINUS = dict.fromkeys(map(ord, "−–﹣－⁻"), "-")
@@ -22,12 +23,10 @@ _GROUPED = (
     r"\d{1,3}(?:(?:,\d{3})+|(?:['’_ ]\d{3})+)(?:\.\d+)?"
     r"|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|\d{1,3}\.\d{3},\d+|\d{1,3}(?: \d{3})+,\d+"
 )
-_COMMA_POINT = re.compile(r"[\d ]{1,3}(?:[. ]\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}", re.A)
-_POWER = re.compile(
-    r"\s?(?:×|\\times|x|\*|·|\\cdot)\s?10\s?(?:\^|\*\*)\s?\{?([+-]?\d{1,3})\}?\Z", re.A
-)
-_NUMBER = re.compile(
-    rf"([+-]?)\s?{_CURRENCY}?\s?([+-]?)({_GROUPED}|{_PLAIN})\s?(?:{_CURRENCY}|{_CODES})?", re.A
+_COMMA_POINT = Pattern(r"[\d ]{1,3}(?:[. ]\d{3})+,\d+|\d{1,3}(?:\.\d{3}){2,}", "a")
+_POWER = Pattern(r"\s?(?:×|\\times|x|\*|·|\\cdot)\s?10\s?(?:\^|\*\*)\s?\{?([+-]?\d{1,3})\}?\Z", "a")
+_NUMBER = Pattern(
+    rf"([+-]?)\s?{_CURRENCY}?\s?([+-]?)({_GROUPED}|{_PLAIN})\s?(?:{_CURRENCY}|{_CODES})?", "a"
 )
 _BOOLEANS = {
     "true": True,
@@ -47,9 +46,9 @@ _BOOLEANS = {
     "否": False,
     "いいえ": False,
 }
-_STATEMENT = re.compile(
+_STATEMENT = Pattern(
     r"(?:(?:the|this|that)\s(?:\w{1,30}\s)?|it\s)(?:is|was)\s[\"'*_]{0,4}(true|false)[\"'*_]{0,4}[.!]?",
-    re.I,
+    "i",
 )
 
 _LABEL = (
@@ -58,55 +57,55 @@ _LABEL = (
     r"|ответ|итого|результат)\b|答案|答え|结果|結果|답|정답)"
 )
 _REST = r"[\"'*_ \t:]{0,8}+([^\n]{1,200})"
-_REMARK_AFTER = re.compile(r"\.\s+(?=[A-Z])|\s\((?!or\b)")
-_LABELLED = re.compile(
-    rf"{_LABEL}[\"'*_ \t]{{0,8}}(?:is|are|was|ist|est|es|=|:|\uff1a|是|为|為|は){_REST}", re.I
+_REMARK_AFTER = Pattern(r"\.\s+(?=[A-Z])|\s\((?!or\b)")
+_LABELLED = Pattern(
+    rf"{_LABEL}[\"'*_ \t]{{0,8}}(?:is|are|was|ist|est|es|=|:|\uff1a|是|为|為|は){_REST}", "i"
 )
-_LABEL_LINE = re.compile(
+_LABEL_LINE = Pattern(
     rf"^[ \t#*_]{{0,12}}(?:the[ ])?{_LABEL}[*_:： \t]{{0,8}}\n\s{{0,8}}([^\n]{{1,200}})",
-    re.I | re.M,
+    "im",
 )
-_HASHES = re.compile(r"^#{3,6}[ \t]*([^\n#]{1,60})\s*\Z", re.M)
-_BOLD = re.compile(r"(?:\*\*|__)([^*_\n]{1,40})(?:\*\*|__)")
-_EQUATION = re.compile(rf"(?<![=<>!])=(?!=){_REST}")
-_BOXED = re.compile(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
-_BOX_BEFORE = re.compile(
+_HASHES = Pattern(r"^#{3,6}[ \t]*([^\n#]{1,60})\s*\Z", "m")
+_BOLD = Pattern(r"(?:\*\*|__)([^*_\n]{1,40})(?:\*\*|__)")
+_EQUATION = Pattern(rf"(?<![=<>!])=(?!=){_REST}")
+_BOXED = Pattern(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
+_BOX_BEFORE = Pattern(
     r"\\boxed\s{0,4}\{([^{}]{0,40})\}[$\s]{0,4}[,;/]?[$\s]{0,4}(?:and|or|und|oder|\\(?:text|quad)\s?(?:\{\s?(?:and|or)\s?\})?)?"
     r"[$\s]{0,4}(?:[A-Za-z]\w{0,2}\s?=\s?)?\Z"
 )
 _MAX_BOX = 120
-_TEXT_MACRO = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
-_PROSE_NUMBER = re.compile(
+_TEXT_MACRO = Pattern(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
+_PROSE_NUMBER = Pattern(
     rf"(?<![\w.,/%^])[-+−–﹣－]?(?:{_CURRENCY}[ ]?)?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\d)"
 )
-_FOLLOWED = re.compile(
+_FOLLOWED = Pattern(
     r"\s?(?:/\s?\d|:\d|-\d|\^|\+(?!\s?\d))|\s(?:and\s)?(?:an?\s|one\s)?(?:half|quarter)\b"
     r"|\s?(?:°\s?[WS]|(?:°\s?[CF]?\s?|degrees?\s)?(?:below|[ap]m))\b"
 )
-_ESTIMATE = re.compile(
+_ESTIMATE = Pattern(
     r"(?:\b(?:about|around|approximately|approx\.?|roughly|nearly|almost|over|under|than|some|up to|at least|ca\.?)"
     r"|[~≈<>≤≥])\s?\Z",
-    re.I,
+    "i",
 )
-_LETTERS_AFTER = re.compile(r"[\w²³]{0,30}+")
-_WORD_AFTER = re.compile(r"[ \t\u00a0\u202f](\w{1,20}+\.?)")
-_QUANTITY = re.compile(
+_LETTERS_AFTER = Pattern(r"[\w²³]{0,30}+")
+_WORD_AFTER = Pattern(r"[ \t\u00a0\u202f](\w{1,20}+\.?)")
+_QUANTITY = Pattern(
     rf"([+-]?\s?(?:{_CURRENCY}\s?)?[+-]?(?:{_GROUPED}|{_PLAIN})(?!\d))(\s?(?:thousand|million|billion|trillion)\b)?(.*)",
-    re.A | re.S,
+    "as",
 )
 _MAX_QUANTITY = 80
-_LEADING_WORD = re.compile(
+_LEADING_WORD = Pattern(
     rf"[\"'*_\s]{{0,8}}({'|'.join(_BOOLEANS)})"
     r"[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–。，！\n]|-\s|\Z)(?!\s?\d)",
-    re.I,
+    "i",
 )
-_SECOND_WORD = re.compile(
-    rf"\W{{0,8}}(?:(?:and|or)\s)?({'|'.join(_BOOLEANS)})(?:[.!?\"'*_]|\s*\Z)", re.I
+_SECOND_WORD = Pattern(
+    rf"\W{{0,8}}(?:(?:and|or)\s)?({'|'.join(_BOOLEANS)})(?:[.!?\"'*_]|\s*\Z)", "i"
 )
-_TAGGED = re.compile(
-    r"<(answer|final_answer|final|result|output|response)>([^<]{1,2000})</\1\s{0,8}>", re.I
+_TAGGED = Pattern(
+    r"<(answer|final_answer|final|result|output|response)>([^<]{1,2000})</\1\s{0,8}>", "i"
 )
-_ADDRESS = re.compile(r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.|\Z)){4}", re.A)
+_ADDRESS = Pattern(r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?:\.|\Z)){4}", "a")
 
 
 def read_number(text: str) -> int | float | None:
@@ -202,7 +201,7 @@ def _trim(found: str) -> str:
     return found.strip(" \t\"'`*_").removesuffix(".").rstrip(" \t\"'`*_$)")
 
 
-def _is_second(found: deque[re.Match[str]], text: str, group: int) -> bool:
+def _is_second(found: deque[Match], text: str, group: int) -> bool:
     """Whether the second of two marked answers directly follows the other, has the same mark, and
     differs.
     """
@@ -238,14 +237,14 @@ def find_answer(text: str) -> tuple[str, str] | None:
         if _is_second(tagged, text, group=2):
             return ("", where)
         return (_trim(tagged[-1][2]), where)
-    found = deque[re.Match[str]](maxlen=2)
+    found = deque[Match](maxlen=2)
     for pattern in (_HASHES, _LABELLED, _LABEL_LINE, _EQUATION):
         found.extend(pattern.finditer(text))
         if found:
             break
-    if not found:
+    else:
         return None
-    if found[-1].re is _LABELLED and _is_second(found, text, group=1):
+    if pattern is _LABELLED and _is_second(found, text, group=1):
         return "", "a label"  # several answers
     last = found[-1]
     return _trim(last[1]), "a label"

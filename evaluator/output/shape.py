@@ -9,14 +9,15 @@ from typing import Any, cast
 
 from evaluator.output.coerce import Guide
 from evaluator.output.lines import ITEM_MARK, SENTENCE_END, Lines, NoReading, items, members, rows
-from evaluator.output.strict import read_strict
+from evaluator.output.strict import read_as_meant
 from evaluator.output.words import find_word
+from evaluator.patterns import Pattern
 
 _MAX_DEPTH = 12
-_BETWEEN_LABELS = re.compile(r"[,;|][ \t]+")
+_BETWEEN_LABELS = Pattern(r"[,;|][ \t]+")
 _WRAPS = ("**", "__", "`", "*", "_")
 _NULLS = ("null", "none", "~")
-_NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
+_NUMBER = Pattern(r"-?\d{1,18}(?:\.\d{1,18})?")
 _OBJECT = frozenset({"object"})
 _ARRAY = frozenset({"array"})
 
@@ -129,7 +130,7 @@ def _one_line(text: str, *, is_free: bool) -> Any:
     """
     if text[0] == '"':
         try:
-            return read_strict(f"[{text}]")
+            return read_as_meant(f"[{text}]")
         except (ValueError, RecursionError):
             raise NoReading from None
     if is_free:
@@ -161,7 +162,7 @@ def _scalar(written: Any, types: frozenset[str]) -> Any:
     text = written.strip()
     if text[:1] == '"':
         try:
-            return read_strict(text)
+            return read_as_meant(text)
         except (ValueError, RecursionError):
             raise NoReading from None
     if len(text) > 1 and text[0] == text[-1] == "'" and "'" not in text[1:-1]:
@@ -179,7 +180,7 @@ def _scalar(written: Any, types: frozenset[str]) -> Any:
     if "string" in types:
         if types & {"number", "integer"} and _NUMBER.fullmatch(text):
             if not re.match(r"-?0\d", text):
-                return read_strict(text)
+                return read_as_meant(text)
             return text
         if "boolean" in types and text.lower() in ("true", "false"):
             return text.lower() == "true"

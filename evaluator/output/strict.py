@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn, cast
 
+from evaluator.output.escapes import has_unmeant
+
 MAX_DEPTH = 200
 """The deepest nesting that is read: a deeper value could not be written or copied without
 overflow.
@@ -14,8 +16,8 @@ _MAX_FAILURES = 100
 
 
 class NotPlain(ValueError):
-    """JSON that needs a warning: a key occurs twice, NaN, or a number outside the range of a
-    float.
+    """JSON that needs a warning: a key occurs twice, NaN, a number outside the range of a float, or
+    an escape that nobody meant.
     """
 
 
@@ -71,6 +73,14 @@ def read_strict(text: str) -> Any:
     return value
 
 
+def read_as_meant(text: str) -> Any:
+    """As `read_strict`. Raises NotPlain also for an escape that nobody meant."""
+    value = read_strict(text)
+    if has_unmeant(text, 0, len(text)):
+        raise NotPlain("an escape")
+    return value
+
+
 def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
     """Whether a value contains containers nested more than `allowed` deep."""
     level: list[Any] = [value]
@@ -104,8 +114,8 @@ class StrictScanner:
         self._spare = 2 * len(text) + 1000
 
     def read(self, start: int, depth: int) -> tuple[Any, int] | None:
-        """The value that begins at `start` and its end; None if there is none, or no attempt is
-        left.
+        """The value that begins at `start` and its end; None if there is none, no attempt is left,
+        or an escape in it has another meaning.
         """
         if self._failures >= _MAX_FAILURES or self._spare < 0:
             return None
@@ -118,6 +128,10 @@ class StrictScanner:
         except (ValueError, RecursionError, StopIteration):
             # How far it read is unknown, so only a few such failures are allowed.
             self._failures += 10
+            return None
+        if has_unmeant(self.text, start, end):
+            self._failures += 1
+            self._spare -= end - start
             return None
         if end - start > MAX_DEPTH - depth:
             count = self.text.count("[", start, end) + self.text.count("{", start, end)

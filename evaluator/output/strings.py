@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
+from evaluator.output.escapes import decode
 from evaluator.output.lookahead import CLOSERS, COLON, OPENING, QUOTE, QUOTED, VALUE, WS, Lookahead
+from evaluator.patterns import Pattern
 
 REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
 
 _FAMILIES = ('"“”„‟＂', "'‘’‚‛", "`", "«»", "‹›", "「」", "『』", "〝〞")
 _TYPOGRAPHIC = "“”„‟‘’‚‛＂«»‹›「」『』〝〞"
-_TRIPLE = re.compile(r'"""|\'\'\'')
-_NO_TRIPLE = re.compile(rf"[ ]?(?:[}}\]]\s*+(?:[,}}\]]|\Z)|,{WS}*+{QUOTED}{WS}*+[:,\]])")
+_TRIPLE = Pattern(r'"""|\'\'\'')
+_NO_TRIPLE = Pattern(rf"[ ]?(?:[}}\]]\s*+(?:[,}}\]]|\Z)|,{WS}*+{QUOTED}{WS}*+[:,\]])")
 # A key with a quote of another kind at its end, one without the closing quote, and one with quotes
 # inside.
-_MIXED_KEY = re.compile(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+(?:{COLON}|=))")
-_OPEN_KEY = re.compile(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+{COLON}{WS}*+{VALUE})")
-_CLOSED_LATER = re.compile(r"[^\"}\]]{0,2000}+[\"}\]]")
-_APOSTROPHE = re.compile(r"\w['’]\w")
+_MIXED_KEY = Pattern(rf"([^{OPENING}\\\n:]{{1,64}}){QUOTE}(?={WS}*+(?:{COLON}|=))")
+_OPEN_KEY = Pattern(rf"([\w$][\w$ .-]{{0,63}}?)(?={WS}{{0,8}}+{COLON}{WS}*+{VALUE})")
+_CLOSED_LATER = Pattern(r"[^\"}\]]{0,2000}+[\"}\]]")
+_APOSTROPHE = Pattern(r"\w['’]\w")
 # The end of a text whose last string has no closing quote.
-_LAST_LINE = re.compile(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
+_LAST_LINE = Pattern(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
 # A Windows path whose last backslash stands before the closing quote.
-_PATH = re.compile(
-    rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])'
-)
+_PATH = Pattern(rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])')
 # The end of a text whose last quote is a sign of its own: inches, or the apostrophe of a genitive.
-_MEASURE = re.compile(
+_MEASURE = Pattern(
     r"(?:(?:\A|[ (x×'′’])(?:\d{0,3}[½¼¾]|\d{1,3}(?:[.,]\d{1,2}|(?:[ -]\d)?/\d{1,2})?)(?:['′’]?\"|['’])|s['’])\Z"
 )
 _MAX_MEASURE = 16
-_ELISION = re.compile(r"['‘’](?:t(?:is|was|il)|em|cause|n|\d0s)\b", re.I)
+_ELISION = Pattern(r"['‘’](?:t(?:is|was|il)|em|cause|n|\d0s)\b", "i")
 _BEFORE_PAIR = " =([,:"
 # Surplus quotes behind a string, and behind a key.
-_SURPLUS = re.compile(rf"{WS}{{0,3}}({QUOTE}{{1,2}})")
-_SURPLUS_IN_KEY = re.compile(rf"[ ]?{QUOTE}{{1,2}}(?={WS}*+{COLON})")
-_AFTER_TEXT = re.compile(r"[^,}\]\n\"]{0,400}+")
+_SURPLUS = Pattern(rf"{WS}{{0,3}}({QUOTE}{{1,2}})")
+_SURPLUS_IN_KEY = Pattern(rf"[ ]?{QUOTE}{{1,2}}(?={WS}*+{COLON})")
+_AFTER_TEXT = Pattern(r"[^,}\]\n\"]{0,400}+")
 
-_ESCAPE = re.compile(
-    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))"
-)
-_SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_CONTROL = re.compile(r"[\x00-\x1f]")
-_ESCAPE_AT = re.compile(r"\\[\s\S]")
-_LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*+\\\Z")
-_PARTIAL = re.compile(r"\\u[0-9a-fA-F]{0,3}\Z|\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_CONTROL = Pattern(r"[\x00-\x1f]")
+_ESCAPE_AT = Pattern(r"\\[\s\S]")
+_LONE_BACKSLASH = Pattern(r"(?<!\\)(?:\\\\)*+\\\Z")
+_PARTIAL = Pattern(r"\\u[0-9a-fA-F]{0,3}\Z|\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
 def _family(quote: str) -> str:
@@ -76,45 +71,17 @@ def _is_measure(text: str, begin: int, end: int) -> bool:
 
 
 @cache
-def _up_to(quote: str, *, in_line: bool = False) -> re.Pattern[str]:
+def _up_to(quote: str, *, in_line: bool = False) -> Pattern:
     """Text up to `quote` or (`in_line`) the end of the line."""
     line = r"\n" if in_line else ""
-    return re.compile(rf"(?:[^{quote}\\{line}]++|\\[\s\S])*+")
+    return Pattern(rf"(?:[^{quote}\\{line}]++|\\[\s\S])*+")
 
 
 @cache
-def _until(ends: str, *, in_line: bool = False) -> re.Pattern[str]:
+def _until(ends: str, *, in_line: bool = False) -> Pattern:
     """Text up to one of `ends`, a closing reasoning tag, or (`in_line`) the end of the line."""
     line = r"\n" if in_line else ""
-    return re.compile(rf"(?:[^{ends}\\<{line}]++|\\[\s\S]|<(?!{CLOSING_TAG[1:]}))*+", re.I)
-
-
-def decode(raw: str, own: str = "") -> tuple[str, bool]:
-    """The text that `raw` stands for, and whether all escapes are valid; `own` is a quote that may
-    be escaped too.
-    """
-    if "\\" not in raw:
-        return raw, True
-    valid = True
-
-    def character(match: re.Match[str]) -> str:
-        nonlocal valid
-        plain = match[4]
-        if plain is None:
-            if match[3] is not None:
-                return chr(int(match[3], 16))
-            high = int(match[1], 16)
-            low = int(match[2], 16)
-            return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
-        known = _SIMPLE.get(plain)
-        if known is not None:
-            return known
-        if plain and plain == own:
-            return plain
-        valid = False
-        return match[0]
-
-    return _ESCAPE.sub(character, raw), valid
+    return Pattern(rf"(?:[^{ends}\\<{line}]++|\\[\s\S]|<(?!{CLOSING_TAG[1:]}))*+", "i")
 
 
 class ReadString:
@@ -409,7 +376,6 @@ class ReadString:
     def _decode(self, raw: str) -> str:
         if _CONTROL.search(raw):
             self.repairs.append("control")
-        value, valid = decode(raw, self._quote if self._quote in "'`" else "")
-        if not valid and "escape" not in self.repairs:
-            self.repairs.append("escape")
+        value, repairs = decode(raw, self._quote if self._quote in "'`" else "")
+        self.repairs += [repair for repair in repairs if repair not in self.repairs]
         return value

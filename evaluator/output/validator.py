@@ -88,7 +88,7 @@ class BoundedValidator:
 
 def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[Any]:
     """At most `most` errors of a bounded validator. `watch.late` or `watch.is_spent` is set if
-    there may be others.
+    there may be others. Raises: RecursionError.
     """
     token = _watch.set(watch)
     found: list[Any] = []
@@ -97,6 +97,11 @@ def first_errors(validator: Any, value: Any, watch: Watch, most: int) -> list[An
             found.append(error)
     except _Spent:
         watch.is_spent = True
+    except BaseException as error:
+        # At the limit of recursion `rpds`, which `jsonschema` uses, raises this BaseException.
+        if type(error).__name__ == "PanicException":
+            raise RecursionError from None
+        raise
     finally:
         _watch.reset(token)
     return found

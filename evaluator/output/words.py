@@ -6,39 +6,41 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from evaluator.patterns import Pattern
+
 _MAX_LENGTH = 400
 _MAX_MENTION = 400
 _ARTICLES = ("a", "i")
-_ANY_LABEL = re.compile(r"([^\n:：]{1,60})[:：][\"'*_ \t]{0,8}([^\n]{1,200})")
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_CLASS = re.compile(r"[A-Za-z_]\w{0,60}\.(?=[A-Za-z_]\w{0,60}\Z)")
-_ARTICLE = re.compile(
+_ANY_LABEL = Pattern(r"([^\n:：]{1,60})[:：][\"'*_ \t]{0,8}([^\n]{1,200})")
+_CAMEL = Pattern(r"(?<=[a-z])(?=[A-Z])")
+_CLASS = Pattern(r"[A-Za-z_]\w{0,60}\.(?=[A-Za-z_]\w{0,60}\Z)")
+_ARTICLE = Pattern(
     r"\b[AaIi]\b(?=[\"'*_`]{0,4}(?:[).:,;\]]|\s*\Z|\s(?:is|because|since|and|or)\b))"
 )
-_NOT_WORD = re.compile(r"[\W_]+")
-_NOT_SIGN = re.compile(r"(?:[^\w+#]|_)+")
-_NEGATION = re.compile(
-    r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", re.I
+_NOT_WORD = Pattern(r"[\W_]+")
+_NOT_SIGN = Pattern(r"(?:[^\w+#]|_)+")
+_NEGATION = Pattern(
+    r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", "i"
 )
 _OR = "or|nor|oder|ou|или"
 _AND = f"{_OR}|and|und|et|to|through|bis|plus|vs|versus|и"
-_ALTERNATIVE = re.compile(rf" (?:{_AND}) ")
-_EITHER = re.compile(rf"(?: (?:{_OR}) \|)|(?:\| (?:{_OR}) )")
-_OTHER_LETTER = re.compile(
+_ALTERNATIVE = Pattern(rf" (?:{_AND}) ")
+_EITHER = Pattern(rf"(?: (?:{_OR}) \|)|(?:\| (?:{_OR}) )")
+_OTHER_LETTER = Pattern(
     r"(?<![\w'’])([A-Z])[.)]?(?:\s*[,/;&+|]\s*|\s+)(?:(?:and|or|und|oder|et|ou|y|e|o|also|possibly|maybe|perhaps)\s+)*"
     r"[(\[]?([A-HJ-Z])(?![\w'’])(?!\s[a-z])"
 )
-_OTHER_NUMBER = re.compile(
+_OTHER_NUMBER = Pattern(
     rf"(?<![\w.,])(\d{{1,9}})(?:\s*[,/;&+|–-]\s*|\s+)(?:(?:{_AND}|also|possibly|maybe|perhaps)\s+)*(\d{{1,9}})(?![\w.])(?!\s[a-z])"
 )
-_CORRECTION = re.compile(
+_CORRECTION = Pattern(
     r"\b(?:wait|actually|correction|scratch that|(?:on )?second thoughts?|i mean|or rather|no(?=\s*[,.:;—–-]))\b",
-    re.I,
+    "i",
 )
 _JOINING = rf"(?: (?:{_AND}|also|as|well|both|possibly|probably|maybe|perhaps|even|then|but|the|options?|answer|choice))++"
 _VERB = "is|are|was|were|would|has|have|does|do|can|could|cannot|isn|doesn|s|says|states|describes"
-_NEW_SENTENCE = re.compile(rf"\.\s+(?=[A-Z])(?!(?:Or|And|Also|But)\b)(?=[^.\n]*?\s(?:{_VERB})\b)")
-_EXPLAINS = re.compile(
+_NEW_SENTENCE = Pattern(rf"\.\s+(?=[A-Z])(?!(?:Or|And|Also|But)\b)(?=[^.\n]*?\s(?:{_VERB})\b)")
+_EXPLAINS = Pattern(
     r"\b(?:because|since|unlike|not|than|whereas|while|over|instead|rather|given|between|among|from|of|out|both)\b"
 )
 
@@ -125,7 +127,7 @@ def _has_other(rest: str, values: list[str], text: str) -> bool:
     if not words:
         return False
     other = rf" (?:{'|'.join(words)})(?= |\Z)"
-    if re.match(rf"{_JOINING}{other}|{other}(?! (?:{_VERB})\b)", rest):
+    if Pattern(rf"{_JOINING}{other}|{other}(?! (?:{_VERB})\b)").match(rest):
         return True
     later = re.search(rf" (?:{_AND}){other}(?! (?:{_VERB})\b)", rest)
     return later is not None and _EXPLAINS.search(rest, 0, later.start()) is None

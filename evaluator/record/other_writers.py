@@ -25,6 +25,7 @@ from math import isfinite
 from typing import Any
 
 from evaluator.errors import CorruptRecord
+from evaluator.patterns import Match, Pattern
 from evaluator.record.steps import (
     EndStatus,
     FinalStatus,
@@ -37,24 +38,24 @@ from evaluator.record.steps import (
     Summary,
 )
 
-_TITLE = re.compile(r"#\s+(?:.*\s)?TASK[-_ ]?([0-9]{1,18})\b.*", re.I)
-_NAMED = re.compile(r"#\s+Task:\s*(.*)", re.I)
-_ID = re.compile(r"(?:TASK[-_ ]?)?([0-9]{1,18})", re.I)
-_STEP = re.compile(r"step\s+([0-9]{1,9})\s*(?:\(([^)]*)\))?\s*(?:[:.–—-]\s*(.*))?", re.I)
-_FIELD = re.compile(
+_TITLE = Pattern(r"#\s+(?:.*\s)?TASK[-_ ]?([0-9]{1,18})\b.*", "i")
+_NAMED = Pattern(r"#\s+Task:\s*(.*)", "i")
+_ID = Pattern(r"(?:TASK[-_ ]?)?([0-9]{1,18})", "i")
+_STEP = Pattern(r"step\s+([0-9]{1,9})\s*(?:\(([^)]*)\))?\s*(?:[:.–—-]\s*(.*))?", "i")
+_FIELD = Pattern(
     r" {0,3}[-*+]\s+(?:\*\*|__)?(?P<label>[^\W_][^:*\n]{0,60}?)(?:\*\*|__)?\s*:(?:\*\*|__)?"
     r"(?:\s+(?P<value>.*))?"
 )
-_RULE = re.compile(r" {0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})")
-_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*((?:[^`\s][^`]*)?)")
-_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_ATTEMPT = re.compile(r"([0-9]{1,6})(?:\s*(?:/|of)\s*([0-9]{1,6}))?", re.I)
-_TOTAL = re.compile(
+_RULE = Pattern(r" {0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})")
+_FENCE = Pattern(r"([ \t]*)(`{3,}|~{3,})[ \t]*((?:[^`\s][^`]*)?)")
+_ESCAPED = Pattern(r"\\([!-/:-@\[-`{-~])")
+_ATTEMPT = Pattern(r"([0-9]{1,6})(?:\s*(?:/|of)\s*([0-9]{1,6}))?", "i")
+_TOTAL = Pattern(
     r"([0-9]{1,9})(?:\s+of\s+([0-9]{1,9}))?(?:\s+planned)?(?:\s*\(([0-9]{1,9})\s+retr\w+\))?.*",
-    re.I,
+    "i",
 )
-_TIME = re.compile(
-    r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?", re.I
+_TIME = Pattern(
+    r"([0-9]+(?:\.[0-9]+)?)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?)?", "i"
 )
 _MAX_SHOWN = 100
 _SECONDS = {"": 0.001, "m": 60.0, "s": 1.0, "h": 3600.0}
@@ -96,7 +97,7 @@ class _Bullet:
     value: Any
     line: int
 
-    def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
+    def match(self, pattern: Pattern, what: str) -> Match:
         found = pattern.fullmatch(str(self.value).strip())
         if found is None:
             raise _UnreadableLine(self.line, f"{self.label} is not a {what}: {self.value!r}")
@@ -226,11 +227,11 @@ class _SectionReader:
             raise _UnreadableLine(1, "the file has no task")
         return found
 
-    def _block(self, at: int, fence: re.Match[str]) -> tuple[int, str]:
+    def _block(self, at: int, fence: Match) -> tuple[int, str]:
         """A fenced block's lines without the fence's indentation, and the line after it."""
         indent = len(fence[1])
         mark = fence[2]
-        closing = re.compile(rf"\s*{re.escape(mark[0])}{{{len(mark)},}}\s*")
+        closing = Pattern(rf"\s*{re.escape(mark[0])}{{{len(mark)},}}\s*")
         for end in range(at + 1, len(self.lines)):
             if closing.fullmatch(self.lines[end]) and self._may_end(end):
                 body = self.lines[at + 1 : end]
@@ -261,7 +262,7 @@ class _SectionReader:
             )
             return block
 
-    def step(self, section: _Section, match: re.Match[str], attempts: dict[int, int]) -> Step:
+    def step(self, section: _Section, match: Match, attempts: dict[int, int]) -> Step:
         """The step in `section`; `attempts` counts those at each step so far."""
         number = int(match[1])
         is_retry = "retry" in (match[2] or "").casefold()
@@ -460,7 +461,7 @@ def _summary(section: _Section, steps: list[Step]) -> Summary | None:
     )
 
 
-def _add_field(section: _Section, match: re.Match[str], line: int) -> _Bullet:
+def _add_field(section: _Section, match: Match, line: int) -> _Bullet:
     label = _unescape(match["label"].strip())
     key = re.sub(r"[\s_-]+", " ", label).casefold()
     count = 1

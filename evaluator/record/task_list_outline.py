@@ -20,25 +20,21 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*))?")
+from evaluator.patterns import Pattern
+
+_FENCE = Pattern(r"[ \t]*(`{3,}|~{3,})(.*)")
+_HEADING = Pattern(r" {0,3}(#{1,6})(?:[ \t]+(.*))?")
 # Neither a checkbox nor the text of a link.
-_ROLE = re.compile(r"\[(?![xX]?\]|\s+\])([^\[\]]{1,64})\](?![(\[:])[ \t]*(.*)")
-_STEP = re.compile(r"[ \t]*(?:[-*+]|[0-9]{1,9}[.)])[ \t]+\[([ xX])\](?:[ \t]+(.*))?")
-_OWNER = re.compile(
-    r"[ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?owner(?:\*\*|__)?:(?:\*\*|__)?[ \t]+(.*)", re.IGNORECASE
-)
-_NUMBERED_TITLE = re.compile(
-    r"(?:step[ \t]+[0-9]{1,9}\b[.):–—-]?|[0-9]{1,9}[.):])(?:[ \t]+(.*))?", re.IGNORECASE
+_ROLE = Pattern(r"\[(?![xX]?\]|\s+\])([^\[\]]{1,64})\](?![(\[:])[ \t]*(.*)")
+_STEP = Pattern(r"[ \t]*(?:[-*+]|[0-9]{1,9}[.)])[ \t]+\[([ xX])\](?:[ \t]+(.*))?")
+_OWNER = Pattern(r"[ \t]*(?:[-*+][ \t]+)?(?:\*\*|__)?owner(?:\*\*|__)?:(?:\*\*|__)?[ \t]+(.*)", "i")
+_NUMBERED_TITLE = Pattern(
+    r"(?:step[ \t]+[0-9]{1,9}\b[.):–—-]?|[0-9]{1,9}[.):])(?:[ \t]+(.*))?", "i"
 )
 # Two spaces or more make an item a part of the one above.
-_NUMBERED_ITEM = re.compile(r" ?[0-9]{1,9}[.)][ \t]+(.*)")
-_DONE = re.compile(
-    r"[✅☑✔]|\[[xX]\](?![(\[:])|\((?:done|completed|finished)\)|~~[^~]+~~", re.IGNORECASE
-)
-_DONE_BELOW = re.compile(
-    r"\W*(?:status|result)\W+(?:done|completed?|finished|succe\w+|ok)\b.*", re.IGNORECASE
-)
+_NUMBERED_ITEM = Pattern(r" ?[0-9]{1,9}[.)][ \t]+(.*)")
+_DONE = Pattern(r"[✅☑✔]|\[[xX]\](?![(\[:])|\((?:done|completed|finished)\)|~~[^~]+~~", "i")
+_DONE_BELOW = Pattern(r"\W*(?:status|result)\W+(?:done|completed?|finished|succe\w+|ok)\b.*", "i")
 
 
 @dataclass(frozen=True, slots=True)

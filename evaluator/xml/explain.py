@@ -6,20 +6,21 @@ says what to do.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from xml.parsers import expat
 from xml.parsers.expat import errors
 
-_NAME = re.compile(r"[^\s<>/=\"'&]+")
-_UNDEFINED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[A-Za-z_:][\w.:-]*;")
-_PART_OF_REFERENCE = re.compile(r"&[#\w.:-]{0,99}\Z")
-_PART_OF_ATTRIBUTE = re.compile(r"(?<=\s)[^\s=<>\"'/]{1,99}\s{0,9}=?\s{0,9}\Z")
-_PROLOG = re.compile(r"(?:\s+|<!--.*?-->|<\?.*?\?>)*+", re.DOTALL)
-_TAG = re.compile(r"""<[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+>""")
-_ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+from evaluator.patterns import Pattern
+
+_NAME = Pattern(r"[^\s<>/=\"'&]+")
+_UNDEFINED = Pattern(r"&(?!(?:amp|lt|gt|quot|apos);)[A-Za-z_:][\w.:-]*;")
+_PART_OF_REFERENCE = Pattern(r"&[#\w.:-]{0,99}\Z")
+_PART_OF_ATTRIBUTE = Pattern(r"(?<=\s)[^\s=<>\"'/]{1,99}\s{0,9}=?\s{0,9}\Z")
+_PROLOG = Pattern(r"(?:\s+|<!--.*?-->|<\?.*?\?>)*+", "s")
+_TAG = Pattern(r"""<[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+>""")
+_ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 # An attribute's opening quote after which comes no closing one, or a `<` before it.
-_OPEN_QUOTE = re.compile(r"""<[^<>"']*+(?:"[^"<]*+"[^<>"']*+|'[^'<]*+'[^<>"']*+)*+["']""")
+_OPEN_QUOTE = Pattern(r"""<[^<>"']*+(?:"[^"<]*+"[^<>"']*+|'[^'<]*+'[^<>"']*+)*+["']""")
 _ESCAPE = "write &lt; for < and &amp; for &, or put the whole text in <![CDATA[ … ]]>"
 
 Finding = tuple[int, str, str | None]

@@ -10,10 +10,11 @@ contain only text.
 from __future__ import annotations
 
 import html
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+
+from evaluator.patterns import Match, Pattern
 
 MAX_DEPTH = 100
 """Elements nested deeper are read as text."""
@@ -27,22 +28,22 @@ _NAME = r"[^\W\d][\w.\-:]*+"
 # In a closing tag blanks are allowed around the slash.
 _OPENS = r"<((?:\s{0,4}/\s{0,4})?)"
 # No alternative passes a `<`, so all attempts together are linear.
-_TAG = re.compile(
+_TAG = Pattern(
     rf"""{_OPENS}({_NAME})((?:\s[^<>"']*+(?:(?:"[^"<]*+"|'[^'<]*+')[^<>"']*+)*+)?)(/?)>"""
 )
-_ROUGH_TAG = re.compile(rf"{_OPENS}({_NAME})((?:\s[^<>]*+)?+)>")
-_CUT_TAG = re.compile(rf"</?(?:{_NAME}(?:\s[^<>]*+)?+)?+\Z")
-_ATTRIBUTE = re.compile(
+_ROUGH_TAG = Pattern(rf"{_OPENS}({_NAME})((?:\s[^<>]*+)?+)>")
+_CUT_TAG = Pattern(rf"</?(?:{_NAME}(?:\s[^<>]*+)?+)?+\Z")
+_ATTRIBUTE = Pattern(
     r"""((?:[^\W\d]|:)[\w.\-:]*+)(?:\s*+=\s*+(?:"([^"]*+(?:"(?![\s/]|\Z|[\w:.-]{1,64}+=)[^"]*+){0,8}+)"|'([^']*+)'|([^\s"'>]++)))?+"""
 )
-_REFERENCE = re.compile(r"&(#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&")
-_THINK = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_REFERENCE = Pattern(r"&(#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});|&")
+_THINK = Pattern(r"<(/?)think(?:ing)?>", "i")
 _DECLARATIONS = {"<!--": "-->", "<?": "?>", "<!DOCTYPE": ">"}
-_DECLARATION = re.compile(r"<!(?:--|\[CDATA\[|DOCTYPE)", re.IGNORECASE)
-_STARTS = re.compile(r"<[^\W\d]")
-_NO_LINE_END = re.compile(r"[^\n]+")
-_RUN = re.compile(r"<{3,}+")
-_PLACEHOLDER = re.compile(r"<<([^<>\n]{1,500})>>")
+_DECLARATION = Pattern(r"<!(?:--|\[CDATA\[|DOCTYPE)", "i")
+_STARTS = Pattern(r"<[^\W\d]")
+_NO_LINE_END = Pattern(r"[^\n]+")
+_RUN = Pattern(r"<{3,}+")
+_PLACEHOLDER = Pattern(r"<<([^<>\n]{1,500})>>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,7 @@ class _LenientReader:
             return _REFERENCE.sub(self._character, raw)
         return raw
 
-    def _character(self, match: re.Match[str]) -> str:
+    def _character(self, match: Match) -> str:
         name = match[1]
         if name is None:
             self._warn("a bare `&` read as it is")
@@ -319,7 +320,7 @@ class _LenientReader:
             self._start(tag, rest.removesuffix("/") if closed else rest, closed=closed)
         return tag.end()
 
-    def _is_text(self, tag: re.Match[str]) -> bool:
+    def _is_text(self, tag: Match) -> bool:
         """Whether a tag is part of the text of the element around it; one that closes an open
         element never is.
         """
@@ -372,7 +373,7 @@ class _LenientReader:
             self._endless.add(end)
         return found
 
-    def _start(self, tag: re.Match[str], rest: str, closed: bool) -> None:
+    def _start(self, tag: Match, rest: str, closed: bool) -> None:
         name = tag[2]
         if len(self._open) >= MAX_DEPTH:
             self._warn(f"elements nested more than {MAX_DEPTH} deep read as text")
@@ -415,7 +416,7 @@ class _LenientReader:
             found.setdefault(match[1], self._decode(value or ""))
         return found
 
-    def _close(self, tag: re.Match[str]) -> None:
+    def _close(self, tag: Match) -> None:
         name = self._grammar.fold(tag[2])
         if self._too_deep[name] > 0:
             self._too_deep[name] -= 1

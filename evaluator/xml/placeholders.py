@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-_PLACEHOLDER = re.compile(r"<<(?:[^<]*?(>>))?")
+from evaluator.patterns import Pattern
+
+_PLACEHOLDER = Pattern(r"<<(?:[^<]*?(>>))?")
 # What is skipped, whether it is closed or not (comments, processing instructions), a CDATA section,
 # or a tag.
-_PIECE = re.compile(
+_PIECE = Pattern(
     r"""<!--.*?(?:-->|\Z)|(?P<cdata><!\[CDATA\[.*?(?:\]\]>|\Z))|<\?.*?(?:\?>|\Z)|(?P<placeholder><<)"""
     r"""|(?P<tag><[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+)""",
-    re.DOTALL,
+    "s",
 )
 # In CDATA `<<` may be an operator of a program: a shift, a stream, a here-document. A variable
 # stands on one line, begins with a name and has no blank space at its ends.
-_IN_CDATA = re.compile(r"<<(?=[^\W\d])[^<>\n]*(?<=\S)>>")
-_QUOTED = re.compile(r""""[^"]*+"|'[^']*+'""")
+_IN_CDATA = Pattern(r"<<(?=[^\W\d])[^<>\n]*(?<=\S)>>")
+_QUOTED = Pattern(r""""[^"]*+"|'[^']*+'""")
 
 
 class UnclosedPlaceholder(Exception):

@@ -8,7 +8,6 @@ Bytes are bounded before decoding, elements and depth before a tree is built.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import lxml.etree as etree
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Span, Text
+from evaluator.patterns import Match, Pattern
 from evaluator.xml.decoding import decode, normalise_newlines
 from evaluator.xml.layout import Layout, Limits, Place, Run
 from evaluator.xml.placeholders import UnclosedPlaceholder, rewrite_placeholders
@@ -24,9 +24,9 @@ from evaluator.xml.placeholders import UnclosedPlaceholder, rewrite_placeholders
 if TYPE_CHECKING:
     from lxml.etree import _Element as Element  # pyright: ignore[reportPrivateUsage]
 
-_TAG = re.compile(r"""<[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+>""")
-_ATTRIBUTE = re.compile(r"""([^\s=<>"'/]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
-_PIECE_OF_VALUE = re.compile(r"&[^;]*;|[^&\n]*\n|[^&\n]+")
+_TAG = Pattern(r"""<[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+>""")
+_ATTRIBUTE = Pattern(r"""([^\s=<>"'/]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")
+_PIECE_OF_VALUE = Pattern(r"&[^;]*;|[^&\n]*\n|[^&\n]+")
 _DEFAULT_LIMITS = Limits()
 
 
@@ -102,13 +102,13 @@ class Source:
             read += length
         return self._layout.build(runs, start)
 
-    def _opening_tag(self, place: Place) -> re.Match[str]:
+    def _opening_tag(self, place: Place) -> Match:
         found = _TAG.match(self._layout.text, place.start)
         if found is None:
             raise ValueError(f"no tag begins at {place.start}")
         return found
 
-    def _attribute(self, element: Element, name: str) -> re.Match[str] | None:
+    def _attribute(self, element: Element, name: str) -> Match | None:
         start, end = self._opening_tag(self._places[element]).span()
         local = name.rpartition("}")[2]
         for match in _ATTRIBUTE.finditer(self._layout.text, start + 1, end):
@@ -117,7 +117,7 @@ class Source:
         return None
 
 
-def _value_span(attribute: re.Match[str]) -> tuple[int, int]:
+def _value_span(attribute: Match) -> tuple[int, int]:
     return attribute.span(2 if attribute[2] is not None else 3)
 
 

@@ -4,10 +4,10 @@ arguments.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from evaluator.nodes import Mark, Span, Text
+from evaluator.patterns import Pattern
 
 MAX_COMMAND_PARTS = 5000
 
@@ -15,13 +15,13 @@ _BLOCK = r"(?>\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\})"
 _ONE = r"(?!\{[{%#])"  # not the start of a block that is not closed
 _SINGLE = rf"'(?:{_BLOCK}|{_ONE}[^'])*+"
 _DOUBLE = rf'"(?:{_BLOCK}|\\["\\]|{_ONE}[^"])*+'
-_PART = re.compile(
+_PART = Pattern(
     rf"""(?P<space>\s+)|(?P<block>{_BLOCK})|(?P<single>{_SINGLE}')|(?P<double>{_DOUBLE}")"""
     rf"""|\\(?P<escaped>.)|(?P<plain>(?:{_ONE}[^\s'"\\])+)""",
-    re.DOTALL,
+    "s",
 )
-_UNCLOSED = re.compile(rf"{_SINGLE}|{_DOUBLE}", re.DOTALL)
-_IN_DOUBLE = re.compile(rf"""{_BLOCK}|\\(?=["\\])(.)""", re.DOTALL)
+_UNCLOSED = Pattern(rf"{_SINGLE}|{_DOUBLE}", "s")
+_IN_DOUBLE = Pattern(rf"""{_BLOCK}|\\(?=["\\])(.)""", "s")
 
 
 def join_texts(parts: Sequence[Text], span: Span) -> Text:
@@ -99,7 +99,7 @@ def split_command(text: Text) -> tuple[Text, ...]:
     return tuple(arguments)
 
 
-_SHELL_OPERATOR = re.compile(r"(?:\|\|?|&&?|[^\s'\"\\]*+(?<=;))(?=\s|\Z)|\d?>|&>|<|\$\(|`")
+_SHELL_OPERATOR = Pattern(r"(?:\|\|?|&&?|[^\s'\"\\]*+(?<=;))(?=\s|\Z)|\d?>|&>|<|\$\(|`")
 
 
 def find_shell_operator(text: Text) -> tuple[str, int] | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from evaluator.output import fast_check as fast_module
-from evaluator.output import parse_output
+from evaluator.output import ParsedOutput, parse_output
 from evaluator.output.fast_check import fast_check, identity_of
 from evaluator.output.schema import NotChecked, compile_schema
 from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
@@ -83,13 +83,26 @@ def test_the_fast_verdict_is_that_of_jsonschema(
     assert fast is not None
     try:
         expected = Draft202012Validator(document).is_valid(value)
-    except RecursionError:  # `{"$ref": "#"}`
+    except BaseException as error:  # `{"$ref": "#"}`, at which a library in Rust may panic
+        assert isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
         assert fast(value) is None
         return
     assert fast(value) in (expected, None)
     assert (
         BoundedValidator(document, Draft202012Validator).errors(value, 1, Watch()) == []
     ) is expected
+
+
+def test_a_schema_without_an_end_is_an_error_at_every_depth_of_the_stack() -> None:
+    def parse(frames: int) -> ParsedOutput:
+        if frames:
+            return parse(frames - 1)
+        return parse_output("[1]", schema={"contains": {"x": 1}, "not": {"$ref": "#"}})
+
+    for frames in range(12):
+        error = parse(frames).error
+        assert error is not None
+        assert "nested too deeply" in error.message
 
 
 @pytest.mark.parametrize(

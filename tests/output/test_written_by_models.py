@@ -104,7 +104,7 @@ QUOTES: list[Case] = [
     ('{"a": "one " + "two", "b": 1}', {"a": "one two", "b": 1}),
     ('{"a": "one "\n   + "two"\n   + "three", "b": 1}', {"a": "one twothree", "b": 1}),
     ('{"quote": "\\"To be\\"", "by": "Hamlet",}', {"quote": '"To be"', "by": "Hamlet"}),
-    ('{"path": "C:\\new\\table", "x": 1,}', {"path": "C:\new\table", "x": 1}),
+    ('{"path": "C:\\new\\table", "x": 1,}', {"path": r"C:\new\table", "x": 1}),
 ]
 
 BRACKETS: list[Case] = [

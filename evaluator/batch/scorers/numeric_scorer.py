@@ -16,24 +16,25 @@ from evaluator.batch.scorers.prose_numbers import FoundNumber, exact_number, fin
 from evaluator.batch.scorers.result_scorer import ResultScorer, shown
 from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
+from evaluator.patterns import Pattern
 
-_BOXED = re.compile(r"\\boxed\s?\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
-_LABELLED = re.compile(
+_BOXED = Pattern(r"\\boxed\s?\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
+_LABELLED = Pattern(
     r"\banswer\b[*_`\"' \t]{0,8}(?:is|are|was|[:=：])[*_`\"'$\s]{0,8}(?=([^\n]{1,200}))",
-    re.IGNORECASE,
+    "i",
 )
-_LM_EVAL = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
+_LM_EVAL = Pattern(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 _UNIT = r"(?:\s?(?:%|°\w?|[^\W\d_]{1,15}))?"
 _HEDGE = r"(?:\s(?:maybe|perhaps|possibly|even|about|around|else|rather))?\s?[-−]?[$€£¥]?"
-_OR = re.compile(rf"{_UNIT}\s?,?\s?\bor\b{_HEDGE}\s?", re.IGNORECASE)
-_TO = re.compile(rf"{_UNIT}(?:\sto\s{_HEDGE}|\s?[–—]\s?|\s[-−]\s|[-−])[$€£¥]?", re.IGNORECASE)
-_AND = re.compile(rf"{_UNIT}\sand{_HEDGE}\s?", re.IGNORECASE)
-_BETWEEN = re.compile(r"\bbetween\b[\s$€£¥*_`]{0,8}\Z", re.IGNORECASE)
-_FROM = re.compile(r"\bfrom\b[\s$€£¥*_`]{0,8}\Z", re.IGNORECASE)
-_TEXT = re.compile(r"\\(?:text|mathrm|mbox)\{([^{}]{0,40})\}")
-_EXPRESSION = re.compile(r"[\\^_=<>√π∞*+{}\[\]()]|\b(?:pi|sqrt|[xyz])\b|\binf", re.IGNORECASE)
+_OR = Pattern(rf"{_UNIT}\s?,?\s?\bor\b{_HEDGE}\s?", "i")
+_TO = Pattern(rf"{_UNIT}(?:\sto\s{_HEDGE}|\s?[–—]\s?|\s[-−]\s|[-−])[$€£¥]?", "i")
+_AND = Pattern(rf"{_UNIT}\sand{_HEDGE}\s?", "i")
+_BETWEEN = Pattern(r"\bbetween\b[\s$€£¥*_`]{0,8}\Z", "i")
+_FROM = Pattern(r"\bfrom\b[\s$€£¥*_`]{0,8}\Z", "i")
+_TEXT = Pattern(r"\\(?:text|mathrm|mbox)\{([^{}]{0,40})\}")
+_EXPRESSION = Pattern(r"[\\^_=<>√π∞*+{}\[\]()]|\b(?:pi|sqrt|[xyz])\b|\binf", "i")
 # The text after these is not the answer: a reason, a remark, the next sentence.
-_ENDS = re.compile(r"\b(?:because|since|as)\b|;|\s\(|[.!?]\s", re.IGNORECASE)
+_ENDS = Pattern(r"\b(?:because|since|as)\b|;|\s\(|[.!?]\s", "i")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

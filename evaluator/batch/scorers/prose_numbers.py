@@ -17,18 +17,20 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from unicodedata import numeric
 
+from evaluator.patterns import Match, Pattern
+
 _EXACT = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
 _MINUS = "-−–﹣－"
 _SUPER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻−–﹣－", "0123456789+-----"[:16])
 _VULGAR = "¼-¾⅐-⅞"
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _MAX_EXPONENT_DIGITS = 6
-_TOLERANCE = re.compile(r"(?:(?!\b(?:or|and)\b)[^\d\n,;=]){0,20}(?:±|\\pm|\+/[-−])\s?")
+_TOLERANCE = Pattern(r"(?:(?!\b(?:or|and)\b)[^\d\n,;=]){0,20}(?:±|\\pm|\+/[-−])\s?")
 _SPACES = "\u00a0\u2009\u202f "
 
 
 @lru_cache(maxsize=2)
-def _pattern(decimal: str) -> re.Pattern[str]:
+def _pattern(decimal: str) -> Pattern:
     if decimal == ".":
         point, other = (r"\.", ",")
     else:
@@ -40,7 +42,7 @@ def _pattern(decimal: str) -> re.Pattern[str]:
     # A number in the other notation: 1.234,5 or, with several groups, 1,234,567 where the comma is
     # decimal.
     foreign = rf"\d{{1,3}}(?:{point}\d{{3}})++(?:{other}\d++(?!\d|[.,]\d)|(?<={point}\d\d\d{point}\d\d\d)(?![.,]?\d))"
-    return re.compile(
+    return Pattern(
         rf"""(?<![\w./:^])(?<!\^[{_MINUS}])(?:(?<![)\]])(?P<sign>[{_MINUS}+])\s?)?+[$€£¥₹]?+
         (?:(?!{foreign})(?:
           \\[dt]?frac\{{(?P<over>\d++)\}}\{{(?P<under>\d++)\}}
@@ -54,7 +56,7 @@ def _pattern(decimal: str) -> re.Pattern[str]:
         (?![\d⁰¹²³⁴-⁹]|[.:/]\d|,\d{{3}}(?!\d)|\s?\^)
         (?:\s?(?P<scale>thousand|million|billion|trillion)\b)?(?P<percent>\s?(?:\\?%|％|per\s?cent\b))?
         |\d++(?:[{group}.,]\d{{3}})++(?:[.,]\d++)?+)""",
-        re.VERBOSE | re.IGNORECASE,
+        "ix",
     )
 
 
@@ -97,7 +99,7 @@ def find_numbers(text: str, decimal: str = ".", percent: str = "fraction") -> It
             yield FoundNumber(value, match[0].strip(), start=start, end=match.end())
 
 
-def _value(match: re.Match[str], decimal: str) -> Decimal | None:
+def _value(match: Match, decimal: str) -> Decimal | None:
     if match["plain"]:
         digits = re.sub(r"[^\d.,]", "", match["plain"])
         if decimal == ".":

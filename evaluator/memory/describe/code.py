@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from evaluator.memory.describe.base import LOOKED_AT_CHARS, Description, make
+from evaluator.patterns import Pattern
 
 _KEYWORDS = """
     if for while switch catch return else function do new await yield case typeof sizeof delete throw using lock
@@ -80,7 +81,7 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
 }
 _PATTERNS["typescript"], _PATTERNS["c++"] = _PATTERNS["javascript"], _PATTERNS["c"]
 _COMPILED = {
-    language: re.compile("^(?:" + "|".join(patterns) + ")", re.MULTILINE)
+    language: Pattern("^(?:" + "|".join(patterns) + ")", "m")
     for language, patterns in _PATTERNS.items()
 }
 EXTENSIONS = {
@@ -99,13 +100,11 @@ EXTENSIONS = {
 """The extensions of each language that is described by patterns."""
 
 # The comment at the top of a file, if it says what the file is rather than whose it is.
-_MARKS = re.compile(r"^[ \t]*(?://[/!]?|/\*[*!]?|\*/?|#!?|--|;+)[ \t]?|\*/[ \t]*$")
-_COMMENT = re.compile(
-    r"[ \t]*(?://|/\*|\*|#(?![ \t]*(?:define|include|if|ifdef|ifndef|pragma)\b)|--)"
-)
-_NO_SUMMARY = re.compile(
+_MARKS = Pattern(r"^[ \t]*(?://[/!]?|/\*[*!]?|\*/?|#!?|--|;+)[ \t]?|\*/[ \t]*$")
+_COMMENT = Pattern(r"[ \t]*(?://|/\*|\*|#(?![ \t]*(?:define|include|if|ifdef|ifndef|pragma)\b)|--)")
+_NO_SUMMARY = Pattern(
     r"\bspdx\b|all rights reserved|\(c\)|^[!/]|eslint|@ts-|coding[:=]|^vim?:|^@|generated",
-    re.IGNORECASE,
+    "i",
 )
 _LEADING_LINES = 40
 

@@ -8,31 +8,30 @@ from collections.abc import Iterator
 from itertools import islice
 
 from evaluator.memory.describe.base import LOOKED_AT_CHARS, MAX_ITEMS, Description, make
+from evaluator.patterns import Pattern
 
 _HEADER_CHARS = 20_000
 # Strings and brackets. An unfinished string reaches to the end, as comments do below, so that one
 # pass is enough.
-_JSON_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*+)(?:"(\s*+:)?|\\?\Z)|[{}\[\]]', re.DOTALL)
+_JSON_TOKEN = Pattern(r'"((?:[^"\\]|\\.)*+)(?:"(\s*+:)?|\\?\Z)|[{}\[\]]', "s")
 # At the beginning of a line and without a comma: the values of an array are not a section.
-_SECTION = re.compile(r"^\[{1,2}+([^\[\],\n]{1,200}+)\]{1,2}+[ \t]*+(?:[#;]|$)", re.MULTILINE)
-_TOP_KEY = re.compile(r"^([A-Za-z_][\w.-]{0,80}|\"[^\"\n]{1,80}\")[ \t]*[=:]", re.MULTILINE)
-_TABLE = re.compile(
+_SECTION = Pattern(r"^\[{1,2}+([^\[\],\n]{1,200}+)\]{1,2}+[ \t]*+(?:[#;]|$)", "m")
+_TOP_KEY = Pattern(r"^([A-Za-z_][\w.-]{0,80}|\"[^\"\n]{1,80}\")[ \t]*[=:]", "m")
+_TABLE = Pattern(
     r"\b(?:CREATE|ALTER)[ \t\n]+(?:(?:OR[ \t\n]+REPLACE|TEMP(?:ORARY)?|UNIQUE|MATERIALIZED)[ \t\n]+)?"
     r"(?:TABLE|VIEW|INDEX|FUNCTION|PROCEDURE|TRIGGER|TYPE|SCHEMA)[ \t\n]+(?:IF[ \t\n]+NOT[ \t\n]+EXISTS[ \t\n]+)?"
     r"[\"`\[]?([\w.]{1,100})",
-    re.IGNORECASE,
+    "i",
 )
-_SQL_COMMENT = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_SQL_COMMENT = Pattern(r"--[^\n]*|/\*.*?(?:\*/|\Z)", "s")
 
-_XML_SKIPPED = re.compile(
-    r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)", re.DOTALL
-)
-_XML_TAG = re.compile(r"<([A-Za-z_][\w.:-]{0,100})")
+_XML_SKIPPED = Pattern(r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)|<!\[CDATA\[.*?(?:\]\]>|\Z)", "s")
+_XML_TAG = Pattern(r"<([A-Za-z_][\w.:-]{0,100})")
 _TEMPLATE_ROOTS = frozenset({"task", "library", "function", "cond", "call", "handler"})
-_XML_NAME = re.compile(
+_XML_NAME = Pattern(
     r"<(?:task|function|handler|cond)\b[^<>]{0,500}?\bname\s*=\s*[\"']([^\"'<>]{1,100})[\"']"
 )
-_XML_DESCRIPTION = re.compile(r"<description\b[^<>]{0,100}>([^<]{1,600})</description\s*>")
+_XML_DESCRIPTION = Pattern(r"<description\b[^<>]{0,100}>([^<]{1,600})</description\s*>")
 
 
 def describe_table(separator: str, text: str) -> Description:

@@ -1,0 +1,130 @@
+"""Regular expressions that are compiled at their first use, by an engine that matches them right.
+
+`re` gives wrong groups and spans for possessive repeats of a group and for atomic groups before
+Python 3.11.5 (python/cpython#106052), which Debian 12 has. There the `regex` library compiles the
+patterns. It takes two to nine times as long to read an answer that needs repair, so later versions
+of Python use `re`. Both match the same, since classes of characters are written out for `regex`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+Match = re.Match[str]
+
+
+class _Find(Protocol):
+    def __call__(self, string: str, pos: int = 0, endpos: int = ..., /) -> Match | None: ...
+
+
+class _FindAll(Protocol):
+    def __call__(self, string: str, pos: int = 0, endpos: int = ..., /) -> Iterator[Match]: ...
+
+
+class _Split(Protocol):
+    def __call__(self, string: str, maxsplit: int = 0) -> list[str | Any]: ...
+
+
+class _Replace(Protocol):
+    def __call__(self, repl: str | Callable[[Match], str], string: str, count: int = 0) -> str: ...
+
+
+class Pattern:
+    """A regular expression with the methods of `re.Pattern`; the first use of one compiles it.
+
+    `flags` are letters of inline flags: `i`, `m`, `s`, `x` and `a`. Use it for every pattern with a
+    possessive quantifier or an atomic group.
+    """
+
+    __slots__ = (
+        "findall",
+        "finditer",
+        "flags",
+        "fullmatch",
+        "match",
+        "pattern",
+        "search",
+        "split",
+        "sub",
+    )
+
+    findall: Callable[[str], list[Any]]
+    finditer: _FindAll
+    fullmatch: _Find
+    match: _Find
+    search: _Find
+    split: _Split
+    sub: _Replace
+
+    def __init__(self, pattern: str, flags: str = "") -> None:
+        self.pattern = pattern
+        self.flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        # A slot without a value: the pattern is not compiled.
+        if name not in _METHODS:
+            raise AttributeError(name)
+        compiled = compile_now(self)
+        for method in _METHODS:
+            setattr(self, method, getattr(compiled, method))
+        return getattr(compiled, name)
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.pattern!r}, {self.flags!r})"
+
+
+_METHODS = ("findall", "finditer", "fullmatch", "match", "search", "split", "sub")
+
+
+def compile_now(pattern: Pattern) -> Any:
+    """The pattern compiled by the engine of this version of Python."""
+    source = pattern.pattern
+    if pattern.flags:
+        source = f"(?{pattern.flags}){source}"
+    if sys.version_info >= (3, 11, 5):
+        return re.compile(source)
+    import regex
+
+    return regex.compile(as_regex(source), regex.V0)
+
+
+# What these classes are in `re`. In `regex`, U+001C is not white space, ² is not a part of a word,
+# and combining marks are.
+_WORD = r"\p{L}\p{N}_"
+_NOT_WORD = r"\p{M}\p{Z}\p{C}\p{S}\p{Pd}\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Po}‿⁀⁔︳︴﹍﹎﹏＿"
+_CLASSES = {r"\w": _WORD, r"\W": _NOT_WORD, r"\s": r"\s\x1c-\x1f"}
+_OUTSIDE = {
+    r"\b": f"(?:(?<=[{_WORD}])(?![{_WORD}])|(?<![{_WORD}])(?=[{_WORD}]))",
+    "{": r"\{",
+    **{name: f"[{members}]" for name, members in _CLASSES.items()},
+}
+# A class of characters, or what has another meaning outside one.
+_FOREIGN = r"(?s)(\[\^?)(\]?(?:\\.|[^\]\\])*\])|\\.|\(\?#[^)]*\)|\{(?!\d+(?:,\d*)?\}|,\d*\})"
+
+
+def as_regex(source: str) -> str:
+    """A pattern in the syntax of `re` in that of `regex`, with the same meaning.
+
+    What is a plain character in `re` (`a{e}`, `[[:alpha:]]`) stays one. Classes are written out,
+    except in a pattern with the flag `a`.
+    """
+    is_ascii = re.match(r"\(\?[imsx]*a", source) is not None
+
+    def translate(match: Match) -> str:
+        if match[1] is None:
+            if is_ascii and match[0] != "{":
+                return match[0]
+            return _OUTSIDE.get(match[0], match[0])
+        return match[1] + re.sub(r"(?s)\\.|\[", translate_member, match[2])
+
+    def translate_member(match: Match) -> str:
+        if match[0] == "[":
+            return r"\["
+        if is_ascii:
+            return match[0]
+        return _CLASSES.get(match[0], match[0])
+
+    return re.sub(_FOREIGN, translate, source)
