@@ -88,6 +88,7 @@ _ESTIMATE = re.compile(
     r"|[~≈<>≤≥])\s?\Z",
     re.I,
 )
+_RADIX = re.compile(r"0(?:[xX][0-9a-fA-F]|[oO][0-7]|[bB][01])")
 _LETTERS_AFTER = re.compile(r"[\w²³]{0,30}+")
 _WORD_AFTER = re.compile(r"[ \t\u00a0\u202f](\w{1,20}+\.?)")
 _QUANTITY = re.compile(
@@ -248,7 +249,11 @@ def find_answer(text: str) -> tuple[str, str] | None:
     if found[-1].re is _LABELLED and _is_second(found, text, group=1):
         return "", "a label"  # several answers
     last = found[-1]
-    return _trim(last[1]), "a label"
+    answer = last[1]
+    if text[last.end(1) : last.end(1) + 1].strip():
+        # The pattern ended inside a long line, perhaps inside a number.
+        answer = answer.rpartition(" ")[0]
+    return _trim(answer), "a label"
 
 
 def find_number(text: str) -> int | float | None:
@@ -259,6 +264,8 @@ def find_number(text: str) -> int | float | None:
     for match in _PROSE_NUMBER.finditer(text):
         letters = _LETTERS_AFTER.match(text, match.end())
         after = letters[0] if letters is not None else ""
+        if _RADIX.match(text, match.end() - 1):
+            return None
         if after and not is_attached_unit(after):
             if is_scale(after, is_money=True):
                 return None
