@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
-from typing import Any
+
+TYPE_CHECKING = False  # as in `evaluator/__init__.py`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
@@ -19,6 +21,8 @@ def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[st
     def load(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from importlib import import_module
+
         value = getattr(import_module(home[name], package), name)
         setattr(sys.modules[package], name, value)
         return value

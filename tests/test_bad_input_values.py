@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaluator import SimulatedBackend, TaskError, TaskStore
+from evaluator import SimulatedBackend, TaskError, TaskStore, parse_output
+from evaluator.batch.definition import read_definition
+from evaluator.batch.rows.json_rows import read_array, read_jsonl
+from evaluator.batch.rows.json_values import json_row
+from evaluator.errors import EvaluatorError
+from evaluator.language.types import read_typed
+from evaluator.tools.arguments import parse_arguments
 
 ECHO = """<task name="echo" type="atomic">
 <description>d</description>
@@ -170,3 +178,68 @@ def test_a_costly_expression_is_stopped_and_names_its_bound(text: str, tmp_path:
     assert isinstance(outcome, TaskError), f"{text} gave a result"
     assert "t.xml:3:" in f"{outcome.location} {outcome.message}", str(outcome)
     assert any(c.isdigit() for c in outcome.message) or "too" in outcome.message, outcome.message
+
+
+LONG = "9" * 10_000
+TOO_LONG = "an integer has more than 4,300 digits"
+
+
+def test_an_integer_of_too_many_digits_is_refused_with_the_name_of_its_input(
+    make_evaluator: Any, scripted: Any
+) -> None:
+    model = scripted()
+    evaluator = make_evaluator(ECHO.replace('type="integer"', 'type="any"'), script=model)
+    for value, place in [(10**4_300, "inputs.n: "), ({"a": [-(10**9_999)]}, "inputs.n.a[0]: ")]:
+        error = evaluator.evaluate_sync("echo", {"t": "x", "n": value})
+        assert isinstance(error, TaskError)
+        assert error.message.startswith(f"{place}the integer has more than 4,300 digits"), error
+    assert model.seen == [], "a call was made"
+    assert evaluator.evaluate_sync("echo", {"t": "x", "n": 10**4_299}).unwrap().content == "ok"
+
+
+def test_an_integer_of_too_many_digits_in_a_text_never_shows_a_message_of_python(
+    tmp_path: Path,
+) -> None:
+    def problem(act: Callable[[], Any]) -> str:
+        with pytest.raises(EvaluatorError) as caught:
+            act()
+        message = str(caught.value)
+        assert "set_int_max_str_digits" not in message
+        return message
+
+    def file(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    lines = file("rows.jsonl", f'{{"n": 1}}\n{{"n": {LONG}}}\n')
+    array = file("rows.json", f'[{{"n": 1}},\n  {{"n": -{LONG}}}]')
+    assert f"rows.jsonl:2:7: broken JSON: {TOO_LONG}" in problem(lambda: [*read_jsonl(lines)])
+    assert f"rows.json:2:9: broken JSON: {TOO_LONG}" in problem(lambda: [*read_array(array)])
+    assert "n: the integer has more" in problem(lambda: json_row({"n": 10**4_300}))
+    assert "n: the number has more" in problem(lambda: json_row({"n": Decimal("1e999999999")}))
+    assert json_row({"n": Decimal("1e30")}) == {"n": 10**30}
+    assert TOO_LONG in problem(lambda: read_typed(f'{{"a": {LONG}}}', "object"))
+    assert "too many digits" in problem(lambda: read_typed(LONG, "integer"))
+    assert TOO_LONG in problem(lambda: parse_arguments(f'{{"a": {LONG}}}'))
+    definition = file("batch.toml", f'template = "t"\nepochs = {LONG}\n')
+    assert f"batch.toml: invalid TOML: {TOO_LONG}" in problem(lambda: read_definition(definition))
+
+
+def test_a_number_that_is_cut_off_or_hexadecimal_is_no_other_number() -> None:
+    """A part of `999…` and the 0 of `0x1F` are not what the model answered."""
+    for text in (f"Answer: {LONG}", f"The answer is {LONG}.", "0x1F", f'{{"a": 0x{LONG}}}'):
+        parsed = parse_output(text, "json", schema="integer")
+        assert parsed.error is not None, (text[:20], parsed.value)
+    assert parse_output("Answer: 72", "json", schema="integer").value == 72
+    explained = "Answer: 72, because " + "of the long reason " * 20
+    assert parse_output(explained, "json", schema="integer").value == 72
+
+
+def test_the_filter_int_refuses_a_number_of_too_many_digits(make_evaluator: Any) -> None:
+    xml = '<task name="t" type="atomic"><description>{{ ("%s" * 2000) | int }}</description></task>'
+    error = make_evaluator(xml % "9").evaluate_sync("t")
+    assert isinstance(error, TaskError) and "too many digits" in error.message
+    # As in Jinja, what is not a number has the default 0.
+    default = make_evaluator(xml % "x", script=lambda request: request.messages[-1].content)
+    assert default.evaluate_sync("t").unwrap().content == "0"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 from zlib import crc32
 
-from evaluator.errors.messages import type_of
+from evaluator.errors.messages import json_problem, type_of
 
 ALTERED = "was changed after it was written, or was written by an earlier version"
 REPAIR = "resume the batch with --repair (in Python: repair=True)"
@@ -68,7 +68,7 @@ def read_manifest(data: bytes, *, repair: bool = False) -> dict[str, Any]:
         value = json.loads(data)
     except ValueError as error:
         raise ValueError(
-            f"invalid JSON: {error}; restore it, or run the batch into a new folder"
+            f"invalid JSON: {json_problem(error)}; restore it, or run the batch into a new folder"
         ) from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type_of(value)}")

@@ -43,6 +43,7 @@ from evaluator.batch.options import (
 )
 from evaluator.batch.rows.hf_rows import place_in
 from evaluator.errors import UsageError
+from evaluator.errors.messages import json_problem
 
 DEFAULT_FILE = "evaluator.toml"
 
@@ -90,13 +91,15 @@ def read_definition(path: str | Path) -> BatchDefinition:
     """
     path = Path(path)
     try:
-        return definition_from(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: invalid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: invalid TOML: {json_problem(error)}") from error
+    try:
+        return definition_from(values, path.parent)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
 

@@ -26,7 +26,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from evaluator import disk
 from evaluator.batch.checksums import (
@@ -44,7 +44,7 @@ from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBu
 from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import atomic_file, remove_unfinished, write_atomic
 from evaluator.files.locks import try_lock
-from evaluator.files.open_below import FILE
+from evaluator.files.open_below import open_regular, read_regular
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.steps import Scrub, json_encoder
 
@@ -60,6 +60,8 @@ _HEAD = re.compile(
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
 )
 _MAX_PROGRESS_BYTES = 1_000_000
+MAX_MANIFEST_BYTES = 256_000_000
+MAX_LINE_BYTES = 128_000_000
 _compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
 _VERDICTS = {verdict.value.encode(): verdict for verdict in Verdict}
 
@@ -138,6 +140,9 @@ class BatchFolder:
         except OSError as error:
             folder.close()
             raise RecordError(f"{path / RESULTS}: cannot be repaired: {error.strerror}") from error
+        except BaseException:
+            folder.close()
+            raise
         return folder
 
     @classmethod
@@ -152,11 +157,9 @@ class BatchFolder:
 
     @classmethod
     def _lock(cls, path: Path, *, create: bool) -> BatchFolder:
-        flags = (
-            os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        )
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            fd = disk.open(path / RESULTS, flags, 0o600)
+            fd = open_regular(path / RESULTS, flags=flags)
         except FileNotFoundError:
             raise _missing(path) from None
         except OSError as error:
@@ -181,10 +184,12 @@ class BatchFolder:
         return self._fd
 
     def _remove_torn_line(self) -> None:
-        with open(self.path / RESULTS, "rb") as file:
+        with self._open_results() as file:
             size = os.fstat(file.fileno()).st_size
             keep = size
             while keep:
+                if size - keep > MAX_LINE_BYTES:
+                    raise _too_long(self.path, None)
                 start = max(0, keep - 65_536)
                 file.seek(start)
                 newline = file.read(keep - start).rfind(b"\n")
@@ -345,9 +350,9 @@ class BatchFolder:
 
     def read_at(self, offset: int) -> SampleResult:
         """The result whose line begins at `offset` (see `index`)."""
-        with open(self.path / RESULTS, "rb") as file:
+        with self._open_results() as file:
             file.seek(offset)
-            line = file.readline()
+            line = file.readline(MAX_LINE_BYTES)
         if not is_sealed(line):
             raise _corrupt(self.path, None, what=f"the line at byte {offset} {ALTERED}")
         return self._parsed(line, None)
@@ -373,15 +378,24 @@ class BatchFolder:
             yield number, offset, line, head
 
     def _raw_lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes]]:
+        with self._open_results() as file:
+            offset = file.seek(start)
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES):
+                number += 1
+                if line.endswith(b"\n"):
+                    yield number, offset, line
+                elif len(line) == MAX_LINE_BYTES:
+                    raise _too_long(self.path, number)
+                offset += len(line)
+
+    def _open_results(self) -> BinaryIO:
         try:
-            with open(self.path / RESULTS, "rb") as file:
-                offset = file.seek(start)
-                for number, line in enumerate(file, 1):
-                    if line.endswith(b"\n"):
-                        yield number, offset, line
-                    offset += len(line)
+            return open(open_regular(self.path / RESULTS), "rb")
         except FileNotFoundError:
             raise _missing(self.path) from None
+        except OSError as error:
+            raise RecordError(f"{self.path / RESULTS}: cannot be read: {error.strerror}") from error
 
     # -- the rest ----------------------------------------------------------------------------------
 
@@ -407,8 +421,7 @@ class BatchFolder:
         cannot be read.
         """
         try:
-            with open(os.open(self.path / PROGRESS, FILE), "rb") as file:
-                found = json.loads(file.read(_MAX_PROGRESS_BYTES))
+            found = json.loads(read_regular(self.path / PROGRESS, _MAX_PROGRESS_BYTES))
         except (OSError, ValueError, RecursionError):
             return None
         if isinstance(found, dict):
@@ -432,7 +445,7 @@ class BatchFolder:
         """
         path = self.path / MANIFEST
         try:
-            return read_manifest(path.read_bytes(), repair=repair)
+            return read_manifest(read_regular(path, MAX_MANIFEST_BYTES), repair=repair)
         except OSError as error:
             raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -485,6 +498,14 @@ def _corrupt(path: Path, number: int | None, what: str) -> BatchDamaged:
         where = f"{path / RESULTS}:{number}"
     return BatchDamaged(
         f"{where}: {what}; to remove damaged lines and evaluate their samples again, {REPAIR}"
+    )
+
+
+def _too_long(path: Path, number: int | None) -> BatchDamaged:
+    where = "" if number is None else f":{number}"
+    return BatchDamaged(
+        f"{path / RESULTS}{where}: a line has more than {MAX_LINE_BYTES:,} bytes; restore the file, "
+        "or run the batch into a new folder"
     )
 
 

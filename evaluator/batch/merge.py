@@ -24,6 +24,7 @@ from evaluator.batch.rows.selection import Shard
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.files.atomic import NEW_FILE
+from evaluator.files.open_below import open_regular
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import now
@@ -193,7 +194,7 @@ def _copy_tasks(source: Path, target: Path) -> None:
                     continue
                 raise RecordError(f"{file}: another shard has a task file of this name") from None
             with (
-                open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as original,
+                open(open_regular(file), "rb") as original,
                 disk.fdopen(copy) as written,
             ):
                 shutil.copyfileobj(original, written)

@@ -35,7 +35,7 @@ from evaluator.record.store import TaskStore
 
 PROGRESS_TICKS = 4
 """The progress for other processes is written at each of so many ticks."""
-_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)?|0x[0-9a-f]+")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9]+(?:\.[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)

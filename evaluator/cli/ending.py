@@ -159,10 +159,10 @@ def _reason(plan: BatchPlan, result: BatchResult) -> str:
             for name in ("max_cost", "max_tokens", "max_time")
             if getattr(limits, name) is not None
         ]
-        return (
-            f"{ended.reason} ({' and '.join(given)} appl{'ies' if len(given) == 1 else 'y'} to "
-            "each session)"
-        )
+        if len(given) == 1:
+            return f"{ended.reason} ({given[0]} applies to each session)"
+        if given:
+            return f"{ended.reason} ({' and '.join(given)} apply to each session)"
     return ended.reason
 
 

@@ -73,6 +73,7 @@ def _answers(lines: str) -> list[str]:
     import json
 
     from evaluator.errors import UsageError
+    from evaluator.errors.messages import json_problem
 
     answers: list[str] = []
     for number, line in enumerate(lines.split("\n"), 1):
@@ -80,9 +81,9 @@ def _answers(lines: str) -> list[str]:
             continue
         try:
             found: Any = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"line {number} is not JSON: {error}; --stats reads JSON Lines"
+                f"line {number} is not JSON: {json_problem(error)}; --stats reads JSON Lines"
             ) from error
         if isinstance(found, dict):
             fields = cast(dict[str, Any], found)

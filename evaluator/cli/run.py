@@ -140,8 +140,16 @@ def _interrupted_task(tasks_dir: Path) -> int | None:
 
 def print_resume_command(number: int, options: EvaluatorOptions) -> None:
     """Prints the command that resumes the task `number`, which was run with `options`, on standard
-    error.
+    error; nothing if its file has no header, as when the disk is full: then nothing had begun.
     """
+    from evaluator.record.store import TaskStore
+
+    try:
+        header = TaskStore(options.tasks_dir).read(number).header
+    except EvaluatorError:
+        return
+    if header is None:
+        return
     words = ["evaluator tasks resume", str(number)]
     words += (
         []
@@ -216,10 +224,9 @@ def print_outcome(outcome: Outcome, tasks_dir: Path, *, shown: bool) -> None:
                 label = "partial answer"
             echo(f"{label}:\n{outcome.content}", err=True)
     if outcome.task_id is not None:
-        # A file that could not be closed stays in active/.
-        path = tasks_dir / "done" / f"TASK-{outcome.task_id}.md"
-        if path.exists():
-            path = path
-        else:
-            path = tasks_dir / "active" / path.name
-        echo(f"task file: {path}", err=True)
+        # A file that could not be closed stays in active/; one that could not be begun is removed.
+        name = f"TASK-{outcome.task_id}.md"
+        for path in (tasks_dir / "done" / name, tasks_dir / "active" / name):
+            if path.exists():
+                echo(f"task file: {path}", err=True)
+                break

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -11,6 +17,10 @@ import click
 from evaluator import disk
 from evaluator.cli.common import stdout_is_terminal
 from evaluator.cli.echo import echo
+from evaluator.files.locks import lock, try_lock
+
+_PREFIX = "evaluator-view-"
+_PAGE = "open.html"
 
 
 @click.command(epilog="Example:  evaluator view")
@@ -37,26 +47,57 @@ def view(folder: Path, port: int, no_browser: bool) -> None:
     """
     from evaluator.viewer.server import serve
 
-    def ready(address: str) -> None:
-        echo(address)
-        echo("Ctrl-C ends the server", err=True)
-        if stdout_is_terminal() and not no_browser:
-            _open(address)
+    with ExitStack() as until_stopped:
 
-    os.chdir(folder)
-    try:
-        asyncio.run(serve(Path(), port, ready=ready))
-    except KeyboardInterrupt:
-        echo("stopped", err=True)
+        def ready(address: str) -> None:
+            echo(address)
+            echo("Ctrl-C ends the server", err=True)
+            if stdout_is_terminal() and not no_browser:
+                until_stopped.enter_context(_opened(address))
+
+        _remove_left_files()
+        os.chdir(folder)
+        try:
+            asyncio.run(serve(Path(), port, ready=ready))
+        except KeyboardInterrupt:
+            echo("stopped", err=True)
 
 
-def _open(address: str) -> None:
+@contextmanager
+def _opened(address: str) -> Generator[None]:
     """Opens the address in the browser by way of a private file: other users see a program's
-    arguments.
+    arguments. The file is removed at the end of the block; while it is locked, its server runs.
     """
     import webbrowser
 
-    file = Path(disk.make_temporary_folder("evaluator-view-")) / "open.html"
-    with disk.create(file) as page:
-        page.write(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={address}">'.encode())
-    webbrowser.open(file.as_uri())
+    private = Path(disk.make_temporary_folder(_PREFIX))
+    page = private / _PAGE
+    try:
+        with disk.create(private / "new") as file:
+            lock(file.fileno())
+            file.write(
+                f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={address}">'.encode()
+            )
+            file.flush()
+            disk.rename(private / "new", page)
+            webbrowser.open(page.as_uri())
+            yield
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _remove_left_files() -> None:
+    """Removes the files of servers that were killed: they hold a token."""
+    for private in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            status = private.lstat()
+            if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+                continue
+            page = private / _PAGE
+            descriptor = os.open(page, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if try_lock(descriptor):
+                    disk.unlink(page)
+                    disk.rmdir(private)
+            finally:
+                os.close(descriptor)

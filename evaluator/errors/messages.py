@@ -15,7 +15,8 @@ _ACTING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
-
+MAX_DIGITS = 4_300
+"""Python converts no longer integers from and to text."""
 MAX_HINT_NAME = 200
 _comparisons_left: ContextVar[list[int] | None] = ContextVar("comparisons_left", default=None)
 
@@ -70,6 +71,17 @@ def cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     return f"{text[: limit - 1]}…"
+
+
+def json_problem(error: Exception) -> str:
+    """What is wrong with a JSON or TOML text, from the error that reading it raised; never a hint
+    for programmers of Python.
+    """
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if str(error).startswith("Exceeds the limit"):
+        return f"an integer has more than {MAX_DIGITS:,} digits; write it as a string"
+    return str(error)
 
 
 def duration_text(seconds: float) -> str:

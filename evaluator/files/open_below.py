@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import struct
 import sys
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 from evaluator import disk
@@ -72,6 +74,40 @@ def openat2() -> _OpenAt2 | None:
         if error.errno in (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG):
             return None
     return call
+
+
+def open_regular(
+    path: str | Path, *, max_bytes: int | None = None, flags: int = FILE, dir_fd: int | None = None
+) -> int:
+    """A descriptor of a regular file, which is not followed if it is a link. For files in a folder
+    that may come from somebody else.
+
+    Raises: OSError, also for a link, a folder, a pipe, a device, and for more than `max_bytes`,
+    with a reason as `strerror`.
+    """
+    try:
+        descriptor = disk.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            error.strerror = "it is a symbolic link, which is not followed"
+        elif error.errno == errno.ENXIO:
+            error.strerror = "it is not a regular file"
+        raise
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        reason = "it is not a regular file"
+    elif max_bytes is not None and status.st_size > max_bytes:
+        reason = f"it has {status.st_size:,} bytes; at most {max_bytes:,} are read"
+    else:
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, reason, os.fspath(path))
+
+
+def read_regular(path: str | Path, max_bytes: int) -> bytes:
+    """The content of a file. Raises: OSError, as `open_regular`."""
+    with open(open_regular(path, max_bytes=max_bytes), "rb") as file:
+        return file.read(max_bytes + 1)
 
 
 def open_root(path: str) -> int:

@@ -11,6 +11,9 @@ messages of errors) are
 content: spans hold it only where the variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
 asks for it, and redacted as task files are. Without content an error is its kind. The tracer
 provider exports the spans.
+
+Names and ids come from rows, models and servers too: they are redacted, short, and without control
+characters.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError, MissingExtra, ProviderError, UsageError
+from evaluator.errors.messages import cut, visible
 from evaluator.errors.results import Outcome, TaskError, Usage
 from evaluator.handler.backends import declared
 from evaluator.handler.tracing import Tracer
@@ -48,6 +52,19 @@ _PROVIDERS = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
+# Their texts were redacted one by one.
+_CONTENT = frozenset(
+    {
+        "gen_ai.input.messages",
+        "gen_ai.output.messages",
+        "gen_ai.tool.call.arguments",
+        "gen_ai.tool.call.result",
+        "gen_ai.evaluation.explanation",
+    }
+)
+_MAX_CONTENT_CHARS = 1_000_000
+_MAX_CHARS = 1_000
+_MAX_ITEMS = 100
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -77,15 +94,16 @@ def open_tracer(tracer: object, redactor: Redactor) -> Tracer:
             "provider's"
         )
     captures = os.environ.get(CAPTURE, "").strip().lower() in _CAPTURING
-    return OtelTracer(tracer, redactor if captures else None)
+    return OtelTracer(tracer, redactor, captures=captures)
 
 
 class OtelTracer:
-    """See `Tracer`. With `redactor` None, spans hold no content."""
+    """See `Tracer`. `captures`: spans hold content."""
 
-    def __init__(self, tracer: trace.Tracer, redactor: Redactor | None = None) -> None:
+    def __init__(self, tracer: trace.Tracer, redactor: Redactor, *, captures: bool) -> None:
         self._tracer = tracer
         self._redactor = redactor
+        self._captures = captures
 
     def batch(self, name: str) -> _OtelSpan:
         return self._open(f"batch {name}", {"evaluator.batch.name": name}, report=_report_batch)
@@ -130,7 +148,7 @@ class OtelTracer:
             "evaluator.attempt": attempt,
             **_server(endpoint),
         }
-        if self._redactor is not None:
+        if self._captures:
             messages = [_message(message) for message in request.messages]
             attributes["gen_ai.input.messages"] = _redacted_json(messages, self._redactor)
         return self._open(
@@ -147,7 +165,7 @@ class OtelTracer:
             "gen_ai.tool.call.id": call.id,
             "gen_ai.tool.description": None if tool is None else tool.spec.description,
         }
-        if self._redactor is not None:
+        if self._captures:
             attributes["gen_ai.tool.call.arguments"] = _redacted(call.arguments, self._redactor)
         return self._open(f"execute_tool {name}", attributes, report=_report_tool_call)
 
@@ -162,8 +180,12 @@ class OtelTracer:
         from opentelemetry.trace import SpanKind
 
         kind = SpanKind.CLIENT if is_client else SpanKind.INTERNAL
-        span = self._tracer.start_span(name, kind=kind, attributes=_without_none(attributes))
-        return _OtelSpan(span, self._redactor, report=report)
+        span = self._tracer.start_span(
+            _identifier(name, self._redactor),
+            kind=kind,
+            attributes=_exportable(attributes, self._redactor),
+        )
+        return _OtelSpan(span, self._redactor, report=report, captures=self._captures)
 
 
 class _OtelSpan:
@@ -171,13 +193,19 @@ class _OtelSpan:
     attributes for a result.
     """
 
-    __slots__ = ("_report", "_token", "otel_span", "redactor")
+    __slots__ = ("_report", "_token", "captures", "otel_span", "redactor")
 
     def __init__(
-        self, span: trace.Span, redactor: Redactor | None, report: Callable[[_OtelSpan, Any], None]
+        self,
+        span: trace.Span,
+        redactor: Redactor,
+        report: Callable[[_OtelSpan, Any], None],
+        *,
+        captures: bool,
     ) -> None:
         self.otel_span = span
         self.redactor = redactor
+        self.captures = captures
         self._report = report
 
     def __enter__(self) -> _OtelSpan:
@@ -202,17 +230,17 @@ class _OtelSpan:
     def fail(self, kind: str, message: str | None) -> None:
         from opentelemetry.trace import StatusCode
 
-        self.otel_span.set_attribute("error.type", kind)
+        self.set({"error.type": kind})
         self.otel_span.set_status(StatusCode.ERROR, self.content(message))
 
     def content(self, text: str | None) -> str | None:
         """`text`, redacted; None where spans hold no content."""
-        if text and self.redactor is not None:
+        if text and self.captures:
             return _redacted(text, self.redactor)
         return None
 
     def set(self, attributes: Mapping[str, Any]) -> None:
-        self.otel_span.set_attributes(_without_none(attributes))
+        self.otel_span.set_attributes(_exportable(attributes, self.redactor))
 
 
 def _report_batch(span: _OtelSpan, ended: Any) -> None:
@@ -233,14 +261,15 @@ def _report_sample(span: _OtelSpan, result: Any) -> None:
         label = {None: None, True: "pass", False: "fail"}[score.passed]
         span.otel_span.add_event(
             "gen_ai.evaluation.result",
-            _without_none(
+            _exportable(
                 {
                     "gen_ai.evaluation.name": name,
                     "gen_ai.evaluation.score.value": score.value,
                     "gen_ai.evaluation.score.label": label,
                     "error.type": None if score.error is None else "scorer",
                     "gen_ai.evaluation.explanation": span.content(score.explanation),
-                }
+                },
+                span.redactor,
             ),
         )
     errors = [score.error for score in result.scores.values() if score.error is not None]
@@ -274,7 +303,7 @@ def _report_model_call(span: _OtelSpan, result: ModelResponse | ProviderError) -
         "gen_ai.usage.cache_creation.input_tokens": result.cache_write_tokens,
         **_usage(result.usage),
     }
-    if span.redactor is not None:
+    if span.captures:
         answer = _message(result.message())
         if result.reasoning:
             answer["parts"].insert(0, {"type": "reasoning", "content": result.reasoning})
@@ -331,9 +360,26 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _without_none(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The known attributes: a span has no null."""
-    return {name: value for name, value in attributes.items() if value is not None}
+def _exportable(attributes: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
+    """The known attributes, as a span has no null, with their texts as an exporter may show them."""
+    found: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        if name in _CONTENT:
+            value = cut(value, _MAX_CONTENT_CHARS)
+        elif isinstance(value, str):
+            value = _identifier(value, redactor)
+        elif isinstance(value, list | tuple):
+            items = cast("Sequence[Any]", value)[:_MAX_ITEMS]
+            value = [_identifier(str(item), redactor) for item in items]
+        found[name] = value
+    return found
+
+
+def _identifier(text: str, redactor: Redactor) -> str:
+    """A name or an id: short, on one line, without control characters and secrets."""
+    return cut(visible(_redacted(text, redactor), one_line=True), _MAX_CHARS)
 
 
 def _message(message: Message) -> dict[str, Any]:

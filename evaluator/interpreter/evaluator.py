@@ -406,7 +406,7 @@ class Evaluator:
         options: RunOptions,
     ) -> Outcome:
         try:
-            spec = find(cast("dict[str, Any]", plain(dict(inputs or {}))))
+            spec = find(cast("dict[str, Any]", plain(dict(inputs or {}), "inputs")))
             if isinstance(spec, TaskError):
                 return spec
             self.services.mcp.check(self.services.profile(options.handler).mcp)
@@ -464,7 +464,7 @@ class Evaluator:
         check_flag("repair", repair)
         callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=given_shots(shots))
         try:
-            values = cast("dict[str, Any]", plain(dict(inputs or {})))
+            values = cast("dict[str, Any]", plain(dict(inputs or {}), "inputs"))
             return await resume(
                 self.services,
                 task_id,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from evaluator.errors import Diagnostic, TemplateError
+from evaluator.errors.messages import json_problem
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.sandbox import evaluate_expression_sync
 from evaluator.models.backend import ToolCall, ToolSpec
@@ -82,7 +83,7 @@ async def offered_functions(task: Atomic, prepared: PreparedTask) -> OfferedFunc
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise _invalid(f"the text is not JSON: {error}", span) from error
+            raise _invalid(f"the text is not JSON: {json_problem(error)}", span) from error
     if isinstance(value, Mapping):
         value = [value]
     if not isinstance(value, list | tuple):

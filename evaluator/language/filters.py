@@ -191,14 +191,18 @@ def _tojson(run: Rendering, value: Any, indent: int | None = None) -> str:
 
 def _numeric(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns Jinja's filter `int` or `float`, which gives a default for a value that is not a
-    number.
+    number. A number of too many digits is an error instead.
     """
 
     def convert(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> Any:
-        short = isinstance(value, int | float) or (
-            isinstance(value, str) and len(value) <= _MAX_NUMBER_CHARS
-        )
-        return function(value if short else "", *args, **kwargs)
+        if isinstance(value, str) and len(value) > _MAX_NUMBER_CHARS:
+            digits = value.strip().removeprefix("-").removeprefix("+")
+            if digits[:1].isdigit() and digits.replace(".", "", 1).isdigit():
+                raise LocatedError("the number has too many digits", None, code="too-large")
+            return function("", *args, **kwargs)
+        if not isinstance(value, str | int | float):
+            value = ""
+        return function(value, *args, **kwargs)
 
     return convert
 

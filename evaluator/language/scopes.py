@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from evaluator.errors import ExpressionError, UsageError
+from evaluator.errors.messages import MAX_DIGITS
 from evaluator.language.locating import undefined_name
 from evaluator.language.types import describe
 from evaluator.nodes import Span
@@ -17,6 +18,7 @@ MISSING: Final = object()
 """The result of `Scope.get` for a name that is not bound; None is a value."""
 
 MAX_DEPTH = 100
+_TOO_LARGE: Final = 10**MAX_DIGITS
 
 
 class Scope:
@@ -79,10 +81,21 @@ def plain(value: Any, path: str = "value") -> Any:
     return _plain(value, path, depth=0)
 
 
+def plain_integer(value: int, path: str) -> int:
+    """Returns `value` as an int. Raises: UsageError, for more digits than Python writes as text."""
+    if -_TOO_LARGE < value < _TOO_LARGE:
+        return int.__int__(value)
+    raise UsageError(
+        f"{path}: the integer has more than {MAX_DIGITS:,} digits; pass it as a string"
+    )
+
+
 def _plain(value: Any, path: str, depth: int) -> Any:
     kind = type(value)
-    if value is None or kind is str or kind is int or kind is float or kind is bool:
+    if value is None or kind is str or kind is float or kind is bool:
         return value
+    if isinstance(value, int):
+        return plain_integer(value, path)
     if depth > MAX_DEPTH:
         raise UsageError(f"{path[:60]}…: nested more than {MAX_DEPTH} deep, or contains itself")
     if isinstance(value, Mapping):
@@ -98,8 +111,6 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         ]
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
     raise UsageError(

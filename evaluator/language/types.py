@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any, NoReturn
 
 from evaluator.errors import UsageError
-from evaluator.errors.messages import shortened
+from evaluator.errors.messages import json_problem, shortened
 from evaluator.nodes.values import TYPE_NAMES, Shape, of_type
 
 _MAX_DIGITS = 1000
@@ -115,7 +115,8 @@ def _read_json(stripped: str, shape: Shape, type_name: str) -> Any:
         raise UsageError(f"expected {type_name}: the JSON is nested too deeply") from error
     except ValueError as error:
         raise UsageError(
-            f"expected {type_name} as JSON, got {shortened(stripped, _MAX_SHOWN)}: {error}"
+            f"expected {type_name} as JSON, got {shortened(stripped, _MAX_SHOWN)}: "
+            f"{json_problem(error)}"
         ) from error
     if not _matches(value, shape):
         raise UsageError(f"expected {type_name}, got {describe(value)}{_wrong_item(value, shape)}")

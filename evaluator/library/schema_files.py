@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from evaluator.errors import ToolError
+from evaluator.errors.messages import json_problem
 from evaluator.files.open_below import FILE
 from evaluator.files.roots import Roots
 
@@ -84,5 +85,5 @@ def _compact(data: bytes, href: str) -> str:
         return json.dumps(schema, ensure_ascii=False)
     except (ValueError, RecursionError) as error:
         raise SchemaFileError(
-            "bad-schema", f"the schema file `{href}` is not JSON: {error}"
+            "bad-schema", f"the schema file `{href}` is not JSON: {json_problem(error)}"
         ) from error

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from evaluator.errors import UsageError
-from evaluator.errors.messages import did_you_mean, listed
+from evaluator.errors.messages import did_you_mean, json_problem, listed
 from evaluator.language.types import read_typed
 from evaluator.library.schema_files import OUTSIDE, SchemaFileError, read_schema
 from evaluator.nodes import Call, Cond, Function, Node, Sequential, Task, Text, TopLevel
@@ -165,7 +165,9 @@ def _of_json(text: str, what: str) -> Shape:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SchemaFileError("bad-schema", f"the {what} is not JSON: {error}") from error
+        raise SchemaFileError(
+            "bad-schema", f"the {what} is not JSON: {json_problem(error)}"
+        ) from error
     if not isinstance(schema, dict):
         raise SchemaFileError("bad-schema", f"the {what} is not a JSON object")
     return _JsonSchemaShapes(cast("dict[str, Any]", schema)).of(schema)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from evaluator.errors.messages import json_problem
 from evaluator.errors.results import Usage
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
@@ -357,6 +358,8 @@ def decode_json(body: bytes | str, what: str = "the response") -> Any:
     except UnicodeDecodeError as exc:
         raise malformed(f"{what} is not valid UTF-8 (byte {exc.start})") from exc
     except ValueError as exc:
-        raise malformed(f"{what} is not valid JSON ({exc}; {len(body)} bytes)") from exc
+        raise malformed(
+            f"{what} is not valid JSON ({json_problem(exc)}; {len(body)} bytes)"
+        ) from exc
     except RecursionError as exc:
         raise malformed(f"{what} is nested too deeply") from exc

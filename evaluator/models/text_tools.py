@@ -187,6 +187,8 @@ class _CallFilter:
 def _with_descriptions(
     messages: Sequence[Message], tools: Sequence[ToolSpec], tags: _Tags
 ) -> tuple[Message, ...]:
+    line_end = "\n"
+    indented = "\n    "
     lines = [
         "You can call tools. To call one, write a block of exactly this form, with JSON inside, "
         "and stop after it:",
@@ -196,7 +198,12 @@ def _with_descriptions(
         "tool, answer "
         "without such a block. Other tags call nothing.",
         "The tools, each with the JSON Schema of its arguments:",
-        *(f"- {tool.name}: {tool.description}\n  {_dumps(tool.parameters)}" for tool in tools),
+        # Indented, so that no line of a server's description looks like another tool.
+        *(
+            f"- {tool.name}: {tool.description.replace(line_end, indented)}\n"
+            f"  {_dumps(tool.parameters)}"
+            for tool in tools
+        ),
     ]
     description = "\n\n".join(lines)
     if messages and messages[0].role == "system":

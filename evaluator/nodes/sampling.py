@@ -142,8 +142,12 @@ def read_extra_body(text: str) -> dict[str, Any]:
         raise ValueError(f"{len(text):,} characters, more than {MAX_EXTRA_CHARACTERS:,}")
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise ValueError(f"expected a JSON object: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            "the JSON is nested too deeply or has an integer that is too long"
+        ) from error
     return check_extra_body(value)
 
 

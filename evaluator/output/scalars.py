@@ -87,6 +87,7 @@ _ESTIMATE = Pattern(
     r"|[~≈<>≤≥])\s?\Z",
     "i",
 )
+_RADIX = re.compile(r"0(?:[xX][0-9a-fA-F]|[oO][0-7]|[bB][01])")
 _LETTERS_AFTER = Pattern(r"[\w²³]{0,30}+")
 _WORD_AFTER = Pattern(r"[ \t\u00a0\u202f](\w{1,20}+\.?)")
 _QUANTITY = Pattern(
@@ -247,7 +248,11 @@ def find_answer(text: str) -> tuple[str, str] | None:
     if pattern is _LABELLED and _is_second(found, text, group=1):
         return "", "a label"  # several answers
     last = found[-1]
-    return _trim(last[1]), "a label"
+    answer = last[1]
+    if text[last.end(1) : last.end(1) + 1].strip():
+        # The pattern ended inside a long line, perhaps inside a number.
+        answer = answer.rpartition(" ")[0]
+    return _trim(answer), "a label"
 
 
 def find_number(text: str) -> int | float | None:
@@ -258,6 +263,8 @@ def find_number(text: str) -> int | float | None:
     for match in _PROSE_NUMBER.finditer(text):
         letters = _LETTERS_AFTER.match(text, match.end())
         after = letters[0] if letters is not None else ""
+        if _RADIX.match(text, match.end() - 1):
+            return None
         if after and not is_attached_unit(after):
             if is_scale(after, is_money=True):
                 return None

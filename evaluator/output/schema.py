@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from evaluator.errors.messages import cut
+from evaluator.errors.messages import cut, json_problem
 from evaluator.files.modules import import_place
 from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.output.coerce import Guide
@@ -113,7 +113,7 @@ def compile_schema(declared: Any) -> Schema | None:
         try:
             return _inline(json.dumps(declared))
         except (TypeError, ValueError, RecursionError) as error:
-            raise UnusableSchema(f"the schema is not JSON: {error}") from error
+            raise UnusableSchema(f"the schema is not JSON: {json_problem(error)}") from error
     try:
         if declared in _CLASSES:
             return _named(_CLASSES[declared])
@@ -222,7 +222,7 @@ def _from_text(text: str, label: str) -> Schema:
     try:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnusableSchema(f"{label} is not JSON: {error}") from error
+        raise UnusableSchema(f"{label} is not JSON: {json_problem(error)}") from error
     if not isinstance(document, dict):
         raise UnusableSchema(f"{label} must be a JSON object, not {describe(document)}")
     known = cast(dict[str, Any], document)

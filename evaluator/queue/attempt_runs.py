@@ -96,7 +96,7 @@ class AttemptRuns:
         """As `Evaluator.evaluate`, for a check of the result. What cannot be resumed begins
         again.
         """
-        inputs = cast("dict[str, Any]", plain(dict(inputs)))
+        inputs = cast("dict[str, Any]", plain(dict(inputs), "inputs"))
         options = {"model_roles": dict(model_roles or {}), "epoch": epoch}
         scrub = self._evaluator.services.redactor
         call = fingerprint({"template": template, "inputs": inputs, **options}, scrub)[:16]

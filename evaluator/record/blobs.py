@@ -15,9 +15,11 @@ import re
 from pathlib import Path
 
 from evaluator.files.atomic import write_atomic
+from evaluator.files.open_below import read_regular
 from evaluator.files.private_folder import not_writable, open_private_folder
 
 FOLDER = "attachments"
+_MAX_BYTES = 64_000_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -44,10 +46,7 @@ def read_blob(root: Path, sha256: str) -> bytes | None:
     if not _SHA256.fullmatch(sha256):
         return None
     try:
-        with open(
-            os.open(root / FOLDER / sha256, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb"
-        ) as file:
-            data = file.read()
+        data = read_regular(root / FOLDER / sha256, _MAX_BYTES)
     except OSError:
         return None
     if hashlib.sha256(data).hexdigest() == sha256:

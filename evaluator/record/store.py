@@ -17,6 +17,7 @@ from evaluator.errors import CorruptRecord, RecordError, TaskBusy, TaskNotBegun,
 from evaluator.files.atomic import NEW_FILE, remove_unfinished
 from evaluator.files.given_path import given_path
 from evaluator.files.locks import lock, locked, try_lock, unlock
+from evaluator.files.open_below import open_regular
 from evaluator.files.private_folder import not_writable, open_private_folder
 from evaluator.record import grammar
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
@@ -30,6 +31,9 @@ _UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
 _FLAT = "."
 _COUNTER = ".last-id"
 _HEAD_BYTES = 4096
+MAX_FILE_BYTES = 1_000_000_000
+"""Larger task files are not read: memory holds the whole file. Attachments are files of their own.
+"""
 _LOCK_TRIES = 50
 _LOCK_WAIT_S = 0.02
 
@@ -195,7 +199,7 @@ class TaskStore:
         while True:
             path = self.path_of(task_id)
             try:
-                fd = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = open_regular(path, max_bytes=MAX_FILE_BYTES, flags=os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -246,14 +250,14 @@ class TaskStore:
             path = self.path_of(task)
         try:
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = open_regular(path, max_bytes=MAX_FILE_BYTES)
             except FileNotFoundError:
                 # The task was finished, and its file moved, after it was found.
                 if isinstance(task, Path):
                     path = path
                 else:
                     path = self.path_of(task)
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = open_regular(path, max_bytes=MAX_FILE_BYTES)
             with open(fd, "rb") as file:
                 alive = _is_owned(file.fileno())
                 data = file.read()
@@ -319,7 +323,7 @@ class TaskStore:
         for place in (folder, "done"):
             path = self.root / place / name
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = open_regular(path, max_bytes=MAX_FILE_BYTES)
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from evaluator.errors import ToolError
+from evaluator.errors.messages import json_problem
 from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
 from evaluator.tools.tool import Tool, describe_error, shorten
 
@@ -54,7 +55,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     except RecursionError as error:
         raise ToolError("nested too deeply; send a flat JSON object") from error
     except ValueError as error:
-        raise ToolError(f"not valid JSON: {error}") from error
+        raise ToolError(f"not valid JSON: {json_problem(error)}") from error
     if not isinstance(value, dict):
         kind = _JSON_KINDS.get(type(value), "value")
         raise ToolError(f"expected one JSON object with named arguments, found {kind}")

@@ -211,6 +211,32 @@ def test_the_same_error_again_and_again_ends_the_session(run: Run, calls: Calls)
     assert "bad key #" in ended.reason
 
 
+def test_errors_of_different_kinds_are_not_the_same_error(run: Run, calls: Calls) -> None:
+    kinds = {0: ("auth", "bad key"), 1: ("auth", "no such model"), 2: ("not_found", "bad key")}
+
+    def answer(prompt: str) -> ProviderError:
+        kind, message = kinds[int(prompt.split()[-3]) % 3]
+        return ProviderError(f"{message} at 0x{len(calls):x}ef", kind=kind)  # type: ignore[arg-type]
+
+    calls.otherwise = answer
+    rows = [{"id": str(n), "question": f"What is {n} + 1?"} for n in range(30)]
+    ended = run(rows, limits=BatchLimits(concurrency=1, stop_after=2)).ended
+    assert (ended.state, ended.ran) == ("complete", 30)
+
+
+def test_an_answer_between_them_begins_the_count_of_errors_again(run: Run, calls: Calls) -> None:
+    calls.otherwise = lambda prompt: (
+        "4" if " 3 " in prompt else ProviderError(f"bad key 0x{len(calls):x}ef", kind="auth")
+    )
+    rows = [{"id": str(n), "question": f"What is {n} + 1?"} for n in range(30)]
+    ended = run(rows, limits=BatchLimits(concurrency=1, stop_after=4)).ended
+    assert (ended.state, ended.ran) == ("repeated error", 8)
+    assert (
+        ended.reason
+        == "4 samples in a row ended with: provider_failure: model call failed: bad key #"
+    )
+
+
 def test_errors_of_a_kind_that_is_counted_as_failed_are_failed(
     run: Run, make_evaluator, calls: Calls
 ) -> None:

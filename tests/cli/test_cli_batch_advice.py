@@ -13,7 +13,7 @@ import pytest
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.folder import BatchFolder
 from evaluator.errors import UsageError
-from evaluator.testing import Answer, LoopbackServer
+from evaluator.testing import Answer, HttpReply, LoopbackServer
 
 QUIZ = (
     '<task name="quiz" type="atomic"><description>Answer a quiz question</description>'
@@ -267,6 +267,15 @@ def test_the_message_of_a_spent_budget_says_that_it_applies_to_each_session(cli:
         "(max_cost and max_tokens apply to each session)\nresume with: evaluator batch --resume b\n"
         in ran.err
     )
+
+
+def test_a_session_that_a_server_ends_names_no_limit_of_the_user(cli: Any, write: Any) -> None:
+    years = HttpReply(status=429, headers={"retry-after": "100000000"})
+    with LoopbackServer(default=years) as server:
+        write("handlers/wire.xml", PROFILE % (server.base_url, ""))
+        ran = cli(*batch(handler="wire"))
+    assert ran.code == 5 and "answered with a Retry-After" in ran.err
+    assert "each session" not in ran.err and "( " not in ran.err
 
 
 @pytest.mark.parametrize(

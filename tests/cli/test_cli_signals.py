@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -220,6 +221,27 @@ def test_an_interrupted_run_says_how_to_resume_it(
     assert cli("tasks", "resume", "1", "--tasks", "my tasks").out == "short\n"
 
 
+@pytest.mark.parametrize("max_bytes", [0, 2_000])
+def test_a_task_without_a_header_is_not_offered_to_be_resumed(
+    max_bytes: int, start: Any, environment: dict[str, str]
+) -> None:
+    """A full disk: nothing of the task file can be written, or only a part of its header. The control is
+    `test_recovery_faults.py`, where later writes fail."""
+
+    def limit_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, max_bytes))
+
+    ask = ("run", "--template", "summarise", "--input", f"document={'x' * 8_000}")
+    # Python would write compiled modules that are cut off.
+    env = {**environment, "PYTHONDONTWRITEBYTECODE": "1"}
+    process = start(*ask, "--handler", "offline", env=env, preexec_fn=limit_files)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 3, err
+    assert b"File too large" in err
+    assert b"resume with" not in err and b"\ntask file: " not in err
+
+
 @pytest.mark.parametrize("module", ["click", "evaluator_not_there"])
 def test_ctrl_c_while_modules_are_imported_prints_no_traceback(tmp_path: Path, module: str) -> None:
     folder = tmp_path / module
@@ -235,3 +257,54 @@ def test_ctrl_c_while_modules_are_imported_prints_no_traceback(tmp_path: Path, m
         assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     else:  # the control: nothing imports it
         assert done.returncode == 0 and done.stdout.startswith("evaluator")
+
+
+INTERRUPT_AT_IMPORT = """
+import os, signal, sys
+
+class Interrupter:
+    names = []
+
+    def find_spec(self, name, path=None, target=None):
+        if self.names or name == "evaluator":
+            self.names.append(name)
+            if len(self.names) == int(os.environ["INTERRUPT_AT"]):
+                os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+sys.meta_path.insert(0, Interrupter())
+if os.environ["INTERRUPT_AT"] == "0":
+    import atexit
+    atexit.register(lambda: print(*Interrupter.names))
+"""
+
+
+def test_ctrl_c_at_any_import_ends_silently(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPT_AT_IMPORT)
+
+    def run(at: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "evaluator", "templates"],
+            env={**os.environ, "PYTHONPATH": str(tmp_path), "INTERRUPT_AT": str(at)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    whole = run(0)
+    assert whole.returncode == 0, whole.stderr
+    names = whole.stdout.splitlines()[-1].split()
+    begin = names.index("evaluator.__main__") + 1
+    # Before its first line only a process without any of our code can be interrupted.
+    assert set(names[:begin]) <= {
+        "evaluator",
+        "__future__",
+        "evaluator.lazy_names",
+        "evaluator.__main__",
+    }
+    later = range(begin + 4, len(names), max(1, (len(names) - begin) // 10))
+    for at in [*range(begin + 1, begin + 4), *later]:
+        ended = run(at)
+        assert ended.returncode == 130, (names[at - 1], ended.stderr)
+        assert ended.stderr.strip() in ("", "interrupted"), (names[at - 1], ended.stderr)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +35,63 @@ def test_a_port_in_use_is_an_error(start: Any, cli: Any) -> None:
     ran = cli("view", "--port", port)
     assert ran.code == 2
     assert f"--port {port}: " in ran.err and "choose another port" in ran.err
+
+
+@pytest.fixture
+def view(start: Any, tmp_path: Path, environment: dict[str, str]) -> Iterator[Any]:
+    """`view()`: the server's process, which has a terminal and a browser that does nothing."""
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "project").mkdir()
+    terminals: list[int] = []
+
+    def begin() -> Any:
+        ours, theirs = os.openpty()
+        terminals.extend((ours, theirs))
+        env = {**environment, "BROWSER": "true %s", "TMPDIR": str(tmp_path / "temporary")}
+        process = start("view", "project", stdout=theirs, env=env)
+        assert b"token=" in os.read(ours, 1_000)
+        # The second line of standard error comes from the browser's part.
+        assert b"Ctrl-C ends the server" in process.stderr.readline()
+        return process
+
+    yield begin
+    for descriptor in terminals:
+        os.close(descriptor)
+
+
+def test_the_file_with_the_token_is_removed_with_the_server_and_after_a_kill(
+    view: Any, tmp_path: Path
+) -> None:
+    def files() -> list[Path]:
+        return sorted((tmp_path / "temporary").glob("evaluator-view-*/open.html"))
+
+    def wait_for(count: int) -> None:
+        while len(files()) != count:
+            assert process.poll() is None
+            time.sleep(0.01)
+
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "open.html").write_text("of somebody else")
+    (tmp_path / "temporary" / "evaluator-view-link").symlink_to(outside)
+    process = view()
+    wait_for(2)
+    (first,) = (path for path in files() if "link" not in path.parent.name)
+    assert "token=" in first.read_text()
+    assert first.parent.stat().st_mode & 0o077 == 0
+    process.kill()
+    process.wait()
+    assert first.exists()
+    process = view()
+    wait_for(2)
+    (second,) = (path for path in files() if "link" not in path.parent.name)
+    assert second != first and not first.parent.exists()
+    third = view()
+    process_before, process = process, third
+    wait_for(3)
+    assert second.exists(), "the file of a running server was removed"
+    for server, number in ((process_before, signal.SIGINT), (third, signal.SIGTERM)):
+        server.send_signal(number)
+        server.wait(200)
+    assert [path.parent.name for path in files()] == ["evaluator-view-link"]
+    assert (outside / "open.html").read_text() == "of somebody else"

@@ -242,14 +242,28 @@ def test_a_link_leads_somewhere(page: Path, target: str) -> None:
         assert anchor in slugs, f"{page.name} links to {target}; there are {sorted(slugs)}"
 
 
-def test_the_page_of_commands_is_what_the_commands_say() -> None:
-    spec = importlib.util.spec_from_file_location("generate_cli", ROOT / "docs" / "generate_cli.py")
+def _generator(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_commands_is_what_the_commands_say() -> None:
     committed = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    assert committed == module.page(), "write it again: python docs/generate_cli.py"
+    assert committed == _generator("generate_cli").page(), (
+        "write it again: python docs/generate_cli.py"
+    )
+
+
+def test_the_table_of_attempts_is_what_the_tests_are() -> None:
+    generator = _generator("generate_attempts")
+    committed = generator.PAGE.read_text(encoding="utf-8")
+    assert committed == generator.page(), "write it again: python docs/generate_attempts.py"
+    assert committed.count(generator.BEGIN) == committed.count(generator.END) == 1
+    assert "| no path gives a task more than its parent |" in committed
 
 
 def test_every_page_is_in_the_index() -> None:

@@ -449,6 +449,19 @@ def test_an_entry_that_cannot_be_is_refused(queue, arguments, message):
     assert queue.list() == []
 
 
+def test_a_recurring_entry_is_due_at_its_next_time_and_not_at_once(tmp_path):
+    pytest.importorskip("croniter", reason="the extra `queue` is not installed")
+    nine = 1_772_960_400.0  # 2026-03-08T09:00:00Z
+    with TaskQueue(tmp_path / "q", clock=lambda: nine) as queue:
+        daily = queue.add("x", every="30 9 * * *").id
+        later = queue.add("y", every="30 9 * * *", not_before=datetime(2026, 3, 10, tzinfo=UTC)).id
+        at_once = queue.add("z").id
+        assert queue.show(daily).options.not_before == nine + 1_800
+        assert queue.show(later).options.not_before == nine + 1_800 + 2 * 86_400
+        assert queue.stats().ready == 1
+        assert queue.show(at_once).options.not_before == 0
+
+
 def test_a_time_before_the_epoch_does_not_wait(queue):
     for moment in (
         datetime.min,

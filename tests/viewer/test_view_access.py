@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -19,6 +20,38 @@ def test_the_address_with_the_token_is_exchanged_for_a_cookie_that_scripts_canno
         cookie = first.headers["Set-Cookie"]
         assert "HttpOnly" in cookie and "SameSite=Lax" in cookie
         assert (await site.get("/runs")).status == 200
+
+    visit(tmp_path, steps, token=None)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//evil.example/x",
+        "///evil.example/x",
+        "/\\evil.example/x",
+        "\\\\evil.example/x",
+        "/\t/evil.example/x",
+        "http://evil.example//evil.example/x",
+        "//evil.example",
+    ],
+)
+def test_the_token_in_an_address_leads_to_a_page_of_the_server_only(
+    tmp_path: Path, target: str
+) -> None:
+    async def steps(site: Site) -> None:
+        host = site.address.removeprefix("http://")
+        reader, writer = await asyncio.open_connection(*host.split(":"))
+        request = (
+            f"GET {target}?token={TOKEN}&a=b HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(request.encode())
+        head = (await reader.read()).decode().split("\r\n\r\n")[0]
+        writer.close()
+        for line in head.split("\r\n"):
+            name, _, value = line.partition(": ")
+            if name.lower() == "location":
+                assert re.match(r"/(?![/\\\x00-\x20])", value), value
 
     visit(tmp_path, steps, token=None)
 

@@ -8,10 +8,19 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from evaluator.batch.folder import CHANGED, DAMAGED, MANIFEST, RESULTS, SUMMARY, TASKS
+from evaluator.batch.folder import (
+    CHANGED,
+    DAMAGED,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    RESULTS,
+    SUMMARY,
+    TASKS,
+)
 from evaluator.batch.identity import SCHEMA
 from evaluator.errors import UsageError
 from evaluator.files.atomic import atomic_file
+from evaluator.files.open_below import read_regular
 
 _RECORDS = frozenset({MANIFEST, RESULTS, SUMMARY, CHANGED, DAMAGED})
 
@@ -51,8 +60,8 @@ def check_not_record(path: str | Path) -> None:
 
 def _is_batch(folder: Path) -> bool:
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError):
+        manifest = json.loads(read_regular(folder / MANIFEST, MAX_MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
         return False
     if isinstance(manifest, dict):
         schema = cast("dict[str, Any]", manifest).get("schema")

@@ -21,7 +21,7 @@ from evaluator.batch.rows.text_lines import (
     read_bytes,
     read_lines,
 )
-from evaluator.errors.messages import shortened
+from evaluator.errors.messages import MAX_DIGITS, json_problem, shortened
 from evaluator.language.types import describe
 from evaluator.output.strict import read_strict
 
@@ -93,7 +93,7 @@ def _problem(text: str) -> tuple[str, int | None]:
     except RecursionError:
         return "the JSON is nested too deeply", None
     except ValueError as error:
-        return f"broken JSON: {error}", None
+        return f"broken JSON: {json_problem(error)}", _long_integer(text)
     for token in _TOKEN.finditer(text):
         word = token[0]
         if word[0] != '"' and not math.isfinite(float(word)):
@@ -103,6 +103,14 @@ def _problem(text: str) -> tuple[str, int | None]:
                 reason = "not JSON; write null"
             return f"{word} is {reason}", token.start()
     return "the JSON is nested too deeply", None
+
+
+def _long_integer(text: str) -> int | None:
+    """Where the first integer begins that Python does not read."""
+    for token in _TOKEN.finditer(text):
+        if len(token[0].lstrip("-")) > MAX_DIGITS and token[0].lstrip("-").isdigit():
+            return token.start()
+    return None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from uuid import UUID
 
 from evaluator.batch.rows.row_error import RowError
 from evaluator.errors import UsageError
+from evaluator.errors.messages import MAX_DIGITS
+from evaluator.language.scopes import plain_integer
 
 Rows: TypeAlias = Generator[tuple[int | None, dict[str, Any]], None, None]
 """The rows that a reader returns, each with the line of its file where it begins."""
@@ -51,8 +53,10 @@ def json_row(row: Any) -> dict[str, Any]:
 def json_value(value: Any, path: str, depth: int = 0) -> Any:
     """`value` as a JSON value; `path` is its place in the row. Raises: as `json_row`."""
     kind = value.__class__
-    if value is None or kind is str or kind is int or kind is bool:
+    if value is None or kind is str or kind is bool:
         return value
+    if isinstance(value, int):
+        return plain_integer(value, path)
     if depth > MAX_DEPTH:
         raise UsageError(f"{path[:60]}… is nested more than {MAX_DEPTH} deep, or contains itself")
     if isinstance(value, float):
@@ -85,8 +89,6 @@ def _key(name: Any, path: str) -> str:
 def _leaf(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, int):
-        return int.__int__(value)
     # NaT and NA of pandas, recognised by their type, as pandas may not be installed.
     if type(value).__name__ in ("NaTType", "NAType") and type(value).__module__.startswith(
         "pandas"
@@ -98,6 +100,8 @@ def _leaf(value: Any, path: str, depth: int) -> Any:
         exponent = value.as_tuple().exponent
         if not isinstance(exponent, int):
             raise _not_finite(value, path)
+        if value.adjusted() >= MAX_DIGITS:
+            raise UsageError(f"{path}: the number has more than {MAX_DIGITS:,} digits")
         if exponent >= 0:
             return int(value)
         return float(value)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from mcp import Client
 
 MAX_TOOLS = 1_000
+MAX_PAGES = 100
+# A server that sends more messages than these, which nobody asked for, keeps the process busy.
+MAX_MESSAGES = 20_000
+_MESSAGES_PER_SECOND = 1_000
 _CHECK_S = 5.0
 _LEARN_WHY_S = 5.0
 _SHOWN_CHARS = 500
@@ -67,6 +71,8 @@ class Connection:
         self._opened.add_done_callback(_retrieve_exception)
         self._listing: ToolListing | None = None
         self._changes = 0
+        self._messages = 0.0
+        self._counted_at = 0.0
         self._checking: asyncio.Task[None] | None = None
         self._requests: set[asyncio.Future[Any]] = set()
         self._session_task = asyncio.create_task(self._keep_open(), name=f"mcp-{server.name}")
@@ -218,6 +224,14 @@ class Connection:
             self._stop.set()
 
     async def _handle_message(self, message: Any) -> None:
+        now = asyncio.get_running_loop().time()
+        elapsed = now - self._counted_at
+        self._messages = max(0.0, self._messages - elapsed * _MESSAGES_PER_SECOND) + 1
+        self._counted_at = now
+        if self._messages > MAX_MESSAGES:
+            self.why = self.why or f"it sent more than {MAX_MESSAGES:,} messages without a request"
+            self._stop.set()
+            return
         event = event_of(message)
         if event is None:
             return
@@ -361,7 +375,8 @@ class Connection:
             return self._listing
         changes = self._changes
         tools = await self.request("tools/list", _list_tools, timeout_s=timeout_s)
-        listing = listing_of(self.server, tools)
+        # In a thread, as checks of many large schemas take seconds.
+        listing = await in_thread(lambda: listing_of(self.server, tools))
         if changes == self._changes:
             self._listing = listing
         return listing
@@ -392,11 +407,13 @@ async def _list_tools(client: Client) -> list[Any]:
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
         cursor = page.next_cursor
-        if cursor is None or cursor in seen:
-            return tools
         if len(tools) > MAX_TOOLS:
             raise ToolError(f"it lists more than {MAX_TOOLS:,} tools")
+        if cursor is None or cursor in seen:
+            return tools
         seen.add(cursor)
+        if len(seen) > MAX_PAGES:
+            raise ToolError(f"its list of tools has more than {MAX_PAGES:,} pages")
 
 
 def _load_sdk() -> None:

@@ -8,13 +8,14 @@ read (other images, audio, blobs) is replaced by its media type and size.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from evaluator.errors import ConfigurationError, ToolError
-from evaluator.errors.messages import did_you_mean, listed
+from evaluator.errors.messages import did_you_mean, listed, visible
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment
 from evaluator.tools.mcp.servers import McpServer, offered_name
 from evaluator.tools.results import image_problem
@@ -24,6 +25,8 @@ MAX_TOOL_NAME = 64
 MAX_SCHEMA_BYTES = 100_000
 MAX_DESCRIPTION_CHARS = 8_000
 MAX_RESOURCE_CHARS = 1_000_000
+MAX_IMAGES = 20
+_TAGS = re.compile("[\U000e0000-\U000e007f]")
 
 
 @dataclass(slots=True)
@@ -60,12 +63,30 @@ def listing_of(server: McpServer, tools: Iterable[Any]) -> ToolListing:
         listing.offered[name] = {
             "name": name,
             "tool": tool.name,
-            "description": (tool.description or tool.title or tool.name)[:MAX_DESCRIPTION_CHARS],
-            "parameters": {"properties": {}, **tool.input_schema},
+            "description": _legible(tool.description or tool.title or tool.name)[
+                :MAX_DESCRIPTION_CHARS
+            ],
+            "parameters": _legible({"properties": {}, **tool.input_schema}),
             "reads_only": reads_only,
             "repeatable": reads_only or bool(hints and hints.idempotent_hint),
         }
     return listing
+
+
+def _legible(value: Any) -> Any:
+    """A description or a schema in which a person sees every character that the model gets.
+
+    Control characters and those that change the direction of text are escaped; the characters of
+    the Unicode block Tags, which repeat ASCII invisibly, are left out.
+    """
+    if isinstance(value, str):
+        return visible(_TAGS.sub("", value))
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return {_legible(name): _legible(inner) for name, inner in items}
+    if isinstance(value, list):
+        return [_legible(inner) for inner in cast("list[Any]", value)]
+    return value
 
 
 def _unfit(name: str, tool: Any) -> str | None:
@@ -77,12 +98,12 @@ def _unfit(name: str, tool: Any) -> str | None:
     schema = tool.input_schema
     if not isinstance(schema.get("properties", {}), dict):
         return "its schema is not valid: properties is not an object"
-    if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
-        return f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes"
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 
     try:
+        if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
+            return f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes"
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         return f"its schema is not valid: {error.message[:300]}"
@@ -113,7 +134,7 @@ def answer_of_result(result: Any, tool: str) -> ToolAnswer:
     images: list[Attachment] = []
     parts: list[str] = []
     for block in result.content:
-        if block.type == "image":
+        if block.type == "image" and len(images) < MAX_IMAGES:
             image = _image_of(block, tool, before=images)
         else:
             image = None

@@ -24,6 +24,7 @@ from evaluator.record.redact import Redactor
 from evaluator.tools.mcp.servers import McpServer
 
 MAX_LINE_BYTES = 16_000_000
+MAX_GARBAGE_LINES = 10_000
 GRACE_S = 2.0
 _TAIL_BYTES = 4_000
 _SHOWN_CHARS = 600
@@ -135,7 +136,10 @@ class ServerProcess:
             pipe.write(line + b"\n")
 
     def note_garbage(self, line: bytes) -> None:
-        """Remembers that a line of its standard output was not a message."""
+        """Remembers that a line of its standard output was not a message; too many end it."""
+        if self._garbage == MAX_GARBAGE_LINES:
+            self.why = f"it wrote more than {MAX_GARBAGE_LINES:,} lines that are not messages"
+            self.finished.set()
         if line.strip():
             self._garbage += 1
             self._first_garbage = (

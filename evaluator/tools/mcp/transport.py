@@ -23,6 +23,7 @@ async def stdio(process: ServerProcess) -> AsyncGenerator[Any]:
     message above 16 MB.
     """
     import anyio
+    import anyio.lowlevel
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 
@@ -32,10 +33,14 @@ async def stdio(process: ServerProcess) -> AsyncGenerator[Any]:
     async def receive() -> None:
         async with incoming:
             while (line := await process.read_line()) is not None:
+                # A line that is read already suspends nothing: other tasks get their turn here.
+                await anyio.lowlevel.checkpoint()
                 try:
                     message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValueError:
                     process.note_garbage(line)
+                    if process.finished.is_set():
+                        return
                     continue
                 try:
                     await incoming.send(SessionMessage(message))

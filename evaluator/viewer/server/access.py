@@ -18,6 +18,7 @@ Request Forgery".
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -39,6 +40,7 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_BEFORE_A_HOST = re.compile(r"\A[/\\\x00-\x20]+")
 
 
 def new_token() -> str:
@@ -87,8 +89,10 @@ class Guard:
     def _welcome(self, request: web.Request) -> web.Response:
         """Moves the token from the address into a cookie."""
         rest = {name: value for name, value in request.query.items() if name != "token"}
+        target = str(request.rel_url.with_query(rest))
+        # A browser reads `//evil.example`, also with backslashes or tabs, as another host.
         response = web.Response(
-            status=303, headers={"Location": str(request.rel_url.with_query(rest))}
+            status=303, headers={"Location": f"/{_BEFORE_A_HOST.sub('', target)}"}
         )
         response.set_cookie(
             _cookie(_port(request)), self.token, path="/", httponly=True, samesite="Lax"

@@ -1,0 +1,138 @@
+"""Budgets that nest: time without pauses, reservations, and what calls of unknown usage may have cost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from evaluator.errors import LimitReached
+from evaluator.errors.results import Usage
+from evaluator.limits.budget import Budget
+from tests.limits.virtual_time import run
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def cost(usd: float) -> Usage:
+    return Usage(1, 1, cost_usd=usd, turns=1)
+
+
+def test_pauses_of_two_tasks_that_overlap_count_once_above_them() -> None:
+    clock = Clock()
+    root = Budget("the run", timeout_s=100, clock=clock)
+    first = Budget("first", timeout_s=100, parent=root, clock=clock)
+    second = Budget("second", parent=first, clock=clock)
+    other = Budget("other", parent=root, clock=clock)
+    clock.now += 5
+    with second.paused():
+        clock.now += 10
+        with other.paused():
+            clock.now += 10
+            assert (root.elapsed_s(), root.waited_s(), root.is_paused) == (5, 20, True)
+        clock.now += 10
+        assert (other.elapsed_s(), other.waited_s(), other.is_paused) == (25, 10, False)
+        assert root.is_paused
+    assert not root.is_paused
+    clock.now += 1
+    assert (root.elapsed_s(), root.waited_s()) == (6, 30)
+    assert (first.elapsed_s(), second.elapsed_s(), other.elapsed_s()) == (6, 6, 26)
+    assert root.remaining_s() == second.remaining_s() == 94
+
+
+def test_a_pause_inside_a_pause_of_the_same_task_counts_once() -> None:
+    clock = Clock()
+    budget = Budget("a task", clock=clock)
+    with budget.paused():
+        clock.now += 3
+        with budget.paused():
+            clock.now += 3
+        clock.now += 3
+    assert (budget.elapsed_s(), budget.waited_s()) == (0, 9)
+
+
+def test_a_deadline_is_postponed_by_pauses_only_as_long_as_they_last() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        root = Budget("the run", timeout_s=10, clock=loop.time)
+        task = Budget("a task", parent=root, clock=loop.time)
+        with pytest.raises(TimeoutError):
+            async with task.deadline():
+                await asyncio.sleep(4)
+                with task.paused():
+                    await asyncio.sleep(100)
+                await asyncio.sleep(1000)
+        return loop.time()
+
+    assert run(main()) == pytest.approx(110)
+
+
+def test_time_that_is_exactly_used_up_is_used_up() -> None:
+    clock = Clock()
+    budget = Budget("a task", timeout_s=10, clock=clock)
+    clock.now += 9.999
+    budget.check_time()
+    clock.now = 110.0
+    with pytest.raises(LimitReached, match="a task has used its 10 s"):
+        budget.check_time()
+
+
+def test_turns_that_are_reserved_count_until_they_are_released() -> None:
+    root = Budget("the run", max_turns=2)
+    tasks = [Budget(name, parent=root) for name in ("first", "second")]
+    for task in tasks:
+        task.reserve_turn()
+    with pytest.raises(LimitReached, match="the run has used its 2 turns"):
+        tasks[0].reserve_turn()
+    tasks[1].release_turn()
+    tasks[0].reserve_turn()
+    tasks[0].release_turn()
+    tasks[0].charge(Usage(1, 1, turns=1))
+    with pytest.raises(LimitReached):
+        tasks[1].reserve_turn()
+
+
+def test_costs_that_are_reserved_count_and_a_limit_may_be_used_to_its_end() -> None:
+    root = Budget("the run", max_cost_usd=1.0)
+    first, second = (Budget(name, parent=root) for name in ("first", "second"))
+    assert first.has_cost_limit
+    first.reserve_turn(0.5)
+    second.reserve_turn(0.5)
+    with pytest.raises(LimitReached, match=r"would pass \$1 "):
+        second.reserve_turn(0.01)
+    first.release_turn(0.5)
+    first.charge(cost(0.25))
+    with pytest.raises(LimitReached):
+        second.reserve_turn(0.26)
+    second.reserve_turn(0.25)
+
+
+def test_a_call_of_unknown_usage_counts_as_the_most_that_it_may_have_cost() -> None:
+    budget = Budget("a task", max_cost_usd=1.0)
+    budget.reserve_turn(0.4)
+    budget.charge_unknown(0.4)
+    budget.check_reserved()
+    budget.charge_unknown(0.4)
+    with pytest.raises(LimitReached, match="another attempt of a task may pass"):
+        budget.check_reserved()
+    budget.release_turn(0.4)
+    assert budget.usage.cost_usd is None and budget.warnings.keys() == {"cost"}
+    budget.charge_unknown(None)
+    with pytest.raises(LimitReached, match="what a turn may cost is unknown"):
+        budget.reserve_turn(0.01)
+
+
+def test_a_limit_warns_once_from_four_fifths_on() -> None:
+    budget = Budget("a task", max_turns=5)
+    for number in range(1, 6):
+        budget.reserve_turn()
+        budget.release_turn()
+        budget.charge(Usage(1, 1, turns=1))
+        assert (budget.warnings == {}) == (number < 4)
+    assert budget.warnings == {"turns": "a task has used 4 of 5 turns"}
