@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from evaluator.files.user_folder import cache_folder, user_folder
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import Frame, Run, Services
 from evaluator.library.calls import text_calls
@@ -40,7 +41,12 @@ def sandbox_of(
     if chosen.kind == "none":
         return chosen
     roots = services.files.roots
-    return replace(chosen, readable=roots.folders[1:], hidden=tuple(map(Path, roots.denied_paths)))
+    return replace(
+        chosen,
+        readable=roots.folders,
+        hidden=tuple(map(Path, roots.denied_paths)),
+        protected=(*services.library.folders, user_folder(), cache_folder()),
+    )
 
 
 async def check_sandboxes(run: Run, node: TopLevel | Node, frame: Frame) -> None:

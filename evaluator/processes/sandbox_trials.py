@@ -56,7 +56,7 @@ class SandboxTrials:
 
     async def check(self, sandbox: Sandbox, cwd: Path) -> None:
         """Raises: ConfigurationError, if the sandbox does not work."""
-        kind = replace(sandbox, readable=(), writable=(), hidden=())
+        kind = replace(sandbox, readable=(), writable=(), hidden=(), protected=())
         if kind not in self._working:
             await try_sandbox(sandbox, cwd)
             self._working.add(kind)
