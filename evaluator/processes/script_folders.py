@@ -171,8 +171,10 @@ def is_placeholder(path: Path) -> bool:
     """Whether the file was put there only to be protected."""
     try:
         is_file = stat.S_ISREG(os.lstat(path).st_mode)
-        return is_file and path.stat().st_size == len(_PLACEHOLDER) and path.read_bytes() == (
-            _PLACEHOLDER
+        return (
+            is_file
+            and path.stat().st_size == len(_PLACEHOLDER)
+            and path.read_bytes() == (_PLACEHOLDER)
         )
     except OSError:
         return False
