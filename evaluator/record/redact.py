@@ -7,7 +7,7 @@ import os
 import re
 from base64 import b64encode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote
@@ -83,7 +83,7 @@ _BEGINNINGS = tuple(
 )
 
 
-Search = Callable[[str, int], re.Match[str] | None]
+Search = Callable[..., re.Match[str] | None]
 
 
 class Redactor:

@@ -228,7 +228,7 @@ def c_array(text: str) -> str:
     return ",\n".join("  " + ", ".join(f"0x{ord(c):02x}" for c in row) for row in rows)
 
 
-ENCODINGS: dict[str, Callable[[str], str]] = {
+OTHER_ENCODINGS: dict[str, Callable[[str], str]] = {
     "xxd": xxd,
     "xxd, capitals": lambda text: xxd(text).replace("2d", "2D").replace("6c", "6C"),
     "hexdump -C": hexdump,
@@ -256,11 +256,11 @@ ENCODINGS: dict[str, Callable[[str], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("name", OTHER_ENCODINGS)
 @pytest.mark.parametrize("before", range(0, 20, 3))
 def test_a_secret_is_found_in_other_encodings_wherever_a_line_ends(name: str, before: int) -> None:
     redactor = Redactor({"MY_KEY": DUMPED})
-    encode = ENCODINGS[name]
+    encode = OTHER_ENCODINGS[name]
     tail = " and a tail of words that is long enough for another line"
     text = encode("x" * before + "y" * 30 + DUMPED + tail)
     for shown in (text, json.dumps({"a": text}), json.dumps(json.dumps({"a": text}))):
