@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from evaluator.processes.script_folders import (
     remove_leftovers,
 )
 from evaluator.processes.scripts import ScriptResult, run_script
+from evaluator.tools import FileAccess
+from evaluator.tools.searching import search_files
 from tests.sandboxes import require_bubblewrap
 
 FILES = {
@@ -187,3 +190,78 @@ def test_a_folder_is_removed_whatever_a_script_did_in_it(project: Path, monkeypa
     assert result.exit_code == 0, result.stderr
     assert [path.name for path in project.parent.iterdir()] == ["project"]
     assert contents(project) == FILES
+
+
+# -- what a script leaves for those who read its files -----------------------------------------------------------------
+
+TRAPS = """
+import os
+with open("sparse.txt", "wb") as file:
+    file.truncate(100 << 30)
+os.symlink(os.environ["OUTSIDE"] + "/secret.txt", "link.txt")
+os.symlink("/dev/zero", "endless.txt")
+os.symlink(os.environ["OUTSIDE"], "folder")
+os.mkfifo("pipe.txt")
+open("honest.txt", "w").write("honest")
+"""
+
+
+@pytest.fixture
+def trapped(tmp_path: Path) -> Path:
+    """A folder in which a script in a sandbox has left files that are not what they seem."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "secret.txt").write_text("very-secret")
+    sandbox = replace(require_bubblewrap(), folder="root")
+    argv = ["python3", "-I", "-c", TRAPS]
+    ended = asyncio.run(
+        run_script(
+            argv, timeout_s=100, cwd=root, sandbox=sandbox, env={"OUTSIDE": str(outside), **PATH}
+        )
+    )
+    assert ended.exit_code == 0, ended.stderr
+    return root
+
+
+PATH = {"PATH": os.environ["PATH"]}
+REFUSED = {
+    "sparse.txt": "is too large: 107,374,182,400 bytes, at most 10,000,000 are read",
+    "link.txt": "link",
+    "endless.txt": "link",
+    "folder/secret.txt": "link",
+    "pipe.txt": "not a regular file",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_trap_of_a_script_is_refused_with_its_reason(trapped: Path, name: str) -> None:
+    files = FileAccess([trapped])
+    assert files.read_text("honest.txt").text == "honest"  # the control
+    with pytest.raises(ToolError, match=re.escape(REFUSED[name])):
+        files.read_bytes(name)
+    assert "very-secret" not in str(asyncio.run(search_files(files, "secret")))
+
+
+def test_a_task_names_the_traps_among_its_files_in_a_warning(trapped: Path, make_evaluator) -> None:
+    paths = "".join(f"<path>{name}</path>" for name in ("honest.txt", *REFUSED))
+    xml = f"""<task name="t" type="atomic"><description>d</description><instructions>go</instructions>
+    <file_paths source="literal">{paths}</file_paths></task>"""
+    seen: list[str] = []
+
+    def answer(request):
+        seen.append(str(request))
+        return "done"
+
+    result = make_evaluator(xml, script=answer, roots=[trapped]).evaluate_sync("t").unwrap()
+    assert "honest" in seen[0] and "very-secret" not in seen[0]
+    warnings = "\n".join(result.notes["warnings"])
+    assert all(name in warnings for name in REFUSED)
+
+
+def test_a_deliverable_that_is_a_trap_is_not_read(trapped: Path) -> None:
+    files = FileAccess([trapped])
+    assert files.path_of("honest.txt")  # the control
+    for name in ("link.txt", "endless.txt", "folder/secret.txt"):
+        with pytest.raises(ToolError, match="link"):
+            files.path_of(name)
