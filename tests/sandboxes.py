@@ -48,14 +48,17 @@ def working(kind: str) -> Sandbox:
 
 
 _ENGINE = """#!{python}
-import json, os, sys
+import json, os, re, sys
 words = sys.argv[1:]
 with open({log!r}, "a") as file:
     file.write(json.dumps(words) + "\\n")
 if words[0] == "run" and not os.path.exists({broken!r}):
     options = dict(zip(words, words[1:]))
     open(options["--cidfile"], "x").write("a1b2")
-    os.chdir(options["--workdir"])
+    mounts = [dict(part.strip('"').partition("=")[::2] for part in re.split(',(?=[a-z"])', words[i + 1]))
+              for i, word in enumerate(words) if word == "--mount"]
+    folders = {{mount["target"]: mount["source"] for mount in mounts}}
+    os.chdir(folders.get(options["--workdir"], options["--workdir"]))
     command = words[words.index("--") + 2:]
     os.execvp(command[0], command)
 if words[0] == "run":

@@ -25,6 +25,7 @@ from evaluator.background.tasks import Activity, BackgroundTask, End, Priority, 
 from evaluator.errors import EvaluatorError
 from evaluator.processes.supervisor import run_to_end
 from evaluator.record.owner import current_owner
+from evaluator.record.redact import Redactor
 
 LOOK_S = 0.25
 """Seconds between two looks at what other processes ask for and at the sizes of the outputs."""
@@ -75,6 +76,7 @@ class BackgroundTasks:
         self._max_output_bytes = max_output_bytes
         self._clock = clock or SystemClock()
         self._notice = notice
+        self._redactor = Redactor.from_environment()
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = 0
@@ -112,7 +114,7 @@ class BackgroundTasks:
             task = BackgroundTask(
                 task_id,
                 work.type,
-                description=" ".join(description.split())[:200],
+                description=self._redactor.redact(" ".join(description.split()))[:200],
                 status="pending",
                 output_file=str(output.path),
                 created_at=clock.wall(),

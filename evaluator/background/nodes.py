@@ -17,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from evaluator.background.output import MAX_BYTES, Output
+from evaluator.background.output import MAX_BYTES, Output, RedactedOutput
 from evaluator.background.scripts import CommandWork
 from evaluator.background.tasks import End, TaskType, Work
 from evaluator.processes.supervisor import Command
+from evaluator.record.redact import Redactor
 
 POLL_S = 0.25
 BLOCK_BYTES = 1 << 20
@@ -113,15 +114,17 @@ class NodeWork(Work):
         waking = asyncio.ensure_future(self._wake.wait())
         offset = 0
         left = _BLOCKS_AFTER_KILL
+        shown = RedactedOutput(output, Redactor.from_environment())
         try:
             while True:
                 has_ended = running.done()
                 while left and (data := await remote.read(offset)):
-                    output.write(data)
+                    shown.write(data)
                     offset += len(data)
                     left -= waking.done()
                     if waking.done() and not has_ended:
                         break
+                shown.flush()
                 if has_ended:
                     return running.result()
                 await asyncio.wait([running, *([] if waking.done() else [waking])], timeout=POLL_S)

@@ -25,6 +25,7 @@ WINDOW_MESSAGES = 50
 SUFFIXES = ("log", "jsonl")
 """Of output as a program writes it, and of messages and events in JSON lines."""
 _BLOCK_BYTES = 1 << 16
+_HELD_BYTES = 1 << 12
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -75,6 +76,36 @@ class Output:
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+
+class RedactedOutput:
+    """Writes what a program prints to an output, without secrets.
+
+    The last `_HELD_BYTES` wait for `flush`, because a secret may continue in what the program
+    prints next.
+    """
+
+    def __init__(self, output: Output, redactor: Redactor) -> None:
+        self._output = output
+        self._redactor = redactor
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """Raises: OSError."""
+        self._held += data
+        if len(self._held) > _BLOCK_BYTES:
+            # At the end of a line, if there is one.
+            end = self._held.rfind(b"\n", 0, len(self._held) - _HELD_BYTES) + 1
+            self._write(end or len(self._held) - _HELD_BYTES)
+
+    def flush(self) -> None:
+        """Writes all of it. Raises: OSError."""
+        self._write(len(self._held))
+
+    def _write(self, end: int) -> None:
+        text = self._held[:end].decode("utf-8", "surrogateescape")
+        self._held = self._held[end:]
+        self._output.write(self._redactor.redact(text).encode("utf-8", "surrogateescape"))
 
 
 def _open(path: Path) -> int:

@@ -1,16 +1,27 @@
-"""Type `b`: a script process, whose output goes straight to its file."""
+"""Type `b`: a script process, whose output goes to its file without secrets."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evaluator.background.output import Output
+from evaluator.background.output import Output, RedactedOutput
 from evaluator.background.tasks import End, TaskType, Work
 from evaluator.errors import ToolError
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
-from evaluator.processes.supervisor import MEMORY_BYTES, Command, ProcessEnd, SupervisedProcess
+from evaluator.processes.supervisor import (
+    MEMORY_BYTES,
+    Command,
+    OutputPipe,
+    ProcessEnd,
+    SupervisedProcess,
+)
+from evaluator.record.redact import Redactor
+
+_SILENCE_S = 0.05
+_PIPE_GRACE_S = 1.0
 
 _REASONS = {
     "timeout": "stopped at its time limit",
@@ -27,9 +38,12 @@ class CommandWork(Work):
     type: TaskType = "b"
     is_watched = True
 
-    def __init__(self, command: Command, *, has_input: bool = False) -> None:
+    def __init__(
+        self, command: Command, *, has_input: bool = False, redactor: Redactor | None = None
+    ) -> None:
         self._command = command
         self._has_input = has_input
+        self._redactor = redactor or Redactor.from_environment()
         self._process: SupervisedProcess | None = None
         self._input: asyncio.WriteTransport | None = None
 
@@ -37,32 +51,79 @@ class CommandWork(Work):
         """Runs the command to its end. One that cannot be started has failed."""
         if self._is_killed:
             return End("killed")
+        # One pipe, so that output and errors stay in their order.
+        reading, writing = os.pipe()
         try:
             process = SupervisedProcess(
-                self._command,
-                output.descriptor,
-                stderr=output.descriptor,
-                has_input=self._has_input,
+                self._command, writing, stderr=writing, has_input=self._has_input
             )
         except ToolError as error:
+            os.close(reading)
             return End("failed", reason=str(error))
+        finally:
+            os.close(writing)
+        copy = _Copy(RedactedOutput(output, self._redactor))
+        await asyncio.get_running_loop().connect_read_pipe(lambda: copy, os.fdopen(reading, "rb"))
         try:
             if self._has_input:
                 self._input = await process.open_input()
             self._process = process
             if self._is_killed:
                 process.kill()
-            return _end_of(await process.run())
+            end = _end_of(await process.run())
         except ToolError as error:
-            return End("killed" if self._is_killed else "failed", reason=str(error))
+            end = End("killed" if self._is_killed else "failed", reason=str(error))
         finally:
             self._process = self._input = None
             await process.end()
+            await asyncio.wait([copy.ended], timeout=_PIPE_GRACE_S)
+            copy.close()
+        if copy.error is not None:
+            raise copy.error
+        return end
 
     def kill(self) -> None:
         super().kill()
         if self._process is not None:
             self._process.kill()
+
+
+class _Copy(OutputPipe):
+    """Copies a pipe to an output, and what a program leaves unfinished after a moment of silence."""
+
+    def __init__(self, output: RedactedOutput) -> None:
+        super().__init__()
+        self.error: OSError | None = None
+        self._output = output
+        self._timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_SILENCE_S, self._flush)
+        try:
+            self._output.write(data)
+        except OSError as error:
+            self.error = self.error or error
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._flush()
+        super().connection_lost(exc)
+
+    def close(self) -> None:
+        """Ends the copy; a process that is not of the tree may still hold the pipe."""
+        if self.transport is not None:
+            self.transport.close()
+        if not self.ended.done():
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            self._output.flush()
+        except OSError as error:
+            self.error = self.error or error
 
 
 class ScriptWork(CommandWork):
@@ -82,6 +143,7 @@ class ScriptWork(CommandWork):
         memory_bytes: int | None = MEMORY_BYTES,
         sandbox: Sandbox = NO_SANDBOX,
         has_input: bool = False,
+        redactor: Redactor | None = None,
     ) -> None:
         if not isinstance(argv, str):
             words = argv
@@ -92,7 +154,7 @@ class ScriptWork(CommandWork):
         command = Command(
             tuple(words), timeout_s, cwd=cwd, env=env, memory_bytes=memory_bytes, sandbox=sandbox
         )
-        super().__init__(command, has_input=has_input)
+        super().__init__(command, has_input=has_input, redactor=redactor)
 
     def write(self, data: bytes) -> None:
         """Sends `data` to the script's standard input. Raises: ToolError, if it has none or has

@@ -131,6 +131,7 @@ class _SessionTools:
             memory_bytes=context.script_memory_bytes,
             timeout_s=min(context.remaining_s, inf if timeout_s is None else timeout_s),
             sandbox=context.sandbox,
+            redactor=self._spawner.run.services.redactor,
         )
         return self._start(work, description or shlex.join(command), context=context)
 
@@ -276,6 +277,7 @@ class _SessionTools:
         return _shown(task)
 
     def _start(self, work: Work, description: str, context: ToolContext) -> dict[str, Any]:
+        description = self._spawner.run.services.redactor.redact(description)
         task = self._service.make_tasks().start(
             work, description, session=self._id, tool_use_id=context.call_id or None
         )

@@ -233,7 +233,7 @@ async def run_plan(
     """
     if plan.options.sandbox is not None:
         evaluator = evaluator.with_sandbox(cast("Sandbox", plan.options.sandbox))
-    await evaluator.check_sandboxes(plan.evaluations)
+    evaluator = await evaluator.check_sandboxes(plan.evaluations)
     if plan.options.output is None and plan.options.resume:
         raise UsageError("resume continues the batch in a folder: name it as output")
     plan, notices = _fit_to_machine(plan)

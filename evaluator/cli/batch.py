@@ -34,6 +34,7 @@ from evaluator.cli.common import (
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
+from evaluator.cli.evaluator_options import terminal_asker
 from evaluator.cli.permission import permit, project_profiles, shown_profiles, trust_option
 from evaluator.cli.stderr import ignore_closed_reader, json_stderr
 from evaluator.errors import BatchDamaged, UsageError
@@ -215,8 +216,9 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
     output = Path(options.output or "")
 
     async def run() -> BatchResult:
+        checked = await evaluator.check_sandboxes(plan.evaluations, terminal_asker())
         with _signals(stop, display):
-            return await run_plan(evaluator, plan, arguments=plan.pinned(wanted.to_dict()))
+            return await run_plan(checked, plan, arguments=plan.pinned(wanted.to_dict()))
 
     gc.freeze()
     try:

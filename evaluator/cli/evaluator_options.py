@@ -168,7 +168,7 @@ def evaluator_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..
 
 def _make_asker(folder: Path | None) -> Asker | None:
     """The asker: files in `folder`, else the person at the terminal, if there is one."""
-    from evaluator.tools import FileAsker, TerminalAsker
+    from evaluator.tools import FileAsker
 
     if folder is not None:
         if folder.exists() and not folder.is_dir():
@@ -176,6 +176,13 @@ def _make_asker(folder: Path | None) -> Asker | None:
                 f"--ask-in {folder}: not a folder; name one, which is made where it is missing"
             )
         return FileAsker(folder)
+    return terminal_asker()
+
+
+def terminal_asker() -> Asker | None:
+    """An asker for the person at the terminal; None if there is none."""
+    from evaluator.tools import TerminalAsker
+
     if stdin_is_terminal():
         return TerminalAsker()
     return None

@@ -302,6 +302,7 @@ def _read_sandbox(element: Any) -> Sandbox:
         image and image.strip(),
         cpus=None if cpus is None else float(cpus),
         network=_flag(element, "network"),
+        folder=(element.get("folder") or "fresh").strip(),
     )
 
 

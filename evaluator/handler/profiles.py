@@ -155,6 +155,8 @@ def _names(config: HandlerConfig, project: str) -> Iterator[str]:
             yield f"the tool {grant.name}, which runs programs without asking"
     if config.sandbox.image is not None:
         yield f"the image {config.sandbox.image}, which is fetched and run ({config.sandbox.kind})"
+    if config.sandbox.kind != "none" and config.sandbox.folder == "root":
+        yield "the first root, which scripts in the sandbox may change"
     if config.computer is not None:
         yield f"the screen {config.computer.name}"
 

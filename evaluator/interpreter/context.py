@@ -11,7 +11,7 @@ never sent twice.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -286,7 +286,8 @@ class _Assembly:
                     timeout_s=COMMAND_TIMEOUT_S,
                     cwd=self.services.root,
                     memory_bytes=self.config.script_memory_bytes,
-                    sandbox=self.config.sandbox,
+                    # It lists the files that are there.
+                    sandbox=replace(self.config.sandbox, folder="read_only_root"),
                 )
             except ToolError as error:
                 _raise_machine_error(error)

@@ -57,14 +57,14 @@ from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import spec_of, spec_of_words
 from evaluator.interpreter.run_spec import RunSpec
 from evaluator.interpreter.runs import record_run
-from evaluator.interpreter.sandboxing import needed_sandboxes
+from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
 from evaluator.language.scopes import plain
 from evaluator.library import TemplateLibrary
 from evaluator.memory import Memory
 from evaluator.models.backend import Backend
 from evaluator.nodes import Function, Node
-from evaluator.processes.sandboxes import Sandbox
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.record.journal import Sync
 from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore, TaskSummary
@@ -274,9 +274,13 @@ class Evaluator:
             self.init_args, replace(self.services, files=self.services.files.without(denied))
         )
 
-    async def check_sandboxes(self, runs: Iterable[tuple[str, str | None]]) -> None:
+    async def check_sandboxes(
+        self, runs: Iterable[tuple[str, str | None]], asker: Asker | None = None
+    ) -> Self:
         """Tries the sandboxes that runs of these templates, each with a profile or None, need.
 
+        `asker` (default: that of this Evaluator) asks whether scripts may run without a sandbox
+        that does not work. Returns this Evaluator, or with the answer yes a copy without sandboxes.
         Raises: ConfigurationError, if one does not work.
         """
         services = self.services
@@ -284,7 +288,10 @@ class Evaluator:
             for sandbox in needed_sandboxes(
                 services, services.library.get(template).node, handler=handler or self._profile
             ):
-                await services.sandbox_trials.check(sandbox, services.root)
+                await check_sandbox(services, sandbox, asker or services.asker)
+        if services.sandbox is None and services.sandbox_trials.is_waived:
+            return self.with_sandbox(NO_SANDBOX)
+        return self
 
     def without_network(self) -> Self:
         """A copy of this Evaluator that contacts no server to choose a model, for plans that are

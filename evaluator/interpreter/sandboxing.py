@@ -3,7 +3,8 @@ call.
 
 The profile decides; the template of the task may ask for a stricter sandbox, and a task is never in
 a weaker one than the task that started it. `Evaluator(sandbox=…)` (`--sandbox`) is the user's own
-decision and replaces all of these.
+decision and replaces all of these. So does the answer yes to the question whether scripts may run
+without a sandbox, which is asked where one does not work.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from evaluator.files.user_folder import cache_folder, user_folder
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import Frame, Run, Services
 from evaluator.library.calls import text_calls
 from evaluator.nodes import Call, Node, Task, TopLevel
 from evaluator.nodes.walk import children
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxKind
+from evaluator.tools.ask import Asker
 from evaluator.tools.controls import controls_of
 from evaluator.tools.registry import ToolRegistry
 
@@ -31,6 +34,8 @@ def sandbox_of(
     Raises: ConfigurationError, if the template asks for a container and the profile names no image.
     """
     chosen = services.sandbox
+    if chosen is None and services.sandbox_trials.is_waived:
+        return NO_SANDBOX
     if chosen is None:
         if task is None or task.handler is None:
             asked = None
@@ -40,7 +45,12 @@ def sandbox_of(
     if chosen.kind == "none":
         return chosen
     roots = services.files.roots
-    return replace(chosen, readable=roots.folders[1:], hidden=tuple(map(Path, roots.denied_paths)))
+    return replace(
+        chosen,
+        readable=roots.folders,
+        hidden=tuple(map(Path, roots.denied_paths)),
+        protected=(*services.library.folders, user_folder(), cache_folder()),
+    )
 
 
 async def check_sandboxes(run: Run, node: TopLevel | Node, frame: Frame) -> None:
@@ -57,8 +67,19 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, frame: Frame) -> None
     if trials.are_done(node, handler, services.sandbox, frame.sandbox):
         return
     for sandbox in needed_sandboxes(services, node, handler=handler, above=frame.sandbox):
-        await trials.check(sandbox, services.root)
+        await check_sandbox(services, sandbox, services.asker)
     trials.set_done(node, handler, services.sandbox, frame.sandbox)
+
+
+async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | None) -> None:
+    """Tries the sandbox; `asker` asks whether scripts may run without it, unless the user chose it
+    for this run.
+
+    Raises: ConfigurationError, if it does not work.
+    """
+    is_chosen = services.sandbox is not None
+    ask = None if asker is None or is_chosen else asker.ask
+    await services.sandbox_trials.check(sandbox, services.root, ask)
 
 
 def needed_sandboxes(

@@ -46,6 +46,7 @@ _LANDLOCK_RESTRICT_SELF = 446
 _LANDLOCK_VERSION = 1
 _LANDLOCK_SCOPE_SIGNAL = 1 << 1
 _LANDLOCK_ABI_WITH_SCOPES = 6
+_JOIN_SESSION_KEYRING = 1
 # Indices in the fields of `_stat`: pages in memory; CPU time in user and kernel mode, in ticks.
 _RSS = 21
 _TIMES = slice(11, 13)
@@ -392,6 +393,10 @@ def _start(
                 if os.getppid() != launcher:
                     os._exit(127)
             _restrict(order["memory_bytes"])
+            if order["keyctl"] is not None:
+                # The keys of the user's session stay with the evaluator. Fails only where the
+                # kernel has no keys, or forbids the call to the script as well.
+                ctypes.CDLL(None).syscall(order["keyctl"], _JOIN_SESSION_KEYRING, None)
             if order["is_confined"] and prctl is not None:
                 _confine(prctl)
             stage = "cwd"
@@ -402,6 +407,12 @@ def _start(
             if order["status_option"] is not None:
                 os.set_inheritable(status, True)
                 argv = [argv[0], order["status_option"].encode(), str(status).encode(), *argv[1:]]
+            if order["seccomp"] is not None:
+                program, program_end = os.pipe()
+                os.write(program_end, order["seccomp"])
+                os.close(program_end)
+                os.set_inheritable(program, True)
+                argv = [argv[0], b"--seccomp", str(program).encode(), *argv[1:]]
             os.execvpe(argv[0], argv, order["env"])
         except OSError as error:
             os.write(writing, marshal.dumps((stage, error.errno or 0)))

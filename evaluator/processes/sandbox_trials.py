@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from evaluator.processes.scripts import run_script
 
 TIMEOUT_S = 60.0
 _MAX_DONE = 1_000
+_QUESTION = "Run the scripts of this run without a sandbox, with all of your rights? [y/N]"
 
 
 async def try_sandbox(sandbox: Sandbox, cwd: Path) -> None:
@@ -38,9 +39,14 @@ async def try_sandbox(sandbox: Sandbox, cwd: Path) -> None:
 
 
 class SandboxTrials:
-    """Tries each sandbox once and remembers those that work."""
+    """Tries each sandbox once and remembers those that work.
+
+    `is_waived`: a person has said that scripts run without the sandbox that their templates and
+    profiles ask for, because it does not work here.
+    """
 
     def __init__(self) -> None:
+        self.is_waived = False
         self._working: set[Sandbox] = set()
         self._done: dict[tuple[int, tuple[Hashable, ...]], object] = {}
 
@@ -54,9 +60,30 @@ class SandboxTrials:
             self._done.clear()
         self._done[id(user), settings] = user  # keeps its id from being used again
 
-    async def check(self, sandbox: Sandbox, cwd: Path) -> None:
-        """Raises: ConfigurationError, if the sandbox does not work."""
-        kind = replace(sandbox, readable=(), writable=(), hidden=())
-        if kind not in self._working:
+    async def check(
+        self, sandbox: Sandbox, cwd: Path, ask: Callable[[str], Awaitable[str]] | None = None
+    ) -> None:
+        """Tries the sandbox. Where it does not work, `ask` asks a person once whether scripts may
+        run without one.
+
+        Raises: ConfigurationError, if it does not work and nobody allows to do without it.
+        """
+        kind = replace(sandbox, readable=(), writable=(), hidden=(), protected=())
+        if self.is_waived or kind in self._working:
+            return
+        try:
             await try_sandbox(sandbox, cwd)
+        except ConfigurationError as error:
+            if ask is None or not await _is_allowed(f"{error}. {_QUESTION}", ask):
+                raise
+            self.is_waived = True
+        else:
             self._working.add(kind)
+
+
+async def _is_allowed(question: str, ask: Callable[[str], Awaitable[str]]) -> bool:
+    try:
+        answer = await ask(question)
+    except ToolError:
+        return False  # nobody answered
+    return answer.strip().lower() in ("y", "yes")

@@ -16,15 +16,15 @@ import math
 import os
 import re
 import shlex
-import shutil
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from evaluator import disk, randomness
+from evaluator import randomness
 from evaluator.errors import ToolError
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
+from evaluator.processes.script_folders import TemporaryFolder
 from evaluator.processes.scripts import ScriptResult, run_script
 from evaluator.processes.supervisor import (
     MAX_PROCESSES,
@@ -232,12 +232,12 @@ class _ShellProcess:
     """One bash process, from its start to its end."""
 
     def __init__(self, shell: Shell) -> None:
-        self.folder = disk.make_temporary_folder("evaluator-shell-")
+        self.folder = TemporaryFolder()
         pipes: dict[str, int] = {}
         self._free = weakref.finalize(self, _free, pipes, self.folder)
         try:
             for name in _PIPES:
-                path = os.path.join(self.folder, name)
+                path = self.folder.path / name
                 os.mkfifo(path, 0o600)
                 # Opened for reading and writing, so that opening does not wait and no pipe ends.
                 pipes[name] = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -249,20 +249,20 @@ class _ShellProcess:
         self.pipes = pipes
         self.script = asyncio.create_task(
             run_script(
-                ["bash", "--noprofile", "--norc", "-c", _START, "bash", self.folder],
+                ["bash", "--noprofile", "--norc", "-c", _START, "bash", str(self.folder.path)],
                 timeout_s=math.inf,
                 cwd=shell.cwd,
                 memory_bytes=shell.memory_bytes,
                 max_processes=shell.max_processes,
                 sandbox=replace(
-                    shell.sandbox, writable=(*shell.sandbox.writable, Path(self.folder))
+                    shell.sandbox, writable=(*shell.sandbox.writable, self.folder.path)
                 ),
             )
         )
 
     def hide(self) -> None:
         """Deletes the names of the pipes, which the shell needs only to open them."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.remove()
 
     async def exchange(self, line: bytes, mark: str, timeout_s: float, max_bytes: int) -> _Reply:
         """Sends a line and waits for its exit code, the end of the shell, a flood of output or the
@@ -325,10 +325,10 @@ class _ShellProcess:
             self._free()
 
 
-def _free(pipes: dict[str, int], folder: str) -> None:
+def _free(pipes: dict[str, int], folder: TemporaryFolder) -> None:
     for descriptor in pipes.values():
         os.close(descriptor)
-    shutil.rmtree(folder, ignore_errors=True)
+    folder.remove()
 
 
 def _read(descriptor: int) -> bytes:

@@ -19,7 +19,6 @@ import errno
 import marshal
 import math
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -30,11 +29,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from evaluator import clock, disk, randomness
+from evaluator import clock, randomness
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import type_of
 from evaluator.processes import launcher, starting
-from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxedCommand, sandboxed_command
+from evaluator.processes.sandboxes import (
+    NO_SANDBOX,
+    Sandbox,
+    SandboxedCommand,
+    ScriptPlace,
+    sandboxed_command,
+)
+from evaluator.processes.script_folders import ReservedNames, TemporaryFolder
+from evaluator.processes.seccomp import keyctl_number
 from evaluator.processes.threads import in_thread
 
 MEMORY_BYTES = 8 << 30
@@ -114,7 +121,8 @@ class Command:
     hold together: the tree is killed when it holds more, or has more than `max_processes`. The tree
     is checked every 0.1 s, every 0.5 s while it is idle, and its memory less often if there are
     very many processes (on Linux only). Files are not counted, not even those in /dev/shm. In a
-    `sandbox` the command needs a `cwd`, an absolute path. `is_nested`: the launcher is not a child
+    `sandbox`, `cwd` is an absolute path, and its `folder` says where the command works.
+    `is_nested`: the launcher is not a child
     of this process, but of one that waits for it; for a process whose children are killed when it
     ends.
     """
@@ -128,13 +136,13 @@ class Command:
     sandbox: Sandbox = NO_SANDBOX
     is_nested: bool = False
 
-    def order(self, mark: str, status_file: str | None = None) -> bytes:
+    def order(self, mark: str, place: ScriptPlace) -> bytes:
         """The message that tells the launcher what to run. Raises: ToolError, for a command that
         cannot be run.
         """
         environment = {**(scrubbed_environment() if self.env is None else self.env), _MARK: mark}
         self._check(environment)
-        start = self._in_sandbox(environment, mark, status_file=status_file)
+        start = self._in_sandbox(environment, mark, place=place)
         order = {
             "argv": [_encode(word) for word in start.argv],
             "env": {_encode(name): _encode(value) for name, value in start.env.items()},
@@ -142,6 +150,8 @@ class Command:
             "status_option": start.status_option,
             "status_file": start.status_file,
             "cleanup": [_encode(word) for word in start.cleanup],
+            "seccomp": start.seccomp,
+            "keyctl": keyctl_number(),
             "timeout_s": float(self.timeout_s),
             "memory_bytes": self.memory_bytes,
             "max_processes": self.max_processes,
@@ -152,7 +162,7 @@ class Command:
         return len(data).to_bytes(8, "big") + data
 
     def _in_sandbox(
-        self, environment: Mapping[str, str], mark: str, status_file: str | None
+        self, environment: Mapping[str, str], mark: str, place: ScriptPlace
     ) -> SandboxedCommand:
         if self.sandbox.kind == "none":
             return SandboxedCommand(tuple(self.argv), environment)
@@ -161,11 +171,10 @@ class Command:
                 self.sandbox,
                 tuple(self.argv),
                 env=environment,
-                cwd=self.cwd or Path.cwd(),
+                place=place,
                 name=f"evaluator-{mark}",
                 memory_bytes=self.memory_bytes,
                 max_processes=self.max_processes,
-                status_file=status_file,
             )
         except ConfigurationError as error:
             raise ToolError(str(error)) from error
@@ -310,12 +319,12 @@ class SupervisedProcess:
         self.input: asyncio.WriteTransport | None = None
         self._command = command
         self._mark = randomness.token_hex(16)
-        # A container's engine creates the file, which must not exist before.
-        if command.sandbox.is_container:
-            self._folder = disk.make_temporary_folder("evaluator-")
-        else:
-            self._folder = None
-        self._order = command.order(self._mark, self._folder and f"{self._folder}/id")
+        self._place = _Place(command)
+        try:
+            self._order = command.order(self._mark, self._place.place)
+        except BaseException:
+            self._place.release()
+            raise
         self._report = b""
         self._pipes = tuple(pipe for pipe in (stdout, stderr) if not isinstance(pipe, int))
         if isinstance(stderr, Capture):
@@ -349,6 +358,7 @@ class SupervisedProcess:
             )
         except OSError as error:
             self._control.close()
+            self._place.release()
             raise ToolError(f"no process can be started: {error.strerror or error}") from error
         finally:
             theirs.close()
@@ -433,6 +443,7 @@ class SupervisedProcess:
                 await run_to_end(self._ensure_dead())
         finally:
             self._close()
+            await run_to_end(in_thread(self._place.release))
 
     async def _read_report(self) -> None:
         # A launcher that ends without reading a last "kill" resets the connection; its report was
@@ -472,8 +483,36 @@ class SupervisedProcess:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Place:
+    """The folders on this machine of a command in a sandbox, from its start to its end."""
+
+    def __init__(self, command: Command) -> None:
+        sandbox = command.sandbox
+        self._temporary: TemporaryFolder | None = None
+        self._reserved: ReservedNames | None = None
+        fresh: Path | None = None
+        status_file: str | None = None
+        is_fresh = sandbox.kind != "none" and (sandbox.folder == "fresh" or command.cwd is None)
+        if is_fresh or sandbox.is_container:
+            self._temporary = TemporaryFolder()
+        if self._temporary is not None and is_fresh:
+            fresh = self._temporary.path / "work"
+            fresh.mkdir(mode=0o700)
+        if self._temporary is not None and sandbox.is_container:
+            # The engine creates the file, which must not exist before.
+            status_file = str(self._temporary.path / "id")
+        if sandbox.kind != "none" and sandbox.folder == "root" and command.cwd is not None:
+            self._reserved = ReservedNames(command.cwd)
+        self.place = ScriptPlace(command.cwd, fresh, status_file=status_file)
+
+    def release(self) -> None:
+        """Removes what was made for the command."""
+        if self._temporary is not None:
+            self._temporary.remove()
+        if self._reserved is not None:
+            self._reserved.release()
 
 
 def _kill_marked(process: subprocess.Popen[bytes], mark: str) -> None:

@@ -7,10 +7,12 @@ import os
 import re
 from base64 import b64encode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote
+
+from evaluator.record.encoded import HINTS, Decoded, dumped_bytes, joined_lines, without_escapes
 
 _NAME = re.compile(
     r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?|CREDS|PAT|DSN"
@@ -55,6 +57,14 @@ _PATTERNS: tuple[tuple[str, str, str], ...] = (
 # Characters of English texts and JSON, the commonest first; others are rare.
 _COMMON = " etaoinsrlhdc\"umpgfy,.:_wbvk-{}\\/01()'A2xjqST"
 _PART_CHARS = 6
+_WINDOW_BYTES = 3
+# Separators; or the end of a line (its text, the break), and the address of the next one.
+_BETWEEN_BYTES = (
+    r"(?:[\s:,;-]{0,8}|[ \t|,]{0,3}[^\n]{0,40}?(?:\r?\n|\\{1,4}n)[ \t]*(?:[0-9a-fA-F]{4,16}:?[ \t]+)?)"
+    r"(?:0[xX]|\\{1,4}x)?"
+)
+# The most characters that a dump needs for a byte, with addresses, separators and a text beside it.
+_DUMP_CHARS_PER_BYTE = 20
 
 # One of these matches every text with a trigger. An expression that begins with a fixed letter runs
 # at memory speed; an alternation of all of them would not.
@@ -73,22 +83,40 @@ _BEGINNINGS = tuple(
 )
 
 
+Search = Callable[..., re.Match[str] | None]
+
+
 class Redactor:
     """Replaces known secrets, and texts in the form of one, by `[redacted:NAME]`.
 
     `secrets` maps a name to the value to hide; values under 8 characters are not hidden. A value is
     found in texts, in keys, and inside texts that are JSON themselves; also reversed, URL-encoded,
-    in hexadecimal digits, and in base64, alone or inside a longer encoded text. Text without a
-    secret costs one search for all forms of all secrets, and one for each beginning of a pattern.
+    in base64 (alone or inside a longer encoded text), in hexadecimal digits (also in a dump), with
+    escapes of JSON, XML or HTML, and broken into lines. Text without a secret costs one search for
+    all forms of all secrets, one for each beginning of a pattern, and a few for other encodings.
     """
 
-    __slots__ = ("_forms", "_names", "_parts", "_patterns", "_searches", "_values")
+    __slots__ = (
+        "_dumps",
+        "_forms",
+        "_longest",
+        "_names",
+        "_parts",
+        "_patterns",
+        "_searches",
+        "_values",
+    )
 
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
         names: dict[str, str] = {}
+        windows: dict[bytes, dict[str, str]] = {}
+        self._longest = 0
         for name, value in (secrets or {}).items():
             if len(value) < _MIN_CHARS:
                 continue
+            data = value.encode("utf-8", "surrogatepass")
+            windows[data] = _windows_in_dump(data)
+            self._longest = max(self._longest, len(data))
             for form in _forms_of(value):
                 if len(form) >= _MIN_CHARS:
                     names.setdefault(form, name)
@@ -96,7 +124,8 @@ class Redactor:
         ordered = sorted(names, key=len, reverse=True)
         self._names = names
         self._forms = tuple(ordered)
-        self._parts = _searches_for(ordered)
+        self._parts = _searches_for([*map(_parts_of, ordered), *filter(None, windows.values())])
+        self._dumps = _searches_for(filter(None, windows.values()))
         self._searches = tuple(beginning.search for beginning in _BEGINNINGS)
         if ordered:
             self._values = re.compile("|".join(map(re.escape, ordered)))
@@ -132,14 +161,56 @@ class Redactor:
 
     def suspects(self, text: str) -> bool:
         """Whether `text`, or the JSON in it, contains what `redact_value` would change."""
-        for search in self._parts:
-            # `any(map(…))` runs without a Python instruction for each form.
-            if search(text) is not None and any(map(text.__contains__, self._forms)):
-                return True
+        if self._holds_part(text) and (self._holds_form(text) or any(self._in_dump(text))):
+            return True
         for search in self._searches:
             if search(text) is not None:
-                return self._is_like_one(text)
+                if self._is_like_one(text):
+                    return True
+                break
+        for search in HINTS:
+            if search(text) is not None:
+                return any(self._encoded(text))
         return False
+
+    def _holds_part(self, text: str) -> bool:
+        for search in self._parts:  # noqa: SIM110  (a generator would cost more than the search)
+            if search(text) is not None:
+                return True
+        return False
+
+    def _holds_form(self, text: str) -> bool:
+        # This runs without a Python instruction for each form.
+        return any(map(text.__contains__, self._forms))
+
+    def _encoded(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """Where a secret is written with escapes or over several lines: beginning and end in the
+        text, and its name.
+        """
+        return self._found(text, chain(without_escapes(text), joined_lines(text)))
+
+    def _in_dump(self, text: str) -> Iterator[tuple[int, int, str]]:
+        """As `_encoded`, in hexadecimal digits that are not just one after the other."""
+        return self._found(text, self._dumped(text))
+
+    def _found(self, text: str, parts: Iterable[Decoded]) -> Iterator[tuple[int, int, str]]:
+        for decoded in parts:
+            if self._values is not None and self._holds_part(decoded.text):
+                for match in self._values.finditer(decoded.text):
+                    start, end = decoded.span_in_source(text, *match.span())
+                    yield start, end, self._names[match[0]]
+
+    def _dumped(self, text: str) -> Iterator[Decoded]:
+        at = 0
+        around = _DUMP_CHARS_PER_BYTE * self._longest
+        while True:
+            found = [
+                match.start() for search in self._dumps if (match := search(text, at)) is not None
+            ]
+            if not found:
+                return
+            at = min(min(found) + around, len(text))
+            yield from dumped_bytes(text, max(0, min(found) - around), at)
 
     def _is_like_one(self, text: str) -> bool:
         return any(
@@ -155,6 +226,12 @@ class Redactor:
         for name, trigger, pattern in self._patterns:
             if trigger in text:
                 text = pattern.sub(f"[redacted:{name}]", text)
+        before = len(text)
+        found = {*self._encoded(text), *self._in_dump(text)}
+        for start, end, name in sorted(found, reverse=True):
+            if end <= before:  # does not overlap one that was replaced already
+                text = f"{text[:start]}[redacted:{name}]{text[end:]}"
+                before = start
         return text
 
     def redact_value(self, value: Any) -> Any:
@@ -175,32 +252,52 @@ class Redactor:
         return f"<Redactor of {len(set(self._names.values()))} secrets>"
 
 
-def _searches_for(forms: Sequence[str]) -> tuple[Callable[[str], object], ...]:
-    """A few searches. In a text that contains one of `forms` one of them finds something; in others
-    they seldom do.
+def _searches_for(candidates: Iterable[Mapping[str, str]]) -> tuple[Search, ...]:
+    """A few searches. In a text that contains a secret one of them finds something; in others they
+    seldom do.
 
-    An expression that begins with a fixed character runs at memory speed, and is fast if the
-    character is rare. So a part of each form is searched for that begins with such a character; a
-    few characters are in all random forms.
+    Each mapping holds, for a form of a secret, expressions of which each finds it, by their first
+    characters. An expression that begins with a fixed character runs at memory speed, and is fast if
+    the character is rare; so for each form one is chosen that begins with such a character; a few
+    characters are in all random forms.
     """
-    pending = {form: _first_places(form) for form in forms}
-    found: list[Callable[[str], object]] = []
+    pending = list(candidates)
+    found: list[Search] = []
     while pending:
-        shares = Counter(chain.from_iterable(pending.values()))
+        shares = Counter(chain.from_iterable(pending))
         chosen = min(
             shares, key=lambda character: (_cost(character) / shares[character], character)
         )
-        places = {
-            form: pending.pop(form)[chosen] for form in list(pending) if chosen in pending[form]
-        }
-        rests = {re.escape(form[at + 1 : at + _PART_CHARS]) for form, at in places.items()}
+        rests = {expressions[chosen] for expressions in pending if chosen in expressions}
+        pending = [expressions for expressions in pending if chosen not in expressions]
         found.append(re.compile(f"{re.escape(chosen)}(?:{'|'.join(sorted(rests))})").search)
     return tuple(found)
 
 
-def _first_places(form: str) -> dict[str, int]:
-    """The first place of each character of `form` from which enough of it follows."""
-    return {character: form.index(character) for character in form[: 1 - _PART_CHARS]}
+def _parts_of(form: str) -> dict[str, str]:
+    """A part of the form for each character that it may begin with."""
+    places = {character: form.index(character) for character in form[: 1 - _PART_CHARS]}
+    return {
+        character: re.escape(form[at + 1 : at + _PART_CHARS]) for character, at in places.items()
+    }
+
+
+def _windows_in_dump(data: bytes) -> dict[str, str]:
+    """Some bytes of a secret in hexadecimal digits with anything between that a dump puts there."""
+    pairs = [_digits_of(byte) for byte in data]
+    windows: dict[str, str] = {}
+    for at in range(len(pairs) - _WINDOW_BYTES + 1):
+        window = _BETWEEN_BYTES.join(pairs[at : at + _WINDOW_BYTES])
+        if window[0].isdecimal():
+            windows.setdefault(window[0], window[1:])
+    # Without a byte below 0xa0, which no text in UTF-8 lacks for long, only the forms are found.
+    return windows
+
+
+def _digits_of(byte: int) -> str:
+    return "".join(
+        digit if digit.isdecimal() else f"[{digit}{digit.upper()}]" for digit in f"{byte:02x}"
+    )
 
 
 def _cost(character: str) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork
+from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork, scripts
 from evaluator.background.output import read_output
 from evaluator.background.stall import prompt_hint
 from evaluator.testing import FakeClock
@@ -375,3 +375,32 @@ def test_a_watcher_that_fails_once_goes_on(tmp_path, monkeypatch):
 def test_prompts_are_recognised(tail, hint):
     found = prompt_hint(tail.encode())
     assert (found is None) if hint is None else (found is not None and hint in found)
+
+
+def test_a_key_is_neither_in_the_output_nor_in_the_description(tmp_path, monkeypatch):
+    key = "not-a-real-key-9876543210"
+    monkeypatch.setenv("SOME_API_KEY", key)
+    monkeypatch.setattr(scripts, "_SILENCE_S", 60)  # the two halves come apart
+    script = f"printf %s not-a-real-; sleep 0; printf '%s\\n' key-9876543210; printf 'last\\377'; printf {key} | base64"
+
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            task = tasks.start(ScriptWork(script, cwd=tmp_path), f"prints {key}")
+            ended = await tasks.wait(task.id)
+            return ended.description, read_output(Path(task.output_file), 0, 1000)
+
+    description, output = run(work())
+    assert description == "prints [redacted:SOME_API_KEY]"
+    assert output.startswith(b"[redacted:SOME_API_KEY]\nlast\xff[redacted:SOME_API_KEY]")
+
+
+def test_a_long_output_is_written_as_it_is(tmp_path):
+    script = "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; printf end"
+
+    async def work():
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
+            task = tasks.start(ScriptWork(script, cwd=tmp_path), "prints")
+            await tasks.wait(task.id)
+            return Path(task.output_file).read_text()
+
+    assert run(work()) == "".join(f"line {number}\n" for number in range(20_000)) + "end"

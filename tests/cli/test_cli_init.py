@@ -18,6 +18,7 @@ from evaluator.files.shipped import shipped
 from evaluator.handler.config import read_profile
 from evaluator.nodes.declare import FIELDS, OPERATORS
 from tests.cli.conftest import Run
+from tests.sandboxes import require_bubblewrap
 
 SCHEMA_LOCATION = "{http://www.w3.org/2001/XMLSchema-instance}noNamespaceSchemaLocation"
 
@@ -26,6 +27,8 @@ SCHEMA_LOCATION = "{http://www.w3.org/2001/XMLSchema-instance}noNamespaceSchemaL
 def test_a_new_project_lints_runs_and_meets_its_thresholds(
     cli: Run, example: str, tmp_path: Path
 ) -> None:
+    if example == "code":
+        require_bubblewrap()
     assert cli("init", "mine", "--example", example).code == 0
     mine = tmp_path / "mine"
     linted = cli("lint", "templates", "--strict", cwd=mine)

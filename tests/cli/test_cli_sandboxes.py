@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
+from evaluator.cli import batch
+from evaluator.tools import CallbackAsker
 from tests.sandboxes import BUBBLEWRAP, StandIn, why_not
 
 TASK = '<task name="s" type="script"><description>d</description><handler sandbox="{}"/><command>true</command></task>'
@@ -99,3 +102,28 @@ def test_a_batch_whose_scorer_needs_a_missing_sandbox_does_not_start(
     ran = cli("batch", "b.toml", env=missing)
     assert (ran.code, "install the package bubblewrap" in ran.err) == (3, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_code_project_runs_code_in_a_sandbox_or_asks(
+    cli: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("init", "mine", "--example", "code").code == 0
+    project = {"cwd": tmp_path / "mine", "env": {"PATH": f"{tmp_path}"}}
+    ran = cli("batch", **project)
+    assert (ran.code, "choose another one with --sandbox (none" in ran.err) == (3, True)
+    monkeypatch.setattr(batch, "terminal_asker", lambda: CallbackAsker(lambda question: "no"))
+    assert cli("batch", **project).code == 3
+    # The control: a person allows it, or the option does.
+    monkeypatch.setattr(batch, "terminal_asker", lambda: CallbackAsker(lambda question: "y"))
+    (tmp_path / "python3").symlink_to(sys.executable)
+    assert cli("batch", **project).code == 0
+    monkeypatch.setattr(batch, "terminal_asker", lambda: None)
+    assert cli("batch", "--sandbox", "none", **project).code == 0
+    assert cli("batch", **project).code == 3
+
+
+def test_the_loop_that_runs_programs_of_a_model_has_a_sandbox(cli: Any, tmp_path: Any) -> None:
+    missing = {"PATH": str(tmp_path)}
+    argv = ("run", "--template", "write_run_fix", "--input", "goal=Print 1.")
+    ran = cli(*argv, "--handler", "offline", env=missing)
+    assert ran.code == 3 and "install the package bubblewrap" in ran.err

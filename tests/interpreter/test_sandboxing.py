@@ -17,7 +17,7 @@ from evaluator.handler.profiles import names_of
 from evaluator.interpreter import toolset
 from evaluator.interpreter.sandboxing import needed_sandboxes
 from evaluator.processes.sandboxes import Sandbox
-from evaluator.tools import ToolContext, ToolRegistry, controls, tool
+from evaluator.tools import CallbackAsker, ToolContext, ToolRegistry, controls, tool
 from tests.sandboxes import StandIn
 
 PODMAN = Sandbox("podman", "img")
@@ -199,6 +199,30 @@ def test_a_sandbox_that_is_not_installed_is_an_error_before_a_model_call(
     ).is_complete
     outcome, _ = evaluator.render("all")  # shows the requests, and starts nothing
     assert outcome.ok
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+def test_a_person_is_asked_once_whether_scripts_may_run_without_a_sandbox_that_does_not_work(
+    make_evaluator, tmp_path, monkeypatch, answer
+):
+    questions = []
+    asker = CallbackAsker(lambda question: questions.append(question) or answer)
+    xml = SCRIPT.format(name="s", handler='<handler sandbox="bubblewrap"/>')
+    evaluator = make_evaluator(xml.replace("echo ran", "/bin/echo ran"), asker=asker)
+    chosen = make_evaluator(xml, asker=asker, sandbox="bubblewrap")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    outcomes = [evaluator.evaluate_sync("s") for _ in range(2)]
+    assert len(questions) == (1 if answer == "yes" else 2)
+    assert "bwrap, which is not installed" in questions[0]
+    assert "without a sandbox, with all of your rights?" in questions[0]
+    for outcome in outcomes:
+        if answer == "yes":
+            assert (outcome.content, outcome.notes["sandbox"]) == ("ran\n", "none")
+        else:
+            assert "--sandbox (none: scripts run without a sandbox)" in outcome.message
+    questions.clear()
+    assert not chosen.evaluate_sync("s").ok  # the user chose this sandbox
+    assert questions == []
 
 
 @pytest.mark.parametrize(

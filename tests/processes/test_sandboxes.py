@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +28,10 @@ CONTAINERS = [kind for kind in ("docker", "podman") if shutil.which(kind)]
 def run(argv, sandbox: Sandbox, cwd: Path, **options) -> ScriptResult:
     options.setdefault("timeout_s", 100)
     return asyncio.run(run_script(argv, sandbox=sandbox, cwd=cwd, **options))
+
+
+def in_root(sandbox: Sandbox) -> Sandbox:
+    return replace(sandbox, folder="root")
 
 
 # -- conformance: what every sandbox does; each needs only a shell ----------------------------------------------------
@@ -53,9 +58,9 @@ def test_an_exit_code_of_the_script_is_never_taken_for_one_of_the_sandbox(sandbo
     assert result.exit_code == code
 
 
-def test_the_working_folder_is_the_same_and_is_writable(sandbox, tmp_path):
+def test_a_script_that_works_in_the_root_finds_and_leaves_files_there(sandbox, tmp_path):
     (tmp_path / "old").write_text("old")
-    result = run("pwd; cat old; echo new > new", sandbox, tmp_path)
+    result = run("pwd; cat old; echo new > new", in_root(sandbox), tmp_path)
     assert result.stdout == f"{tmp_path}\nold"
     assert (tmp_path / "new").read_text() == "new\n"
     assert (tmp_path / "new").stat().st_uid == os.getuid()
@@ -156,7 +161,9 @@ def test_what_decides_about_later_runs_cannot_be_changed(walls, tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / name / "file").write_text("old")
     result = run(
-        f"cat {name}/file; echo new > {name}/file; mv {name} gone; mkdir {name}", walls, tmp_path
+        f"cat {name}/file; echo new > {name}/file; mv {name} gone; mkdir {name}",
+        in_root(walls),
+        tmp_path,
     )
     assert result.stdout == "old"
     assert (tmp_path / name / "file").read_text() == "old"
@@ -182,7 +189,7 @@ def test_a_container_gets_every_limit_no_network_and_no_variable(engine, monkeyp
     stand_in, sandbox, work = engine
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     result = run(
-        ["sh", "-c", "pwd; exit 4"], sandbox, work, memory_bytes=64 << 20, max_processes=20
+        ["sh", "-c", "pwd; exit 4"], in_root(sandbox), work, memory_bytes=64 << 20, max_processes=20
     )
     assert (result.stdout, result.exit_code) == (f"{work}\n", 4)
     words, cleanup = stand_in.calls()
@@ -317,7 +324,7 @@ def test_an_evaluator_that_is_killed_takes_its_sandbox_along(tmp_path):
         "import asyncio, sys; from pathlib import Path; from evaluator.processes.sandboxes import Sandbox;"
         "from evaluator.tools import run_script;"
         "asyncio.run(run_script('exec 9>announce; echo up >&9; sleep 1000', timeout_s=1000, cwd=Path(sys.argv[1]),"
-        " sandbox=Sandbox('bubblewrap')))"
+        " sandbox=Sandbox('bubblewrap', folder='root')))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     with open(fifo) as reading:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
 from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evaluator.record.redact import Redactor
@@ -187,3 +188,95 @@ def test_variables_that_are_named_are_hidden_whatever_they_are_called() -> None:
     assert Redactor.from_environment(environment).redact("gateway-value") == "gateway-value"
     redactor = Redactor.from_environment(environment, also=["CORPORATE_GATEWAY"])
     assert redactor.redact("gateway-value") == "[redacted:CORPORATE_GATEWAY]"
+
+
+# -- other encodings ---------------------------------------------------------------------------------------------------
+
+
+DUMPED = "not-a-real/key&9876543210<abc>xyz"
+
+
+def xxd(text: str) -> str:
+    lines = []
+    for at in range(0, len(text), 16):
+        row = text[at : at + 16].encode().hex()
+        groups = " ".join(row[i : i + 4] for i in range(0, len(row), 4))
+        lines.append(f"{at:08x}: {groups:<39}  {text[at : at + 16]}\n")
+    return "".join(lines)
+
+
+def hexdump(text: str) -> str:
+    lines = []
+    for at in range(0, len(text), 16):
+        row = text[at : at + 16].encode()
+        groups = f"{row[:8].hex(' ')}  {row[8:].hex(' ')}"
+        lines.append(f"{at:08x}  {groups:<49} |{text[at : at + 16]}|\n")
+    return "".join(lines)
+
+
+def od(text: str) -> str:
+    rows = [(at, text[at : at + 16].encode().hex(" ")) for at in range(0, len(text), 16)]
+    return "".join(f"{at:07o} {row}\n" for at, row in rows)
+
+
+def plain_digits(text: str) -> str:
+    return "\n".join(text[at : at + 30].encode().hex() for at in range(0, len(text), 30))
+
+
+def c_array(text: str) -> str:
+    rows = [text[at : at + 12] for at in range(0, len(text), 12)]
+    return ",\n".join("  " + ", ".join(f"0x{ord(c):02x}" for c in row) for row in rows)
+
+
+OTHER_ENCODINGS: dict[str, Callable[[str], str]] = {
+    "xxd": xxd,
+    "xxd, capitals": lambda text: xxd(text).replace("2d", "2D").replace("6c", "6C"),
+    "hexdump -C": hexdump,
+    "od -t x1": od,
+    "xxd -p": plain_digits,
+    "xxd -i": c_array,
+    "colons": lambda text: f"bytes: {text.encode().hex(':')}",
+    "bytes of Python": lambda text: "b'" + "".join(f"\\x{ord(c):02x}" for c in text) + "'",
+    "base64 in lines": lambda text: base64.encodebytes(text.encode()).decode(),
+    "base64 in short lines": lambda text: "\n".join(
+        re.findall(".{1,20}", base64.b64encode(text.encode()).decode())
+    ),
+    "base64, indented": lambda text: (
+        base64.encodebytes(text.encode()).decode().replace("\n", "\n  ")
+    ),
+    "base64 in a mail": lambda text: (
+        base64.encodebytes(text.encode()).decode().replace("\n", "\r\n")
+    ),
+    "JSON escapes": lambda text: "".join(f"\\u{ord(c):04x}" for c in text),
+    "JSON with an escaped slash": lambda text: text.replace("/", "\\/"),
+    "JSON of Go": lambda text: text.replace("&", "\\u0026").replace("<", "\\u003c"),
+    "HTML": html.escape,
+    "XML, decimal": lambda text: "".join(f"&#{ord(c)};" for c in text),
+    "XML, hexadecimal": lambda text: "".join(f"&#x{ord(c):x};" for c in text),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ENCODINGS)
+@pytest.mark.parametrize("before", range(0, 20, 3))
+def test_a_secret_is_found_in_other_encodings_wherever_a_line_ends(name: str, before: int) -> None:
+    redactor = Redactor({"MY_KEY": DUMPED})
+    encode = OTHER_ENCODINGS[name]
+    tail = " and a tail of words that is long enough for another line"
+    text = encode("x" * before + "y" * 30 + DUMPED + tail)
+    for shown in (text, json.dumps({"a": text}), json.dumps(json.dumps({"a": text}))):
+        assert redactor.suspects(shown)
+        redacted = redactor.redact(shown)
+        assert "[redacted:MY_KEY]" in redacted
+        assert not redactor.suspects(redacted)
+        assert not any(DUMPED[at : at + 8] in redacted for at in range(len(DUMPED) - 8))
+    assert redactor.redact_value({"a": [text]})["a"][0] == redactor.redact(text)
+    other = encode("x" * before + "y" * 30 + "another text / of & the < same > length!" + tail)
+    assert redactor.redact(other) is other  # the control
+
+
+@given(st.text(max_size=300))
+@example("\\u0026\\" * 40)
+@example("0" * 40 + "\\n" * 5)
+@example("\n".join(["A" * 20] * 5) + "\\")
+def test_any_text_without_a_secret_stays(text: str) -> None:
+    assert Redactor({"KEY": DUMPED}).redact(text) is text

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,11 @@ class World:
             )
 
 
+def in_root() -> Sandbox:
+    """A sandbox whose scripts may change the first root."""
+    return replace(require_bubblewrap(), folder="root")
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     world = World(tmp_path_factory.mktemp("world"))
@@ -205,7 +211,7 @@ OF_ROOT: dict[str, str] = {
 def test_a_script_in_bubblewrap_reaches_nothing_outside(
     world: World, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sandbox = require_bubblewrap()
+    sandbox = in_root()
     program = ATTEMPTS.get(name) or OF_ROOT[name]
     assert "REACHED" not in world.run(program, sandbox).content
     if name in ATTEMPTS or os.geteuid() == 0:
@@ -214,7 +220,7 @@ def test_a_script_in_bubblewrap_reaches_nothing_outside(
 
 
 def test_a_file_written_beside_the_folder_is_not_outside(world: World) -> None:
-    sandbox, new = require_bubblewrap(), world.work.parent / "new"
+    sandbox, new = in_root(), world.work.parent / "new"
     program = "open('../new', 'w').close()"
     world.run(program, sandbox)
     assert not new.exists()
@@ -237,6 +243,7 @@ def test_a_script_in_bubblewrap_sees_its_own_variables_and_processes_only(
         "PATH",
         "HOME",
         "LANG",
+        "EVALUATOR_ROOT",
         "EVALUATOR_SCRIPT_ID",
         "PWD",
     }
@@ -248,7 +255,7 @@ def test_a_script_in_bubblewrap_sees_its_own_variables_and_processes_only(
 
 @pytest.fixture(params=["none", "bubblewrap"])
 def sandbox(request: pytest.FixtureRequest) -> Sandbox | str:
-    return require_bubblewrap() if request.param == "bubblewrap" else "none"
+    return in_root() if request.param == "bubblewrap" else "none"
 
 
 FORK = "import time\nfor _ in range(COUNT):\n    if os.fork() == 0:\n        time.sleep(WAIT)\n        os._exit(0)\n"

@@ -1,0 +1,219 @@
+"""Texts inside a text that are written in another way: with escapes, over several lines, as a dump of bytes.
+
+`Redactor` searches them for secrets. Each is found by a few characters that it cannot do without,
+so that a text without any costs little; only the part of the text around them is decoded.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import string
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+# A line break, also one that is escaped in a JSON text (several times).
+_BREAK = r"(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n)"
+_LETTERS = "[A-Za-z0-9+/_=-]"
+_LETTER_CHARS = string.ascii_letters + string.digits + "+/_=-"
+_LINE_CHARS = 16
+_MAX_RUN_CHARS = 1_000
+_ESCAPE = re.compile(
+    r"""
+    \\{1,4} (?: u(?P<unicode>[0-9a-fA-F]{4}) | x(?P<byte>[0-9a-fA-F]{2}) | (?P<slash>/) )
+    | &(?: \#(?P<decimal>[0-9]{1,7}) | \#[xX](?P<hex>[0-9a-fA-F]{1,6}) | (?P<name>[a-z]{2,4}) );
+    """,
+    re.VERBOSE,
+)
+
+
+def _after_letters(end: str) -> str:
+    """An expression for the place after letters and `end`."""
+    return rf"(?<={_LETTERS}{end})(?<={_LETTERS}.{{7}}{end})(?<={_LETTERS}{{{_LINE_CHARS}}}{end})"
+
+
+_AFTER_LETTERS = "(?:" + _after_letters(r"\n") + "|" + _after_letters(r"\r\n") + ")"
+_AFTER_ESCAPED = (
+    "(?=[nr])(?:" + _after_letters(r"\\") + "|" + _after_letters(r"\\\\") + r")(?:n|r\\{1,2}n)"
+)
+# Each of these begins with a fixed character, which makes the search fast. Only escapes of ASCII
+# characters count: others are in the usual forms of a secret. A line break counts after many letters:
+# as it is, as it stands in JSON, and in JSON that is a string in JSON. Most lines fail at the first
+# letter that is looked at.
+_OF_BACKSLASH = "u00[2-7]|x[2-7]|/"
+_HAS_ESCAPE = (
+    re.compile(rf"\\(?:{_OF_BACKSLASH})"),
+    re.compile("&(?:amp|lt|gt|quot|apos|#)"),
+)
+_HAS_WRAPPED_LINE = (
+    re.compile(rf"\n(?<=[A-Za-z0-9+/_=\r-]\n){_AFTER_LETTERS}"),
+    re.compile(rf"\\{_AFTER_ESCAPED}"),
+)
+HINTS = (
+    re.compile(rf"\\(?:{_OF_BACKSLASH}|{_AFTER_ESCAPED})").search,
+    _HAS_ESCAPE[1].search,
+    _HAS_WRAPPED_LINE[0].search,
+)
+"""One of these finds something in each text that `without_escapes` or `joined_lines` decodes."""
+_WRAPPED = re.compile(rf"{_LETTERS}+(?:{_BREAK}[ \t>]*{_LETTERS}+)+")
+_INDENTED_BREAK = re.compile(rf"{_BREAK}[ \t>]*")
+_LINE_BREAK = re.compile(_BREAK)
+
+_PREFIX = r"(?:0[xX]|\\{1,4}x)"
+_PAIR = re.compile(rf"{_PREFIX}?([0-9a-fA-F]{{2}})")
+_SEPARATED = re.compile(rf"(?:{_PREFIX}?[0-9a-fA-F]{{2}}(?:[\s:,;-]|\\{{1,4}}[rn]){{0,8}}){{4,}}")
+# `xxd` (00000000: 6e6f 742d  not-), `hexdump -C` (00000000  6e 6f  |no|), `od -t x1` (0000000 6e).
+_DUMP_LINE = re.compile(
+    r"""
+    [ \t]*
+    (?: [0-9a-fA-F]{4,16} (?: :[ \t]* | [ \t]+ ) )?
+    (?P<bytes> [0-9a-fA-F]{2} (?: [ ]?[0-9a-fA-F]{2} | [ ]{2}(?=[^|]*\|)[0-9a-fA-F]{2} )* )
+    (?= [ \t]{2} | [ \t]*\| | [ \t]*\Z | ["'\\] )
+    """,
+    re.VERBOSE,
+)
+
+
+_QUOTE = re.compile("[\"']")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded part of a text. `pieces` are the places in `text` from which on a piece of the
+    source was taken, with its beginning and end there, in their order.
+
+    A piece is copied, or it is the source of one character. `to_line_end`: what stands behind the
+    bytes of a line shows them again.
+    """
+
+    text: str
+    pieces: Sequence[tuple[int, int, int]]
+    to_line_end: bool = False
+
+    def span_in_source(self, source: str, start: int, end: int) -> tuple[int, int]:
+        """Where the characters from `start` to `end` come from."""
+        place, begin, stop = self._piece(start)
+        first = begin if stop - begin != self._length(place) else begin + start - place
+        place, begin, stop = self._piece(end - 1)
+        last = stop if stop - begin != self._length(place) else begin + end - place
+        if self.to_line_end:
+            line_end = _LINE_BREAK.search(source, last)
+            last = len(source) if line_end is None else line_end.start()
+        return first, last
+
+    def _piece(self, place: int) -> tuple[int, int, int]:
+        return self.pieces[bisect_right(self.pieces, place, key=lambda piece: piece[0]) - 1]
+
+    def _length(self, place: int) -> int:
+        """The length in `text` of the piece that begins at `place`."""
+        after = bisect_right(self.pieces, place, key=lambda piece: piece[0])
+        following = self.pieces[after][0] if after < len(self.pieces) else len(self.text)
+        return following - place
+
+
+def without_escapes(text: str) -> Iterator[Decoded]:
+    r"""The text with `\u0041`, `\x41`, `\/` and the entities of XML and HTML replaced."""
+    if any(pattern.search(text) for pattern in _HAS_ESCAPE):
+        yield _decode(text, 0, len(text), token=_ESCAPE, character=_character)
+
+
+def _character(match: re.Match[str]) -> str:
+    groups = match.groupdict()
+    if groups["slash"]:
+        return "/"
+    for name, base in (("unicode", 16), ("byte", 16), ("decimal", 10), ("hex", 16)):
+        if groups[name]:
+            number = int(groups[name], base)
+            return chr(number) if number <= 0x10FFFF else match[0]
+    return html.unescape(match[0])
+
+
+def joined_lines(text: str) -> Iterator[Decoded]:
+    """Each run of lines without spaces, such as base64 in lines of 76 characters, as one line."""
+    for pattern in _HAS_WRAPPED_LINE:
+        at = 0
+        for match in pattern.finditer(text):
+            if match.start() < at:
+                continue  # in the run before
+            begin = max(at, match.start() - _MAX_RUN_CHARS)
+            above = text[begin : match.start()].rstrip("\\\r").rstrip(_LETTER_CHARS)
+            run = _WRAPPED.match(text, begin + len(above))
+            if run is not None:
+                at = run.end()
+                yield _decode(text, *run.span(), token=_INDENTED_BREAK, character=_nothing)
+
+
+def _nothing(match: re.Match[str]) -> str:
+    return ""
+
+
+def dumped_bytes(text: str, start: int, end: int) -> Iterator[Decoded]:
+    """The bytes that hexadecimal digits from about `start` to `end` show: line by line as in a
+    dump, and separated by blanks, colons or commas.
+    """
+    breaks = [match for match in _LINE_BREAK.finditer(text, 0, start)]
+    begin = breaks[-1].end() if breaks else 0
+    dump: list[tuple[str, int, int]] = []
+    while begin <= end:
+        line_break = _LINE_BREAK.search(text, begin)
+        stop = len(text) if line_break is None else line_break.start()
+        line = _dump_line(text, begin, stop)
+        if line is not None:
+            dump += _bytes(text, *line.span("bytes"))
+        if line_break is None:
+            break
+        begin = line_break.end()
+    yield _of_bytes(dump, to_line_end=True)
+    for run in _SEPARATED.finditer(text, start, end):
+        yield _of_bytes(_bytes(text, run.start(), run.end()), to_line_end=False)
+
+
+def _dump_line(text: str, start: int, end: int) -> re.Match[str] | None:
+    """The line of a dump from `start` to `end`; the first one may begin in a string."""
+    line = _DUMP_LINE.match(text, start, end)
+    for quote in () if line is not None else _QUOTE.finditer(text, start, end):
+        line = _DUMP_LINE.match(text, quote.end(), end)
+        if line is not None:
+            break
+    return line
+
+
+def _bytes(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
+    return [
+        (chr(int(pair[1], 16)), pair.start(), pair.end())
+        for pair in _PAIR.finditer(text, start, end)
+    ]
+
+
+def _of_bytes(found: Sequence[tuple[str, int, int]], *, to_line_end: bool) -> Decoded:
+    text = "".join(character for character, _, _ in found)
+    pieces = [(place, start, end) for place, (_, start, end) in enumerate(found)]
+    return Decoded(text, pieces, to_line_end=to_line_end)
+
+
+def _decode(
+    text: str,
+    start: int,
+    end: int,
+    token: re.Pattern[str],
+    character: Callable[[re.Match[str]], str],
+) -> Decoded:
+    """The text from `start` to `end` with each token replaced by its character, or by nothing."""
+    parts: list[str] = []
+    pieces: list[tuple[int, int, int]] = []
+    place = 0
+    at = start
+    for match in token.finditer(text, start, end):
+        for piece, begin, stop in (
+            (text[at : match.start()], at, match.start()),
+            (character(match), *match.span()),
+        ):
+            if piece:
+                parts.append(piece)
+                pieces.append((place, begin, stop))
+                place += len(piece)
+        at = match.end()
+    parts.append(text[at:end])
+    pieces.append((place, at, end))
+    return Decoded("".join(parts), pieces)
