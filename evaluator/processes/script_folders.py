@@ -17,9 +17,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from evaluator import disk
 from evaluator.errors import ToolError
 from evaluator.files.locks import try_lock
 from evaluator.files.open_below import FILE, FOLDER
+from evaluator.processes import starting
 
 _PREFIX = "evaluator-script-"
 _MAX_ENTRIES = 200_000
@@ -51,7 +53,7 @@ class TemporaryFolder:
         _sweep_once()
         while True:
             try:
-                self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+                self.path = Path(disk.make_temporary_folder(_PREFIX))
                 self._descriptor = os.open(self.path, FOLDER)
             except FileNotFoundError:
                 continue  # removed by a process that took it for a leftover
@@ -110,7 +112,7 @@ def _remove(path: Path) -> None:
         quoted = str(path)
         for command in (["chmod", "-R", "u+rwx", quoted], ["rm", "-rf", quoted]):
             if os.path.isdir(path):
-                subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+                starting.run(command, stdin=subprocess.DEVNULL, capture_output=True)
 
 
 class ReservedNames:
@@ -130,16 +132,16 @@ class ReservedNames:
             return  # the folder cannot be entered, which the launcher reports; or has no locks
         for name in _RESERVED_FOLDERS:
             try:
-                os.mkdir(name, 0o755, dir_fd=self._descriptor)
+                disk.mkdir(name, 0o755, dir_fd=self._descriptor)
             except OSError:
                 pass  # it exists, or the script cannot create it either
         for name in _RESERVED_FILES:
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-                file = os.open(name, flags, 0o644, dir_fd=self._descriptor)
+                file = disk.open(name, flags, 0o644, dir_fd=self._descriptor)
             except OSError:
                 continue
-            os.write(file, _PLACEHOLDER)
+            disk.write(file, _PLACEHOLDER)
             os.close(file)
 
     def release(self) -> None:
@@ -158,13 +160,13 @@ class ReservedNames:
     def _remove_placeholders(self) -> None:
         for name in _RESERVED_FOLDERS:
             try:
-                os.rmdir(name, dir_fd=self._descriptor)
+                disk.rmdir(name, dir_fd=self._descriptor)
             except OSError:
                 pass  # missing, or not empty
         for name in _RESERVED_FILES:
             path = self.root / name
             if is_placeholder(path):
-                path.unlink(missing_ok=True)
+                disk.remove(path)
 
 
 def is_placeholder(path: Path) -> bool:

@@ -499,7 +499,7 @@ class _Place:
             self._temporary = TemporaryFolder()
         if self._temporary is not None and is_fresh:
             fresh = self._temporary.path / "work"
-            fresh.mkdir(mode=0o700)
+            disk.mkdir(fresh, 0o700)
         if self._temporary is not None and sandbox.is_container:
             # The engine creates the file, which must not exist before.
             status_file = str(self._temporary.path / "id")

@@ -152,7 +152,7 @@ def dumped_bytes(text: str, start: int, end: int) -> Iterator[Decoded]:
     """The bytes that hexadecimal digits from about `start` to `end` show: line by line as in a
     dump, and separated by blanks, colons or commas.
     """
-    breaks = [match for match in _LINE_BREAK.finditer(text, 0, start)]
+    breaks = list(_LINE_BREAK.finditer(text, 0, start))
     begin = breaks[-1].end() if breaks else 0
     dump: list[tuple[str, int, int]] = []
     while begin <= end:
