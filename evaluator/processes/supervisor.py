@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from evaluator import clock, randomness
+from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import type_of
 from evaluator.processes import launcher, starting
