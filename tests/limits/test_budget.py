@@ -20,16 +20,23 @@ class Clock:
         return self.now
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time that budgets see."""
+    time = Clock()
+    monkeypatch.setattr("evaluator.clock.monotonic", time)
+    return time
+
+
 def cost(usd: float) -> Usage:
     return Usage(1, 1, cost_usd=usd, turns=1)
 
 
-def test_pauses_of_two_tasks_that_overlap_count_once_above_them() -> None:
-    clock = Clock()
-    root = Budget("the run", timeout_s=100, clock=clock)
-    first = Budget("first", timeout_s=100, parent=root, clock=clock)
-    second = Budget("second", parent=first, clock=clock)
-    other = Budget("other", parent=root, clock=clock)
+def test_pauses_of_two_tasks_that_overlap_count_once_above_them(clock: Clock) -> None:
+    root = Budget("the run", timeout_s=100)
+    first = Budget("first", timeout_s=100, parent=root)
+    second = Budget("second", parent=first)
+    other = Budget("other", parent=root)
     clock.now += 5
     with second.paused():
         clock.now += 10
@@ -46,9 +53,8 @@ def test_pauses_of_two_tasks_that_overlap_count_once_above_them() -> None:
     assert root.remaining_s() == second.remaining_s() == 94
 
 
-def test_a_pause_inside_a_pause_of_the_same_task_counts_once() -> None:
-    clock = Clock()
-    budget = Budget("a task", clock=clock)
+def test_a_pause_inside_a_pause_of_the_same_task_counts_once(clock: Clock) -> None:
+    budget = Budget("a task")
     with budget.paused():
         clock.now += 3
         with budget.paused():
@@ -60,8 +66,8 @@ def test_a_pause_inside_a_pause_of_the_same_task_counts_once() -> None:
 def test_a_deadline_is_postponed_by_pauses_only_as_long_as_they_last() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
-        root = Budget("the run", timeout_s=10, clock=loop.time)
-        task = Budget("a task", parent=root, clock=loop.time)
+        root = Budget("the run", timeout_s=10)
+        task = Budget("a task", parent=root)
         with pytest.raises(TimeoutError):
             async with task.deadline():
                 await asyncio.sleep(4)
@@ -73,9 +79,8 @@ def test_a_deadline_is_postponed_by_pauses_only_as_long_as_they_last() -> None:
     assert run(main()) == pytest.approx(110)
 
 
-def test_time_that_is_exactly_used_up_is_used_up() -> None:
-    clock = Clock()
-    budget = Budget("a task", timeout_s=10, clock=clock)
+def test_time_that_is_exactly_used_up_is_used_up(clock: Clock) -> None:
+    budget = Budget("a task", timeout_s=10)
     clock.now += 9.999
     budget.check_time()
     clock.now = 110.0

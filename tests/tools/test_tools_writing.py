@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator import disk
 from evaluator.errors import ToolError
 from evaluator.tools import FileAccess, editing, writing
 
@@ -72,13 +73,13 @@ def test_create_only_makes_a_file_once(root):
 
 
 def test_create_only_never_replaces_a_file_created_at_the_last_moment(root, monkeypatch):
-    real = os.link
+    real = disk.link
 
     def late(*args, **options):
         (root / "b").write_text("theirs")
         return real(*args, **options)
 
-    monkeypatch.setattr(os, "link", late)
+    monkeypatch.setattr(disk, "link", late)
     with pytest.raises(ToolError, match="exists already"):
         writing.write_file(FileAccess([root]), "b", "ours", create_only=True)
     assert (root / "b").read_text() == "theirs"
@@ -102,17 +103,17 @@ def test_a_file_that_another_process_changed_is_not_replaced(root, monkeypatch):
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_temporary_file(root, monkeypatch):
-    real = os.open
+    real = disk.open
 
     def open_on_a_full_disk(path, flags, *args, **options):
         descriptor = real(path, flags, *args, **options)
         if flags & os.O_CREAT:  # the new file exists, and what is written to it does not fit
-            full = real("/dev/full", os.O_RDWR)
+            full = os.open("/dev/full", os.O_RDWR)
             os.dup2(full, descriptor)
             os.close(full)
         return descriptor
 
-    monkeypatch.setattr(os, "open", open_on_a_full_disk)
+    monkeypatch.setattr(disk, "open", open_on_a_full_disk)
     monkeypatch.setattr(os, "fchmod", lambda *args: None)  # not of /dev/full
     with pytest.raises(ToolError, match="the disk is full"):
         writing.write_file(FileAccess([root]), "a.txt", "longer than two")
