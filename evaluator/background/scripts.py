@@ -89,7 +89,7 @@ class CommandWork(Work):
 
 
 class _Copy(OutputPipe):
-    """Copies a pipe to an output, and what a program leaves unfinished after a moment of silence."""
+    """Copies a pipe to an output; an unfinished line after a moment of silence."""
 
     def __init__(self, output: RedactedOutput) -> None:
         super().__init__()

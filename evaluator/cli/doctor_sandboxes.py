@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.errors import ConfigurationError
-from evaluator.processes import starting
+from evaluator.processes import seccomp, starting
 from evaluator.processes.launcher import can_confine
 from evaluator.processes.sandbox_trials import try_sandbox
 from evaluator.processes.sandboxes import KINDS, Sandbox, SandboxKind, program_of
@@ -56,6 +56,8 @@ def _try_kind(kind: SandboxKind, image: str | None) -> tuple[str, str]:
         problem = _engine_problem(kind)
     if problem is not None:
         return problem, "note"
+    if kind == "bubblewrap" and seccomp.machine() is None:
+        return f"works, without a filter of system calls for {platform.machine()}", "note"
     return ("works" if can_start else "answers; no profile names an image to try"), "ok"
 
 
@@ -98,7 +100,7 @@ def _without_sandbox() -> str:
     else:
         found.append(
             "keys of the command evaluator are hidden from them, those of your other programs "
-            "are not"
+            "(also Python programs that use the package) are not"
         )
     if not can_confine():
         found.append(

@@ -17,7 +17,7 @@ from evaluator.nodes.sampling import (
     read_extra_body,
     read_stop,
 )
-from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
+from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox, SandboxFolder
 from evaluator.processes.supervisor import MEMORY_BYTES
 from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.mcp.servers import McpServer, read_server
@@ -302,7 +302,7 @@ def _read_sandbox(element: Any) -> Sandbox:
         image and image.strip(),
         cpus=None if cpus is None else float(cpus),
         network=_flag(element, "network"),
-        folder=(element.get("folder") or "fresh").strip(),
+        folder=cast("SandboxFolder", (element.get("folder") or "fresh").strip()),
     )
 
 

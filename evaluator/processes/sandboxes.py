@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -271,7 +271,7 @@ def sandboxed_command(
     own["HOME"] = "/tmp"
     if place.fresh is not None and place.cwd is not None:
         own[ROOT_VARIABLE] = str(place.cwd)
-    mounts = list(script_mounts(sandbox, place))
+    mounts = script_mounts(sandbox, place)
     if sandbox.kind == "bubblewrap":
         start = (
             program,
@@ -404,11 +404,16 @@ class Mount:
     target: str
 
 
-def script_mounts(sandbox: Sandbox, place: ScriptPlace) -> Iterator[Mount]:
+def script_mounts(sandbox: Sandbox, place: ScriptPlace) -> list[Mount]:
     """The folders of the task, those that cover others last.
 
     Raises: ToolError, if something in the writable root cannot be protected.
     """
+    # Containers take one mount for a path; the last one has the fewest rights.
+    return list({mount.target: mount for mount in _mounts(sandbox, place)}.values())
+
+
+def _mounts(sandbox: Sandbox, place: ScriptPlace) -> Iterator[Mount]:
     shown = list(dict.fromkeys((*filter(None, [place.cwd]), *sandbox.readable)))
     writable = list(sandbox.writable)
     if sandbox.folder == "root" and place.cwd is not None:
@@ -463,7 +468,7 @@ def _container(
     sandbox: Sandbox,
     env: Mapping[str, str],
     place: ScriptPlace,
-    mounts: Iterable[Mount],
+    mounts: Sequence[Mount],
     name: str,
     memory_bytes: int | None,
     max_processes: int,
@@ -494,7 +499,8 @@ def _container(
     if memory_bytes is not None:
         yield from ("--memory", str(memory_bytes), "--memory-swap", str(memory_bytes))
         size = f",size={max(memory_bytes // _TMPFS_SHARE, 1 << 20)}"
-    yield from ("--tmpfs", f"/tmp:rw,mode=1777{size}")
+    if all(mount.target != "/tmp" for mount in mounts):
+        yield from ("--tmpfs", f"/tmp:rw,mode=1777{size}")
     # Files in the working folder then belong to the user, as without a sandbox.
     yield from ("--user", f"{os.getuid()}:{os.getgid()}")
     yield from ("--userns", "keep-id") if sandbox.kind == "podman" and os.getuid() else ()

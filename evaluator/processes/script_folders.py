@@ -228,7 +228,7 @@ def protected_paths(root: Path) -> list[Path]:
 
 
 def environment_files(folder: Path) -> Iterator[Path]:
-    """The files in `folder` that usually hold variables with keys: `.env`, `.envrc`, `.env.local`."""
+    """The files in `folder` that usually hold keys, such as `.env`, `.envrc` and `.env.local`."""
     try:
         names = sorted(name for name in os.listdir(folder) if name.startswith(".env"))
     except OSError:

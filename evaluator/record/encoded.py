@@ -1,4 +1,4 @@
-"""Texts inside a text that are written in another way: with escapes, over several lines, as a dump of bytes.
+"""Decodes parts of a text: escapes, long words that are broken into lines, and dumps of bytes.
 
 `Redactor` searches them for secrets. Each is found by a few characters that it cannot do without,
 so that a text without any costs little; only the part of the text around them is decoded.
@@ -38,9 +38,8 @@ _AFTER_ESCAPED = (
     "(?=[nr])(?:" + _after_letters(r"\\") + "|" + _after_letters(r"\\\\") + r")(?:n|r\\{1,2}n)"
 )
 # Each of these begins with a fixed character, which makes the search fast. Only escapes of ASCII
-# characters count: others are in the usual forms of a secret. A line break counts after many letters:
-# as it is, as it stands in JSON, and in JSON that is a string in JSON. Most lines fail at the first
-# letter that is looked at.
+# characters count: others are in the usual forms of a secret. A line break counts after many
+# letters: as it is, escaped as in JSON, and escaped twice. Most lines fail at the first letter.
 _OF_BACKSLASH = "u00[2-7]|x[2-7]|/"
 _HAS_ESCAPE = (
     re.compile(rf"\\(?:{_OF_BACKSLASH})"),

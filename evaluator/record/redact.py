@@ -60,7 +60,8 @@ _PART_CHARS = 6
 _WINDOW_BYTES = 3
 # Separators; or the end of a line (its text, the break), and the address of the next one.
 _BETWEEN_BYTES = (
-    r"(?:[\s:,;-]{0,8}|[ \t|,]{0,3}[^\n]{0,40}?(?:\r?\n|\\{1,4}n)[ \t]*(?:[0-9a-fA-F]{4,16}:?[ \t]+)?)"
+    r"(?:[\s:,;-]{0,8}"
+    r"|[ \t|,]{0,3}[^\n]{0,40}?(?:\r?\n|\\{1,4}n)[ \t]*(?:[0-9a-fA-F]{4,16}:?[ \t]+)?)"
     r"(?:0[xX]|\\{1,4}x)?"
 )
 # The most characters that a dump needs for a byte, with addresses, separators and a text beside it.
@@ -256,10 +257,10 @@ def _searches_for(candidates: Iterable[Mapping[str, str]]) -> tuple[Search, ...]
     """A few searches. In a text that contains a secret one of them finds something; in others they
     seldom do.
 
-    Each mapping holds, for a form of a secret, expressions of which each finds it, by their first
-    characters. An expression that begins with a fixed character runs at memory speed, and is fast if
-    the character is rare; so for each form one is chosen that begins with such a character; a few
-    characters are in all random forms.
+    Each mapping belongs to a form of a secret. It holds expressions by their first characters; each
+    of them finds the form. An expression that begins with a fixed character runs at memory speed,
+    and is fast if the character is rare; so for each form one is chosen that begins with such a
+    character; a few characters are in all random forms.
     """
     pending = list(candidates)
     found: list[Search] = []
