@@ -185,6 +185,15 @@ def test_a_wait_that_would_pass_the_time_limit_is_not_begun(make_evaluator):
     assert error.resource.name == "time"
 
 
+def test_a_wait_that_takes_a_little_longer_than_the_time_left_is_not_begun(make_evaluator):
+    def script(request):
+        raise ProviderError("busy", kind="rate_limit", retryable=True, retry_after_s=1.0)
+
+    profile = no_wait(timeout_s=0.9)
+    error = run(make_evaluator(ASK.format(handler=""), handler=profile, script=script))
+    assert "waiting 1 s to retry would pass the time limit" in error.message
+
+
 def test_a_backend_that_breaks_its_contract_is_an_unexpected_error_with_its_cause(make_evaluator):
     def script(request):
         raise ZeroDivisionError("inside a backend")
