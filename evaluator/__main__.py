@@ -23,6 +23,12 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    finally:
+        import signal
+
+        # A second Ctrl-C, while Python ends, ends the process at once and silently.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -203,6 +203,21 @@ def test_errors_are_tried_again_only_when_asked(run: Run, calls: Calls) -> None:
     assert calls == [prompt] and verdicts(again)["r2"] == "passed" and again.ended.ran == 1
 
 
+def test_where_only_a_scorer_failed_no_model_is_asked_again(run: Run, calls: Calls) -> None:
+    is_broken = True
+
+    def strict(output: str, target: str) -> bool:
+        if is_broken:
+            raise RuntimeError("the scorer's server is down")
+        return output == target
+
+    assert set(verdicts(run(ROWS[:2], scorers=[strict])).values()) == {"error"}
+    calls.clear()
+    is_broken = False
+    again = run(ROWS[:2], scorers=[strict], resume=True, retry_errors=True)
+    assert set(verdicts(again).values()) == {"passed"} and calls == []
+
+
 def test_the_same_error_again_and_again_ends_the_session(run: Run, calls: Calls) -> None:
     calls.otherwise = lambda prompt: ProviderError("bad key 123", kind="auth")
     rows = [{"id": str(n), "question": f"What is {n} + 1?"} for n in range(100)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
-from evaluator.errors import RecordError, TaskBusy
+from evaluator.errors import BatchDamaged, RecordError, TaskBusy
 from evaluator.errors.results import Usage
 from evaluator.record.redact import Redactor
 
@@ -236,3 +236,24 @@ def test_json_files_are_utf8_where_a_text_holds_a_lone_surrogate(path: Path) -> 
     for name in ("summary.json", "changed.txt"):
         (path / name).read_bytes().decode("utf-8")  # strict: raises for anything else
     assert json.loads((path / "summary.json").read_bytes()) == {"groups": {"\udc80 é": 1}}
+
+
+def test_a_line_that_somebody_else_added_is_found_before_the_next_one(path: Path) -> None:
+    with made(path) as folder:
+        folder.append(RESULT)
+        with (path / "results.jsonl").open("ab") as file:
+            file.write(b"{}\n")
+        with pytest.raises(BatchDamaged, match="was changed while the batch ran"):
+            folder.append(RESULT)
+
+
+def test_repaired_results_are_locked_as_those_before(path: Path) -> None:
+    with made(path) as folder:
+        folder.append(RESULT)
+    with (path / "results.jsonl").open("ab") as file:
+        file.write(b"damaged\n")
+    with BatchFolder.open(path, repair=True) as folder:
+        assert folder.damaged_lines == 1
+        with pytest.raises(TaskBusy):
+            BatchFolder.open(path)
+    BatchFolder.open(path).close()

@@ -95,6 +95,27 @@ def test_a_file_that_cannot_be_written_is_the_error_that_the_caller_names(tmp_pa
         write_atomic(tmp_path / "none" / "a", b"one", **options)
 
 
+def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_path, monkeypatch):
+    done = []
+    sync, rename = os.fsync, os.rename
+
+    def synced(descriptor):
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def renamed(*args, **more):
+        done.append("name")
+        rename(*args, **more)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    write_atomic(tmp_path / "a", b"new")
+    assert done == ["file", "name", "folder"]
+    done.clear()
+    write_atomic(tmp_path / "a", b"new", sync=False)
+    assert done == ["name"]
+
+
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("old")
 

@@ -185,6 +185,15 @@ def test_a_wait_that_would_pass_the_time_limit_is_not_begun(make_evaluator):
     assert error.resource.name == "time"
 
 
+def test_a_wait_that_takes_a_little_longer_than_the_time_left_is_not_begun(make_evaluator):
+    def script(request):
+        raise ProviderError("busy", kind="rate_limit", retryable=True, retry_after_s=1.0)
+
+    profile = no_wait(timeout_s=0.9)
+    error = run(make_evaluator(ASK.format(handler=""), handler=profile, script=script))
+    assert "waiting 1 s to retry would pass the time limit" in error.message
+
+
 def test_a_backend_that_breaks_its_contract_is_an_unexpected_error_with_its_cause(make_evaluator):
     def script(request):
         raise ZeroDivisionError("inside a backend")
@@ -225,6 +234,10 @@ def test_a_cancelled_run_is_recorded_as_aborted(make_evaluator, tmp_path):
     began = asyncio.Event()
 
     class Slow(SimulatedBackend):
+        @property
+        def name(self):
+            return "mine"  # answers of simulated models are not cached
+
         async def complete(self, request, *, on_text=None):
             began.set()
             await asyncio.Event().wait()
@@ -378,3 +391,42 @@ def test_a_cost_limit_counts_the_most_that_failed_calls_may_have_cost(
         assert outcome.resource.used == len(failures)
     else:
         assert outcome.unwrap().content == "done"
+
+
+def test_the_wait_for_the_same_answer_of_another_task_is_not_this_tasks_time(
+    make_evaluator, tmp_path
+):
+    """The second task has half a second, and waits a second for the call that the first has begun."""
+    tasks = "".join(
+        f'<task name="{name}" type="atomic"><description>d</description><handler timeout="{timeout}"/>'
+        "<instructions>the same</instructions></task>"
+        for name, timeout in (("patient", 60), ("hasty", 0.5))
+    )
+
+    class Slow(SimulatedBackend):
+        @property
+        def name(self):
+            return "mine"  # answers of simulated models are not cached
+
+        async def complete(self, request, *, on_text=None):
+            begun.set()
+            await answered.wait()
+            return await super().complete(request, on_text=on_text)
+
+    begun = asyncio.Event()
+    answered = asyncio.Event()
+
+    async def scene():
+        profile = HandlerConfig(prices=(1, 1))
+        evaluator = make_evaluator(
+            tasks, backend=Slow(), handler=profile, cache=tmp_path / "cache.sqlite"
+        )
+        first = asyncio.ensure_future(evaluator.evaluate("patient"))
+        await begun.wait()
+        second = asyncio.ensure_future(evaluator.evaluate("hasty"))
+        asyncio.get_running_loop().call_later(1.0, answered.set)
+        return await asyncio.gather(first, second)
+
+    patient, hasty = asyncio.run(scene())
+    assert hasty.unwrap().content == patient.unwrap().content
+    assert hasty.notes["cached_calls"] == 1

@@ -117,6 +117,22 @@ def test_a_subtask_whose_file_cannot_be_written_ends_the_run_before_the_next_cal
     assert asked == ["boss", "capital", "boss answered"]
 
 
+def test_an_answer_that_cannot_be_recorded_was_paid_nevertheless(
+    make_evaluator: MakeEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(request: Any) -> str:
+        monkeypatch.setattr(journal_module.os, "pwrite", no_disk)
+        return "an answer"
+
+    def no_disk(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    outcome = asyncio.run(make_evaluator(LIBRARY, script=answer).evaluate("capital"))
+    monkeypatch.undo()
+    assert isinstance(outcome, TaskError) and outcome.reason == "execution_halted", outcome
+    assert outcome.usage.turns == 1 and (outcome.usage.output_tokens or 0) > 0
+
+
 @pytest.mark.parametrize("code", LOCAL)
 def test_a_tool_that_meets_trouble_of_this_machine_gives_the_model_no_answer(
     make_evaluator: MakeEvaluator, code: int

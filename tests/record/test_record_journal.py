@@ -22,6 +22,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.record import journal as journal_module
 from evaluator.record.grammar import decode
 from evaluator.record.journal import SYNC_POLICIES, Journal
+from evaluator.record.recorded_steps import SharedRunState
 from evaluator.record.redact import Redactor
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import StepEnd, StepStart, Summary
@@ -120,6 +121,25 @@ def test_steps_are_ended_once_and_retried_only_after_they_ended(store: TaskStore
     journal.end(again, StepEnd("success", None, 0.1))
     journal.close(DONE)
     assert len(store.read(journal.id).steps) == 2
+
+
+def test_a_step_after_a_success_at_the_same_path_has_a_number_of_its_own(store: TaskStore) -> None:
+    journal = store.create()
+    numbers: list[int] = []
+    for attempt, status in ((1, "failed"), (2, "success"), (2, "success")):
+        numbers.append(journal.begin(start(attempt=attempt)))
+        journal.end(numbers[-1], StepEnd(status, "out", 0.1))
+    assert numbers == [1, 1, 2]
+    journal.close(DONE)
+
+
+def test_the_first_reason_to_halt_stays_the_reason() -> None:
+    state = SharedRunState()
+    first, second = RecordError("the disk is full"), RecordError("the file is closed")
+    for error in (first, second):
+        assert state.halt(error) is error
+    with pytest.raises(RecordError, match="the disk is full"):
+        state.check()
 
 
 def test_a_step_that_could_not_be_encoded_leaves_no_trace(store: TaskStore) -> None:

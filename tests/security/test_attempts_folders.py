@@ -135,7 +135,7 @@ def test_a_task_file_that_is_no_plain_file_is_refused(
     kind(path)
     for arguments in (("show", "1"), ("resume", "1"), ("replay", "1")):
         code, err = run("tasks", *arguments)
-        assert code == 3 and "TASK-1" in err or "no task 1" in err, (arguments, err)
+        assert (code == 3 and "TASK-1" in err) or "no task 1" in err, (arguments, err)
     assert run("tasks", "list")[0] == 0
     assert (project / "secret").read_text() == SECRET
 
