@@ -13,7 +13,6 @@ from evaluator.errors.messages import type_of
 from evaluator.output.choose import CheckedValue, choose, conform
 from evaluator.output.escapes import double_unmeant
 from evaluator.output.extract import (
-    MAX_STEPS,
     Extract,
     extract,
     fences,
@@ -37,7 +36,14 @@ from evaluator.output.scalars import (
     read_as,
 )
 from evaluator.output.schema import Schema, UnusableSchema, compile_schema
-from evaluator.output.strict import NotPlain, StrictScanner, Unreadable, read_as_meant, read_strict
+from evaluator.output.strict import (
+    NotPlain,
+    StrictScanner,
+    Unreadable,
+    read_as_meant,
+    read_strict,
+    work_for,
+)
 from evaluator.output.words import (
     find_first_line,
     find_first_word,
@@ -242,7 +248,7 @@ def _read_repaired(inner: str, schema: Schema | None) -> tuple[Any, Collection[s
         allowed = _TOKEN_REPAIRS
     else:
         return _MISSING, ()
-    reader = BlockReader(text := f"[{inner}]", 0, strict=StrictScanner(text, MAX_STEPS))
+    reader = BlockReader(text := f"[{inner}]", 0, strict=StrictScanner(text, work_for(text)))
     try:
         reader.read()
     except Unreadable:
