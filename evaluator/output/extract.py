@@ -80,10 +80,27 @@ _BRACKET_REPAIRS = frozenset({"opening", "mismatched", "surplus", "unclosed", "c
 _CUT_KEY = Pattern(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', "s")
 
 
+# The sentence before a block, whose last such word tells whether the block is the answer.
+_SENTENCE = Pattern(r"[^\n.!?{}\[\]]{0,200}\Z")
+_FENCE_BEFORE = Pattern(r"\s*```[\w+#.-]{0,20}\s*\Z")
+_ROLE = Pattern(
+    r"\b(?:(?P<answer>correct(?:ed|ion)?|right|fixed|final|actual)"
+    r"|wrong|incorrect|invalid|bad|counterexample"
+    r"|(?:for|as an) (?:example|instance|illustration)|e\.g|example of|for (?:reference|comparison))\b",
+    "i",
+)
+_HYPOTHETICAL = Pattern(r"\bwould (?:be|have been)\b", "i")
+_DENIED_AFTER = Pattern(
+    r"[\s\"'`*]{0,8}(?:is|was|would be|would have been)(?:n['’]t| not)? "
+    r"(?:(?:an? )?(?:wrong|incorrect|invalid|bad)|not\b|(?:just |only |merely )?an example)|[\s\"'`*]{0,8}isn['’]t\b",
+    "i",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """One JSON container in a text. With `weak` it may be part of the prose (`[1]`, an empty `[ ]`,
-    code).
+    code), or its sentence calls it an example, a wrong answer or a reference.
 
     `others` are the readings that one bracket at another place makes possible.
     """
@@ -348,12 +365,26 @@ class _Scan:
                 end=end,
                 repairs=repairs,
                 cut=cut,
-                weak=foreign or bare or not alone,
+                weak=foreign or bare or not alone or self._is_example(start, end),
                 bare=bare,
                 fenced=fenced,
                 others=others,
             )
         )
+
+    def _is_example(self, start: int, end: int) -> bool:
+        """Whether the sentence around the block calls it an example, wrong or a reference."""
+        text = self._text
+        if _DENIED_AFTER.match(text, end):
+            return True
+        before = _FENCE_BEFORE.sub("", text[max(0, start - 250) : start]).rstrip(" \t\r\n")
+        sentence = _SENTENCE.search(before)
+        if sentence is None:
+            return False
+        roles = list(_ROLE.finditer(sentence[0]))
+        if roles:
+            return roles[-1]["answer"] is None
+        return _HYPOTHETICAL.search(sentence[0]) is not None
 
     def _alone(self, start: int, end: int) -> bool:
         """Whether the block is alone on its lines, or follows the colon of a label."""

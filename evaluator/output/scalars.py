@@ -87,6 +87,15 @@ _ESTIMATE = Pattern(
     r"|[~≈<>≤≥])\s?\Z",
     "i",
 )
+_DENIED_BEFORE = Pattern(
+    r"(?:\bnot|n['’]t|\bnever|\bfar from|\bopposite of|\b(?:anything but|other than|instead of|rather than))"
+    r"[ \"'*_$`]{1,6}\Z",
+    "i",
+)
+_DENIED_AFTER = Pattern(
+    r"[\"'*_$`]{0,4}\s(?:(?:is|was|would be|does|do|did|cannot|can)(?:n['’]t|\s+not\b)|(?:is|was|would be)\s+(?:wrong|incorrect|false))",
+    "i",
+)
 _LETTERS_AFTER = Pattern(r"[\w²³]{0,30}+")
 _WORD_AFTER = Pattern(r"[ \t\u00a0\u202f](\w{1,20}+\.?)")
 _QUANTITY = Pattern(
@@ -263,7 +272,7 @@ def find_number(text: str) -> int | float | None:
                 return None
             continue  # 3rd, 4a
         end = match.end() + len(after)
-        if found is not None or _FOLLOWED.match(text, end):
+        if found is not None or _FOLLOWED.match(text, end) or _is_denied(text, match.start(), end):
             return None
         found = read_number(match[0])
         word = None if after else _WORD_AFTER.match(text, end)
@@ -276,6 +285,12 @@ def find_number(text: str) -> int | float | None:
         if found is None:
             return None
     return found
+
+
+def _is_denied(text: str, start: int, end: int) -> bool:
+    """Whether the words next to a number say that it is not the answer."""
+    before = _DENIED_BEFORE.search(text, max(0, start - 20), start)
+    return before is not None or _DENIED_AFTER.match(text, end) is not None
 
 
 def find_labelled_number(text: str) -> int | float | None:
@@ -294,6 +309,8 @@ def find_marked_number(text: str) -> int | float | None:
     """
     bold = [match for match in _BOLD.finditer(text) if any(char.isdigit() for char in match[1])]
     if len(bold) != 1 or any(char.isdigit() for char in text[bold[0].end() :]):
+        return None
+    if _is_denied(text, bold[0].start(), bold[0].end()):
         return None
     return find_number(bold[0][1])
 
