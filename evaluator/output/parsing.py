@@ -33,7 +33,10 @@ from evaluator.output.scalars import (
     find_labelled_number,
     find_marked_number,
     find_number,
+    has_multiplier,
+    is_null,
     read_as,
+    read_quantity,
 )
 from evaluator.output.schema import Schema, UnusableSchema, compile_schema
 from evaluator.output.strict import (
@@ -265,6 +268,8 @@ def _read_scalar(inner: str, found: Extract, schema: Schema) -> CheckedValue | N
     if types is None or not inner:
         return None
     wanted = types & _SCALARS
+    if wanted and "null" in types and "string" not in types and is_null(inner):
+        return conform(None, schema, "the text was read as null")
     if wanted:
         value, how = _find_scalar(inner, wanted, prose=not found.blocks and not found.too_deep)
         if how:
@@ -293,6 +298,8 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
             return value, f"the {kind} was read from the text at {where}"
     if prose and "boolean" in wanted and (value := find_boolean(inner)) is not None:
         return value, "the boolean was read from the first word of the text"
+    if prose and numeric and has_multiplier(inner) and (value := read_quantity(inner)) is not None:
+        return value, MESSAGES["multiplier"]
     if prose and numeric and (value := find_number(inner)) is not None:
         return value, f"the {kind} was read from the only number in the text"
     if prose and numeric and (value := find_marked_number(inner)) is not None:

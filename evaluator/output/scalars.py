@@ -103,6 +103,7 @@ _QUANTITY = Pattern(
     "as",
 )
 _MAX_QUANTITY = 80
+_NULLS = frozenset({"null", "none", "n/a", "-", "–", "—"})
 _LEADING_WORD = Pattern(
     rf"[\"'*_\s]{{0,8}}({'|'.join(_BOOLEANS)})"
     r"[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–。，！\n]|-\s|\Z)(?!\s?\d)",
@@ -172,6 +173,17 @@ def read_quantity(text: str) -> int | float | None:
     if match[2]:
         return multiply(number, match[2].strip())
     return number
+
+
+def has_multiplier(text: str) -> bool:
+    """Whether a quantity has a multiplier (`2.5 million`), not only a unit."""
+    match = _QUANTITY.match(_plain(text.strip().strip("*_`")))
+    return match is not None and match[2] is not None
+
+
+def is_null(text: str) -> bool:
+    """Whether a text says that there is no value: `null`, `none`, `n/a` or a dash."""
+    return text.strip(" \t\r\n\"'`*.").lower() in _NULLS
 
 
 def read_boolean(text: str) -> bool | None:
