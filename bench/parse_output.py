@@ -26,6 +26,7 @@ from figures import Figure, parser_for, remarks, report
 from evaluator import parse_output
 
 GOAL_RATIO, GOAL_HOSTILE_S, GOAL_GROWTH = 2.0, 0.5, 2.6
+GOAL_RATIO_OF_PROPERTIES = 3.0
 MEGABYTE = 1_000_000
 SIZES = (MEGABYTE // 4, MEGABYTE // 2, MEGABYTE, 2 * MEGABYTE)
 PIECES = [
@@ -447,7 +448,18 @@ def valid_text() -> str:
     return json.dumps(record)
 
 
-def ratio(schema: str | None, rounds: int = 400, repeat: int = 20) -> float:
+def schema_of(value: Any) -> dict[str, Any]:
+    """A JSON Schema with the properties and items of a value, all of them required."""
+    if isinstance(value, dict):
+        properties = {name: schema_of(item) for name, item in value.items()}
+        return {"type": "object", "properties": properties, "required": list(properties)}
+    if isinstance(value, list):
+        return {"type": "array", "items": schema_of(value[0])} if value else {"type": "array"}
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    return {"type": names[value.__class__]}
+
+
+def ratio(schema: str | dict[str, Any] | None, rounds: int = 400, repeat: int = 20) -> float:
     """Median over rounds of time(parse_output) / time(json.loads), the two measured side by
     side.
     """
@@ -479,6 +491,12 @@ def measure(show: int, part: slice, say: Callable[[str], None]) -> list[Figure]:
     return [
         Figure("parse_output, valid 1 kB JSON : json.loads", ratio(None), "", GOAL_RATIO),
         Figure('  the same with schema "object"', ratio("object"), "", GOAL_RATIO),
+        Figure(
+            "  the same with a schema of its properties",
+            ratio(schema_of(json.loads(valid_text()))),
+            "",
+            GOAL_RATIO_OF_PROPERTIES,
+        ),
         Figure(
             f"parse_output, worst of {len(texts)} hostile 1 MB texts",
             worst[0][0],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from evaluator.language.types import describe
 from evaluator.output.coerce import Coercion
@@ -71,8 +71,8 @@ def _coercion_warning(kind: str, places: list[str]) -> str:
         more = f" and {len(places) - _MAX_PLACES} more"
     else:
         more = ""
-    if kind == "unit":
-        return f"{MESSAGES['unit']}: {shown}{more}"
+    if kind in ("unit", "multiplier"):
+        return f"{MESSAGES[kind]}: {shown}{more}"
     if kind == "word":
         what = "one of the allowed words"
     else:
@@ -116,6 +116,8 @@ def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
         conformed = conform(block.value, schema)
         if isinstance(conformed.error, NotChecked):
             break  # the other blocks would take as long
+        if conformed.error is not None and block.cut:
+            conformed = _without_cut_item(block.value, schema) or conformed
         if conformed.error is None:
             fitting.append((block, conformed))
         elif block.others and (other := _other_reading(block, schema)) is not None:
@@ -128,6 +130,27 @@ def _fitting(pool: list[Block], schema: Schema) -> Choice | None:
             fenced, next(conformed for block, conformed in fitting if block is fenced), rivals=0
         )
     return Choice(*fitting[0], len(fitting) - 1)
+
+
+def _without_cut_item(value: Any, schema: Schema) -> CheckedValue | None:
+    """The value of a block that is cut off, without the incomplete last item of one of its arrays;
+    None if it does not fit either.
+    """
+    arrays: list[list[Any]] = []
+    last = value
+    while last and isinstance(last, dict | list):
+        if isinstance(last, list):
+            arrays.append(cast("list[Any]", last))
+            last = arrays[-1][-1]
+        else:
+            last = next(reversed(cast("dict[str, Any]", last).values()))
+    for array in reversed(arrays):
+        item = array.pop()
+        conformed = conform(value, schema, MESSAGES["cut_item"])
+        if conformed.error is None and array:
+            return conformed
+        array.append(item)
+    return None
 
 
 def _other_reading(block: Block, schema: Schema) -> tuple[Block, CheckedValue] | None:

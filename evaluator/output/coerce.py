@@ -12,7 +12,7 @@ from typing import Any, cast
 from evaluator.language.types import describe
 from evaluator.output.reader import BlockReader
 from evaluator.output.result import json_path
-from evaluator.output.scalars import as_type, read_as, read_quantity
+from evaluator.output.scalars import as_type, has_multiplier, is_null, read_as, read_quantity
 from evaluator.output.strict import StrictScanner, Unreadable, read_as_meant
 from evaluator.output.words import find_labelled, find_word
 
@@ -241,13 +241,8 @@ class Coercion:
             kind = "boolean" if isinstance(value, bool) else "number"
             if value is None and types & {"number", "integer"}:
                 value = as_type(read_quantity(text), types)
-                kind = "unit"
-        if (
-            value is None
-            and "null" in types
-            and "string" not in types
-            and text.strip().lower() in ("null", "none")
-        ):
+                kind = "multiplier" if has_multiplier(text) else "unit"
+        if value is None and "null" in types and "string" not in types and is_null(text):
             self.notes.setdefault("null", []).append(json_path(self._path))
             return None
         if value is None and not types & {"string", *_SCALARS}:

@@ -1,8 +1,8 @@
 """Finds the JSON blocks of a text, and its answer: the text without reasoning.
 
-It makes one pass from left to right. Searching again inside what is not JSON is limited by a
-budget, so that time stays linear in the length of the text; when the budget is spent, such places
-are skipped as a whole.
+It makes one pass from left to right. Reading again inside what is not JSON is work that is counted,
+so that time stays linear in the length of the text; when the work is done, only the end of the text
+is still looked at.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from typing import Any
 from evaluator.output.brackets import BracketRepairer, Corrected
 from evaluator.output.lookahead import COLON, QUOTE, QUOTED, VALUE, WORD, WS, Lookahead, ends_block
 from evaluator.output.reader import BlockReader
-from evaluator.output.strict import StrictScanner, Unreadable
+from evaluator.output.strict import StrictScanner, Unreadable, work_for
 from evaluator.output.strings import REASONING_WORDS
 from evaluator.patterns import Match, Pattern
 
-MAX_ATTEMPTS = 10_000
-"""At most this many places where a block could begin are tried; after that only the last _TAIL
-characters are.
-"""
-
+# With fewer steps left, only so many characters at the end are still looked at, for so many steps.
 _TAIL = 20_000
+_TAIL_STEPS = 30_000
+_LEAST_STEPS = 1_000
 _FAR = 1 << 62
-MAX_STEPS = 60_000
 _OBJECT = (
     rf"\{{(?={WS}*+(?:[}}/#,]|<!--|[bBrRuU]?{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
     rf"|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']|\{{{WS}*+{QUOTE}"
@@ -83,10 +80,27 @@ _BRACKET_REPAIRS = frozenset({"opening", "mismatched", "surplus", "unclosed", "c
 _CUT_KEY = Pattern(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', "s")
 
 
+# The sentence before a block, whose last such word tells whether the block is the answer.
+_SENTENCE = Pattern(r"[^\n.!?{}\[\]]{0,200}\Z")
+_FENCE_BEFORE = Pattern(r"\s*```[\w+#.-]{0,20}\s*\Z")
+_ROLE = Pattern(
+    r"\b(?:(?P<answer>correct(?:ed|ion)?|right|fixed|final|actual)"
+    r"|wrong|incorrect|invalid|bad|counterexample"
+    r"|(?:for|as an) (?:example|instance|illustration)|e\.g|example of|for (?:reference|comparison))\b",
+    "i",
+)
+_HYPOTHETICAL = Pattern(r"\bwould (?:be|have been)\b", "i")
+_DENIED_AFTER = Pattern(
+    r"[\s\"'`*]{0,8}(?:is|was|would be|would have been)(?:n['’]t| not)? "
+    r"(?:(?:an? )?(?:wrong|incorrect|invalid|bad)|not\b|(?:just |only |merely )?an example)|[\s\"'`*]{0,8}isn['’]t\b",
+    "i",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """One JSON container in a text. With `weak` it may be part of the prose (`[1]`, an empty `[ ]`,
-    code).
+    code), or its sentence calls it an example, a wrong answer or a reference.
 
     `others` are the readings that one bracket at another place makes possible.
     """
@@ -129,13 +143,12 @@ class Extract:
 class _Scan:
     """The state of one pass over a text."""
 
-    __slots__ = ("_brackets", "_budget", "_fence", "_kept", "_strict", "_text", "found")
+    __slots__ = ("_brackets", "_fence", "_kept", "_strict", "_text", "found")
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._strict = StrictScanner(text, MAX_STEPS)
+        self._strict = StrictScanner(text, work_for(text))
         self._brackets = BracketRepairer(Lookahead(text, [], scanner=self._strict))
-        self._budget = 2 * len(text) + 10_000
         self._fence: str | None = None
         self._kept: list[str] = []
         self.found = Extract()
@@ -143,7 +156,7 @@ class _Scan:
     def run(self) -> Extract:
         text = self._text
         found = self.found
-        position = kept_from = attempts = 0
+        position = kept_from = 0
         while True:
             match = _EVENT.search(text, position)
             if match is None:
@@ -159,10 +172,11 @@ class _Scan:
                 position = match.end()
             elif char in "{[" and match.end() == at + 1:
                 position = self._block(at)
-                attempts += 1
-                if attempts > MAX_ATTEMPTS and not found.skipped:
-                    found.skipped = position < len(text) - _TAIL
-                    position = max(position, len(text) - _TAIL)
+                if self._strict.steps < _LEAST_STEPS and position < len(text):
+                    tail = len(text) if found.skipped else len(text) - _TAIL
+                    found.skipped |= position < tail
+                    position = max(position, tail)
+                    self._strict.steps = _TAIL_STEPS
             else:
                 if match[2] or match[3] or match[4]:
                     self._orphan()
@@ -188,6 +202,7 @@ class _Scan:
         self._fence = None
 
     def _block(self, start: int) -> int:
+        self._strict.steps -= 1
         strict = self._strict.read(start, 0)
         is_whole = strict is not None and ends_block(self._text, strict[1])
         if strict is not None and is_whole:
@@ -241,7 +256,9 @@ class _Scan:
         try:
             reader, end = self._read(start)
         except Unreadable as error:
+            self._strict.charge(start, max(error.at, error.resume), is_read=False)
             return error
+        self._strict.charge(start, end, is_read=True)
         if reader.cut and not reader.evidence and not reader.value:
             return Unreadable("the block has no end", start, resume=end, committed=False)
         return reader, end
@@ -260,13 +277,16 @@ class _Scan:
         if fence is not None and _FENCE_END.search(text, reader.end) is None:
             # A string without its closing quote took in the end of the fence.
             part = text[start : fence.start()]
-            inside = BlockReader(part, 0, strict=StrictScanner(part, self._strict.steps))
+            scanner = StrictScanner(part, self._strict.steps)
+            inside = BlockReader(part, 0, strict=scanner)
             try:
                 inside.read()
             except Unreadable:
                 pass
             else:
                 return inside, start + inside.end
+            finally:
+                self._strict.steps = scanner.steps
         return reader, reader.end
 
     def _add_corrected(self, start: int, chosen: Corrected, others: tuple[Corrected, ...]) -> bool:
@@ -283,6 +303,8 @@ class _Scan:
                 reader.read()
             except Unreadable:
                 return False
+            finally:
+                self._strict.steps = strict.steps
             if (
                 reader.end < len(chosen.text)
                 or reader.bare
@@ -313,10 +335,7 @@ class _Scan:
         self.found.too_deep |= error.reason.startswith("nested deeper")
         if error.committed:
             return max(error.resume, start + 1)
-        self._budget -= error.resume - start
-        if self._budget > 0:
-            return start + 1
-        return max(error.resume, start + 1)
+        return start + 1
 
     def _add(
         self,
@@ -346,12 +365,26 @@ class _Scan:
                 end=end,
                 repairs=repairs,
                 cut=cut,
-                weak=foreign or bare or not alone,
+                weak=foreign or bare or not alone or self._is_example(start, end),
                 bare=bare,
                 fenced=fenced,
                 others=others,
             )
         )
+
+    def _is_example(self, start: int, end: int) -> bool:
+        """Whether the sentence around the block calls it an example, wrong or a reference."""
+        text = self._text
+        if _DENIED_AFTER.match(text, end):
+            return True
+        before = _FENCE_BEFORE.sub("", text[max(0, start - 250) : start]).rstrip(" \t\r\n")
+        sentence = _SENTENCE.search(before)
+        if sentence is None:
+            return False
+        roles = list(_ROLE.finditer(sentence[0]))
+        if roles:
+            return roles[-1]["answer"] is None
+        return _HYPOTHETICAL.search(sentence[0]) is not None
 
     def _alone(self, start: int, end: int) -> bool:
         """Whether the block is alone on its lines, or follows the colon of a label."""

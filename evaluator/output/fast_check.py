@@ -116,11 +116,27 @@ class _Compiler:
             known = self._rules[id(schema)] = self._compiled(cast("Mapping[str, Any]", schema))
         return known
 
+    def quick(self, schema: Any) -> frozenset[type]:
+        """The classes whose values fit a part of the schema without a look at them."""
+        if isinstance(schema, dict) and schema.keys() & (_RULES.keys() | {"$ref"}) == {"type"}:
+            declared = cast("dict[str, Any]", schema)["type"]
+            names = [declared] if isinstance(declared, str) else declared
+            return frozenset[type]().union(*(_CLASSES[name] for name in names))
+        return frozenset()
+
     def _compiled(self, schema: Mapping[str, Any]) -> _Rule:
         if not self._unsupported.isdisjoint(schema) or (
             "$id" in schema and schema is not self._root
         ):
             raise _Unsupported  # an `$id` below the root changes what references mean
+        keywords = schema.keys() & (_RULES.keys() | {"$ref"})
+        if (
+            "properties" in keywords
+            and keywords <= _OF_RECORD
+            and schema.get("type") == "object"
+            and isinstance(schema.get("additionalProperties", True), bool)
+        ):
+            return _record(self, schema)
         rules = [
             _RULES[keyword](self, wanted, schema)
             for keyword, wanted in schema.items()
@@ -187,9 +203,16 @@ def _never(_value: Any, _run: _CheckState) -> bool:
 
 
 def _all(rules: list[_Rule]) -> _Rule:
+    steps = len(rules)
+
     def rule(value: Any, run: _CheckState) -> bool:
-        run.spend(len(rules))
-        return all(one(value, run) for one in rules)
+        run.left -= steps
+        if run.left < 0:
+            raise _Undecided
+        for one in rules:
+            if not one(value, run):
+                return False
+        return True
 
     return rule
 
@@ -208,15 +231,25 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
 }
 
+# The classes of plain JSON values that certainly have a type; an integral float is an integer too.
+_CLASSES: dict[str, frozenset[type]] = {
+    "object": frozenset({dict}),
+    "array": frozenset({list}),
+    "string": frozenset({str}),
+    "number": frozenset({int, float}),
+    "integer": frozenset({int}),
+    "boolean": frozenset({bool}),
+    "null": frozenset({type(None)}),
+}
+
 _Maker = Callable[[_Compiler, Any, Mapping[str, Any]], _Rule]
 
 
 def _type(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
-    tests = [_TYPES[name] for name in ([wanted] if isinstance(wanted, str) else wanted)]
-    if len(tests) == 1:
-        test = tests[0]
-        return lambda value, run: test(value)
-    return lambda value, run: any(test(value) for test in tests)
+    names = [wanted] if isinstance(wanted, str) else wanted
+    tests = [_TYPES[name] for name in names]
+    classes = frozenset[type]().union(*(_CLASSES[name] for name in names))
+    return lambda value, run: value.__class__ in classes or any(test(value) for test in tests)
 
 
 def _compared(is_of: Callable[[Any], bool], test: Callable[[Any, Any], bool]) -> _Maker:
@@ -259,25 +292,64 @@ def _unique(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _R
     return rule
 
 
+_OF_RECORD = frozenset({"type", "properties", "required", "additionalProperties"})
+
+
+def _record(compiler: _Compiler, schema: Mapping[str, Any]) -> _Rule:
+    """The rule of most objects, in one function: their type, properties and required names."""
+    rules = {
+        name: (compiler.rule(part), compiler.quick(part))
+        for name, part in schema["properties"].items()
+    }
+    needed = frozenset(schema.get("required", ()))
+    is_closed = schema.get("additionalProperties", True) is False
+
+    def rule(value: Any, run: _CheckState) -> bool:
+        if not isinstance(value, dict):
+            return False
+        members = cast("dict[str, Any]", value)
+        run.spend(1 + len(members) + len(needed))
+        if not needed <= members.keys():
+            return False
+        for name, item in members.items():
+            found = rules.get(name)
+            if found is None:
+                if is_closed:
+                    return False
+            elif item.__class__ not in found[1] and not found[0](item, run):
+                return False
+        return True
+
+    return rule
+
+
 def _required(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
+    needed = frozenset(wanted)
+
     def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, dict):
             return True
         run.spend(len(wanted))
-        return all(name in value for name in wanted)
+        return needed <= cast("dict[str, Any]", value).keys()
 
     return rule
 
 
 def _properties(compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _Rule:
-    rules = [(name, compiler.rule(part)) for name, part in wanted.items()]
+    rules = [(name, compiler.rule(part), compiler.quick(part)) for name, part in wanted.items()]
 
     def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, dict):
             return True
         known = cast("dict[str, Any]", value)
         run.spend(len(rules))
-        return all(one(known[name], run) for name, one in rules if name in known)
+        for name, one, quick in rules:
+            if name not in known:
+                continue
+            item = known[name]
+            if item.__class__ not in quick and not one(item, run):
+                return False
+        return True
 
     return rule
 
@@ -290,6 +362,8 @@ def _additional(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> 
         if not isinstance(value, dict):
             return True
         run.spend(len(cast("dict[str, Any]", value)))
+        if cast("dict[str, Any]", value).keys() <= known:
+            return True
         return all(
             one(item, run)
             for name, item in cast("dict[str, Any]", value).items()
@@ -302,13 +376,17 @@ def _additional(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> 
 def _items(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule:
     begin = len(schema.get("prefixItems", ()))
     one = compiler.rule(wanted)
+    quick = compiler.quick(wanted)
 
     def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, list):
             return True
         items = cast("list[Any]", value)
         run.spend(len(items))
-        return all(one(item, run) for item in (items[begin:] if begin else items))
+        for item in items[begin:] if begin else items:
+            if item.__class__ not in quick and not one(item, run):
+                return False
+        return True
 
     return rule
 

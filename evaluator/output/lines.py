@@ -304,13 +304,13 @@ def _plain_items(lines: Lines, *, is_free: bool, is_whole: bool) -> list[str]:
     if (
         is_free
         and plain
-        and (_is_like_prose(plain) or (is_whole and not is_titled and len(texts) < 3))
+        and (is_like_prose(plain) or (is_whole and not is_titled and len(texts) < 3))
     ):
         raise NoReading
     return texts
 
 
-def _is_like_prose(texts: list[str]) -> bool:
+def is_like_prose(texts: list[str]) -> bool:
     """Whether lines may be sentences, a letter or code: long, with words of sentences, or lower
     case after upper.
     """

@@ -82,7 +82,7 @@ _BARE_MEMBER = (
     rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
     rf"|{_END}|\{{|\w{{1,64}}+\Z"
 )
-_BARE_ITEM = rf"[\[{{(\d.$€£+-]|(?i:{LITERAL})|{WORD}{WS}*+[{_COMMA}\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
+_BARE_ITEM = rf"[\[{{(\d.$€£+-]|[A-Za-z]{{2,12}}://|(?i:{LITERAL})|{WORD}{WS}*+[{_COMMA}\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
 _NEXT_MEMBER = Pattern(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_MEMBER})")
 _NEXT_ITEM = Pattern(
     rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_ITEM}|{open_text(8)}{WS}*+[{_COMMA}\]])"

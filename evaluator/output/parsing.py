@@ -13,7 +13,6 @@ from evaluator.errors.messages import type_of
 from evaluator.output.choose import CheckedValue, choose, conform
 from evaluator.output.escapes import double_unmeant
 from evaluator.output.extract import (
-    MAX_STEPS,
     Extract,
     extract,
     fences,
@@ -34,10 +33,20 @@ from evaluator.output.scalars import (
     find_labelled_number,
     find_marked_number,
     find_number,
+    has_multiplier,
+    is_null,
     read_as,
+    read_quantity,
 )
 from evaluator.output.schema import Schema, UnusableSchema, compile_schema
-from evaluator.output.strict import NotPlain, StrictScanner, Unreadable, read_as_meant, read_strict
+from evaluator.output.strict import (
+    NotPlain,
+    StrictScanner,
+    Unreadable,
+    read_as_meant,
+    read_strict,
+    work_for,
+)
 from evaluator.output.words import (
     find_first_line,
     find_first_word,
@@ -242,7 +251,7 @@ def _read_repaired(inner: str, schema: Schema | None) -> tuple[Any, Collection[s
         allowed = _TOKEN_REPAIRS
     else:
         return _MISSING, ()
-    reader = BlockReader(text := f"[{inner}]", 0, strict=StrictScanner(text, MAX_STEPS))
+    reader = BlockReader(text := f"[{inner}]", 0, strict=StrictScanner(text, work_for(text)))
     try:
         reader.read()
     except Unreadable:
@@ -259,6 +268,8 @@ def _read_scalar(inner: str, found: Extract, schema: Schema) -> CheckedValue | N
     if types is None or not inner:
         return None
     wanted = types & _SCALARS
+    if wanted and "null" in types and "string" not in types and is_null(inner):
+        return conform(None, schema, "the text was read as null")
     if wanted:
         value, how = _find_scalar(inner, wanted, prose=not found.blocks and not found.too_deep)
         if how:
@@ -287,6 +298,8 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
             return value, f"the {kind} was read from the text at {where}"
     if prose and "boolean" in wanted and (value := find_boolean(inner)) is not None:
         return value, "the boolean was read from the first word of the text"
+    if prose and numeric and has_multiplier(inner) and (value := read_quantity(inner)) is not None:
+        return value, MESSAGES["multiplier"]
     if prose and numeric and (value := find_number(inner)) is not None:
         return value, f"the {kind} was read from the only number in the text"
     if prose and numeric and (value := find_marked_number(inner)) is not None:

@@ -34,6 +34,11 @@ class BlockReader(ValueBuilder):
 
     def read(self) -> None:
         """Read the block. Raises: Unreadable."""
+        uniform = self.strict.read_uniform(self.start, 0)
+        if uniform is not None and ends_block(self.text, uniform[1]):
+            self.value, self.end, self.repairs = uniform
+            self.evidence = bool(self.value)
+            return
         position = self._open(self.text[self.start], self.start)
         while self._container is not None:
             if self._container.__class__ is dict and self._key is None:
@@ -268,13 +273,18 @@ class BlockReader(ValueBuilder):
         if not self._comma and self._container.__class__ is list and self._container:
             self.repairs["missing_comma"] = None
             self._comma = True
-        found = self.strict.read(position, len(self._stack) + 1)
+        depth = len(self._stack) + 1
+        found = self.strict.read(position, depth)
+        repairs: dict[str, None] = {}
+        if found is None and (uniform := self.strict.read_uniform(position, depth)) is not None:
+            *found, repairs = uniform
         if found is None or (
             self.text[found[1] : found[1] + 1] in _QUOTES
             and not self._ahead.after_value(found[1], len(self._kinds))
         ):
             return self._open(char, position)
         self._put(found[0])
+        self.repairs.update(repairs)
         self.evidence = self.evidence or bool(found[0])
         self._comma = False
         return found[1]

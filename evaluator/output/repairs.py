@@ -36,6 +36,7 @@ MESSAGES = {
     "number": "numbers in other notations were read as JSON numbers (+1, .5, 1_000, full-width "
     "digits)",
     "unit": "the unit after a number was left out, because the schema asks for a number",
+    "multiplier": "a number was multiplied by the word after it (2.5 million)",
     "huge_number": "a number that is too large was kept as text",
     "unquoted_key": "unquoted keys were read as strings",
     "unquoted_text": "unquoted text was read as a string",
@@ -69,5 +70,6 @@ MESSAGES = {
     "cut_block": "a last block that is cut off was left out",
     "cut": "the text is cut off at the end: the complete parts and the beginning of a cut string "
     "were kept",
+    "cut_item": "the text is cut off at the end: a last item that is incomplete was left out",
     "cut_value": "the text is cut off at the end: a last value that may be incomplete was left out",
 }

@@ -32,7 +32,9 @@ _BEGINNING = Pattern(
     rf"```[\w+-]{{0,20}}[ \t]*\n|</(\w+)>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)"
 )
 _MAX_BEGINNINGS = 8
-_TUPLE = Pattern(rf"\(({WS}*+{QUOTED}{WS}*+,[\s\S]*)\)")
+_TUPLE = Pattern(rf"\(({WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,[\s\S]*)\)")
+_SCALAR = rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+"
+_CLOSED_AS_TUPLE = Pattern(rf"(\[{_SCALAR}(?:,{_SCALAR})++)\)")
 
 
 def rewrite(text: str) -> tuple[str, list[str]]:
@@ -103,6 +105,9 @@ def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
     whole = _TUPLE.fullmatch(stripped)
     if whole is not None:
         return f"[{whole[1]}]", [*kinds, "tuple"]
+    whole = _CLOSED_AS_TUPLE.fullmatch(stripped)
+    if whole is not None:
+        return f"{whole[1]}]", [*kinds, "mismatched"]
     for match in islice(_BEGINNING.finditer(text), _MAX_BEGINNINGS):
         start = match.end()
         end = text.find("```", start)

@@ -88,6 +88,15 @@ _ESTIMATE = Pattern(
     "i",
 )
 _RADIX = re.compile(r"0(?:[xX][0-9a-fA-F]|[oO][0-7]|[bB][01])")
+_DENIED_BEFORE = Pattern(
+    r"(?:\bnot|n['’]t|\bnever|\bfar from|\bopposite of|\b(?:anything but|other than|instead of|rather than))"
+    r"[ \"'*_$`]{1,6}\Z",
+    "i",
+)
+_DENIED_AFTER = Pattern(
+    r"[\"'*_$`]{0,4}\s(?:(?:is|was|would be|does|do|did|cannot|can)(?:n['’]t|\s+not\b)|(?:is|was|would be)\s+(?:wrong|incorrect|false))",
+    "i",
+)
 _LETTERS_AFTER = Pattern(r"[\w²³]{0,30}+")
 _WORD_AFTER = Pattern(r"[ \t\u00a0\u202f](\w{1,20}+\.?)")
 _QUANTITY = Pattern(
@@ -95,6 +104,7 @@ _QUANTITY = Pattern(
     "as",
 )
 _MAX_QUANTITY = 80
+_NULLS = frozenset({"null", "none", "n/a", "-", "–", "—"})
 _LEADING_WORD = Pattern(
     rf"[\"'*_\s]{{0,8}}({'|'.join(_BOOLEANS)})"
     r"[\"'*_]{0,4}\s{0,2}(?:[.,:;!—–。，！\n]|-\s|\Z)(?!\s?\d)",
@@ -164,6 +174,17 @@ def read_quantity(text: str) -> int | float | None:
     if match[2]:
         return multiply(number, match[2].strip())
     return number
+
+
+def has_multiplier(text: str) -> bool:
+    """Whether a quantity has a multiplier (`2.5 million`), not only a unit."""
+    match = _QUANTITY.match(_plain(text.strip().strip("*_`")))
+    return match is not None and match[2] is not None
+
+
+def is_null(text: str) -> bool:
+    """Whether a text says that there is no value: `null`, `none`, `n/a` or a dash."""
+    return text.strip(" \t\r\n\"'`*.").lower() in _NULLS
 
 
 def read_boolean(text: str) -> bool | None:
@@ -270,7 +291,7 @@ def find_number(text: str) -> int | float | None:
                 return None
             continue  # 3rd, 4a
         end = match.end() + len(after)
-        if found is not None or _FOLLOWED.match(text, end):
+        if found is not None or _FOLLOWED.match(text, end) or _is_denied(text, match.start(), end):
             return None
         found = read_number(match[0])
         word = None if after else _WORD_AFTER.match(text, end)
@@ -283,6 +304,12 @@ def find_number(text: str) -> int | float | None:
         if found is None:
             return None
     return found
+
+
+def _is_denied(text: str, start: int, end: int) -> bool:
+    """Whether the words next to a number say that it is not the answer."""
+    before = _DENIED_BEFORE.search(text, max(0, start - 20), start)
+    return before is not None or _DENIED_AFTER.match(text, end) is not None
 
 
 def find_labelled_number(text: str) -> int | float | None:
@@ -301,6 +328,8 @@ def find_marked_number(text: str) -> int | float | None:
     """
     bold = [match for match in _BOLD.finditer(text) if any(char.isdigit() for char in match[1])]
     if len(bold) != 1 or any(char.isdigit() for char in text[bold[0].end() :]):
+        return None
+    if _is_denied(text, bold[0].start(), bold[0].end()):
         return None
     return find_number(bold[0][1])
 

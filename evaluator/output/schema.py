@@ -10,6 +10,7 @@ time: a value that takes longer is refused with a `NotChecked`.
 from __future__ import annotations
 
 import json
+import marshal
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -111,7 +112,7 @@ def compile_schema(declared: Any) -> Schema | None:
         )
     if isinstance(declared, dict):
         try:
-            return _inline(json.dumps(declared))
+            return _compile_document(cast("dict[str, Any]", declared))
         except (TypeError, ValueError, RecursionError) as error:
             raise UnusableSchema(f"the schema is not JSON: {json_problem(error)}") from error
     try:
@@ -199,9 +200,26 @@ def _explain_type(value: Any, name: str, path: list[str | int]) -> OutputError:
     )
 
 
+_MAX_DOCUMENTS = 256
+_documents: dict[bytes, Schema] = {}
+
+
 @lru_cache(maxsize=256)
 def _inline(text: str) -> Schema:
     return _from_text(text, "the inline JSON Schema")
+
+
+def _compile_document(document: dict[str, Any]) -> Schema:
+    try:
+        key = marshal.dumps(document, 2)  # a quarter of the time that JSON takes
+    except ValueError:  # a class of one's own
+        return _inline(json.dumps(document))
+    known = _documents.get(key)
+    if known is None:
+        if len(_documents) >= _MAX_DOCUMENTS:
+            _documents.clear()
+        known = _documents[key] = _inline(json.dumps(document))
+    return known
 
 
 def _file(path: str) -> Schema:

@@ -8,12 +8,24 @@ import re
 from typing import Any, cast
 
 from evaluator.output.coerce import Guide
-from evaluator.output.lines import ITEM_MARK, SENTENCE_END, Lines, NoReading, items, members, rows
+from evaluator.output.lines import (
+    ITEM_MARK,
+    SENTENCE_END,
+    Lines,
+    NoReading,
+    is_like_prose,
+    items,
+    members,
+    rows,
+)
 from evaluator.output.strict import read_as_meant
 from evaluator.output.words import find_word
 from evaluator.patterns import Pattern
 
 _MAX_DEPTH = 12
+# Of free texts in one line only a list of short ones is not prose.
+_MIN_FREE = 3
+_MAX_FREE_WORDS = 2
 _BETWEEN_LABELS = Pattern(r"[,;|][ \t]+")
 _WRAPS = ("**", "__", "`", "*", "_")
 _NULLS = ("null", "none", "~")
@@ -133,9 +145,14 @@ def _one_line(text: str, *, is_free: bool) -> Any:
             return read_as_meant(f"[{text}]")
         except (ValueError, RecursionError):
             raise NoReading from None
-    if is_free:
+    parts = _comma_items(text)
+    if is_free and (
+        len(parts) < _MIN_FREE
+        or is_like_prose(parts)
+        or any(len(part.split()) > _MAX_FREE_WORDS for part in parts)
+    ):
         raise NoReading
-    return _comma_items(text)
+    return parts
 
 
 def _comma_items(text: str) -> list[str]:

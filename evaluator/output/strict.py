@@ -6,6 +6,7 @@ import json
 from typing import Any, NoReturn, cast
 
 from evaluator.output.escapes import has_unmeant
+from evaluator.patterns import Match, Pattern
 
 MAX_DEPTH = 200
 """The deepest nesting that is read: a deeper value could not be written or copied without
@@ -97,21 +98,89 @@ def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
     return any(item.__class__ is dict or item.__class__ is list for item in level)
 
 
+# Values in one style of quotes, and with the literals of Python: as `repr` writes them. Only
+# an escaped quote, or one of the other kind, is inside a string, so there is only one reading.
+_END = r"(?=[ \t\r\n]*+[,:\]}])"
+_UNIFORM = Pattern(
+    rf"""(?:[ \t\r\n\[\]{{}},:]++|'(?:[^'\\\n]++|\\['\\nrt])*+'{_END}|"(?:[^"\\\n]++|\\.)*+"{_END}|“[^“”"\\\n]*+”{_END}"""
+    r"|-?\d[\d.eE+-]*+|True|False|None|true|false|null)++"
+)
+_FOREIGN = Pattern(r"""("(?:[^"\\]++|\\.)*+")|'((?:[^'\\]++|\\.)*+)'|“([^”]*+)”|True|False|None""")
+_FIRST_SIZE = 500
+_LITERALS = {"True": "true", "False": "false", "None": "null"}
+_READ_PER_STEP = 16
+_STEPS_PER_BLOCK = 8
+_STEPS_PER_FAILURE = 2
+_MIN_STEPS = 60_000
+
+
+class _JsonPart:
+    """A part of a text that `_UNIFORM` matches, as JSON."""
+
+    def __init__(self, part: str) -> None:
+        self._first: dict[str, int] = {}
+        self._grown = 0
+        self._growths: list[tuple[int, int]] = []
+        self.text = _FOREIGN.sub(self._replace, part)
+
+    def _replace(self, match: Match) -> str:
+        if match[1] is not None:
+            return match[1]
+        if match[2] is not None:
+            self._first.setdefault("single", match.start())
+            string = match[2].replace("\\'", "'").replace('"', '\\"')
+            if len(string) != len(match[2]):
+                self._grown += len(string) - len(match[2])
+                self._growths.append((match.end() + self._grown, self._grown))
+            return f'"{string}"'
+        if match[3] is not None:
+            self._first.setdefault("typographic", match.start())
+            return f'"{match[3]}"'
+        self._first.setdefault("literal", match.start())
+        return _LITERALS[match[0]]
+
+    def place(self, at: int) -> int:
+        """The place in the part that became the place `at` of its JSON."""
+        return at - next((grown for place, grown in reversed(self._growths) if place <= at), 0)
+
+    def repairs(self, end: int) -> dict[str, None]:
+        """The kinds of repair in the part up to `end`."""
+        return dict.fromkeys(kind for kind, at in self._first.items() if at < end)
+
+
+def work_for(text: str) -> int:
+    """The steps that reading a text may take: it bounds the work, whatever the text is.
+
+    A step is a decision for which a bounded part of the text is looked at, some 4 µs. So long takes
+    the lenient reader for 16 characters of plain tokens.
+    """
+    return _MIN_STEPS + len(text) // _READ_PER_STEP
+
+
 class StrictScanner:
     """Reads values inside a longer text, with a bound on all failures together, so that time stays
     linear.
 
-    `steps` is the number of repairs that the lenient reader may still try on this text. A failed
-    attempt costs the characters that it read and, in the standard library, all those before it.
+    `steps` is the work that may still be done on this text. A failed attempt costs the characters
+    that it read and, in the standard library, all those before it.
     """
 
-    __slots__ = ("_failures", "_spare", "steps", "text")
+    __slots__ = ("_failed", "_failures", "_spare", "steps", "text")
 
     def __init__(self, text: str, steps: int) -> None:
         self.text = text
         self.steps = steps
         self._failures = 0
+        self._failed = (-1, 0)
         self._spare = 2 * len(text) + 1000
+
+    def charge(self, start: int, end: int, *, is_read: bool) -> None:
+        """Counts the work of reading a block leniently, or of finding at `end` that it is none."""
+        steps = (end - start) // _READ_PER_STEP
+        if is_read:
+            self.steps -= steps + _STEPS_PER_BLOCK
+        else:
+            self.steps -= 2 * steps + _STEPS_PER_FAILURE
 
     def read(self, start: int, depth: int) -> tuple[Any, int] | None:
         """The value that begins at `start` and its end; None if there is none, no attempt is left,
@@ -124,6 +193,7 @@ class StrictScanner:
         except json.JSONDecodeError as error:
             self._failures += 1
             self._spare -= max(error.pos - start, 0)
+            self._failed = (start, error.pos)
             return None
         except (ValueError, RecursionError, StopIteration):
             # How far it read is unknown, so only a few such failures are allowed.
@@ -133,9 +203,50 @@ class StrictScanner:
             self._failures += 1
             self._spare -= end - start
             return None
-        if end - start > MAX_DEPTH - depth:
-            count = self.text.count("[", start, end) + self.text.count("{", start, end)
-            if count > MAX_DEPTH - depth and too_deep(value, MAX_DEPTH - depth):
-                self._failures += 10
-                return None
+        if self._is_too_deep(value, start, end=end, depth=depth):
+            self._failures += 10
+            return None
         return value, end
+
+    def read_uniform(self, start: int, depth: int) -> tuple[Any, int, dict[str, None]] | None:
+        """As `read`, after it failed, a value in one other style of quotes or with Python's
+        literals, and the kinds of repair.
+        """
+        text = self.text
+        if self._failed[0] != start or text[self._failed[1] : self._failed[1] + 1] not in "'“TFN":
+            return None
+        matched = start
+        size = _FIRST_SIZE
+        while self._spare >= 0:
+            # The block may be short in a long text, so longer and longer parts are tried.
+            part = _UNIFORM.match(text, start, start + size)
+            if part is None or part.end() == matched:
+                return None
+            matched = part.end()
+            json_part = _JsonPart(part[0])
+            try:
+                value, end = _scan(json_part.text, 0)
+            except (json.JSONDecodeError, StopIteration) as error:
+                at = error.pos if isinstance(error, json.JSONDecodeError) else error.value
+                self._spare -= len(part[0])
+                if at < len(json_part.text.rstrip()):
+                    return None
+            except (ValueError, RecursionError):
+                self._spare -= len(part[0])
+                return None
+            else:
+                end = start + json_part.place(end)
+                if has_unmeant(text, start, end) or self._is_too_deep(
+                    value, start, end=end, depth=depth
+                ):
+                    return None
+                return value, end, json_part.repairs(end - start)
+            size *= 8
+        return None
+
+    def _is_too_deep(self, value: Any, start: int, end: int, depth: int) -> bool:
+        allowed = MAX_DEPTH - depth
+        if end - start <= allowed:
+            return False
+        count = self.text.count("[", start, end) + self.text.count("{", start, end)
+        return count > allowed and too_deep(value, allowed)

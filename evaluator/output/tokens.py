@@ -82,9 +82,10 @@ OPEN_ITEM = Pattern(open_text(0))
 _CHUNK = r"[^,;}\]\n\"{\[<`]{1,400}+"
 # A comma in a text without quotes: no key follows.
 _PROSE = rf"(?:,[ ](?=\w)(?!{WORD}(?:[ ]{WORD}){{0,5}}\"?{WS}*+(?:{COLON}|=)){_CHUNK}(?=[ \t]*+[,}}\n])){{0,8}}+"
-# A call or an amount of money, which may hold commas.
+# A call or an amount of money, which may hold commas, or an address.
 ATOM = Pattern(
-    rf"((?:new[ ])?[A-Za-z_][\w.]{{0,63}}+\([^()\n]{{0,400}}+\)|[$€£¥₹][ ]?\d{{1,3}}(?:[.,]\d{{3}}){{1,8}}(?:[.,]\d+)?)"
+    rf"((?:new[ ])?[A-Za-z_][\w.]{{0,63}}+\([^()\n]{{0,400}}+\)|[$€£¥₹][ ]?\d{{1,3}}(?:[.,]\d{{3}}){{1,8}}(?:[.,]\d+)?"
+    r"|[A-Za-z][A-Za-z0-9+.-]{1,15}+://[^\s,\"'<>\[\]{}]{1,400}+)"
     rf"(?={WS}*+[,}}\]])"
 )
 BARE_MEMBER = Pattern(

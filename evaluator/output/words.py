@@ -20,7 +20,9 @@ _ARTICLE = Pattern(
 _NOT_WORD = Pattern(r"[\W_]+")
 _NOT_SIGN = Pattern(r"(?:[^\w+#]|_)+")
 _NEGATION = Pattern(
-    r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t)\b", "i"
+    r"\b(?:not|no|non|never|neither|nor|without|cannot|instead of|rather than|\w+n['’]t"
+    r"|far from|opposite of|hardly|barely|scarcely|anything but|other than)\b",
+    "i",
 )
 _OR = "or|nor|oder|ou|или"
 _AND = f"{_OR}|and|und|et|to|through|bis|plus|vs|versus|и"

@@ -10,7 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evaluator.output import parse_output
-from evaluator.output.strict import MAX_DEPTH
+from evaluator.output.reader import BlockReader
+from evaluator.output.repairs import MESSAGES
+from evaluator.output.strict import MAX_DEPTH, StrictScanner, Unreadable
 
 # No text has a backspace or a form feed: before a letter, their escapes keep their backslash.
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\b\f"))
@@ -84,6 +86,27 @@ SCHEMAS = st.sampled_from(
 
 
 @settings(deadline=None, max_examples=60)
+@given(CONTAINERS)
+@example([{"it's": 'say "it\'s"', "n": None, "t": [True, 1.5, "a\nb\\c", ""]}])
+def test_the_repr_of_a_value_is_read_as_that_value(value: Any) -> None:
+    text = repr(value)
+    if "\\x" in text or "\\u" in text or "\\U" in text:
+        return  # escapes that JSON does not have
+    for written in (text, f"The result:\n{text}\nIt's done."):
+        assert parse_output(written).value == value
+
+
+def test_a_long_repr_needs_no_repairs_that_are_counted() -> None:
+    rows = [{"id": n, "name": f"it's {n}", "said": f'"{n}"', "ok": None} for n in range(9_000)]
+    text = repr(rows)
+    assert len(text) > 450_000
+    parsed = parse_output(text)
+    assert parsed.value == rows
+    assert parsed.warnings == (MESSAGES["single"], MESSAGES["literal"])
+    mixed = json.dumps(rows)[:-1] + ", {'a': 1,}]"
+    assert parse_output(mixed).value == [*rows, {"a": 1}]
+
+
 @given(VALUES, st.sampled_from([None, 2]))
 def test_any_value_written_as_json_comes_back_unchanged(value: Any, indent: int | None) -> None:
     for ascii_only in (True, False):
@@ -233,6 +256,35 @@ def test_nesting_is_read_up_to_its_bound_and_never_overflows() -> None:
             assert parsed.value is None
             assert parsed.error is not None
             assert str(MAX_DEPTH) in parsed.error.message
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["[\"a\",']'," + '"",' * 830, "[{'a':1},", '\n- "{"a":\\', '["a', '{"a":{"b":[' + '"a" ' * 99],
+)
+def test_the_work_is_bounded_by_the_length_of_the_text(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = part * (400_000 // len(part))
+    scanners: list[StrictScanner] = []
+    total = 0
+    read = BlockReader.read
+
+    def counted(reader: BlockReader) -> None:
+        nonlocal total
+        if reader.strict not in scanners:
+            scanners.append(reader.strict)
+        try:
+            read(reader)
+            total += reader.end - reader.start
+        except Unreadable as error:
+            total += min(max(error.at, error.resume), len(reader.text)) - reader.start
+            raise
+
+    monkeypatch.setattr(BlockReader, "read", counted)
+    parse_output(text)
+    assert total < 6 * len(text)
+    assert all(scanner.steps > -100_000 for scanner in scanners)
 
 
 def test_an_answer_after_many_hostile_places_is_still_found() -> None:

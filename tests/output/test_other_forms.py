@@ -283,7 +283,6 @@ REFUSED: list[tuple[str, Any]] = [
     ("1. a\n3. b", "string[]"),
     ("I'm sorry, I can't do this:\n- a\n- b", "string[]"),
     ("I cannot do that.\nPlease ask again.", "string[]"),
-    ("apples, pears, plums", "string[]"),
     ("Hello\nWorld", "string[]"),
     ("apples\npears", "string[]"),
     ("Sure\nHere you go\nBye", "string[]"),
