@@ -26,8 +26,8 @@ from evaluator.background.notifications import Notice, NoticeKind, end_notice
 from evaluator.background.output import SUFFIXES
 from evaluator.background.tasks import FINAL, Activity, BackgroundTask, End, Priority, check_id
 from evaluator.errors import UsageError
-from evaluator.files import database
-from evaluator.files.database import transaction
+from evaluator.store import database
+from evaluator.store.database import transaction
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.owner import is_gone
 from evaluator.record.steps import Owner

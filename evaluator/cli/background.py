@@ -250,7 +250,7 @@ def usable_store(folder: Path) -> Generator[None]:
     """
     import sqlite3
 
-    from evaluator.files.database import problem_of
+    from evaluator.store.database import problem_of
 
     try:
         yield

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TypeVar
 
 from evaluator.errors import ContextError, UsageError
-from evaluator.files.database import transaction
+from evaluator.store.database import transaction
 from evaluator.library.matching import Reason
 from evaluator.memory import embedding, store
 from evaluator.memory.embedding import Embedder

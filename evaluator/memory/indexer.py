@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from evaluator.files.database import transaction
+from evaluator.store.database import transaction
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describer_pool import DescriberPool
 from evaluator.memory.store import Stamp

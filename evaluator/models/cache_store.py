@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from evaluator.files import database
-from evaluator.files.database import transaction
+from evaluator.store import database
+from evaluator.store.database import transaction
 from evaluator.models.cache_key import CacheKey
 
 _NEAR = 50

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluator.errors import RecordError
-from evaluator.files import database
-from evaluator.files.database import transaction
+from evaluator.store import database
+from evaluator.store.database import transaction
 from evaluator.queue.document import entry_text, parse_entries, parse_entry
 from evaluator.queue.entries import (
     TERMINAL,

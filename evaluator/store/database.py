@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -21,11 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from evaluator import clock
 from evaluator.errors import ConfigurationError
+from evaluator.store import network
 
 # The errors of file systems without hard links: FAT, some network and FUSE file systems.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _RETRY_S = 0.005
+MAX_SNAPSHOT_BYTES = 1 << 30
+"""The size of a database of which `snapshot` makes a copy."""
+_SNAPSHOT_TRIES = 20
 _ADVICE = {
     sqlite3.SQLITE_IOERR: "check that the disk has free space and works, then run it again",
     sqlite3.SQLITE_FULL: "free space, then run it again",
@@ -40,7 +46,8 @@ _ADVICE = {
 @dataclass(frozen=True, slots=True)
 class Format:
     """A kind of database. `tables`: the SQL statements that create it, divided by `;`.
-    `incremental`: free pages can be returned to the file system. `noun` and `instead` are for
+    `incremental`: free pages can be returned to the file system. `is_checked`: opening one compares
+    all indexes with their tables; a second of time per 400 MB. `noun` and `instead` are for
     messages: its name, and what to do with a newer one.
     """
 
@@ -50,6 +57,7 @@ class Format:
     tables: str
     instead: str
     incremental: bool = False
+    is_checked: bool = False
 
 
 def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
@@ -58,28 +66,100 @@ def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sq
     Waits up to `busy_s` seconds for other processes. The connection is in autocommit mode; several
     threads may use it in turn.
 
-    Raises: ConfigurationError, for a database of a newer version or of another program; OSError or
-    sqlite3.Error, if it cannot be opened or is damaged.
+    Raises: ConfigurationError, for a database of a newer version or of another program, or on a
+    network file system; OSError or sqlite3.Error, if it cannot be opened or is damaged.
     """
     if make and not path.exists():
         _make(path, kind)
     path.stat()
+    _check_place(path, kind)
     connection = _opened(path, busy_s)
     try:
         if _version(connection, path, kind=kind) != kind.schema:
             _fill(connection, path, kind=kind, busy_s=busy_s)  # an empty file
+        _check(connection, kind)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
+def snapshot(path: Path, kind: Format) -> sqlite3.Connection:
+    """A copy of the database in memory, which cannot be changed; an empty one if it is missing.
+
+    Nothing is created, written or locked beside the file.
+
+    Raises: as `connect`.
+    """
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        if path.exists():
+            _check_place(path, kind)
+            _copy(path, kind, copy)
+        if _version(copy, path, kind=kind) != kind.schema:
+            _fill(copy, path, kind=kind, busy_s=0.0)
+        _check(copy, kind)
+        copy.execute("PRAGMA query_only = ON")
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def _copy(path: Path, kind: Format, copy: sqlite3.Connection) -> None:
+    log = Path(f"{path}-wal")
+    for _ in range(_SNAPSHOT_TRIES):
+        before = _state(path)
+        if before[1] > MAX_SNAPSHOT_BYTES:
+            raise ConfigurationError(
+                f"{path}: {kind.noun} of {before[1]:,} bytes; at most {MAX_SNAPSHOT_BYTES:,} can "
+                "be read without changing it"
+            )
+        try:
+            if not _state(log)[1]:
+                # All is in the file. SQLite would create files to lock it.
+                _read(path, "mode=ro&immutable=1", copy)
+                if _state(path) != before or _state(log)[1]:
+                    continue  # another process has written
+            elif Path(f"{path}-shm").exists():
+                _read(path, "mode=ro", copy)
+            else:
+                # Without its index, no process has the log open; SQLite would create one.
+                with tempfile.TemporaryDirectory(prefix="evaluator-") as folder:
+                    shutil.copyfile(path, Path(folder, path.name))
+                    shutil.copyfile(log, Path(folder, log.name))
+                    _read(Path(folder, path.name), "mode=rw", copy)
+            return
+        except (sqlite3.Error, OSError):
+            if _state(path) == before:
+                raise
+    raise sqlite3.OperationalError("other processes write all the time; try again")
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    """Changes with the file; the second number is its size."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read(path: Path, how: str, copy: sqlite3.Connection) -> None:
+    with closing(sqlite3.connect(_address(path, how), uri=True)) as source:
+        source.backup(copy)
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Generator[None]:
-    """A transaction: committed at the end of the block, rolled back after an exception.
+    """A transaction: committed at the end of the block, rolled back after an exception. Inside of
+    another one it is a part of that.
 
     `DEFERRED` is for reading: all statements see one state of the database.
     """
+    if connection.in_transaction:
+        yield
+        return
     connection.execute(f"BEGIN {kind}")
     try:
         yield
@@ -100,12 +180,40 @@ def problem_of(error: OSError | sqlite3.Error) -> str:
 
 
 def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
-    place = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"
     connection = sqlite3.connect(
-        place, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=True
+        _address(path, "mode=rw"),
+        timeout=busy_s,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=True,
     )
     connection.execute("PRAGMA synchronous = NORMAL")
     return connection
+
+
+def _address(path: Path, how: str) -> str:
+    return f"file:{quote(os.fsencode(path.absolute()))}?{how}"
+
+
+def _check_place(path: Path, kind: Format) -> None:
+    name = network.network_file_system(path.parent)
+    if name is not None:
+        raise ConfigurationError(
+            f"{path}: the {kind.noun} cannot be on a network file system ({name}), where SQLite "
+            "loses data; name a folder on a disk of this machine"
+        )
+
+
+def _check(connection: sqlite3.Connection, kind: Format) -> None:
+    """Raises: sqlite3.DatabaseError, if a table or an index is not as it was made."""
+    found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
+    for statement in kind.tables.split(";"):
+        if statement.strip().startswith("CREATE ") and statement.strip() not in found:
+            raise sqlite3.DatabaseError("its tables are damaged; restore it from a backup")
+    if kind.is_checked:
+        problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise sqlite3.DatabaseError(f"it is damaged ({problem}); restore it from a backup")
 
 
 def _make(path: Path, kind: Format) -> None:
@@ -137,7 +245,7 @@ def _link(name: str, path: Path) -> None:
 def _fill(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: float) -> None:
     if kind.incremental:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    _log_ahead(connection, time.monotonic() + busy_s)
+    _log_ahead(connection, clock.monotonic() + busy_s)
     with transaction(connection):
         if _version(connection, path, kind=kind) == kind.schema:
             return  # another connection was faster
@@ -156,7 +264,7 @@ def _log_ahead(connection: sqlite3.Connection, until: float) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or clock.monotonic() >= until:
                 raise
         time.sleep(_RETRY_S)
 

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from evaluator.errors import ConfigurationError
-from evaluator.files import database
+from evaluator.store import database
 from evaluator.memory import store
 from evaluator.models import cache_store
 

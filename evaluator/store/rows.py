@@ -1,0 +1,146 @@
+"""Rows that show damage, and whose they are.
+
+A row has a checksum of all its columns and, if this user's programs have written it, a signature of
+that checksum with the user's key. A row without a valid checksum is damaged: reading it raises
+`DamagedRow`, which names it. A row without a valid signature comes from somebody else: it is shown,
+and it starts, sends and chooses nothing. Whoever changes such a row signs only what was checked.
+
+An old row that its owner had signed stays valid: a signature does not say when it was made.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from evaluator.errors import ConfigurationError
+from evaluator.files.trust import is_signed, signature
+from evaluator.files.user_folder import user_folder
+
+
+class DamagedRow(sqlite3.DatabaseError):
+    """A row is not as it was written."""
+
+
+class Row(dict[str, Any]):
+    """The columns of a row by name. `signature` is the one that was stored."""
+
+    __slots__ = ("_table", "signature")
+
+    def __init__(self, table: Table, values: Mapping[str, Any], signature: object = None) -> None:
+        super().__init__(values)
+        self._table = table
+        self.signature = signature
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user's programs have written the row as it was read."""
+        return is_signed(self._table.signed_bytes(self), self.signature)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of such rows. The first of `columns` is its primary key, of the SQL type `key_type`;
+    `name_of` makes a row's name for messages of its key. `noun` tells the tables of several kinds
+    of databases apart.
+
+    The other columns have no type, so that a value is read as it was written.
+    """
+
+    name: str
+    noun: str
+    columns: tuple[str, ...]
+    name_of: Callable[[Any], str]
+    key_type: str = "INTEGER"
+
+    @property
+    def statement(self) -> str:
+        """The SQL statement that creates the table."""
+        key, *others = self.columns
+        columns = ", ".join(
+            [f"{key} {self.key_type} PRIMARY KEY", *others, "checksum", "signature"]
+        )
+        return f"CREATE TABLE {self.name} ({columns})"
+
+    def select(
+        self, db: sqlite3.Connection, where: str = "", values: Sequence[Any] = ()
+    ) -> list[Row]:
+        """The rows, checked; `where` is what follows the table's name in SQL.
+
+        Raises: DamagedRow.
+        """
+        columns = ", ".join(f"{self.name}.{column}" for column in self.columns)
+        prefix = f"{self.name}.checksum, {self.name}.signature"
+        sql = f"SELECT {prefix}, {columns} FROM {self.name} {where}"
+        return [self._checked(*row) for row in _fetch(db, sql, values)]
+
+    def get(self, db: sqlite3.Connection, key: Any) -> Row | None:
+        """The row with this key. Raises: DamagedRow."""
+        rows = self.select(db, f"WHERE {self.columns[0]} = ?", (key,))
+        return rows[0] if rows else None
+
+    def put(self, db: sqlite3.Connection, values: Mapping[str, Any]) -> Row:
+        """Writes and signs a whole row, in place of the one with its key.
+
+        Raises: ConfigurationError, if there is no key and none can be made.
+        """
+        row = Row(self, values)
+        row.signature = signature(self.signed_bytes(row))
+        if row.signature is None:
+            raise ConfigurationError(
+                f"{user_folder()}: the key that marks this user's own data cannot be read or "
+                "written; set EVALUATOR_CONFIG_DIR to a folder of your own"
+            )
+        self._write(db, row)
+        return row
+
+    def update(self, db: sqlite3.Connection, row: Row, **changes: Any) -> Row:
+        """Changes columns of a row that was read. It is signed only if it was signed before."""
+        if row.is_own:
+            return self.put(db, {**row, **changes})
+        changed = Row(self, {**row, **changes})
+        self._write(db, changed)
+        return changed
+
+    def checksum(self, values: Mapping[str, Any]) -> str:
+        """The checksum of a row."""
+        parts = [self.name]
+        for column in self.columns:
+            value = values[column]
+            if isinstance(value, bool):
+                value = int(value)  # as SQLite stores it
+            text = str(value)
+            parts.append(f"{type(value).__name__}{len(text)}:{text}")
+        return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def signed_bytes(self, row: Row) -> bytes:
+        """What is signed of a row."""
+        return f"row\0{self.noun}\0{self.checksum(row)}".encode()
+
+    def _checked(self, checksum: object, signature: object, *values: Any) -> Row:
+        row = Row(self, dict(zip(self.columns, values, strict=True)), signature)
+        if self.checksum(row) != checksum:
+            raise DamagedRow(f"{self.name_of(values[0])} is damaged: its checksum does not match")
+        return row
+
+    def _write(self, db: sqlite3.Connection, row: Row) -> None:
+        values = (*(row[column] for column in self.columns), self.checksum(row), row.signature)
+        marks = ", ".join("?" * len(values))
+        db.execute(f"INSERT OR REPLACE INTO {self.name} VALUES ({marks})", values)
+
+
+def _fetch(db: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    try:
+        return db.execute(sql, values).fetchall()
+    except sqlite3.OperationalError as error:
+        if "decode" not in str(error):
+            raise
+    # A damaged text is not UTF-8. Its row is found by its checksum.
+    db.text_factory = lambda data: data.decode("utf-8", "replace")
+    try:
+        return db.execute(sql, values).fetchall()
+    finally:
+        db.text_factory = str
