@@ -26,11 +26,11 @@ from evaluator.background.notifications import Notice, NoticeKind, end_notice
 from evaluator.background.output import SUFFIXES
 from evaluator.background.tasks import FINAL, Activity, BackgroundTask, End, Priority, check_id
 from evaluator.errors import UsageError
-from evaluator.store import database
-from evaluator.store.database import transaction
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.owner import is_gone
 from evaluator.record.steps import Owner
+from evaluator.store import database
+from evaluator.store.database import transaction
 
 _FIELDS = tuple(field.name for field in fields(BackgroundTask))
 _TABLES = f"""

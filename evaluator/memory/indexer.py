@@ -20,12 +20,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from evaluator.store.database import transaction
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describer_pool import DescriberPool
 from evaluator.memory.store import Stamp
 from evaluator.processes.tasks import run_together
 from evaluator.processes.threads import in_thread
+from evaluator.store.database import transaction
 
 MAX_FILE_BYTES = 4_000_000
 """Larger files are skipped."""

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluator.errors import ConfigurationError, ContextError
+from evaluator.memory.ranking import FIELDS
 from evaluator.store import database
 from evaluator.store.database import transaction
-from evaluator.memory.ranking import FIELDS
 
 _BUSY_S = 30.0
 _CACHE_KIB = 32_768

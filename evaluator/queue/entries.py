@@ -160,6 +160,10 @@ class EntryOptions:
     guidance: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
 
+    def without_choices(self) -> EntryOptions:
+        """What another person may say: when the entry runs, and words."""
+        return replace(self, template=None, inputs={}, every=None, tried=())
+
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 

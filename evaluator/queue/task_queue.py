@@ -424,11 +424,14 @@ def entry_details(stored: StoredEntry) -> dict[str, Any]:
     """
     options = asdict(stored.options)
     start = stored.options.not_before
-    return {
+    details = {
         **options,
         "not_before": timestamp(start) if start else None,
         "waits_for": list(stored.waits_for),
     }
+    if not stored.is_signed:
+        details["signed"] = "no: somebody else wrote it, so only its words are used"
+    return details
 
 
 def _check_selection(status: str | None, limit: int | None) -> None:

@@ -107,6 +107,8 @@ def snapshot(path: Path, kind: Format) -> sqlite3.Connection:
 
 
 def _copy(path: Path, kind: Format, copy: sqlite3.Connection) -> None:
+    if not path.is_file():
+        raise sqlite3.OperationalError("it is not a file")
     log = Path(f"{path}-wal")
     for _ in range(_SNAPSHOT_TRIES):
         before = _state(path)

@@ -175,13 +175,13 @@ def test_a_user_cannot_change_a_running_entry(store, verb, message):
     assert finish(store, claim).status == "done"
 
 
-def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, clock):
+def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, observed):
     add(store)
     lost = store.claim(60)
     assert store.begin_attempt(lost, "translate") is not None
-    clock.now += 59
-    assert store.extend(lost, 60) and store.recover() == []
-    clock.now += 60
+    assert observed.look_for(store, 59) == []
+    assert store.extend(lost, 60) and observed.look_for(store, 59) == []
+    assert observed.look_for(store, 1) == ["T-01"]
     claim = store.claim(60)
     (tried,) = claim.entry.strategies_tried
     assert (tried.strategy, tried.result, claim.entry.retries) == (
@@ -198,12 +198,12 @@ def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, c
     assert store.get(1).entry == claim.entry
 
 
-def test_an_entry_that_ends_its_workers_is_blocked_in_the_end(store, clock):
+def test_an_entry_that_ends_its_workers_is_blocked_in_the_end(store, observed):
     add(store)
     for _ in range(3):
         assert store.claim(60) is not None
-        clock.now += 60
-    (blocked,) = store.recover()
+        assert observed.look_for(store, 60) == ["T-01"]
+    blocked = store.get(1).entry
     assert blocked.status == "blocked" and len(blocked.strategies_tried) == 3
     assert "queue retry T-01" in blocked.user_action_required
 

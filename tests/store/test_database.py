@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from evaluator.errors import ConfigurationError
-from evaluator.store import database
 from evaluator.memory import store
 from evaluator.models import cache_store
+from evaluator.store import database
 
 PROCESSES, ROUNDS = 4, 25
 ADD = {
