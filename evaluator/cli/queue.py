@@ -27,7 +27,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
-    from evaluator.queue import QueueEntry, StuckEntry, TaskQueue, Verifier
+    from evaluator.queue import QueueEntry, QueueView, StuckEntry, TaskQueue, Verifier
 
 queue_option = click.option(
     "--queue",
@@ -107,7 +107,7 @@ def add(text: str, folder: Path | None, as_json: bool, **options: Any) -> None:
 @json_option
 def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) -> None:
     """List the entries that are not in the archive."""
-    with _open(folder) as found:
+    with _look(folder) as found:
         if as_json:
             print_json_text(found.list_json(status, limit=limit))
             _warn_of_stuck(found.stuck())
@@ -128,9 +128,9 @@ def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) ->
 @json_option
 def show(id_: str, folder: Path | None, as_json: bool) -> None:
     """Show an entry: what was tried, what was delivered, what it waits for."""
-    from evaluator.queue.task_queue import entry_details
+    from evaluator.queue.queue_view import entry_details
 
-    with _open(folder) as found:
+    with _look(folder) as found:
         stored = found.show(id_)
     fields = _fields(stored.entry)
     details = entry_details(stored)
@@ -300,7 +300,7 @@ def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
     """
     from evaluator.files.atomic import write_atomic
 
-    with _open(folder) as found:
+    with _look(folder) as found:
         data = found.export()
         count = sum(found.stats().types.values())
     if file is None:
@@ -336,7 +336,7 @@ def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:
 @json_option
 def stats(folder: Path | None, as_json: bool) -> None:
     """Show how many entries there are, by status and type, and the settings of the queue."""
-    with _open(folder) as found:
+    with _look(folder) as found:
         numbers = found.stats()
     rows = [["status", name, f"{count:,}"] for name, count in numbers.entries.items()]
     rows += [["type", name, f"{count:,}"] for name, count in sorted(numbers.types.items())]
@@ -361,6 +361,12 @@ def _warn_of_stuck(stuck: Sequence[StuckEntry]) -> None:
         echo(f"and {len(stuck) - _MAX_STUCK:,} more", err=True)
     if stuck:
         echo(f"to change that: {STUCK_ADVICE}", err=True)
+
+
+def _look(folder: Path | None) -> QueueView:
+    from evaluator.queue import QueueView
+
+    return QueueView(folder)
 
 
 def _open(folder: Path | None) -> TaskQueue:

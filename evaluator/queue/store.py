@@ -243,9 +243,7 @@ class QueueStore(QueueTables):
             )
             begun = _open_attempt(row["begun"], entry)
             options = EntryOptions.from_json(row["options"])
-            self.put(
-                row["number"], entry, options, lease=lease, begun=begun and begun.to_json()
-            )
+            self.put(row["number"], entry, options, lease=lease, begun=begun and begun.to_json())
         return Claim(entry, options, lease=lease, attempt=begun)
 
     def extend(self, claim: Claim, lease_s: float) -> bool:

@@ -236,9 +236,7 @@ class QueueTables:
         # The documents are read of the chosen entries only.
         chosen = f"SELECT number FROM entry WHERE status = ? ORDER BY {order} LIMIT ?"
         with self.transaction("DEFERRED") as db:
-            rows = ENTRY.select(
-                db, f"WHERE number IN ({chosen}) ORDER BY {order}", (status, limit)
-            )
+            rows = ENTRY.select(db, f"WHERE number IN ({chosen}) ORDER BY {order}", (status, limit))
         return [row["document"] for row in rows]
 
     def summaries(
@@ -343,9 +341,7 @@ class QueueTables:
         """
         with self.transaction() as db:
             row = self._queue(db)
-            _QUEUE.update(
-                db, row, publishing_hash=hash_, published_revision=row["revision"] - 1
-            )
+            _QUEUE.update(db, row, publishing_hash=hash_, published_revision=row["revision"] - 1)
 
     def insert(self, entry: QueueEntry, options: EntryOptions) -> None:
         """Adds an entry with the id that it has."""

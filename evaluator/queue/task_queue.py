@@ -9,10 +9,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
@@ -21,15 +20,11 @@ from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
 from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
-from evaluator.queue.archive import archive, archived_entry
-from evaluator.queue.board import QueueBoard, read_board
+from evaluator.queue.archive import archive
 from evaluator.queue.dispatch import Dispatcher
-from evaluator.queue.document import array_text, join_document, parse_entries
 from evaluator.queue.entries import (
     MAX_INTEGER,
-    STATUSES,
     EntryOptions,
-    EntryStatus,
     QueueEntry,
     entry_id,
     entry_number,
@@ -38,9 +33,9 @@ from evaluator.queue.entries import (
 from evaluator.queue.importing import Imported, import_document
 from evaluator.queue.intake import checked_text, classify, goal_of, type_named
 from evaluator.queue.publication import FILE, LOCK, Publisher, read_limited
+from evaluator.queue.queue_view import DATABASE, QueueView, check_not_lost, check_range
 from evaluator.queue.recurrence import check_expression, next_time
-from evaluator.queue.store import QueueStore, StoredEntry, StuckEntry
-from evaluator.queue.tables import EntrySummary
+from evaluator.queue.store import QueueStore
 from evaluator.queue.verification import Verifier
 from evaluator.queue.worker import LEASE_S, QueueWorker, WorkSummary
 
@@ -50,32 +45,9 @@ STUCK_ADVICE = (
     "skip the waiting entry too, retry the blocked one, or add the waiting one again "
     "without --after"
 )
-DATABASE = "queue.sqlite"
-DEFAULT_FOLDER = "queue"
-FOLDER_VARIABLE = "TASK_RUNNER_DIR"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """Numbers of a queue. `entries`: by status, and `archived`. `types`: entries that are not
-    archived, by type.
-
-    `ready`: pending entries that could run now; `stuck`: those that cannot run, see
-    `TaskQueue.stuck`. `attempts`: attempts of the entries that are not archived.
-    """
-
-    entries: Mapping[str, int]
-    types: Mapping[str, int]
-    ready: int
-    stuck: int
-    attempts: int
-    last_id: str | None
-    max_concurrent: int
-    max_retries: int
-    archive_days: int
-
-
-class TaskQueue:
+class TaskQueue(QueueView):
     """A persistent queue in `folder`: `queue.sqlite`, its published form `task-queue.json`, the
     archive, deliverables.
 
@@ -95,18 +67,30 @@ class TaskQueue:
         notice: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.folder = _absolute(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
-        os.close(open_private_folder(self.folder, "folder of the queue"))
-        database = self.folder / DATABASE
-        is_new = not database.exists()
-        self._store = QueueStore(database, clock=clock)
+        self._clock = clock
+        self._is_new = False
+        super().__init__(folder)
         # A connection of its own: publishing a large queue does not keep workers waiting.
-        self._published = QueueStore(database, clock=clock)
+        try:
+            self._published = QueueStore(self.folder / DATABASE, clock=clock)
+        except BaseException:
+            self._store.close()
+            raise
         self._notice = notice or _log_notice
         self._publisher = Publisher(self._published, self.folder, notice=self._notice)
         self._store.on_change = self._publisher.schedule
-        if is_new:
+        self._store.on_unsigned = lambda id: self._notice(
+            f"{id}: its template and inputs come from somebody else, so they are not used; it runs "
+            "by its words"
+        )
+        if self._is_new:
             self._store.configure(task_runner_dir=f"{self.folder}/")
+
+    def _open_store(self) -> QueueStore:
+        os.close(open_private_folder(self.folder, "folder of the queue"))
+        check_not_lost(self.folder)
+        self._is_new = not (self.folder / DATABASE).exists()
+        return QueueStore(self.folder / DATABASE, clock=self._clock)
 
     def add(
         self,
@@ -136,8 +120,8 @@ class TaskQueue:
         croniter.
         """
         text = checked_text(text)
-        _check_range("max_retries", max_retries, least=0)
-        _check_range("priority", priority, least=-MAX_INTEGER)
+        check_range("max_retries", max_retries, least=0)
+        check_range("priority", priority, least=-MAX_INTEGER)
         if template is not None:
             checked_text(template, "template")
         try:
@@ -170,47 +154,6 @@ class TaskQueue:
                 self._store.note_key(key, entry_number(entry.id))
         return entry
 
-    def list(
-        self, status: EntryStatus | None = None, *, limit: int | None = None
-    ) -> list[QueueEntry]:
-        """The entries that are not archived, or those in one state, in the order of their ids; with
-        `limit`, the newest of them.
-        """
-        _check_selection(status, limit)
-        return parse_entries(self._store.documents(status, limit))
-
-    def summaries(
-        self, status: EntryStatus | None = None, *, limit: int | None = None
-    ) -> Sequence[EntrySummary]:
-        """As `list`, with the fields that a table shows; for large queues."""
-        _check_selection(status, limit)
-        return self._store.summaries(status, limit)
-
-    def list_json(self, status: EntryStatus | None = None, *, limit: int | None = None) -> str:
-        """As `list`, as the text of a JSON array of entries as `task-queue.json` has them."""
-        _check_selection(status, limit)
-        return array_text(self._store.documents(status, limit))
-
-    def board(self, limit: int) -> QueueBoard:
-        """The number of entries in each state, and at most `limit` of each: those that run first or
-        ended last.
-
-        Raises: UsageError, for a `limit` below 1.
-        """
-        _check_range("limit", limit, least=1)
-        return read_board(self._store, limit)
-
-    def show(self, id: str) -> StoredEntry:
-        """An entry with its options; one from the archive without them. Raises: UsageError, if
-        there is none.
-        """
-        number = entry_number(id)
-        with self._store.transaction("DEFERRED"):
-            archived = archived_entry(self._store, self.folder, number=number)
-            if archived is None:
-                return self._store.get(number)
-            return StoredEntry(archived, EntryOptions())
-
     def retry(self, id: str, guidance: str | None = None) -> QueueEntry:
         """Returns a blocked entry to the queue; `guidance` is added to its text for the next
         attempts.
@@ -235,12 +178,6 @@ class TaskQueue:
             self._notice(f"{names}{more} cannot run without {entry.id}; {STUCK_ADVICE}")
         return entry
 
-    def stuck(self) -> Sequence[StuckEntry]:
-        """The pending entries that wait, also through others, for an entry that was skipped or is
-        blocked.
-        """
-        return self._store.stuck()
-
     def archive(self, days: float | None = None) -> Mapping[str, Sequence[str]]:
         """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns
         their ids by month.
@@ -250,11 +187,6 @@ class TaskQueue:
         if days is not None and not days >= 0:
             raise UsageError(f"days is {days}, expected 0 or more")
         return archive(self._store, self.folder, days=days)
-
-    def export(self) -> bytes:
-        """The queue as `task-queue.json` has it."""
-        with self._store.transaction("DEFERRED"):
-            return join_document(self._store.settings(), self._store.documents())
 
     def import_file(self, path: str | Path | None = None) -> Imported:
         """Imports a file in the form of `task-queue.json`, by default this queue's own after
@@ -275,22 +207,6 @@ class TaskQueue:
             self._publisher.schedule()
         return found
 
-    def stats(self) -> QueueStats:
-        """Numbers of the queue."""
-        with self._store.transaction("DEFERRED"):
-            (types, attempts), settings = self._store.totals(), self._store.settings()
-            return QueueStats(
-                self._store.counts(),
-                types,
-                ready=self._store.count_ready(),
-                stuck=len({entry.id for entry in self._store.stuck()}),
-                attempts=attempts,
-                last_id=settings.last_id,
-                max_concurrent=settings.max_concurrent,
-                max_retries=settings.max_retries,
-                archive_days=settings.archive_days,
-            )
-
     def configure(
         self,
         *,
@@ -307,7 +223,7 @@ class TaskQueue:
             ("max_retries", max_retries, 0),
             ("archive_days", archive_days, 0),
         ):
-            _check_range(name, value, least=least)
+            check_range(name, value, least=least)
         self._store.configure(
             max_concurrent=max_concurrent, max_retries=max_retries, archive_days=archive_days
         )
@@ -408,46 +324,6 @@ class TaskQueue:
             self._store.close()
             self._published.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"TaskQueue({str(self.folder)!r})"
-
-
-def entry_details(stored: StoredEntry) -> dict[str, Any]:
-    """What is known of an entry besides the fields of the file: its options, and what it waits
-    for.
-    """
-    options = asdict(stored.options)
-    start = stored.options.not_before
-    details = {
-        **options,
-        "not_before": timestamp(start) if start else None,
-        "waits_for": list(stored.waits_for),
-    }
-    if not stored.is_signed:
-        details["signed"] = "no: somebody else wrote it, so only its words are used"
-    return details
-
-
-def _check_selection(status: str | None, limit: int | None) -> None:
-    if status is not None and status not in STATUSES:
-        raise UsageError(f"{status!r:.60} is not a status of the queue; use {', '.join(STATUSES)}")
-    _check_range("limit", limit, least=1)
-
-
-def _check_range(name: str, value: int | None, least: int) -> None:
-    if value is not None and not least <= value <= MAX_INTEGER:
-        if value < least:
-            expected = f"{least} or more"
-        else:
-            expected = f"at most {MAX_INTEGER}"
-        raise UsageError(f"{name} is {f'{value}':.60}, expected {expected}")
-
 
 def _seconds(moment: datetime) -> float:
     """Seconds since the epoch; a time before that is 0. Raises: UsageError, for a time that no
@@ -461,10 +337,6 @@ def _seconds(moment: datetime) -> float:
             raise UsageError(f"not_before is {moment}, which is too late for a calendar") from None
         return 0.0
     return seconds
-
-
-def _absolute(folder: str | Path) -> Path:
-    return Path(os.path.abspath(Path(folder).expanduser()))
 
 
 def _log_notice(line: str) -> None:

@@ -129,7 +129,13 @@ class Table:
     def _write(self, db: sqlite3.Connection, row: Row) -> None:
         values = (*(row[column] for column in self.columns), self.checksum(row), row.signature)
         marks = ", ".join("?" * len(values))
-        db.execute(f"INSERT OR REPLACE INTO {self.name} VALUES ({marks})", values)
+        names = (*self.columns[1:], "checksum", "signature")
+        changes = ", ".join(f"{name} = excluded.{name}" for name in names)
+        db.execute(
+            f"INSERT INTO {self.name} VALUES ({marks}) "
+            f"ON CONFLICT ({self.columns[0]}) DO UPDATE SET {changes}",
+            values,
+        )
 
 
 def _fetch(db: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:

@@ -87,9 +87,9 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
         (("import", "missing.json"), "missing.json: cannot be read"),
         (("import", "bare.json"), r"bare.json: \$ is an array"),
         (("add", "x", "--not-before", "soon"), "--not-before 'soon': expected a time"),
-        (("list", "--queue", "link"), "link: the folder of the queue is a link"),
+        (("add", "x", "--queue", "link"), "link: the folder of the queue is a link"),
         (
-            ("list", "--queue", "bare.json/queue"),
+            ("add", "x", "--queue", "bare.json/queue"),
             "the folder of the queue cannot be opened or created: Not a directory",
         ),
     ],

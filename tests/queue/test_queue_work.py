@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import sys
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from evaluator.batch.queue_verifier import ScorerVerifier
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.queue import GraderVerifier, TaskQueue
 from evaluator.queue.document import read_document
+from evaluator.queue.store import QueueStore
 
 XML = """
 <task name="summarise_text"><description>Summarise a text in one paragraph</description>
@@ -319,8 +320,8 @@ def test_a_worker_that_lost_its_lease_stops_and_changes_nothing(queue, make_eval
             queue.work(evaluator, workers=1, until_empty=True, lease_s=0.2)
         )
         await started.wait()
-        with closing(sqlite3.connect(tmp_path / "queue" / "queue.sqlite")) as other, other:
-            other.execute("UPDATE entry SET status = 'done', lease = NULL")
+        with closing(QueueStore(tmp_path / "queue" / "queue.sqlite")) as other:
+            other.put(1, replace(other.get(1).entry, status="done"), lease=None)
         return await working
 
     queue.add(SUMMARY)

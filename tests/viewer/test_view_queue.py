@@ -11,7 +11,7 @@ import pytest
 
 from evaluator.queue import QueueEntry, StrategyAttempt, TaskQueue
 from evaluator.queue.store import QueueStore
-from evaluator.queue.task_queue import DATABASE
+from evaluator.queue.queue_view import DATABASE
 from evaluator.record.steps import Summary
 from evaluator.record.store import TaskStore
 from evaluator.viewer.server import queues, state
