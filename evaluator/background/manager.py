@@ -20,11 +20,11 @@ from evaluator.background.delivery import NoticeCallback, deliver
 from evaluator.background.notifications import running_notice
 from evaluator.background.output import MAX_BYTES, SUFFIXES, Output
 from evaluator.background.stall import CHECK_S, STALL_S, TAIL_BYTES, StallWatch, prompt_hint
-from evaluator.background.store import BackgroundStore
+from evaluator.background.store import LEASE_S, BackgroundStore
 from evaluator.background.tasks import Activity, BackgroundTask, End, Priority, Work, new_id
 from evaluator.errors import EvaluatorError
 from evaluator.processes.supervisor import run_to_end
-from evaluator.record.owner import current_owner
+from evaluator.record.owner import current_owner, is_visible
 
 LOOK_S = 0.25
 """Seconds between two looks at what other processes ask for and at the sizes of the outputs."""
@@ -167,7 +167,7 @@ class BackgroundTasks:
         self, task_id: str, reason: str, timeout_s: float | None = 10.0
     ) -> BackgroundTask:
         """Kills a task of any process with everything that it started, and returns its state after
-        at most `timeout_s`.
+        at most `timeout_s`, or LEASE_S later if its process may be gone unseen.
 
         A task that has ended stays as it is. Raises: UsageError, if there is no such task.
         """
@@ -176,8 +176,11 @@ class BackgroundTasks:
         finally:  # also where the disk is full
             if task_id in self._running:
                 self._running[task_id].work.kill()
+        task = self.store.get(task_id)
         if requested == "killed":
-            await self._deliver(self.store.get(task_id))
+            await self._deliver(task)
+        if timeout_s is not None and not is_visible(task.owner):
+            timeout_s += LEASE_S
         return await self.wait(task_id, timeout_s)
 
     async def send(self, task_id: str, text: str | None) -> None:
@@ -197,11 +200,6 @@ class BackgroundTasks:
         await self._end(
             [running for running in self._running.values() if running.session == session], reason
         )
-
-    async def list(self) -> list[BackgroundTask]:
-        """All tasks, after `end_orphans`."""
-        await self.end_orphans()
-        return self.store.list()
 
     async def end_orphans(self) -> list[BackgroundTask]:
         """Ends the tasks whose process is gone, and delivers their notifications."""
@@ -292,6 +290,10 @@ class BackgroundTasks:
             self._look(running)
             if is_check:
                 self._check(running)
+        if is_check:
+            self.store.renew_lease()
+            for task in self.store.end_orphans():
+                self._create(self._deliver_quietly(task))
 
     def _take_requests(self) -> None:
         """Passes on what other processes ask of the tasks here: kills, and messages to sessions."""

@@ -82,12 +82,16 @@ class Table:
         rows = self.select(db, f"WHERE {self.columns[0]} = ?", (key,))
         return rows[0] if rows else None
 
-    def put(self, db: sqlite3.Connection, values: Mapping[str, Any]) -> Row:
-        """Writes and signs a whole row, in place of the one with its key.
+    def put(self, db: sqlite3.Connection, values: Mapping[str, Any], *, is_own: bool = True) -> Row:
+        """Writes a whole row, in place of the one with its key. It is signed unless it says what
+        somebody else wrote.
 
-        Raises: ConfigurationError, if there is no key and none can be made.
+        Raises: ConfigurationError, if there is no key for the signature and none can be made.
         """
         row = Row(self, values)
+        if not is_own:
+            self._write(db, row)
+            return row
         row.signature = signature(self.signed_bytes(row))
         if row.signature is None:
             raise ConfigurationError(
@@ -99,11 +103,7 @@ class Table:
 
     def update(self, db: sqlite3.Connection, row: Row, **changes: Any) -> Row:
         """Changes columns of a row that was read. It is signed only if it was signed before."""
-        if row.is_own:
-            return self.put(db, {**row, **changes})
-        changed = Row(self, {**row, **changes})
-        self._write(db, changed)
-        return changed
+        return self.put(db, {**row, **changes}, is_own=row.is_own)
 
     def checksum(self, values: Mapping[str, Any]) -> str:
         """The checksum of a row."""
