@@ -215,7 +215,8 @@ def _check(connection: sqlite3.Connection, kind: Format) -> None:
     if kind.is_checked:
         problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if problem != "ok":
-            raise sqlite3.DatabaseError(f"it is damaged ({problem}); restore it from a backup")
+            reason = " ".join(problem.split())
+            raise sqlite3.DatabaseError(f"it is damaged ({reason}); restore it from a backup")
 
 
 def _make(path: Path, kind: Format) -> None:

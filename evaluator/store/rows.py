@@ -1,7 +1,7 @@
 """Rows that show damage, and whose they are.
 
-A row has a checksum of all its columns and, if this user's programs have written it, a signature of
-that checksum with the user's key. A row without a valid checksum is damaged: reading it raises
+A row has a checksum of all that it holds and, if this user's programs have written it, a signature
+of its columns with the user's key. A row without a valid checksum is damaged: reading it raises
 `DamagedRow`, which names it. A row without a valid signature comes from somebody else: it is shown,
 and it starts, sends and chooses nothing. Whoever changes such a row signs only what was checked.
 
@@ -105,8 +105,15 @@ class Table:
         """Changes columns of a row that was read. It is signed only if it was signed before."""
         return self.put(db, {**row, **changes}, is_own=row.is_own)
 
-    def checksum(self, values: Mapping[str, Any]) -> str:
-        """The checksum of a row."""
+    def checksum(self, values: Mapping[str, Any], signature: object = None) -> str:
+        """The checksum of a row and its signature."""
+        return _hash(f"{self._content(values)}\0{signature}")
+
+    def signed_bytes(self, values: Mapping[str, Any]) -> bytes:
+        """What is signed of a row."""
+        return f"row\0{self.noun}\0{_hash(self._content(values))}".encode()
+
+    def _content(self, values: Mapping[str, Any]) -> str:
         parts = [self.name]
         for column in self.columns:
             value = values[column]
@@ -114,20 +121,17 @@ class Table:
                 value = int(value)  # as SQLite stores it
             text = str(value)
             parts.append(f"{type(value).__name__}{len(text)}:{text}")
-        return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-
-    def signed_bytes(self, row: Row) -> bytes:
-        """What is signed of a row."""
-        return f"row\0{self.noun}\0{self.checksum(row)}".encode()
+        return "\0".join(parts)
 
     def _checked(self, checksum: object, signature: object, *values: Any) -> Row:
         row = Row(self, dict(zip(self.columns, values, strict=True)), signature)
-        if self.checksum(row) != checksum:
+        if self.checksum(row, signature) != checksum:
             raise DamagedRow(f"{self.name_of(values[0])} is damaged: its checksum does not match")
         return row
 
     def _write(self, db: sqlite3.Connection, row: Row) -> None:
-        values = (*(row[column] for column in self.columns), self.checksum(row), row.signature)
+        checksum = self.checksum(row, row.signature)
+        values = (*(row[column] for column in self.columns), checksum, row.signature)
         marks = ", ".join("?" * len(values))
         names = (*self.columns[1:], "checksum", "signature")
         changes = ", ".join(f"{name} = excluded.{name}" for name in names)
@@ -136,6 +140,10 @@ class Table:
             f"ON CONFLICT ({self.columns[0]}) DO UPDATE SET {changes}",
             values,
         )
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _fetch(db: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
