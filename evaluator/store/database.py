@@ -32,6 +32,7 @@ _RETRY_S = 0.005
 MAX_SNAPSHOT_BYTES = 1 << 30
 """The size of a database of which `snapshot` makes a copy."""
 _SNAPSHOT_TRIES = 20
+_DAMAGED = "its tables are damaged; restore it from a backup or an export"
 _ADVICE = {
     sqlite3.SQLITE_IOERR: "check that the disk has free space and works, then run it again",
     sqlite3.SQLITE_FULL: "free space, then run it again",
@@ -75,9 +76,7 @@ def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sq
     _check_place(path, kind)
     connection = _opened(path, busy_s)
     try:
-        if _version(connection, path, kind=kind) != kind.schema:
-            _fill(connection, path, kind=kind, busy_s=busy_s)  # an empty file
-        _check(connection, kind)
+        _prepare(connection, path, kind=kind, busy_s=busy_s)
     except BaseException:
         connection.close()
         raise
@@ -96,9 +95,7 @@ def snapshot(path: Path, kind: Format) -> sqlite3.Connection:
         if path.exists():
             _check_place(path, kind)
             _copy(path, kind, copy)
-        if _version(copy, path, kind=kind) != kind.schema:
-            _fill(copy, path, kind=kind, busy_s=0.0)
-        _check(copy, kind)
+        _prepare(copy, path, kind=kind, busy_s=0.0)
         copy.execute("PRAGMA query_only = ON")
     except BaseException:
         copy.close()
@@ -206,17 +203,29 @@ def _check_place(path: Path, kind: Format) -> None:
         )
 
 
+def _prepare(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: float) -> None:
+    """Creates the tables of an empty file, and checks those of another one."""
+    try:
+        if _version(connection, path, kind=kind) != kind.schema:
+            _fill(connection, path, kind=kind, busy_s=busy_s)
+        _check(connection, kind)
+    except UnicodeDecodeError as error:  # in a message of SQLite that quotes a damaged name
+        raise sqlite3.DatabaseError(_DAMAGED) from error
+
+
 def _check(connection: sqlite3.Connection, kind: Format) -> None:
     """Raises: sqlite3.DatabaseError, if a table or an index is not as it was made."""
     found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
     for statement in kind.tables.split(";"):
         if statement.strip().startswith("CREATE ") and statement.strip() not in found:
-            raise sqlite3.DatabaseError("its tables are damaged; restore it from a backup")
+            raise sqlite3.DatabaseError(_DAMAGED)
     if kind.is_checked:
         problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if problem != "ok":
             reason = " ".join(problem.split())
-            raise sqlite3.DatabaseError(f"it is damaged ({reason}); restore it from a backup")
+            raise sqlite3.DatabaseError(
+                f"it is damaged ({reason}); restore it from a backup or an export"
+            )
 
 
 def _make(path: Path, kind: Format) -> None:
