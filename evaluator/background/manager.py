@@ -292,8 +292,7 @@ class BackgroundTasks:
                 self._check(running)
         if is_check:
             self.store.renew_lease()
-            for task in self.store.end_orphans():
-                self._create(self._deliver_quietly(task))
+            self._create(self._end_orphans_quietly())
 
     def _take_requests(self) -> None:
         """Passes on what other processes ask of the tasks here: kills, and messages to sessions."""
@@ -363,6 +362,12 @@ class BackgroundTasks:
         """Delivers the open notifications of a task, while all are watched."""
         if task.notify_command is not None or self._callback is not None:
             running.delivery = self._create(self._deliver_quietly(task))
+
+    async def _end_orphans_quietly(self) -> None:
+        try:
+            await self.end_orphans()
+        except Exception as error:  # the disk is full, or a row is damaged
+            self._notice(f"the tasks of processes that are gone cannot be ended: {error}")
 
     async def _deliver_quietly(self, task: BackgroundTask) -> None:
         try:

@@ -109,6 +109,7 @@ class BackgroundStore:
         else:
             os.close(open_private_folder(self.folder, "folder of background tasks"))
             self._connection = database.connect(path, FORMAT, _BUSY_S)
+        database.close_with(self, self._connection)
         self._now = now
         self._leases = LeaseObserver(_is_gone)
 
@@ -204,7 +205,7 @@ class BackgroundStore:
     def _losses(self) -> dict[Owner, str]:
         """The owners of open tasks that are gone, and why."""
         rows = self._connection.execute("SELECT DISTINCT owner FROM task WHERE ended_at IS NULL")
-        owners = [row[0] for row in rows.fetchall()]
+        owners: list[str] = [row[0] for row in rows.fetchall()]
         ended = self._leases.ended(self._connection, owners)
         return {_owner(owner): _LOST[ended[owner]] for owner in owners if owner in ended}
 

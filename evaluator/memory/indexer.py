@@ -14,6 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -104,15 +105,15 @@ async def index_root(
     else:
         stamps = walk.folder_stamps(root, max_file_bytes, skips)
     own = _own_files(database, root)
-    run = _IndexPass(store.connect(database), place, kind=kind)
-    describers = DescriberPool(root, max_file_bytes, processes=processes)
-    try:
-        await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
-        await run.read(describers, on_progress)
-        files = await _finished(lambda: run.finish(skips))
-    finally:
-        await describers.close()
-        run.connection.close()
+    with closing(store.connect(database)) as connection:
+        run = _IndexPass(connection, place, kind=kind)
+        describers = DescriberPool(root, max_file_bytes, processes=processes)
+        try:
+            await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
+            await run.read(describers, on_progress)
+            files = await _finished(lambda: run.finish(skips))
+        finally:
+            await describers.close()
     return IndexReport(
         root,
         kind,

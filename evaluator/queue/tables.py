@@ -166,6 +166,7 @@ class QueueTables:
             raise RecordError(
                 f"{path}: the queue cannot be opened: {database.problem_of(error)}"
             ) from error
+        database.close_with(self, self._connection)
 
     def close(self) -> None:
         """Closes the database."""

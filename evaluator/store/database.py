@@ -16,6 +16,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
+import weakref
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -147,6 +148,11 @@ def _state(path: Path) -> tuple[int, int, int]:
 def _read(path: Path, how: str, copy: sqlite3.Connection) -> None:
     with closing(sqlite3.connect(_address(path, how), uri=True)) as source:
         source.backup(copy)
+
+
+def close_with(owner: object, connection: sqlite3.Connection) -> None:
+    """Closes the connection when `owner` is gone, at the latest when the process ends."""
+    weakref.finalize(owner, connection.close)
 
 
 @contextmanager

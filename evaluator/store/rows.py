@@ -142,6 +142,10 @@ class Table:
         )
 
 
+def _replacing(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
 def _hash(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -153,7 +157,7 @@ def _fetch(db: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[tupl
         if "decode" not in str(error):
             raise
     # A damaged text is not UTF-8. Its row is found by its checksum.
-    db.text_factory = lambda data: data.decode("utf-8", "replace")
+    db.text_factory = _replacing
     try:
         return db.execute(sql, values).fetchall()
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator import ProviderError, TaskStore, load_profiles
+from evaluator import ProviderError, SimulatedBackend, TaskStore, load_profiles
 from evaluator.batch import Score
 from evaluator.batch.queue_verifier import ScorerVerifier
 from evaluator.errors import ConfigurationError, UsageError
@@ -328,6 +328,39 @@ def test_a_worker_that_lost_its_lease_stops_and_changes_nothing(queue, make_eval
     summary = asyncio.run(lose())
     assert (summary.ended, summary.lost) == ({}, 1)
     assert queue.list("done")[0].strategies_tried == ()
+
+
+def test_a_step_of_the_clock_during_a_call_does_not_run_the_entry_again(
+    make_evaluator, tmp_path, monkeypatch
+):
+    now = [1_772_960_400.0]
+    calls = []
+    recover = QueueStore.recover
+
+    class Stepping(Hanging):
+        async def complete(self, request, on_text=None):
+            calls.append(request)
+            now[0] += 3600
+            looks = []
+            looked = asyncio.Event()
+
+            def look(store):
+                looks.append(recover(store))
+                if len(looks) == 3:
+                    looked.set()
+                return looks[-1]
+
+            monkeypatch.setattr(QueueStore, "recover", look)
+            await looked.wait()
+            return await SimulatedBackend(script=lambda request: "fine").complete(request)
+
+    evaluator = make_evaluator(XML, backend=Stepping(asyncio.Event()))
+    with TaskQueue(tmp_path / "queue", clock=lambda: now[0]) as queue:
+        queue.add(SUMMARY)
+        summary = queue.work_sync(evaluator, workers=2, until_empty=True)
+        (entry,) = queue.list()
+    assert (len(calls), summary.ended, summary.lost) == (1, {"done": 1}, 0)
+    assert (entry.retries, len(entry.strategies_tried)) == (0, 1)
 
 
 class Hanging:
