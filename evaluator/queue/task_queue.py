@@ -359,6 +359,7 @@ class TaskQueue:
             evaluator,
             self.folder,
             now=now,
+            entry_of=lambda id: self.show(id).entry,
             verifiers=verifiers,
             ask_model=ask_model,
             unfinished=unfinished,
