@@ -98,8 +98,8 @@ class Dispatcher:
         self._ask_model = ask_model
 
     def choose(self, claim: Claim) -> str | None:
-        """The template to try; None if none that fits is left. One whose result was refused, or that
-        an earlier round tried, comes last; an attempt that was stopped before its end does not
+        """The template to try; None if none that fits is left. One whose result was refused, or
+        that an earlier round tried, comes last; an attempt that was stopped before its end does not
         count, and one that can be resumed is.
         """
         if claim.attempt is not None:
