@@ -4,6 +4,7 @@ queue`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -14,8 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from evaluator.errors import EvaluatorError, UsageError
+from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.messages import visible
+from evaluator.files.locks import locked_file
 from evaluator.files.private_folder import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
@@ -24,7 +26,13 @@ from evaluator.queue.archive import FOLDER as ARCHIVE
 from evaluator.queue.archive import archive, archived_entry
 from evaluator.queue.board import QueueBoard, read_board
 from evaluator.queue.dispatch import Dispatcher
-from evaluator.queue.document import array_text, join_document, parse_entries
+from evaluator.queue.document import (
+    FILE,
+    array_text,
+    join_document,
+    parse_entries,
+    read_limited,
+)
 from evaluator.queue.entries import (
     MAX_INTEGER,
     STATUSES,
@@ -35,9 +43,9 @@ from evaluator.queue.entries import (
     entry_number,
     timestamp,
 )
-from evaluator.queue.importing import Imported, import_document
+from evaluator.queue.importing import Imported, create_store, import_document
 from evaluator.queue.intake import checked_text, classify, goal_of, type_named
-from evaluator.queue.publication import FILE, LOCK, Publisher, read_limited
+from evaluator.queue.publication import CONFLICT, LOCK, Publisher
 from evaluator.queue.recurrence import check_expression, next_time
 from evaluator.queue.store import QueueStore, StoredEntry, StuckEntry
 from evaluator.queue.tables import EntrySummary
@@ -45,6 +53,7 @@ from evaluator.queue.verification import Verifier
 from evaluator.queue.worker import LEASE_S, QueueWorker, WorkSummary
 
 _ARCHIVE_EVERY_S = 3600.0
+_LOOK_S = 0.3
 _MAX_NAMED = 10
 STUCK_ADVICE = (
     "skip the waiting entry too, retry the blocked one, or add the waiting one again "
@@ -81,7 +90,9 @@ class TaskQueue:
 
     Any number of processes and threads may use one folder at once. The folder is `TASK_RUNNER_DIR`,
     or `queue` here, unless it is given; it is created if it is missing. `task-queue.json` is
-    written within a second of a change, and by `close`. `notice` gets lines for the user (default:
+    written within a second of a change, and by `close`. A file without a database is taken over,
+    and one that a person has edited is imported entry by entry, here and while `work` runs; without
+    `takes_edits` an edited file stays. `notice` gets lines for the user (default:
     the log). `clock` gives the time in seconds since the epoch.
 
     Raises: RecordError, from every method too, if the folder or the database cannot be used;
@@ -94,19 +105,40 @@ class TaskQueue:
         *,
         notice: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
+        takes_edits: bool = True,
     ) -> None:
         self.folder = _absolute(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
         os.close(open_private_folder(self.folder, "folder of the queue"))
         database = self.folder / DATABASE
-        is_new = not database.exists()
+        self._notice = notice or _log_notice
+        self._create(database, clock)
         self._store = QueueStore(database, clock=clock)
         # A connection of its own: publishing a large queue does not keep workers waiting.
         self._published = QueueStore(database, clock=clock)
-        self._notice = notice or _log_notice
-        self._publisher = Publisher(self._published, self.folder, notice=self._notice)
+        self._publisher = Publisher(
+            self._published, self.folder, notice=self._notice, takes_edits=takes_edits
+        )
         self._store.on_change = self._publisher.schedule
-        if is_new:
-            self._store.configure(task_runner_dir=f"{self.folder}/")
+        if takes_edits:
+            self._publisher.take_edit()
+
+    def _create(self, database: Path, clock: Callable[[], float]) -> None:
+        """Creates the database if there is none."""
+        try:
+            with locked_file(self.folder / LOCK):
+                if database.exists():
+                    return
+                imported = create_store(database, clock)
+        except OSError as error:
+            raise RecordError(
+                f"{database}: the queue cannot be created: {error.strerror or error}"
+            ) from error
+        if imported.added:
+            count = len(imported.added)
+            self._notice(
+                f"{self.folder / FILE} had no database beside it; its entries were taken over: "
+                f"{count:,}"
+            )
 
     def add(
         self,
@@ -257,23 +289,21 @@ class TaskQueue:
             return join_document(self._store.settings(), self._store.documents())
 
     def import_file(self, path: str | Path | None = None) -> Imported:
-        """Imports a file in the form of `task-queue.json`, by default this queue's own after
-        somebody edited it.
+        """Imports a file in the form of `task-queue.json`: everything in it or nothing. Without
+        `path`: says what was taken over of this queue's own file, which somebody has edited, since
+        it was opened.
 
-        Everything in it or nothing. Raises: UsageError, with the place of the first problem.
+        Raises: UsageError, with the places of the problems.
         """
         own = self.folder / FILE
-        path = own if path is None else Path(path)
         try:
-            data = read_limited(path)
-            is_own = own.exists() and path.samefile(own)
+            if path is None or (own.exists() and Path(path).samefile(own)):
+                self._publisher.take_edit()
+                return self._publisher.edited
+            data = read_limited(Path(path))
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-        found = import_document(self._store, data, name=str(path))
-        if is_own:
-            self._publisher.accept(data)
-            self._publisher.schedule()
-        return found
+        return import_document(self._store, data, name=str(path))
 
     def stats(self) -> QueueStats:
         """Numbers of the queue."""
@@ -352,7 +382,7 @@ class TaskQueue:
             )
         own = [self.folder / f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
         evaluator = evaluator.without_files(
-            [*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))]
+            [*own, *(self.folder / name for name in (FILE, CONFLICT, LOCK, ARCHIVE))]
         )
         now = lambda: timestamp(self._store.clock())  # noqa: E731
         dispatcher = Dispatcher(
@@ -372,7 +402,20 @@ class TaskQueue:
             on_start=on_start,
             on_end=on_end,
         )
-        return await worker.run(workers, until_empty=until_empty)
+        watch = asyncio.create_task(self._take_edits())
+        try:
+            return await worker.run(workers, until_empty=until_empty)
+        finally:
+            watch.cancel()
+
+    async def _take_edits(self) -> None:
+        """Imports the published file whenever somebody has edited it."""
+        while True:
+            try:
+                await asyncio.to_thread(self._publisher.take_edit)
+            except EvaluatorError as error:
+                self._notice(str(error))
+            await asyncio.sleep(_LOOK_S)
 
     def _hourly_archive(self) -> Callable[[], None]:
         """A function that archives old entries at most once an hour. What goes wrong is a notice:

@@ -100,7 +100,7 @@ def change_entry(state: State, query: Mapping[str, str]) -> str:
 
 
 def _opened(folder: Path) -> TaskQueue:
-    return TaskQueue(folder, notice=lambda _line: None)
+    return TaskQueue(folder, notice=lambda _line: None, takes_edits=False)
 
 
 def _version(folder: Path) -> tuple[object, ...]:
