@@ -44,6 +44,7 @@ from evaluator.queue.store import Claim
 from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
 
 CLASSIFIER = "classify"
+WORKER = "do_task"
 _MAX_RESULT_CHARS = 500
 _MAX_DELIVERABLE_CHARS = 2_000
 # The template does not exist, or its inputs are wrong.
@@ -110,7 +111,17 @@ class Dispatcher:
         earlier = {
             attempt.strategy for attempt in claim.entry.strategies_tried if attempt.has_ended
         }
-        return self._best(claim, {*tried, *earlier}) or self._best(claim, set(tried))
+        return (
+            self._best(claim, {*tried, *earlier})
+            or self._best(claim, set(tried))
+            or self._general(tried)
+        )
+
+    def _general(self, tried: Sequence[str]) -> str | None:
+        """The general worker, for entries that no other template fits."""
+        if WORKER in self._evaluator.library and WORKER not in tried:
+            return WORKER
+        return None
 
     def _best(self, claim: Claim, without: set[str]) -> str | None:
         matches = self._evaluator.library.match(_words(claim), limit=1, without=without)
@@ -174,7 +185,7 @@ class Dispatcher:
             evaluate=runs.evaluate,
             file=file,
         )
-        failure = failure or await failure_of(self._verifiers, result)
+        failure = failure or _not_done(outcome) or await failure_of(self._verifiers, result)
         if runs.trouble is not None:
             return self._trouble(claim, begun, outcome=runs.trouble)
         if failure is not None:
@@ -349,6 +360,14 @@ def _told(claim: Claim) -> dict[str, str]:
     if guidance:
         told["guidance"] = "\n".join(guidance)
     return told
+
+
+def _not_done(outcome: TaskResult) -> str | None:
+    """What an answer with `"done": false` says; None for others."""
+    answer = outcome.parsed_data
+    if isinstance(answer, dict) and cast("dict[str, object]", answer).get("done") is False:
+        return answer_field(outcome, "deliverable") or "the answer says that it is not done"
+    return None
 
 
 def _action(entry: str) -> str:

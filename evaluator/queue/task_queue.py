@@ -45,6 +45,7 @@ from evaluator.queue.entries import (
 )
 from evaluator.queue.importing import Imported, create_store, import_document
 from evaluator.queue.intake import checked_text, classify, goal_of, type_named
+from evaluator.queue.messages import read_controls, read_message
 from evaluator.queue.publication import CONFLICT, LOCK, Publisher
 from evaluator.queue.recurrence import check_expression, next_time
 from evaluator.queue.store import QueueStore, StoredEntry, StuckEntry
@@ -201,6 +202,49 @@ class TaskQueue:
             if key is not None:
                 self._store.note_key(key, entry_number(entry.id))
         return entry
+
+    async def add_message(
+        self, evaluator: Evaluator, message: str, **options: Any
+    ) -> Sequence[QueueEntry]:
+        """Adds the entries that a model reads out of a message, with the template `read_message`:
+        goals, types, priorities, dates, and which follow which. `options` are those of `add`, for
+        each entry; `needs` is added to what the model found.
+
+        Raises: UsageError, as `add`, or if the model's answer cannot be used; nothing is added then.
+        """
+        message = checked_text(message)
+        now = datetime.fromtimestamp(self._store.clock()).astimezone()
+        read = await read_message(evaluator, message, now)
+        needs = tuple(options.pop("needs", ()))
+        added: list[QueueEntry] = []
+        with self._store.transaction():
+            for entry in read:
+                added.append(
+                    self.add(
+                        entry.text,
+                        goal=entry.goal,
+                        type=entry.type,
+                        priority=entry.priority,
+                        not_before=entry.not_before,
+                        needs=(*needs, *(added[index].id for index in entry.after)),
+                        **options,
+                    )
+                )
+        return added
+
+    def tell(self, words: str) -> Sequence[QueueEntry]:
+        """Does what a person says: `skip T-02`, `retry T-03 use the channel #research`, one a line.
+        Returns the changed entries.
+
+        Raises: UsageError, for other words, and as `skip` and `retry`; nothing is changed then.
+        """
+        with self._store.transaction():
+            return [
+                self.skip(control.id)
+                if control.verb == "skip"
+                else self.retry(control.id, control.guidance)
+                for control in read_controls(words)
+            ]
 
     def list(
         self, status: EntryStatus | None = None, *, limit: int | None = None
