@@ -54,7 +54,7 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
         None,
     )
     worked = run("queue", "work", "--until-empty", "--handler", "offline", "--json")
-    assert json.loads(worked)["ended"] == {"done": 1, "blocked": 1}
+    assert json.loads(worked)["ended"] == {"done": 1, "pending": 2, "blocked": 1}
     shown = run("queue", "show", "T-01")
     assert "status: done" in shown and "attempt 1 at" in shown and "TASK-1: " in shown
     assert "T-02" in run("queue", "list", "--status", "blocked")
@@ -71,7 +71,7 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
     assert copied.splitlines()[0] == "added: 2 (T-01, T-02)"
     assert run("queue", "archive") == "No entry is old enough for the archive.\n"
     stats = json.loads(run("queue", "stats", "--json"))
-    assert (stats["entries"]["done"], stats["entries"]["skipped"], stats["attempts"]) == (1, 1, 1)
+    assert (stats["entries"]["done"], stats["entries"]["skipped"], stats["attempts"]) == (1, 1, 4)
 
 
 @pytest.mark.parametrize(
