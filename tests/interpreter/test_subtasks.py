@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from evaluator import TaskError, TaskStore
 from evaluator.record.task_lists import TaskLists
 
