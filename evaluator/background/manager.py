@@ -351,7 +351,7 @@ class BackgroundTasks:
         """Adds a notice if the output has stopped at a prompt. The task continues."""
         if not running.watch.is_due(self._clock.time()):
             return
-        hint = prompt_hint(running.output.tail(TAIL_BYTES))
+        hint = prompt_hint(running.output.tail(TAIL_BYTES), running.work.is_waiting())
         if hint is not None:
             task = self.store.get(running.task_id)
             self.store.note(task.id, is_waiting=True)

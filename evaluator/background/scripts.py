@@ -59,6 +59,11 @@ class CommandWork(Work):
             self._process = self._input = None
             await process.end()
 
+    def is_waiting(self) -> bool | None:
+        if self._process is None:
+            return None
+        return self._process.is_waiting()
+
     def kill(self) -> None:
         super().kill()
         if self._process is not None:

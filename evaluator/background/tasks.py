@@ -161,6 +161,10 @@ class Work(ABC):
         """Takes a message that was sent to the task; None: the last one was the last."""
         raise UsageError(f"a {TYPES[self.type]} takes no messages")
 
+    def is_waiting(self) -> bool | None:
+        """Whether a program of the task waits for an answer now; None where nothing tells."""
+        return None
+
     @abstractmethod
     async def run(self, output: Output) -> End: ...
 

@@ -144,6 +144,14 @@ async def assemble(
     return Assembled(tuple(context.items.values()), tuple(context.warnings))
 
 
+def task_list_at(services: Services, path: str) -> str | None:
+    """The name of the task list whose file `path` is; None for other files."""
+    if services.store is None:
+        return None
+    lists = TaskLists(services.store.root)
+    return lists.name_at(services.root / path) or lists.name_at(Path(path))
+
+
 def relevant(
     items: Sequence[ContextItem], description: str, characters: int, known: Collection[str] = ()
 ) -> list[ContextItem]:
@@ -342,13 +350,11 @@ class _Assembly:
         task list to read.
         """
         store = self.services.store
-        if store is None:
+        name = task_list_at(self.services, path)
+        if store is None or name is None:
             return None
         lists = TaskLists(store.root)
-        name = lists.name_at(self.services.root / path) or lists.name_at(Path(path))
         try:
-            if name is None:
-                return None
             return (await in_thread(lambda: lists.read(name))).content.encode()
         except RecordError as error:
             raise ToolError(str(error)) from error

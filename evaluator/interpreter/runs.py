@@ -169,7 +169,7 @@ def _root_identities(spec: RunSpec) -> tuple[str, ...]:
 
 
 async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
-    context = () if parent is None else parent.context
+    context = spec.context if parent is None else parent.context
     if parent is None:
         authority, sandbox = (run.services.authority, NO_SANDBOX)
     else:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from evaluator.errors import RecordError, UsageError
 from evaluator.queue.archive import archived_entry
 from evaluator.queue.board import QueueBoard, read_board
-from evaluator.queue.document import array_text, join_document, parse_entries
+from evaluator.queue.document import (
+    FILE,
+    array_text,
+    join_document,
+    parse_entries,
+    read_limited,
+)
 from evaluator.queue.entries import (
     MAX_INTEGER,
     STATUSES,
@@ -21,7 +30,7 @@ from evaluator.queue.entries import (
     entry_number,
     timestamp,
 )
-from evaluator.queue.publication import FILE
+from evaluator.queue.importing import fill_store
 from evaluator.queue.store import QueueStore, StoredEntry, StuckEntry
 from evaluator.queue.tables import EntrySummary
 
@@ -52,7 +61,7 @@ class QueueStats:
 
 class QueueView:
     """The queue in `folder`; the folder is `TASK_RUNNER_DIR`, or `queue` here, unless it is given.
-    A queue that is missing is empty.
+    A queue that is missing is empty; one without its database is what its published file says.
 
     Raises: RecordError, if the database cannot be read; ConfigurationError, for a database of
     another program or version.
@@ -64,7 +73,15 @@ class QueueView:
 
     def _open_store(self) -> QueueStore:
         check_not_lost(self.folder)
-        return QueueStore(self.folder / DATABASE, is_snapshot=True)
+        path = self.folder / DATABASE
+        if path.exists() or not (self.folder / FILE).exists():
+            return QueueStore(path, is_snapshot=True)
+        # As it will be once the published file has been taken over.
+        with TemporaryDirectory(prefix="evaluator-") as folder:
+            taken_over = Path(folder, DATABASE)
+            with closing(QueueStore(taken_over)) as store:
+                fill_store(store, self.folder)
+            return QueueStore(taken_over, is_snapshot=True)
 
     def list(
         self, status: EntryStatus | None = None, *, limit: int | None = None
@@ -106,6 +123,15 @@ class QueueView:
             if archived is None:
                 return self._store.get(number)
             return StoredEntry(archived, EntryOptions())
+
+    def is_edited(self) -> bool:
+        """Whether somebody has edited the published file since it was taken over."""
+        try:
+            digest = hashlib.sha256(read_limited(self.folder / FILE)).hexdigest()
+        except OSError:
+            return False
+        known = self._store.publication()
+        return digest not in (known.published_hash, known.publishing_hash)
 
     def stuck(self) -> Sequence[StuckEntry]:
         """The pending entries that wait, also through others, for an entry that was skipped or is

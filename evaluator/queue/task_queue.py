@@ -4,6 +4,7 @@ queue`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -13,8 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import EvaluatorError, UsageError
+from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.messages import visible
+from evaluator.files.locks import locked_file
 from evaluator.files.private_folder import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
@@ -22,6 +24,7 @@ from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
 from evaluator.queue.archive import archive
 from evaluator.queue.dispatch import Dispatcher
+from evaluator.queue.document import FILE, read_limited
 from evaluator.queue.entries import (
     MAX_INTEGER,
     EntryOptions,
@@ -30,9 +33,10 @@ from evaluator.queue.entries import (
     entry_number,
     timestamp,
 )
-from evaluator.queue.importing import Imported, import_document
+from evaluator.queue.importing import Imported, create_store, import_document
 from evaluator.queue.intake import checked_text, classify, goal_of, type_named
-from evaluator.queue.publication import FILE, LOCK, Publisher, read_limited
+from evaluator.queue.messages import read_controls, read_message
+from evaluator.queue.publication import CONFLICT, LOCK, Publisher
 from evaluator.queue.queue_view import DATABASE, QueueView, check_not_lost, check_range
 from evaluator.queue.recurrence import check_expression, next_time
 from evaluator.queue.store import QueueStore
@@ -40,6 +44,7 @@ from evaluator.queue.verification import Verifier
 from evaluator.queue.worker import LEASE_S, QueueWorker, WorkSummary
 
 _ARCHIVE_EVERY_S = 3600.0
+_LOOK_S = 0.3
 _MAX_NAMED = 10
 STUCK_ADVICE = (
     "skip the waiting entry too, retry the blocked one, or add the waiting one again "
@@ -53,7 +58,9 @@ class TaskQueue(QueueView):
 
     Any number of processes and threads may use one folder at once. The folder is `TASK_RUNNER_DIR`,
     or `queue` here, unless it is given; it is created if it is missing. `task-queue.json` is
-    written within a second of a change, and by `close`. `notice` gets lines for the user (default:
+    written within a second of a change, and by `close`. A file without a database is taken over,
+    and one that a person has edited is imported entry by entry, here and while `work` runs; without
+    `takes_edits` an edited file stays. `notice` gets lines for the user (default:
     the log). `clock` gives the time in seconds since the epoch.
 
     Raises: RecordError, from every method too, if the folder or the database cannot be used;
@@ -66,9 +73,10 @@ class TaskQueue(QueueView):
         *,
         notice: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.time,
+        takes_edits: bool = True,
     ) -> None:
         self._clock = clock
-        self._is_new = False
+        self._notice = notice or _log_notice
         super().__init__(folder)
         # A connection of its own: publishing a large queue does not keep workers waiting.
         try:
@@ -76,21 +84,42 @@ class TaskQueue(QueueView):
         except BaseException:
             self._store.close()
             raise
-        self._notice = notice or _log_notice
-        self._publisher = Publisher(self._published, self.folder, notice=self._notice)
-        self._store.on_change = self._publisher.schedule
-        self._store.on_unsigned = lambda id: self._notice(
-            f"{id}: its template and inputs come from somebody else, so they are not used; it runs "
-            "by its words"
+        self._publisher = Publisher(
+            self._published, self.folder, notice=self._notice, takes_edits=takes_edits
         )
-        if self._is_new:
-            self._store.configure(task_runner_dir=f"{self.folder}/")
+        self._store.on_change = self._publisher.schedule
+        self._store.on_unsigned = self._published.on_unsigned = self._tell_of_unsigned
+        if takes_edits:
+            self._publisher.take_edit()
 
     def _open_store(self) -> QueueStore:
         os.close(open_private_folder(self.folder, "folder of the queue"))
         check_not_lost(self.folder)
-        self._is_new = not (self.folder / DATABASE).exists()
-        return QueueStore(self.folder / DATABASE, clock=self._clock)
+        database = self.folder / DATABASE
+        try:
+            with locked_file(self.folder / LOCK):
+                if not database.exists():
+                    self._create(database)
+        except OSError as error:
+            raise RecordError(
+                f"{database}: the queue cannot be created: {error.strerror or error}"
+            ) from error
+        return QueueStore(database, clock=self._clock)
+
+    def _create(self, database: Path) -> None:
+        imported = create_store(database, self._clock)
+        if imported.added:
+            count = len(imported.added)
+            self._notice(
+                f"{self.folder / FILE} had no database beside it; its entries were taken over: "
+                f"{count:,}"
+            )
+
+    def _tell_of_unsigned(self, id: str) -> None:
+        self._notice(
+            f"{id}: its template and inputs come from somebody else, so they are not used; it runs "
+            "by its words"
+        )
 
     def add(
         self,
@@ -154,6 +183,49 @@ class TaskQueue(QueueView):
                 self._store.note_key(key, entry_number(entry.id))
         return entry
 
+    async def add_message(
+        self, evaluator: Evaluator, message: str, **options: Any
+    ) -> Sequence[QueueEntry]:
+        """Adds the entries that a model reads out of a message, with the template `read_message`:
+        goals, types, priorities, dates, and which follow which. `options` are those of `add`, for
+        each entry; `needs` is added to what the model found.
+
+        Raises: UsageError, as `add`, or if the model's answer cannot be used; nothing is added then.
+        """
+        message = checked_text(message)
+        now = datetime.fromtimestamp(self._store.clock()).astimezone()
+        read = await read_message(evaluator, message, now)
+        needs = tuple(options.pop("needs", ()))
+        added: list[QueueEntry] = []
+        with self._store.transaction():
+            for entry in read:
+                added.append(
+                    self.add(
+                        entry.text,
+                        goal=entry.goal,
+                        type=entry.type,
+                        priority=entry.priority,
+                        not_before=entry.not_before,
+                        needs=(*needs, *(added[index].id for index in entry.after)),
+                        **options,
+                    )
+                )
+        return added
+
+    def tell(self, words: str) -> Sequence[QueueEntry]:
+        """Does what a person says: `skip T-02`, `retry T-03 use the channel #research`, one a line.
+        Returns the changed entries.
+
+        Raises: UsageError, for other words, and as `skip` and `retry`; nothing is changed then.
+        """
+        with self._store.transaction():
+            return [
+                self.skip(control.id)
+                if control.verb == "skip"
+                else self.retry(control.id, control.guidance)
+                for control in read_controls(words)
+            ]
+
     def retry(self, id: str, guidance: str | None = None) -> QueueEntry:
         """Returns a blocked entry to the queue; `guidance` is added to its text for the next
         attempts.
@@ -189,23 +261,21 @@ class TaskQueue(QueueView):
         return archive(self._store, self.folder, days=days)
 
     def import_file(self, path: str | Path | None = None) -> Imported:
-        """Imports a file in the form of `task-queue.json`, by default this queue's own after
-        somebody edited it.
+        """Imports a file in the form of `task-queue.json`: everything in it or nothing. Without
+        `path`: says what was taken over of this queue's own file, which somebody has edited, since
+        it was opened.
 
-        Everything in it or nothing. Raises: UsageError, with the place of the first problem.
+        Raises: UsageError, with the places of the problems.
         """
         own = self.folder / FILE
-        path = own if path is None else Path(path)
         try:
-            data = read_limited(path)
-            is_own = own.exists() and path.samefile(own)
+            if path is None or (own.exists() and Path(path).samefile(own)):
+                self._publisher.take_edit()
+                return self._publisher.edited
+            data = read_limited(Path(path))
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-        found = import_document(self._store, data, name=str(path))
-        if is_own:
-            self._publisher.accept(data)
-            self._publisher.schedule()
-        return found
+        return import_document(self._store, data, name=str(path))
 
     def configure(
         self,
@@ -268,13 +338,14 @@ class TaskQueue(QueueView):
             )
         own = [self.folder / f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
         evaluator = evaluator.without_files(
-            [*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))]
+            [*own, *(self.folder / name for name in (FILE, CONFLICT, LOCK, ARCHIVE))]
         )
         now = lambda: timestamp(self._store.clock())  # noqa: E731
         dispatcher = Dispatcher(
             evaluator,
             self.folder,
             now=now,
+            entry_of=lambda id: self.show(id).entry,
             verifiers=verifiers,
             ask_model=ask_model,
             unfinished=unfinished,
@@ -287,7 +358,20 @@ class TaskQueue(QueueView):
             on_start=on_start,
             on_end=on_end,
         )
-        return await worker.run(workers, until_empty=until_empty)
+        watch = asyncio.create_task(self._take_edits())
+        try:
+            return await worker.run(workers, until_empty=until_empty)
+        finally:
+            watch.cancel()
+
+    async def _take_edits(self) -> None:
+        """Imports the published file whenever somebody has edited it."""
+        while True:
+            try:
+                await asyncio.to_thread(self._publisher.take_edit)
+            except EvaluatorError as error:
+                self._notice(str(error))
+            await asyncio.sleep(_LOOK_S)
 
     def _hourly_archive(self) -> Callable[[], None]:
         """A function that archives old entries at most once an hour. What goes wrong is a notice:

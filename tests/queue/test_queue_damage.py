@@ -98,6 +98,16 @@ def test_a_view_of_a_missing_queue_is_empty_and_creates_nothing(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_view_of_a_published_file_without_a_database_shows_its_entries(folder: Path) -> None:
+    for path in folder.glob("queue.sqlite*"):
+        path.unlink()
+    before = sorted(path.name for path in folder.iterdir())
+    with QueueView(folder) as queue:
+        assert (len(queue.list()), queue.stats().last_id) == (11, "T-12")
+        assert queue.show("T-03").entry.status == "skipped"
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
 def test_a_view_of_a_queue_in_use_sees_what_was_committed_last(tmp_path: Path) -> None:
     with TaskQueue(tmp_path / "queue") as queue:
         queue.add("one")

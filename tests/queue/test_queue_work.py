@@ -102,13 +102,34 @@ def test_an_entry_is_blocked_when_nothing_is_left_and_is_tried_again_with_guidan
     evaluator = make_evaluator(XML, script=script)
     work(queue, evaluator, verifiers=[refuse_summaries])
     (entry,) = queue.list()
-    assert (entry.status, entry.retries, len(entry.strategies_tried)) == ("blocked", 2, 2)
-    assert entry.blocked_reason == "attempt 2 with 'shorten_text' failed: T-01 has no short line"
+    assert (entry.status, entry.retries) == ("blocked", 3)
+    assert [attempt.strategy for attempt in entry.strategies_tried] == [
+        "summarise_text",
+        "shorten_text",
+        "summarise_text",
+    ]
+    assert entry.blocked_reason == "attempt 3 with 'summarise_text' failed: T-01 has no short line"
     assert "evaluator queue retry T-01" in entry.user_action_required
     queue.retry("T-01", "make it SHORT")
     work(queue, evaluator, verifiers=[])
     (entry,) = queue.list()
-    assert entry.status == "done" and [a.attempt for a in entry.strategies_tried] == [1, 2, 3]
+    assert entry.status == "done" and [a.attempt for a in entry.strategies_tried] == [1, 2, 3, 4]
+    assert '<context source="guidance">\nmake it SHORT\n</context>' in script.prompts[-1]
+    assert f'<context source="request">\n{SUMMARY}\n</context>' in script.prompts[-1]
+
+
+def test_a_refused_result_is_tried_again_with_the_reason_by_the_only_template_that_fits(
+    queue, make_evaluator, scripted
+):
+    queue.add(SUMMARY, max_retries=3)
+    script = scripted({"has no short line": "SHORT"}, "long")
+    only = XML.partition('<task name="shorten')[0]
+    work(queue, make_evaluator(only, script=script), verifiers=[refuse_summaries])
+    (entry,) = queue.list()
+    assert (entry.status, entry.retries, entry.deliverable) == ("done", 1, "SHORT")
+    assert [attempt.tool for attempt in entry.strategies_tried] == ["model", "model"]
+    assert "refused" not in script.prompts[0]
+    assert "An earlier result was refused: T-01 has no short line" in script.prompts[1]
 
 
 def test_a_text_that_no_template_fits_is_blocked_without_an_attempt(queue, make_evaluator):
@@ -522,8 +543,7 @@ def test_an_edit_of_the_published_file_is_imported_from_its_place(queue, tmp_pat
     queue.publish()
     path = tmp_path / "queue" / "task-queue.json"
     path.write_text(path.read_text().replace('"pending"', '"skipped"'))
-    assert not queue.publish()
-    assert queue.import_file().changed == ["T-01"]
+    assert queue.import_file().changed == ("T-01",)
     assert queue.publish() and queue.list()[0].status == "skipped"
     assert path.read_bytes() == queue.export()
     stats = queue.stats()

@@ -130,6 +130,22 @@ STEPS: list[tuple[str, list[tuple[bool, int, str, str | None]]]] = [
     ),
     ("1. a\n- [x] b\n", [(True, 2, "", None)]),
     ("words\n- a\n1.5 b\n", []),
+    # Below a heading for steps, the items of any list.
+    (
+        "# Move\n- a goal\n## Steps\n- copy — done\n- compare: **done**\n  - a detail\n* delete\n"
+        "1. tell - done.\n## Notes\n- nothing is done\n",
+        [
+            (True, 4, "Steps", None),
+            (True, 5, "Steps", None),
+            (False, 7, "Steps", None),
+            (True, 8, "Steps", None),
+        ],
+    ),
+    (
+        "## [A] Steps:\n- well-done\n- what is done\n",
+        [(False, 2, "Steps:", "A"), (False, 3, "Steps:", "A")],
+    ),
+    ("## Steps\n- [ ] a\n- b — done\n", [(False, 2, "Steps", None)]),
 ]
 
 
@@ -430,13 +446,13 @@ def test_others_are_locked_out_while_a_change_is_checked_and_written(
     refused: list[str] = []
     read = TaskLists._read
 
-    def read_and_try(self: TaskLists, *args: Any) -> Any:
+    def read_and_try(self: TaskLists, *args: Any, **options: Any) -> Any:
         with open(root / ".named-lock") as other:
             try:
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 refused.append(args[1])
-        return read(self, *args)
+        return read(self, *args, **options)
 
     monkeypatch.setattr(TaskLists, "_read", read_and_try)
     tasks.update("a", "- [x] b")

@@ -88,7 +88,7 @@ def change_entry(state: State, query: Mapping[str, str]) -> str:
     """
     state.check_confirmed(query, "the change")
     folder = state.project.queue(query["folder"])
-    with TaskQueue(folder, notice=lambda _line: None) as queue:
+    with TaskQueue(folder, notice=lambda _line: None, takes_edits=False) as queue:
         match query.get("action"):
             case "retry":
                 guidance = query.get("guidance", "").replace("\r\n", "\n").strip()
