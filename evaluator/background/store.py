@@ -18,16 +18,27 @@ An ended task is evicted after some time, see `evict`; its output file stays.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from evaluator import clock
 from evaluator.background.notifications import Notice, NoticeKind, end_notice
 from evaluator.background.output import SUFFIXES
-from evaluator.background.tasks import FINAL, Activity, BackgroundTask, End, Priority, check_id
+from evaluator.background.tasks import (
+    FINAL,
+    PRIORITIES,
+    TYPES,
+    Activity,
+    BackgroundTask,
+    End,
+    Priority,
+    TaskStatus,
+    check_id,
+)
 from evaluator.errors import UsageError
 from evaluator.files.private_folder import open_private_folder
 from evaluator.record.owner import current_owner, is_gone, is_visible, owner_text, parse_owner
@@ -39,7 +50,42 @@ from evaluator.store.rows import Row, Table
 
 _NOUN = "background tasks"
 _FIELDS = tuple(field.name for field in fields(BackgroundTask))
-_TASK = Table("task", _NOUN, _FIELDS, name_of=lambda id: f"the task {id}", key_type="TEXT")
+
+
+def _check_task(row: Mapping[str, Any]) -> None:
+    task = _task(row)
+    check_id(task.id)
+    for field in fields(BackgroundTask):
+        value = getattr(task, field.name)
+        if not any(_KINDS[kind](value) for kind in str(field.type).split(" | ")):
+            raise ValueError(f"{field.name} has another type")
+    if parse_owner(row["owner"]) is None:
+        raise ValueError("owner has another type")
+
+
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "None": lambda value: value is None,
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: type(value) is int,
+    "float": lambda value: type(value) in (int, float) and math.isfinite(value),
+    "TaskType": lambda value: value in TYPES,
+    "TaskStatus": lambda value: value in get_args(TaskStatus),
+    "Priority": lambda value: value in PRIORITIES,
+    "Activity": lambda value: value in get_args(Activity),
+    "Owner": lambda value: isinstance(value, Owner),
+    "tuple[str, ...]": lambda value: (
+        isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+    ),  # pyright: ignore[reportUnknownVariableType]
+}
+TASK = Table(
+    "task",
+    _NOUN,
+    _FIELDS,
+    name_of=lambda id: f"the task {id}",
+    key_type="TEXT",
+    check=_check_task,
+)
 _NOTICE = Table(
     "notice",
     _NOUN,
@@ -53,7 +99,7 @@ _MESSAGE = Table(
     name_of=lambda number: f"the message {number}",
 )
 _TABLES = f"""
-{_TASK.statement};
+{TASK.statement};
 CREATE INDEX task_status ON task (status);
 CREATE INDEX task_session ON task (session);
 CREATE INDEX task_ended ON task (ended_at) WHERE ended_at IS NOT NULL;
@@ -132,7 +178,7 @@ class BackgroundStore:
         """Records a new task, which is pending."""
         values = {name: _to_sql(getattr(task, name)) for name in _FIELDS}
         with transaction(self._connection):
-            _TASK.put(self._connection, values)
+            TASK.put(self._connection, values)
             leases.take(self._connection, values["owner"], values["owner"], length_s=LEASE_S)
 
     def renew_lease(self) -> None:
@@ -142,10 +188,10 @@ class BackgroundStore:
     def begin(self, task_id: str) -> bool:
         """pending → running. False: the task was killed meanwhile, and must not be started."""
         with transaction(self._connection):
-            row = _TASK.get(self._connection, task_id)
+            row = TASK.get(self._connection, task_id)
             if row is None or row["status"] != "pending":
                 return False
-            _TASK.update(self._connection, row, status="running", started_at=self._now())
+            TASK.update(self._connection, row, status="running", started_at=self._now())
         return True
 
     def end(self, task_id: str, end: End) -> BackgroundTask | None:
@@ -214,9 +260,9 @@ class BackgroundStore:
         resumed.
         """
         with transaction(self._connection):
-            row = _TASK.get(self._connection, task_id)
+            row = TASK.get(self._connection, task_id)
             if row is not None:
-                _TASK.update(self._connection, row, **values)
+                TASK.update(self._connection, row, **values)
 
     def set_activity(self, task_id: str, activity: Activity | None) -> None:
         """Notes whether a session is answering. It is not idle while a message to it has not been
@@ -363,7 +409,7 @@ class BackgroundStore:
         if session is not None:
             where = f"{where} AND session = ?"
             values = [*values, session]
-        rows = _TASK.select(self._connection, f"WHERE {where} ORDER BY created_at, id", values)
+        rows = TASK.select(self._connection, f"WHERE {where} ORDER BY created_at, id", values)
         return [_task(row) for row in rows]
 
     def kill_requests(self, owner: Owner) -> list[str]:
@@ -374,12 +420,12 @@ class BackgroundStore:
         return [row[0] for row in self._connection.execute(sql, (_to_sql(owner),))]
 
     def _find(self, task_id: str) -> BackgroundTask | None:
-        row = _TASK.get(self._connection, task_id)
+        row = TASK.get(self._connection, task_id)
         return None if row is None else _task(row)
 
     def is_own(self, task_id: str) -> bool:
         """Whether this user's programs have written the task as it is."""
-        row = _TASK.get(self._connection, task_id)
+        row = TASK.get(self._connection, task_id)
         return row is not None and row.is_own
 
     # -- notifications -----------------------------------------------------------------------------
@@ -455,7 +501,7 @@ def _to_sql(value: Any) -> Any:
     return value
 
 
-def _task(row: Row) -> BackgroundTask:
+def _task(row: Mapping[str, Any]) -> BackgroundTask:
     values: dict[str, Any] = dict(row)
     command = values["notify_command"]
     if command is not None:

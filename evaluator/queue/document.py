@@ -239,6 +239,20 @@ def _known_entry(fields: dict[str, Any]) -> QueueEntry:
     return QueueEntry(**values)
 
 
+def check_text(text: str) -> QueueEntry:
+    """The entry in a text that somebody else has written. Raises: ValueError, if `entry_text` would
+    not write it.
+    """
+    try:
+        fields = _read_object(_read_json(text.encode()), "$", fields=_ENTRY)
+    except _Invalid as error:
+        raise ValueError(f"{error.place} {error.problem}") from error
+    entry = QueueEntry(**fields)
+    if entry_text(entry) != text:
+        raise ValueError("it is written otherwise than this program writes it")
+    return entry
+
+
 def entry_fields(entry: QueueEntry) -> dict[str, Any]:
     """The entry as an object of the file."""
     fields = _to_object(entry, _ENTRY)

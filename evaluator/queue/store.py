@@ -315,10 +315,11 @@ class QueueStore(QueueTables):
         with self.transaction() as db:
             rows = ENTRY.select(db, "WHERE status = 'running'")
             ended = self.leases.ended(db, [row["lease"] for row in rows])
-            for row in map(self._usable, rows):
+            for row in rows:
                 reason = ended.get(row["lease"])
                 if reason is not None:
-                    found.append(self._change(row["number"], self._loss(reason, row["begun"])))
+                    begun = row["begun"] if row.is_own else None
+                    found.append(self._change(row["number"], self._loss(reason, begun)))
         return found
 
     def _loss(self, reason: str, begun: str | None) -> Callable[[QueueEntry], QueueEntry]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from evaluator import clock as clocks
 from evaluator.errors import RecordError
-from evaluator.queue.document import entry_text, parse_entries, parse_entry
+from evaluator.queue.document import check_text, entry_text, parse_entries, parse_entry
 from evaluator.queue.entries import (
     TERMINAL,
     EntryOptions,
@@ -49,6 +49,26 @@ from evaluator.store.rows import Row, Table
 
 _BUSY_S = 60.0
 _NOUN = "queue"
+
+
+def _check_queue(row: Mapping[str, Any]) -> None:
+    texts = ("task_runner_dir", "published_hash", "publishing_hash")
+    for name, value in row.items():
+        if type(value) is not (str if name in texts else int):
+            raise ValueError(f"{name} has another type")
+
+
+def _check_entry(row: Mapping[str, Any]) -> None:
+    entry = check_text(row["document"])
+    options = EntryOptions.from_json(row["options"])
+    options.check()
+    columns = _columns(entry, options)
+    if entry.id != entry_id(row["number"]) or any(row[name] != columns[name] for name in columns):
+        raise ValueError("its columns differ from its text")
+    if row["base"] is not None:
+        check_text(row["base"])
+
+
 _QUEUE = Table(
     "queue",
     _NOUN,
@@ -65,6 +85,7 @@ _QUEUE = Table(
         "publishing_hash",
     ),
     name_of=lambda _key: "the row of the settings and of the last id",
+    check=_check_queue,
 )
 _NEW_QUEUE = (1, 0, 2, 3, 7, "", 0, -1, "", "")
 _SEAL = _QUEUE.checksum(dict(zip(_QUEUE.columns, _NEW_QUEUE, strict=True)))
@@ -85,19 +106,28 @@ ENTRY = Table(
         "begun",
     ),
     name_of=lambda number: f"the entry {entry_id(number)}",
+    check=_check_entry,
 )
-# What decides in SQL is in an index too, so that damage to one of the two shows, see
-# `Format.is_checked`.
+# What decides in SQL is in an index too, so that damage to one of the two shows; the checks hold for
+# what somebody else has written. See `Format.is_checked`.
 _TABLES = f"""
 {_QUEUE.statement};
 INSERT INTO queue VALUES ({", ".join(map(repr, _NEW_QUEUE))}, '{_SEAL}', NULL);
 {ENTRY.statement};
 CREATE INDEX entry_order ON entry (status, priority DESC, number, not_before, completed);
-CREATE TABLE dependency (number INTEGER, needs INTEGER, PRIMARY KEY (number, needs)) WITHOUT ROWID;
+CREATE TABLE dependency (
+    number INTEGER CHECK (typeof(number) = 'integer'), needs INTEGER CHECK (typeof(needs) = 'integer'),
+    PRIMARY KEY (number, needs)
+) WITHOUT ROWID;
 CREATE INDEX dependents ON dependency (needs);
-CREATE TABLE archived (number INTEGER PRIMARY KEY, status TEXT NOT NULL, month TEXT NOT NULL);
+CREATE TABLE archived (
+    number INTEGER PRIMARY KEY, status TEXT NOT NULL CHECK (typeof(status) = 'text'),
+    month TEXT NOT NULL CHECK (month GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]')
+);
 CREATE INDEX archived_status ON archived (status, month);
-CREATE TABLE entry_key (key TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE entry_key (
+    key TEXT PRIMARY KEY, number INTEGER NOT NULL CHECK (typeof(number) = 'integer')
+) WITHOUT ROWID;
 CREATE INDEX entry_key_number ON entry_key (number, key);
 {leases.TABLE}
 """

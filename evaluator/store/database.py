@@ -49,7 +49,8 @@ _ADVICE = {
 class Format:
     """A kind of database. `tables`: the SQL statements that create it, divided by `;`.
     `incremental`: free pages can be returned to the file system. `is_checked`: opening one compares
-    all indexes with their tables; a second of time per 400 MB. `noun` and `instead` are for
+    all indexes with their tables, and rows with the conditions of their columns; a second of time
+    per 400 MB. `noun` and `instead` are for
     messages: its name, and what to do with a newer one.
     """
 

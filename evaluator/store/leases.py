@@ -18,7 +18,10 @@ from evaluator import clock
 
 BEATS = 4
 """How often a lease is renewed in its length."""
-TABLE = "CREATE TABLE lease (token TEXT PRIMARY KEY, owner TEXT, beats INTEGER, length_s REAL)"
+TABLE = """
+CREATE TABLE lease (
+    token TEXT PRIMARY KEY, owner TEXT NOT NULL, beats INTEGER NOT NULL, length_s REAL NOT NULL
+)""".strip()
 GONE = "the worker's process ended"
 SILENT = "the worker did not renew its lease"
 

@@ -2,8 +2,9 @@
 
 A row has a checksum of all that it holds and, if this user's programs have written it, a signature
 of its columns with the user's key. A row without a valid checksum is damaged: reading it raises
-`DamagedRow`, which names it. A row without a valid signature comes from somebody else: it is shown,
-and it starts, sends and chooses nothing. Whoever changes such a row signs only what was checked.
+`DamagedRow`, which names it. A row without a valid signature comes from somebody else: its values
+are checked, it is shown, and it starts, sends and chooses nothing. Whoever changes such a row signs
+only what may be done for everybody.
 
 An old row that its owner had signed stays valid: a signature does not say when it was made.
 """
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from evaluator.errors import ConfigurationError
+from evaluator.errors import ConfigurationError, EvaluatorError
 from evaluator.files.trust import is_signed, signature
 from evaluator.files.user_folder import user_folder
+
+_INVALID = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, AttributeError)
 
 
 class DamagedRow(sqlite3.DatabaseError):
@@ -45,7 +48,8 @@ class Row(dict[str, Any]):
 class Table:
     """A table of such rows. The first of `columns` is its primary key, of the SQL type `key_type`;
     `name_of` makes a row's name for messages of its key. `noun` tells the tables of several kinds
-    of databases apart.
+    of databases apart. `check` gets each row that somebody else has written, and raises an error if
+    this program would not write its values.
 
     The other columns have no type, so that a value is read as it was written.
     """
@@ -55,6 +59,7 @@ class Table:
     columns: tuple[str, ...]
     name_of: Callable[[Any], str]
     key_type: str = "INTEGER"
+    check: Callable[[Mapping[str, Any]], object] | None = None
 
     @property
     def statement(self) -> str:
@@ -127,6 +132,13 @@ class Table:
         row = Row(self, dict(zip(self.columns, values, strict=True)), signature)
         if self.checksum(row, signature) != checksum:
             raise DamagedRow(f"{self.name_of(values[0])} is damaged: its checksum does not match")
+        if self.check is not None and not row.is_own:
+            try:
+                self.check(row)
+            except (*_INVALID, EvaluatorError) as error:
+                raise DamagedRow(
+                    f"{self.name_of(values[0])} comes from somebody else and is not valid: {error}"
+                ) from error
         return row
 
     def _write(self, db: sqlite3.Connection, row: Row) -> None:

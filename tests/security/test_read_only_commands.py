@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundStore, BackgroundTask
+from evaluator.background.store import TASK
 from evaluator.cli.main import main
 from evaluator.queue import TaskQueue
 from evaluator.queue.store import QueueStore
+from evaluator.queue.tables import ENTRY
 from evaluator.record.owner import current_owner, owner_text
+from evaluator.store.rows import Table
 from evaluator.testing.loopback import Answer, LoopbackServer
 from tests.viewer.site import Site, visit
 
@@ -284,3 +287,57 @@ def test_a_change_of_a_foreign_row_does_not_sign_what_it_chooses(
         tasks.request_kill("b00000000", "not needed")
         assert tasks.get("b00000000").status == "killed" and not tasks.is_own("b00000000")
         assert tasks.claim(task_id="b00000000") == [] and tasks.take_messages("t00000000") == []
+
+
+def put_unsigned(store: BackgroundStore | QueueStore, table: Table, **changes: object) -> None:
+    """Changes a row as somebody who knows how checksums are made."""
+    (row, *_) = table.select(store._connection)  # pyright: ignore[reportPrivateUsage]
+    table.put(store._connection, {**row, **changes}, is_own=False)  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"document": "[]"},
+        {"document": '{"id": "T-01"}'},
+        {"document": 7},
+        {"options": "{}"},
+        {"options": '{"priority": "x"}'},
+        {"not_before": 1e300},
+        {"status": "done"},
+        {"base": "x"},
+    ],
+)
+def test_a_foreign_entry_that_is_not_one_is_an_error_that_names_it(
+    project: Path, evaluator: Callable[..., tuple[int, str]], change: dict[str, object]
+) -> None:
+    leave_rows(project)
+    with closing(QueueStore(project / "queue" / "queue.sqlite")) as store:
+        put_unsigned(store, ENTRY, **change)
+    for command in (("list",), ("list", "--json"), ("show", "T-01"), ("skip", "T-01")):
+        code, told = evaluator("queue", *command)
+        assert code != 0 and "the entry T-01 comes from somebody else and is not valid" in told
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"owner": "{}"},
+        {"notify_command": "7"},
+        {"notify_command": "[7]"},
+        {"created_at": "x"},
+        {"type": "z"},
+        {"status": "done"},
+        {"description": None},
+        {"exit_code": 1.5},
+    ],
+)
+def test_a_foreign_task_that_is_not_one_is_an_error_that_names_it(
+    project: Path, evaluator: Callable[..., tuple[int, str]], change: dict[str, object]
+) -> None:
+    leave_rows(project)
+    with BackgroundStore(project / "tasks" / "background") as store:
+        put_unsigned(store, TASK, **change)
+    for command in (("ps",), ("ps", "--json"), ("logs", "b00000000"), ("wait", "b00000000")):
+        code, told = evaluator(*command)
+        assert code != 0 and "the task b00000000 comes from somebody else and is not valid" in told
