@@ -235,7 +235,7 @@ class BackgroundStore:
         return [task for task in ended if task is not None]
 
     def as_seen(self, task: BackgroundTask) -> BackgroundTask:
-        """The task as `end_orphans` would leave it, which nothing is told of."""
+        """The task as `end_orphans` would leave it; nothing is changed."""
         loss = None if task.has_ended else self._losses().get(task.owner)
         if loss is None:
             return task

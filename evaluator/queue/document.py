@@ -246,7 +246,7 @@ def check_text(text: str) -> QueueEntry:
     try:
         fields = _read_object(_read_json(text.encode()), "$", fields=_ENTRY)
     except _Invalid as error:
-        raise ValueError(f"{error.place} {error.problem}") from error
+        raise ValueError(str(error)) from error
     entry = QueueEntry(**fields)
     if entry_text(entry) != text:
         raise ValueError("it is written otherwise than this program writes it")

@@ -202,7 +202,7 @@ def check_not_lost(folder: Path) -> None:
     if path.is_file() and not path.stat().st_size and (folder / FILE).exists():
         raise RecordError(
             f"{path}: is empty, but {FILE} beside it was published: the queue was lost. Restore "
-            f"{DATABASE} from a backup, or remove it to go on with what was published"
+            f"{DATABASE} from a backup, or remove it to continue with what was published"
         )
 
 

@@ -31,7 +31,7 @@ from evaluator.store import network
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _RETRY_S = 0.005
 MAX_SNAPSHOT_BYTES = 1 << 30
-"""The size of a database of which `snapshot` makes a copy."""
+"""`snapshot` copies no larger database."""
 _SNAPSHOT_TRIES = 20
 _DAMAGED = "its tables are damaged; restore it from a backup or an export"
 _ADVICE = {

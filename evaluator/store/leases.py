@@ -53,8 +53,8 @@ class _Seen:
 
 
 class LeaseObserver:
-    """What this process has seen of leases. `is_gone` says of an owner's text whether its process
-    has ended; None: unknown, so that the counter decides.
+    """What this process has seen of leases. `is_gone` gets an owner's text: whether its process has
+    ended; None: unknown, so that the counter decides.
     """
 
     def __init__(self, is_gone: Callable[[str], bool | None]) -> None:

@@ -3,8 +3,8 @@
 A row has a checksum of all that it holds and, if this user's programs have written it, a signature
 of its columns with the user's key. A row without a valid checksum is damaged: reading it raises
 `DamagedRow`, which names it. A row without a valid signature comes from somebody else: its values
-are checked, it is shown, and it starts, sends and chooses nothing. Whoever changes such a row signs
-only what may be done for everybody.
+are checked, it is shown, and it starts, sends and chooses nothing. A caller that changes such a row
+signs only what may be done for everybody.
 
 An old row that its owner had signed stays valid: a signature does not say when it was made.
 """
