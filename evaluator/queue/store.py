@@ -138,8 +138,7 @@ class QueueStore(QueueTables):
                 max_retries=queue["max_retries"] if max_retries is None else max_retries,
                 added_at=timestamp(self.clock()),
             )
-            self.raise_last_number(number)
-            self.insert(entry, options)
+            self.insert(entry, options, last_number=number)
         return entry
 
     def get(self, number: int) -> StoredEntry:

@@ -374,15 +374,15 @@ class QueueTables:
             row = self._queue(db)
             _QUEUE.update(db, row, publishing_hash=hash_, published_revision=row["revision"] - 1)
 
-    def insert(self, entry: QueueEntry, options: EntryOptions) -> None:
-        """Adds an entry with the id that it has."""
+    def insert(self, entry: QueueEntry, options: EntryOptions, **changes: Any) -> None:
+        """Adds an entry with the id that it has; `changes` are of the row of the queue."""
         number = entry_number(entry.id)
         with self.transaction() as db:
             db.executemany(
                 "INSERT INTO dependency VALUES (?, ?)",
                 {(number, entry_number(needed)) for needed in options.needs},
             )
-            revision = self._revise(db)["revision"]
+            revision = self._revise(db, **changes)["revision"]
             new = {"number": number, "base": None, "lease": None, "begun": None}
             ENTRY.put(db, {**new, **_columns(entry, options), "revision": revision})
 
@@ -424,7 +424,7 @@ class QueueTables:
         if options != options.without_choices() or row["begun"] is not None:
             self.on_unsigned(entry_id(row["number"]))
         changes = {"options": options.without_choices().to_json(), "begun": None}
-        return Row(ENTRY, {**row, **changes})
+        return Row({**row, **changes}, is_own=False)
 
     def current_and_base(self, number: int) -> tuple[QueueEntry, QueueEntry | None] | None:
         """The entry and its published form (None if it was never published); None if there is no

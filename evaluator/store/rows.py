@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any
 
 from evaluator.errors import ConfigurationError, EvaluatorError
-from evaluator.files.trust import is_signed, signature
+from evaluator.files.trust import signature, signature_check
 from evaluator.files.user_folder import user_folder
 
 _INVALID = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, AttributeError)
@@ -29,19 +29,13 @@ class DamagedRow(sqlite3.DatabaseError):
 
 
 class Row(dict[str, Any]):
-    """The columns of a row by name. `signature` is the one that was stored."""
+    """The columns of a row by name. `is_own`: this user's programs have written it as it is."""
 
-    __slots__ = ("_table", "signature")
+    __slots__ = ("is_own",)
 
-    def __init__(self, table: Table, values: Mapping[str, Any], signature: object = None) -> None:
+    def __init__(self, values: Mapping[str, Any], *, is_own: bool) -> None:
         super().__init__(values)
-        self._table = table
-        self.signature = signature
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this user's programs have written the row as it was read."""
-        return is_signed(self._table.signed_bytes(self), self.signature)
+        self.is_own = is_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +74,8 @@ class Table:
         columns = ", ".join(f"{self.name}.{column}" for column in self.columns)
         prefix = f"{self.name}.checksum, {self.name}.signature"
         sql = f"SELECT {prefix}, {columns} FROM {self.name} {where}"
-        return [self._checked(*row) for row in _fetch(db, sql, values)]
+        is_signed = signature_check()
+        return [self._checked(row, is_signed) for row in _fetch(db, sql, values)]
 
     def get(self, db: sqlite3.Connection, key: Any) -> Row | None:
         """The row with this key. Raises: DamagedRow."""
@@ -93,32 +88,33 @@ class Table:
 
         Raises: ConfigurationError, if there is no key for the signature and none can be made.
         """
-        row = Row(self, values)
-        if not is_own:
-            self._write(db, row)
-            return row
-        row.signature = signature(self.signed_bytes(row))
-        if row.signature is None:
+        content = self._hash(values)
+        mark = signature(self._signed_bytes(content)) if is_own else None
+        if is_own and mark is None:
             raise ConfigurationError(
                 f"{user_folder()}: the key that marks this user's own data cannot be read or "
                 "written; set EVALUATOR_CONFIG_DIR to a folder of your own"
             )
-        self._write(db, row)
-        return row
+        stored = (*(values[column] for column in self.columns), _seal(content, mark), mark)
+        marks = ", ".join("?" * len(stored))
+        names = (*self.columns[1:], "checksum", "signature")
+        changes = ", ".join(f"{name} = excluded.{name}" for name in names)
+        db.execute(
+            f"INSERT INTO {self.name} VALUES ({marks}) "
+            f"ON CONFLICT ({self.columns[0]}) DO UPDATE SET {changes}",
+            stored,
+        )
+        return Row(values, is_own=is_own)
 
     def update(self, db: sqlite3.Connection, row: Row, **changes: Any) -> Row:
         """Changes columns of a row that was read. It is signed only if it was signed before."""
         return self.put(db, {**row, **changes}, is_own=row.is_own)
 
-    def checksum(self, values: Mapping[str, Any], signature: object = None) -> str:
-        """The checksum of a row and its signature."""
-        return _hash(f"{self._content(values)}\0{signature}")
+    def checksum(self, values: Mapping[str, Any]) -> str:
+        """The checksum of a row without a signature."""
+        return _seal(self._hash(values), None)
 
-    def signed_bytes(self, values: Mapping[str, Any]) -> bytes:
-        """What is signed of a row."""
-        return f"row\0{self.noun}\0{_hash(self._content(values))}".encode()
-
-    def _content(self, values: Mapping[str, Any]) -> str:
+    def _hash(self, values: Mapping[str, Any]) -> str:
         parts = [self.name]
         for column in self.columns:
             value = values[column]
@@ -126,40 +122,35 @@ class Table:
                 value = int(value)  # as SQLite stores it
             text = str(value)
             parts.append(f"{type(value).__name__}{len(text)}:{text}")
-        return "\0".join(parts)
+        return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
-    def _checked(self, checksum: object, signature: object, *values: Any) -> Row:
-        row = Row(self, dict(zip(self.columns, values, strict=True)), signature)
-        if self.checksum(row, signature) != checksum:
-            raise DamagedRow(f"{self.name_of(values[0])} is damaged: its checksum does not match")
+    def _signed_bytes(self, content: str) -> bytes:
+        return f"row\0{self.noun}\0{content}".encode()
+
+    def _checked(self, stored: tuple[Any, ...], is_signed: Callable[[bytes, object], bool]) -> Row:
+        checksum, mark, *columns = stored
+        values = dict(zip(self.columns, columns, strict=True))
+        content = self._hash(values)
+        if _seal(content, mark) != checksum:
+            raise DamagedRow(f"{self.name_of(columns[0])} is damaged: its checksum does not match")
+        row = Row(values, is_own=is_signed(self._signed_bytes(content), mark))
         if self.check is not None and not row.is_own:
             try:
                 self.check(row)
             except (*_INVALID, EvaluatorError) as error:
                 raise DamagedRow(
-                    f"{self.name_of(values[0])} comes from somebody else and is not valid: {error}"
+                    f"{self.name_of(columns[0])} comes from somebody else and is not valid: {error}"
                 ) from error
         return row
 
-    def _write(self, db: sqlite3.Connection, row: Row) -> None:
-        checksum = self.checksum(row, row.signature)
-        values = (*(row[column] for column in self.columns), checksum, row.signature)
-        marks = ", ".join("?" * len(values))
-        names = (*self.columns[1:], "checksum", "signature")
-        changes = ", ".join(f"{name} = excluded.{name}" for name in names)
-        db.execute(
-            f"INSERT INTO {self.name} VALUES ({marks}) "
-            f"ON CONFLICT ({self.columns[0]}) DO UPDATE SET {changes}",
-            values,
-        )
+
+def _seal(content: str, mark: object) -> str:
+    """The checksum of a row with this content and this signature."""
+    return sha256(f"{content}\0{mark}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _replacing(data: bytes) -> str:
     return data.decode("utf-8", "replace")
-
-
-def _hash(text: str) -> str:
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _fetch(db: sqlite3.Connection, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:

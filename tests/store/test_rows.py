@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,12 @@ def test_a_signature_is_for_one_row_of_one_kind_of_database(db: sqlite3.Connecti
     other = Table("thing", "others", TABLE.columns, TABLE.name_of)
     moved = other.get(db, 1)
     assert moved is not None and not moved.is_own
-    row["id"] = 2
-    assert not row.is_own
+    (content,) = db.execute("SELECT signature FROM thing WHERE id = 1").fetchone()
+    TABLE.put(db, {**row, "id": 2}, is_own=False)
+    seal = sha256(f"{TABLE._hash({**row, 'id': 2})}\0{content}".encode()).hexdigest()  # pyright: ignore[reportPrivateUsage]
+    db.execute("UPDATE thing SET signature = ?, checksum = ? WHERE id = 2", (content, seal))
+    copied = TABLE.get(db, 2)
+    assert copied is not None and not copied.is_own
 
 
 def test_without_a_key_nothing_is_written(
