@@ -175,7 +175,7 @@ class BackgroundTasks:
             requested = self.store.request_kill(task_id, reason)
         finally:  # also where the disk is full
             if task_id in self._running:
-                self._running[task_id].work.kill()
+                self._running[task_id].work.kill(reason)
         task = self.store.get(task_id)
         if requested == "killed":
             await self._deliver(task)
@@ -220,7 +220,7 @@ class BackgroundTasks:
 
     async def _end(self, running: Sequence[_Running], reason: str) -> None:
         for one in running:
-            one.work.kill()
+            one.work.kill(reason)
             try:
                 self.store.request_kill(one.task_id, reason)
             except sqlite3.Error as error:  # the disk is full: nothing of it may run on
@@ -298,7 +298,8 @@ class BackgroundTasks:
         """Passes on what other processes ask of the tasks here: kills, and messages to sessions."""
         for task_id in self.store.kill_requests(current_owner()):
             if task_id in self._running:
-                self._running[task_id].work.kill()
+                reason = self.store.get(task_id).kill_reason
+                self._running[task_id].work.kill(reason or "")
         for task_id in self.store.addressees():
             if task_id in self._running:
                 self._pass_messages(task_id)

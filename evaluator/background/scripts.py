@@ -64,8 +64,8 @@ class CommandWork(Work):
             return None
         return self._process.is_waiting()
 
-    def kill(self) -> None:
-        super().kill()
+    def kill(self, reason: str = "") -> None:
+        super().kill(reason)
         if self._process is not None:
             self._process.kill()
 

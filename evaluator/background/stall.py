@@ -80,7 +80,7 @@ def prompt_hint(tail: bytes, is_waiting: bool | None = None) -> str | None:
     """What the prompt at the end of this output asks for; None if there is no prompt.
 
     `is_waiting` says whether the program reads its standard input or a terminal at this moment:
-    then whatever stands on an unended last line is a prompt. None: nobody knows.
+    then any unended last line is a prompt. None: it is unknown.
     """
     lines = tail.decode("utf-8", "replace").replace("\r", "\n").split("\n")
     plain = [_CONTROL.sub("", line) for line in lines]

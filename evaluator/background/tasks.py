@@ -168,7 +168,8 @@ class Work(ABC):
     @abstractmethod
     async def run(self, output: Output) -> End: ...
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "") -> None:
+        """Ends the task soon; `reason` is recorded in the task file of what it runs."""
         self._is_killed = True
         if self._running is not None:
-            self._running.cancel()
+            self._running.cancel(reason or None)

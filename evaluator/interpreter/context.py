@@ -32,6 +32,7 @@ from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, Inherit
 from evaluator.processes.scripts import run_script
 from evaluator.processes.threads import in_thread
 from evaluator.record.step_log import StepLog
+from evaluator.record.steps import cut_off_reason
 from evaluator.record.task_lists import TaskLists
 from evaluator.tools.mcp.servers import SCHEME, split_resource
 
@@ -198,9 +199,7 @@ class Recorder:
         try:
             output = await look()
         except BaseException as error:
-            steps.abort(
-                number, None, time.perf_counter() - started, f"{type(error).__name__}: {error}"
-            )
+            steps.abort(number, None, time.perf_counter() - started, cut_off_reason(error))
             raise
         await steps.succeed(number, output, time.perf_counter() - started)
         return output

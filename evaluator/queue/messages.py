@@ -2,7 +2,7 @@
 
 `skip T-02`, `retry T-03 use channel #research` control; any number of them, one a line. A message
 that asks for work becomes entries, with the shipped template `read_message`: their goals, types,
-dates, priority, and which needs the results of which.
+dates, priority, and the earlier entries whose results they need.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ControlWord:
 
 
 def read_controls(words: str) -> list[ControlWord]:
-    """The words of a person, one control a line. Raises: UsageError, for a line that is none."""
+    """The words of a person, one control a line. Raises: UsageError, for any other line."""
     found: list[ControlWord] = []
     for line in filter(None, map(str.strip, words.splitlines())):
         if match := _SKIP.fullmatch(line):

@@ -187,10 +187,11 @@ class TaskQueue(QueueView):
         self, evaluator: Evaluator, message: str, **options: Any
     ) -> Sequence[QueueEntry]:
         """Adds the entries that a model reads out of a message, with the template `read_message`:
-        goals, types, priorities, dates, and which follow which. `options` are those of `add`, for
+        goals, types, priorities, dates, and their order. `options` are those of `add`, for
         each entry; `needs` is added to what the model found.
 
-        Raises: UsageError, as `add`, or if the model's answer cannot be used; nothing is added then.
+        Raises: UsageError, as `add`, or if the model's answer cannot be used; nothing is added
+        then.
         """
         message = checked_text(message)
         now = datetime.fromtimestamp(self._store.clock()).astimezone()

@@ -193,7 +193,11 @@ def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
         check_same_thread=False,
         uri=True,
     )
-    connection.execute("PRAGMA synchronous = NORMAL")
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:  # it is not a database
+        connection.close()
+        raise
     return connection
 
 

@@ -58,7 +58,8 @@ class Tool:
     asked to allow it; it raises ToolError if the call could not succeed. `close` releases what the
     tool keeps between calls; it is called when the task ends. `bounds` are the rules and policies
     of the tasks above: a call needs the consent of each. `controls`: a call runs programs, acts on
-    the screen, or sends to the network; see `controls_of`. A decorated tool may be called as its function.
+    the screen, or sends to the network; see `controls_of`. A decorated tool may be called as its
+    function.
     """
 
     spec: ToolSpec

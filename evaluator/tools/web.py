@@ -1,8 +1,8 @@
 """The tool `fetch_url`: the text of one web page or document.
 
 The user is asked before each fetch, so a redirect is reported and not followed: another address is
-another question. Nothing of this program is sent along, no key and no cookie. Addresses of the local
-link are refused, because cloud machines give credentials there.
+another question. Nothing of this program is sent along, no key and no cookie. Addresses of the
+local link are refused, because cloud machines give credentials there.
 """
 
 from __future__ import annotations

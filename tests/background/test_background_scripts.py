@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork
-from evaluator.background.output import read_output
-from evaluator.background.stall import prompt_hint
+from evaluator.background.output import Output, read_output
+from evaluator.background.stall import StallWatch, prompt_hint
 from evaluator.testing import FakeClock
 from tests.background.instant import Instant
 
@@ -254,6 +254,37 @@ def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
             script.write(b"y\n")
             assert (await tasks.wait(asks.id)).status == "completed"
             assert [notice.kind for notice in tasks.store.notices(asks.id)] == ["stall", "end"]
+
+    run(work())
+
+
+def test_an_output_is_looked_at_every_5_s_and_its_last_kilobyte_is_read_once(tmp_path, monkeypatch):
+    looks = []
+
+    class Watched(StallWatch):
+        def is_due(self, now):
+            looks.append(now)
+            return super().is_due(now)
+
+    async def work():
+        clock = FakeClock()
+        async with BackgroundTasks(tmp_path, clock=clock) as tasks:
+            words = f"printf 'Password: {'x' * 1_030}: '; read a"
+            task = tasks.start(ScriptWork(words, has_input=True), "x")
+            running = tasks._running[task.id]
+            running.watch = Watched(clock.time())
+            tails = []
+            tail = Output.tail
+            monkeypatch.setattr(
+                Output, "tail", lambda output, size: tails.append(size) or tail(output, size)
+            )
+            running.work.is_waiting = lambda: None
+            await until(lambda: Path(task.output_file).stat().st_size)
+            began = clock.time()
+            await clock.advance(61)
+            assert [round(each - began) for each in looks[:3]] == [5, 10, 15]
+            # The prompt begins before the last kilobyte.
+            assert (tails, tasks.store.notices(task.id)) == ([1_024], [])
 
     run(work())
 

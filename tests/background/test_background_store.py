@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import re
 import stat
 import subprocess
@@ -45,6 +46,14 @@ def test_an_id_is_the_letter_of_its_type_and_eight_characters(kind):
     assert len(ids) == 100 and all(
         re.fullmatch(rf"{kind}[0-9a-z]{{8}}", check_id(each)) for each in ids
     )
+
+
+def test_an_id_cannot_be_foretold():
+    """It does not come from the generator that a seed determines."""
+    random.seed(1)
+    first = new_id("b")
+    random.seed(1)
+    assert new_id("b") != first
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from evaluator.batch.queue_verifier import ScorerVerifier
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.queue import GraderVerifier, TaskQueue
 from evaluator.queue.document import read_document
+from evaluator.queue.entries import timestamp
 from evaluator.queue.store import QueueStore
 
 XML = """
@@ -116,6 +117,28 @@ def test_an_entry_is_blocked_when_nothing_is_left_and_is_tried_again_with_guidan
     assert entry.status == "done" and [a.attempt for a in entry.strategies_tried] == [1, 2, 3, 4]
     assert '<context source="guidance">\nmake it SHORT\n</context>' in script.prompts[-1]
     assert f'<context source="request">\n{SUMMARY}\n</context>' in script.prompts[-1]
+
+
+def test_an_entry_keeps_the_text_and_the_times_of_its_beginning(tmp_path, clock, make_evaluator):
+    text = "Hi!  Summarise the Text\nin one paragraph. "
+    began = []
+
+    def slowly(request):
+        began.append(timestamp(clock.now))
+        clock.now += 60
+        return "long" if len(began) == 1 else "SHORT"
+
+    with TaskQueue(tmp_path / "queue", clock=clock) as queue:
+        queue.add(text)
+        clock.now += 60
+        evaluator = make_evaluator(XML, script=slowly)
+        work(queue, evaluator, verifiers=[refuse_summaries])
+        (entry,) = queue.list()
+    assert (entry.description, entry.goal) == (text, "Summarise the Text in one paragraph.")
+    assert [attempt.attempted_at for attempt in entry.strategies_tried] == began
+    # It was started once, though it was tried twice.
+    assert (entry.started_at, entry.added_at) == (began[0], "2026-03-08T09:00:00Z")
+    assert entry.completed_at == timestamp(clock.now)
 
 
 def test_a_refused_result_is_tried_again_with_the_reason_by_the_only_template_that_fits(
