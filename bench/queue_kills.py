@@ -62,8 +62,10 @@ _RESULT = re.compile(
 )
 LOG = """
 CREATE TABLE version (sequence INTEGER PRIMARY KEY, document TEXT);
-CREATE TRIGGER entry_version AFTER UPDATE OF document ON entry
+CREATE TRIGGER first_version AFTER INSERT ON entry
 BEGIN INSERT INTO version (document) VALUES (new.document); END;
+CREATE TRIGGER entry_version AFTER UPDATE OF document ON entry
+WHEN new.document IS NOT old.document BEGIN INSERT INTO version (document) VALUES (new.document); END;
 """
 
 

@@ -10,13 +10,18 @@ once both it and its folder were synced.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
 import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
 from typing import BinaryIO, cast
 
 __all__ = [
     "close",
+    "copy",
     "create",
     "fdatasync",
     "fdopen",
@@ -32,6 +37,7 @@ __all__ = [
     "rename",
     "rmdir",
     "sync_folder",
+    "temporary_folder",
     "unlink",
     "utime",
     "write",
@@ -57,6 +63,12 @@ def create(path: str | os.PathLike[str]) -> BinaryIO:
     """A new binary file, open for writing. Raises: FileExistsError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return fdopen(open(path, flags, 0o666))
+
+
+def copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Copies the content of a file into a new file. Raises: FileExistsError."""
+    with builtins.open(source, "rb") as original, create(target) as written:
+        shutil.copyfileobj(original, written)
 
 
 def fdopen(descriptor: int, mode: str = "wb") -> BinaryIO:
@@ -89,6 +101,18 @@ def make_temporary_folder(prefix: str, parent: str | os.PathLike[str] | None = N
     import tempfile
 
     return tempfile.mkdtemp(prefix=prefix, dir=parent)
+
+
+@contextlib.contextmanager
+def temporary_folder(
+    prefix: str, parent: str | os.PathLike[str] | None = None
+) -> Generator[Path, None, None]:
+    """A folder as of `make_temporary_folder`, which is removed with all that is in it."""
+    folder = make_temporary_folder(prefix, parent)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove(path: str | os.PathLike[str]) -> None:

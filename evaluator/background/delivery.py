@@ -13,6 +13,7 @@ from evaluator.errors import ToolError
 from evaluator.processes.scripts import run_script
 
 COMMAND_S = 60.0
+NOT_OWN = "the notification command is not run, because it comes from somebody else"
 NoticeCallback = Callable[[Notice], None]
 
 
@@ -21,11 +22,15 @@ async def deliver(
 ) -> list[str]:
     """Claims the notifications of `task` and passes each to the task's command and to `callback`.
 
-    Without either, they stay for the session that started the task. Returns: a warning for each
-    failed command; the last one is also in the task's state.
+    Without either, they stay for the session that started the task. The command of a task that
+    somebody else wrote is not run. Returns: a warning for each failed command; the last one is also
+    in the task's state.
     """
     if task.notify_command is None and callback is None:
         return []
+    if task.notify_command is not None and not store.is_own(task.id):
+        store.note(task.id, notify_error=NOT_OWN)
+        return [f"{task.id}: {NOT_OWN}"]
     warnings: list[str] = []
     for notice in store.claim(task_id=task.id):
         if callback is not None:

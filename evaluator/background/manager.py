@@ -20,11 +20,11 @@ from evaluator.background.delivery import NoticeCallback, deliver
 from evaluator.background.notifications import running_notice
 from evaluator.background.output import MAX_BYTES, SUFFIXES, Output
 from evaluator.background.stall import CHECK_S, STALL_S, TAIL_BYTES, StallWatch, prompt_hint
-from evaluator.background.store import BackgroundStore
+from evaluator.background.store import LEASE_S, BackgroundStore
 from evaluator.background.tasks import Activity, BackgroundTask, End, Priority, Work, new_id
 from evaluator.errors import EvaluatorError
 from evaluator.processes.supervisor import run_to_end
-from evaluator.record.owner import current_owner
+from evaluator.record.owner import current_owner, is_visible
 from evaluator.record.redact import Redactor
 
 LOOK_S = 0.25
@@ -169,7 +169,7 @@ class BackgroundTasks:
         self, task_id: str, reason: str, timeout_s: float | None = 10.0
     ) -> BackgroundTask:
         """Kills a task of any process with everything that it started, and returns its state after
-        at most `timeout_s`.
+        at most `timeout_s`, or LEASE_S later if its process may be gone unseen.
 
         A task that has ended stays as it is. Raises: UsageError, if there is no such task.
         """
@@ -177,9 +177,12 @@ class BackgroundTasks:
             requested = self.store.request_kill(task_id, reason)
         finally:  # also where the disk is full
             if task_id in self._running:
-                self._running[task_id].work.kill()
+                self._running[task_id].work.kill(reason)
+        task = self.store.get(task_id)
         if requested == "killed":
-            await self._deliver(self.store.get(task_id))
+            await self._deliver(task)
+        if timeout_s is not None and not is_visible(task.owner):
+            timeout_s += LEASE_S
         return await self.wait(task_id, timeout_s)
 
     async def send(self, task_id: str, text: str | None) -> None:
@@ -200,11 +203,6 @@ class BackgroundTasks:
             [running for running in self._running.values() if running.session == session], reason
         )
 
-    async def list(self) -> list[BackgroundTask]:
-        """All tasks, after `end_orphans`."""
-        await self.end_orphans()
-        return self.store.list()
-
     async def end_orphans(self) -> list[BackgroundTask]:
         """Ends the tasks whose process is gone, and delivers their notifications."""
         ended = self.store.end_orphans()
@@ -224,7 +222,7 @@ class BackgroundTasks:
 
     async def _end(self, running: Sequence[_Running], reason: str) -> None:
         for one in running:
-            one.work.kill()
+            one.work.kill(reason)
             try:
                 self.store.request_kill(one.task_id, reason)
             except sqlite3.Error as error:  # the disk is full: nothing of it may run on
@@ -294,12 +292,16 @@ class BackgroundTasks:
             self._look(running)
             if is_check:
                 self._check(running)
+        if is_check:
+            self.store.renew_lease()
+            self._create(self._end_orphans_quietly())
 
     def _take_requests(self) -> None:
         """Passes on what other processes ask of the tasks here: kills, and messages to sessions."""
         for task_id in self.store.kill_requests(current_owner()):
             if task_id in self._running:
-                self._running[task_id].work.kill()
+                reason = self.store.get(task_id).kill_reason
+                self._running[task_id].work.kill(reason or "")
         for task_id in self.store.addressees():
             if task_id in self._running:
                 self._pass_messages(task_id)
@@ -352,7 +354,7 @@ class BackgroundTasks:
         """Adds a notice if the output has stopped at a prompt. The task continues."""
         if not running.watch.is_due(self._clock.time()):
             return
-        hint = prompt_hint(running.output.tail(TAIL_BYTES))
+        hint = prompt_hint(running.output.tail(TAIL_BYTES), running.work.is_waiting())
         if hint is not None:
             task = self.store.get(running.task_id)
             self.store.note(task.id, is_waiting=True)
@@ -363,6 +365,12 @@ class BackgroundTasks:
         """Delivers the open notifications of a task, while all are watched."""
         if task.notify_command is not None or self._callback is not None:
             running.delivery = self._create(self._deliver_quietly(task))
+
+    async def _end_orphans_quietly(self) -> None:
+        try:
+            await self.end_orphans()
+        except Exception as error:  # the disk is full, or a row is damaged
+            self._notice(f"the tasks of processes that are gone cannot be ended: {error}")
 
     async def _deliver_quietly(self, task: BackgroundTask) -> None:
         try:

@@ -104,8 +104,8 @@ class NodeWork(Work):
                 return End("killed")
             raise
 
-    def kill(self) -> None:
-        super().kill()
+    def kill(self, reason: str = "") -> None:
+        super().kill(reason)
         self._wake.set()
 
     async def _follow(self, remote: RemoteCommand, output: Output) -> End:

@@ -82,8 +82,13 @@ class CommandWork(Work):
             raise copy.error
         return end
 
-    def kill(self) -> None:
-        super().kill()
+    def is_waiting(self) -> bool | None:
+        if self._process is None:
+            return None
+        return self._process.is_waiting()
+
+    def kill(self, reason: str = "") -> None:
+        super().kill(reason)
         if self._process is not None:
             self._process.kill()
 

@@ -1,5 +1,9 @@
 """Notices a script that waits for an answer: its output has stopped growing and ends with a
 prompt.
+
+The prompt is what the output ends with; a script that has written a line end goes on by itself as a
+rule. Where the system tells that the program reads its standard input, an unended last line is a
+prompt, whatever it says; elsewhere the words decide.
 """
 
 from __future__ import annotations
@@ -13,58 +17,90 @@ STALL_S = 45.0
 """Seconds without growth after which the end of the output is read."""
 TAIL_BYTES = 1_024
 
-# The prompt is what the output ends with; a script that has written a line end goes on by itself as
-# a rule. Each entry is a hint and the patterns of one kind of prompt, tried on the last line.
-_PROMPTS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "it asks for a password or passphrase",
-        (
-            r"pass(?:word|phrase|code)|\bPIN\b",
-            r"passwort|kennwort|mot de passe|contrase(?:ñ|n)a|\bsenha\b|wachtwoord|lösenord|hasło|parol[ae]?\b|пароль",
-            r"密码|密碼|口令|パスワード|암호|비밀번호",
-        ),
-    ),
-    (
-        "it asks for yes or no",
-        (
-            r"[\[(]\s*(?:y(?:es)?\s*/\s*n(?:o)?|j(?:a)?\s*/\s*n(?:ein)?|o(?:ui)?\s*/\s*n(?:on)?"
-            r"|s(?:[íi]|im)?\s*/\s*n(?:o|ão)?|[дd]\s*/\s*[нn]|д(?:а)?\s*/\s*н(?:ет)?)(?:\s*/[^\])]*)?\s*[\])]",
-            r"\((?:yes/no|yes/no/\[fingerprint\])\)",
-            r"(?:are you sure|do you want to|continue|proceed|overwrite|sind sie sicher|fortfahren|voulez-vous"
-            r"|continuer|está seguro|continuar|deseja|продолжить|继续|繼續|続行|계속)[^?？\n]*[?？]",
-        ),
-    ),
-    (
-        "it waits for a key",
-        (
-            r"press (?:any key|enter|return|\[?enter\]?)|hit (?:any key|enter)|\(END\)|--\s*more\s*--",
-            r"(?:drücken sie|taste drücken|beliebige taste|eingabetaste)|appuyez sur|pulse (?:una|cualquier) tecla"
-            r"|presione|pressione|нажмите|按任意键|按任意鍵|任意のキー|아무 키",
-        ),
-    ),
-    (
-        "it waits for an entry",
-        (r"(?:enter|input|type|choose|select|user ?name|login)\b[^\n]{0,80}[:?>]\s*$",),
-    ),
+_YES_OR_NO = r"""
+    [\[(]\s*(?:y(?:es)?\s*[/|]\s*n(?:o)?|j(?:a)?\s*/\s*n(?:ein)?|o(?:ui)?\s*/\s*n(?:on)?
+      |s(?:[íi]|im)?\s*/\s*n(?:o|ão)?|[дd]\s*/\s*[нn]|д(?:а)?\s*/\s*н(?:ет)?)(?:\s*/[^\])]*)?\s*[\])]
+    |\[y\]es\b
+    |\((?:yes/no|yes/no/\[fingerprint\])\)
+    |(?:are\ you\ sure|do\ you\ want\ to|continue|proceed|overwrite|replace|remove|sind\ sie\ sicher
+      |fortfahren|voulez-vous|continuer|está\ seguro|continuar|deseja|продолжить|继续|繼續|続行|계속)
+      [^?？\n]*[?？]
+    |(?:shall|should|may|can)\ (?:i|we)\b[^?\n]*\?
+    |(?:do|did|would|will|are|have)\ you\b[^?\n]*\?
+    |\bis\ (?:this|that|it|everything)\b[^?\n]*\?
+    |\bok(?:ay)?\ to\b[^?\n]*\?
+"""
+_SECRET = r"""
+    pass(?:word|phrase|code)|\bPIN\b
+    |\b(?:2fa|mfa|otp|totp|verification|security|auth\w*|one[-\ ]time|confirmation)\b[^\n]{0,30}
+      \b(?:code|token|password|pin)\b|\botp\b
+    |passwort|kennwort|mot\ de\ passe|contrase(?:ñ|n)a|\bsenha\b|wachtwoord|lösenord|hasło
+    |parol[ae]?\b|пароль|密码|密碼|口令|パスワード|암호|비밀번호
+"""
+_KEY = r"""
+    (?:press|hit)\ (?:any\ key|the\ any\ key|enter|return|space|\[?enter\]?)|\(END\)|--\s*more\s*--
+    |(?:drücken\ sie|taste\ drücken|beliebige\ taste|eingabetaste)|appuyez\ sur
+    |pulse\ (?:una|cualquier)\ tecla|presione|pressione|нажмите|按任意键|按任意鍵|任意のキー|아무\ 키
+"""
+_ENTRY = (
+    r"(?:enter|input|type|choose|select|choice|user\ ?name|login|e-?mail)\b[^\n]{0,80}[:?>]\s*$"
 )
-_COMPILED = tuple(
-    (hint, re.compile("|".join(patterns), re.IGNORECASE)) for hint, patterns in _PROMPTS
+# The prompt of an interpreter stands alone on its line.
+_INTERPRETER = r"^(?:>>>|\((?:\w*db)\)|In\ \[\d+\]:|irb[^>\n]{0,30}>|[a-z]\w{0,20}(?:=[#>]|>))\s*$"
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
+
+
+# A hint and a kind of prompt. Each is looked for in the last line, whose end looks like a prompt.
+_PROMPTS = (
+    ("it asks for a password, passphrase or code", _compiled(_SECRET)),
+    ("it asks for yes or no", _compiled(_YES_OR_NO)),
+    ("it waits for a key", _compiled(_KEY)),
+    ("it waits for an entry", _compiled(_ENTRY)),
 )
 _ENDS_AS_PROMPT = re.compile(
     r"[:：?？>\])）]\s*$|--\s*more\s*--|\.\s?\.\s?\.\s*$|…\s*$|\(END\)\s*$", re.IGNORECASE
 )
+# These are prompts whatever their line ends with.
+_PLAIN_KEY = _compiled(
+    r"^\W*(?:press|hit)\ .{0,40}\ to\ (?:continue|proceed|begin|start|exit|go\ on)"
+)
+_UNENDED_KEY = _compiled(rf"^\W*(?:please\ )?(?:{_KEY})")
+_UNENDED = (
+    ("it waits at the prompt of an interpreter", _compiled(_INTERPRETER)),
+    ("it waits for a key", _UNENDED_KEY),
+    ("it asks a question", _compiled(r"\w[^?]*\?\s*(?:[\[(][^\])]*[\])]\s*)?[:>]?\s*$")),
+)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
 
 
-def prompt_hint(tail: bytes) -> str | None:
-    """What the prompt at the end of this output asks for; None if there is no prompt."""
+def prompt_hint(tail: bytes, is_waiting: bool | None = None) -> str | None:
+    """What the prompt at the end of this output asks for; None if there is no prompt.
+
+    `is_waiting` says whether the program reads its standard input or a terminal at this moment:
+    then any unended last line is a prompt. None: it is unknown.
+    """
     lines = tail.decode("utf-8", "replace").replace("\r", "\n").split("\n")
-    text = [line for line in (_CONTROL.sub("", line) for line in lines) if line.strip()]
-    if not text or not _ENDS_AS_PROMPT.search(text[-1]):
+    plain = [_CONTROL.sub("", line) for line in lines]
+    text = [line for line in plain if line.strip()]
+    if not text:
         return None
-    for hint, pattern in _COMPILED:
-        if pattern.search(text[-1]):
-            return hint
+    last = text[-1]
+    is_unended = bool(plain[-1].strip())
+    if _ENDS_AS_PROMPT.search(last):
+        for hint, pattern in _PROMPTS:
+            if pattern.search(last):
+                return hint
+    if _PLAIN_KEY.search(last):
+        return "it waits for a key"
+    if is_unended:
+        for hint, pattern in _UNENDED:
+            if pattern.search(last):
+                return hint
+    if is_unended and is_waiting:
+        return "it reads its standard input"
     return None
 
 

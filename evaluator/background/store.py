@@ -6,6 +6,9 @@ of several processes that end a task at once exactly one succeeds; it adds the n
 same transaction. A process that dies leaves the state of its tasks as it was; the next one that
 looks finds that their owner is gone and ends them.
 
+A row that this user's programs have not written is shown; its command does not run, and its
+notifications and messages reach nobody.
+
 A notification is claimed before it is delivered, in one statement. It is therefore never delivered
 twice; if a process dies between the two, it stays readable here.
 
@@ -15,42 +18,104 @@ An ended task is evicted after some time, see `evict`; its output file stays.
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self, get_args
 
 from evaluator import clock
 from evaluator.background.notifications import Notice, NoticeKind, end_notice
 from evaluator.background.output import SUFFIXES
-from evaluator.background.tasks import FINAL, Activity, BackgroundTask, End, Priority, check_id
+from evaluator.background.tasks import (
+    FINAL,
+    PRIORITIES,
+    TYPES,
+    Activity,
+    BackgroundTask,
+    End,
+    Priority,
+    TaskStatus,
+    check_id,
+)
 from evaluator.errors import UsageError
-from evaluator.files import database
-from evaluator.files.database import transaction
 from evaluator.files.private_folder import open_private_folder
-from evaluator.record.owner import is_gone
+from evaluator.record.owner import current_owner, is_gone, is_visible, owner_text, parse_owner
 from evaluator.record.steps import Owner
+from evaluator.store import database, leases
+from evaluator.store.database import transaction
+from evaluator.store.leases import LeaseObserver
+from evaluator.store.rows import Row, Table
 
+_NOUN = "background tasks"
 _FIELDS = tuple(field.name for field in fields(BackgroundTask))
+
+
+def _check_task(row: Mapping[str, Any]) -> None:
+    task = _task(row)
+    check_id(task.id)
+    for field in fields(BackgroundTask):
+        value = getattr(task, field.name)
+        if not any(_KINDS[kind](value) for kind in str(field.type).split(" | ")):
+            raise ValueError(f"{field.name} has another type")
+    if parse_owner(row["owner"]) is None:
+        raise ValueError("owner has another type")
+
+
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "None": lambda value: value is None,
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: type(value) is int,
+    "float": lambda value: type(value) in (int, float) and math.isfinite(value),
+    "TaskType": lambda value: value in TYPES,
+    "TaskStatus": lambda value: value in get_args(TaskStatus),
+    "Priority": lambda value: value in PRIORITIES,
+    "Activity": lambda value: value in get_args(Activity),
+    "Owner": lambda value: isinstance(value, Owner),
+    "tuple[str, ...]": lambda value: (
+        isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+    ),  # pyright: ignore[reportUnknownVariableType]
+}
+TASK = Table(
+    "task",
+    _NOUN,
+    _FIELDS,
+    name_of=lambda id: f"the task {id}",
+    key_type="TEXT",
+    check=_check_task,
+)
+_NOTICE = Table(
+    "notice",
+    _NOUN,
+    ("number", "task_id", "kind", "session", "priority", "xml", "created", "claimed"),
+    name_of=lambda number: f"the notification {number}",
+)
+_MESSAGE = Table(
+    "message",
+    _NOUN,
+    ("number", "task_id", "text"),
+    name_of=lambda number: f"the message {number}",
+)
 _TABLES = f"""
-CREATE TABLE task ({", ".join("id TEXT PRIMARY KEY" if name == "id" else name for name in _FIELDS)}) WITHOUT ROWID;
+{TASK.statement};
 CREATE INDEX task_status ON task (status);
 CREATE INDEX task_session ON task (session);
 CREATE INDEX task_ended ON task (ended_at) WHERE ended_at IS NOT NULL;
-CREATE TABLE notice (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL, kind TEXT NOT NULL, session TEXT,
-    priority TEXT NOT NULL, xml TEXT NOT NULL, created REAL NOT NULL, claimed REAL
-);
+{_NOTICE.statement};
 CREATE UNIQUE INDEX notice_end ON notice (task_id) WHERE kind = 'end';
 CREATE UNIQUE INDEX notice_event ON notice (task_id) WHERE kind = 'event' AND claimed IS NULL;
 CREATE INDEX notice_open ON notice (session) WHERE claimed IS NULL;
 CREATE INDEX notice_task ON notice (task_id);
-CREATE TABLE message (number INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT NOT NULL, text TEXT)
+{_MESSAGE.statement};
+{leases.TABLE}
 """
-FORMAT = database.Format("background tasks", 0x45764267, 3, _TABLES, "name another folder")
+FORMAT = database.Format(_NOUN, 0x45764267, 4, _TABLES, "name another folder", is_checked=True)
 FILE_NAME = "background.sqlite"
 GONE = "the process that ran it is gone; its output up to then is kept"
+LEASE_S = 30.0
+"""Seconds after which a process of another machine or container that says nothing is gone."""
 KEPT_ENDED = 10_000
 """Ended tasks that are kept at most; the latest ones."""
 KEPT_TOLD_S = 7 * 24 * 3600.0
@@ -59,9 +124,13 @@ KEPT_S = 30 * 24 * 3600.0
 MAX_MESSAGES = 100
 MAX_MESSAGE_CHARS = 1_000_000
 _BUSY_S = 30.0
+_LOST = {
+    leases.GONE: GONE,
+    leases.SILENT: "the process that ran it, on another machine or container, has said nothing for "
+    f"{LEASE_S:g} s; its output up to then is kept",
+}
 _NOTED = ("task_file", "input_tokens", "output_tokens")
 """What was noted while a task ran, and stays if its end does not say."""
-_NOTICE = "number, task_id, kind, session, priority, xml"
 Requested = Literal["requested", "killed", "ended"]
 
 
@@ -72,14 +141,32 @@ class BackgroundStore:
     sqlite3.Error.
     """
 
-    def __init__(self, folder: str | Path, *, now: Callable[[], float] = clock.wall) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        now: Callable[[], float] = clock.wall,
+        is_snapshot: bool = False,
+    ) -> None:
         self.folder = Path(folder).absolute()
-        os.close(open_private_folder(self.folder, "folder of background tasks"))
-        self._connection = database.connect(self.folder / FILE_NAME, FORMAT, _BUSY_S)
+        path = self.folder / FILE_NAME
+        if is_snapshot:
+            self._connection = database.snapshot(path, FORMAT)
+        else:
+            os.close(open_private_folder(self.folder, "folder of background tasks"))
+            self._connection = database.connect(path, FORMAT, _BUSY_S)
+        database.close_with(self, self._connection)
         self._now = now
+        self._leases = LeaseObserver(_is_gone)
 
     def close(self) -> None:
         self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def version(self) -> int:
         """A number that changes when another process has changed something."""
@@ -89,17 +176,23 @@ class BackgroundStore:
 
     def add(self, task: BackgroundTask) -> None:
         """Records a new task, which is pending."""
-        values = [_to_sql(getattr(task, name)) for name in _FIELDS]
-        self._connection.execute(
-            f"INSERT INTO task VALUES ({', '.join('?' * len(values))})", values
-        )
+        values = {name: _to_sql(getattr(task, name)) for name in _FIELDS}
+        with transaction(self._connection):
+            TASK.put(self._connection, values)
+            leases.take(self._connection, values["owner"], values["owner"], length_s=LEASE_S)
+
+    def renew_lease(self) -> None:
+        """Says that this process still runs its tasks; several times in LEASE_S."""
+        leases.renew(self._connection, owner_text(current_owner()), LEASE_S)
 
     def begin(self, task_id: str) -> bool:
         """pending → running. False: the task was killed meanwhile, and must not be started."""
-        sql = (
-            "UPDATE task SET status = 'running', started_at = ? WHERE id = ? AND status = 'pending'"
-        )
-        return self._connection.execute(sql, (self._now(), task_id)).rowcount == 1
+        with transaction(self._connection):
+            row = TASK.get(self._connection, task_id)
+            if row is None or row["status"] != "pending":
+                return False
+            TASK.update(self._connection, row, status="running", started_at=self._now())
+        return True
 
     def end(self, task_id: str, end: End) -> BackgroundTask | None:
         """Ends a task and adds its notification. A task that somebody asked to kill ends as killed,
@@ -125,7 +218,7 @@ class BackgroundStore:
                 return "ended"
             reason = task.kill_reason or reason
             self.note(task_id, kill_reason=reason)
-            if task.status == "running" and not is_gone(task.owner):
+            if task.status == "running" and task.owner not in self._losses():
                 return "requested"
             self._end(self.get(task_id), End("killed", reason=reason))
             return "killed"
@@ -134,28 +227,53 @@ class BackgroundStore:
         """Ends the tasks whose owner is gone: as failed, or as killed if somebody had asked for
         that.
         """
-        orphans = [task for task in self.list(ended=False) if is_gone(task.owner)]
-        ended = [self.end(task.id, End("failed", reason=GONE)) for task in orphans]
+        losses = self._losses()
+        orphans = [
+            (task, losses[task.owner]) for task in self.list(ended=False) if task.owner in losses
+        ]
+        ended = [self.end(task.id, End("failed", reason=loss)) for task, loss in orphans]
         return [task for task in ended if task is not None]
+
+    def as_seen(self, task: BackgroundTask) -> BackgroundTask:
+        """The task as `end_orphans` would leave it; nothing is changed."""
+        loss = None if task.has_ended else self._losses().get(task.owner)
+        if loss is None:
+            return task
+        status = "failed" if task.kill_reason is None else "killed"
+        return replace(
+            task,
+            status=status,
+            reason=task.kill_reason or loss,
+            is_waiting=False,
+            activity=None,
+        )
+
+    def _losses(self) -> dict[Owner, str]:
+        """The owners of open tasks that are gone, and why."""
+        rows = self._connection.execute("SELECT DISTINCT owner FROM task WHERE ended_at IS NULL")
+        owners: list[str] = [row[0] for row in rows.fetchall()]
+        ended = self._leases.ended(self._connection, owners)
+        return {_owner(owner): _LOST[ended[owner]] for owner in owners if owner in ended}
 
     def note(self, task_id: str, **values: Any) -> None:
         """Notes fields of a task, such as `is_waiting`, or the `task_file` with which it can be
         resumed.
         """
-        names = ", ".join(f"{name} = ?" for name in values)
-        self._connection.execute(
-            f"UPDATE task SET {names} WHERE id = ?", (*values.values(), task_id)
-        )
+        with transaction(self._connection):
+            row = TASK.get(self._connection, task_id)
+            if row is not None:
+                TASK.update(self._connection, row, **values)
 
     def set_activity(self, task_id: str, activity: Activity | None) -> None:
         """Notes whether a session is answering. It is not idle while a message to it has not been
         taken.
         """
-        sql = (
-            "UPDATE task SET activity = ?1 WHERE id = ?2 AND status = 'running'"
-            " AND (?1 IS NOT 'idle' OR NOT EXISTS (SELECT 1 FROM message WHERE task_id = ?2))"
-        )
-        self._connection.execute(sql, (activity, task_id))
+        with transaction(self._connection):
+            task = self._find(task_id)
+            if task is None or task.status != "running":
+                return
+            if activity != "idle" or task_id not in self.addressees():
+                self.note(task_id, activity=activity)
 
     def evict(self) -> None:
         """Removes tasks that ended a week ago, or a month ago if their notification is not claimed,
@@ -174,7 +292,9 @@ class BackgroundStore:
             f"AND {is_told})"
         )
         now = self._now()
+        unused = "SELECT owner FROM task WHERE ended_at IS NULL"
         with transaction(self._connection):
+            self._connection.execute(f"DELETE FROM lease WHERE token NOT IN ({unused})")
             if self._connection.execute(
                 sql, (KEPT_ENDED, now - KEPT_S, now - KEPT_TOLD_S)
             ).rowcount:
@@ -224,9 +344,8 @@ class BackgroundStore:
                 raise UsageError(
                     f"{waiting} messages wait for the session {task_id}; wait until it has answered"
                 )
-            self._connection.execute(
-                "INSERT INTO message (task_id, text) VALUES (?, ?)", (task_id, text)
-            )
+            number = self._next_number("message")
+            _MESSAGE.put(self._connection, {"number": number, "task_id": task_id, "text": text})
             self.note(task_id, activity="active")
 
     def addressees(self) -> list[str]:
@@ -235,10 +354,15 @@ class BackgroundStore:
 
     def take_messages(self, task_id: str) -> list[str | None]:
         """The messages to a task, oldest first; from now on they are taken."""
-        rows = self._connection.execute(
-            "DELETE FROM message WHERE task_id = ? RETURNING number, text", (task_id,)
-        )
-        return [text for _, text in sorted(rows.fetchall(), key=lambda row: row[0])]
+        with transaction(self._connection):
+            where = "WHERE task_id = ? ORDER BY number"
+            rows = _MESSAGE.select(self._connection, where, (task_id,))
+            self._connection.execute("DELETE FROM message WHERE task_id = ?", (task_id,))
+        return [row["text"] for row in rows if row.is_own]
+
+    def _next_number(self, table: str) -> int:
+        sql = f"SELECT coalesce(max(number), 0) + 1 FROM {table}"
+        return self._connection.execute(sql).fetchone()[0]
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -261,7 +385,7 @@ class BackgroundStore:
         """
         task = self.find(task_id)
         if task is not None:
-            return Path(task.output_file)
+            return self.folder / Path(task.output_file).name
         for suffix in SUFFIXES:
             path = self.folder / f"{task_id}.{suffix}"
             if path.is_file():
@@ -285,9 +409,7 @@ class BackgroundStore:
         if session is not None:
             where = f"{where} AND session = ?"
             values = [*values, session]
-        rows = self._connection.execute(
-            f"SELECT * FROM task WHERE {where} ORDER BY created_at, id", values
-        )
+        rows = TASK.select(self._connection, f"WHERE {where} ORDER BY created_at, id", values)
         return [_task(row) for row in rows]
 
     def kill_requests(self, owner: Owner) -> list[str]:
@@ -298,10 +420,13 @@ class BackgroundStore:
         return [row[0] for row in self._connection.execute(sql, (_to_sql(owner),))]
 
     def _find(self, task_id: str) -> BackgroundTask | None:
-        row = self._connection.execute("SELECT * FROM task WHERE id = ?", (task_id,)).fetchone()
-        if row is None:
-            return None
-        return _task(row)
+        row = TASK.get(self._connection, task_id)
+        return None if row is None else _task(row)
+
+    def is_own(self, task_id: str) -> bool:
+        """Whether this user's programs have written the task as it is."""
+        row = TASK.get(self._connection, task_id)
+        return row is not None and row.is_own
 
     # -- notifications -----------------------------------------------------------------------------
 
@@ -311,11 +436,18 @@ class BackgroundStore:
         """Adds a notification for the session of `task`. Raises: sqlite3.IntegrityError, for a
         second end.
         """
-        self._connection.execute(
-            "INSERT INTO notice (task_id, kind, session, priority, xml, created) VALUES (?, ?, ?, "
-            "?, ?, ?)",
-            (task.id, kind, task.session, priority, xml, self._now()),
-        )
+        with transaction(self._connection):
+            values = {
+                "number": self._next_number("notice"),
+                "task_id": task.id,
+                "kind": kind,
+                "session": task.session,
+                "priority": priority,
+                "xml": xml,
+                "created": self._now(),
+                "claimed": None,
+            }
+            _NOTICE.put(self._connection, values, is_own=self.is_own(task.id))
 
     def set_event(self, task: BackgroundTask, xml: str) -> None:
         """Notifies of what happened in a task that goes on. An earlier notice of that kind that
@@ -331,8 +463,8 @@ class BackgroundStore:
 
     def notices(self, task_id: str) -> list[Notice]:
         """All notifications of a task, oldest first, claimed or not."""
-        sql = f"SELECT {_NOTICE} FROM notice WHERE task_id = ? ORDER BY number"
-        return [Notice(*row) for row in self._connection.execute(sql, (task_id,))]
+        rows = _NOTICE.select(self._connection, "WHERE task_id = ? ORDER BY number", (task_id,))
+        return [_notice(row) for row in rows]
 
     def claim(
         self,
@@ -349,32 +481,54 @@ class BackgroundStore:
         else:
             field, value = ("session", session)
         marks = ", ".join("?" * len(priorities))
-        sql = (
-            f"UPDATE notice SET claimed = ? WHERE claimed IS NULL AND {field} = ? AND priority IN "
-            f"({marks}) "
-            f"RETURNING {_NOTICE}"
-        )
-        rows = self._connection.execute(sql, (self._now(), value, *priorities)).fetchall()
-        return sorted((Notice(*row) for row in rows), key=lambda notice: notice.number)
+        where = f"WHERE claimed IS NULL AND {field} = ? AND priority IN ({marks}) ORDER BY number"
+        open_ = f"SELECT 1 FROM notice {where} LIMIT 1"
+        if self._connection.execute(open_, (value, *priorities)).fetchone() is None:
+            return []
+        with transaction(self._connection):
+            rows = _NOTICE.select(self._connection, where, (value, *priorities))
+            rows = [row for row in rows if row.is_own]
+            for row in rows:
+                _NOTICE.update(self._connection, row, claimed=self._now())
+        return [_notice(row) for row in rows]
 
 
 def _to_sql(value: Any) -> Any:
     if isinstance(value, Owner):
-        return json.dumps(asdict(value))
+        return owner_text(value)
     if isinstance(value, tuple):
         return json.dumps(value)
     return value
 
 
-def _task(row: Sequence[Any]) -> BackgroundTask:
-    values = dict(zip(_FIELDS, row, strict=True))
+def _task(row: Mapping[str, Any]) -> BackgroundTask:
+    values: dict[str, Any] = dict(row)
     command = values["notify_command"]
-    if command is None:
-        values["notify_command"] = None
-    else:
+    if command is not None:
         values["notify_command"] = tuple(json.loads(command))
-    values |= {
-        "owner": Owner(**json.loads(values["owner"])),
-        "is_waiting": bool(values["is_waiting"]),
-    }
+    values["owner"] = _owner(values["owner"])
+    values["is_waiting"] = bool(values["is_waiting"])
     return BackgroundTask(**values)
+
+
+def _owner(text: str) -> Owner:
+    return parse_owner(text) or Owner(0, 0, "", "")
+
+
+def _notice(row: Row) -> Notice:
+    return Notice(
+        row["number"],
+        row["task_id"],
+        kind=row["kind"],
+        session=row["session"],
+        priority=row["priority"],
+        xml=row["xml"],
+    )
+
+
+def _is_gone(owner: str) -> bool | None:
+    """Whether the owner of a task has ended. One on this machine that has not may be slow."""
+    process = parse_owner(owner)
+    if process is None or is_gone(process):
+        return True
+    return False if is_visible(process) else None

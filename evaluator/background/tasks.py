@@ -161,10 +161,15 @@ class Work(ABC):
         """Takes a message that was sent to the task; None: the last one was the last."""
         raise UsageError(f"a {TYPES[self.type]} takes no messages")
 
+    def is_waiting(self) -> bool | None:
+        """Whether a program of the task waits for an answer now; None where nothing tells."""
+        return None
+
     @abstractmethod
     async def run(self, output: Output) -> End: ...
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "") -> None:
+        """Ends the task soon; `reason` is recorded in the task file of what it runs."""
         self._is_killed = True
         if self._running is not None:
-            self._running.cancel()
+            self._running.cancel(reason or None)

@@ -19,7 +19,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import cut, duration_text, visible
 
 if TYPE_CHECKING:
-    from evaluator.background import BackgroundTask, BackgroundTasks
+    from evaluator.background import BackgroundStore, BackgroundTask, BackgroundTasks
 
 _FOLLOW_S = 0.25
 _RECENT_S = 24 * 3600.0
@@ -37,11 +37,12 @@ ids_argument = click.argument("ids", nargs=-1, required=True, metavar="ID...")
 def ps(every: bool, tasks_dir: Path, as_json: bool) -> None:
     """List background tasks: running ones and those that ended in the last day.
 
-    A task whose process is gone is reported as failed; its output is kept.
+    A task whose process is gone is reported as failed; its output is kept. Nothing is changed: its
+    notification is delivered by `evaluator wait` or `kill`.
     """
 
     since = clock.wall() - _RECENT_S
-    tasks = read_tasks(tasks_dir, lambda tasks: tasks.list())
+    tasks = look_at_tasks(tasks_dir, lambda store: [store.as_seen(t) for t in store.list()])
     found = [task for task in tasks if every or task.ended_at is None or task.ended_at > since]
     rows = [
         [
@@ -112,22 +113,23 @@ def logs(task_id: str, follow: bool, offset: int, every: bool, tasks_dir: Path) 
     """
     from evaluator.background.output import read_output, window_start
 
-    async def show(tasks: BackgroundTasks) -> None:
-        path = tasks.store.output_of(task_id)
-        position = offset
-        if not offset and not every and path.suffix == ".jsonl":
-            position = window_start(path)
-        while True:
-            task = tasks.store.find(task_id)
-            has_ended = task is None or task.has_ended  # before reading, so that nothing is missed
-            while data := read_output(path, position, max_bytes=1 << 20):
-                position += len(data)
-                _show(data)
-            if has_ended or not follow:
-                return
-            await tasks.wait(task_id, _FOLLOW_S)
+    def has_ended(store: BackgroundStore) -> bool:
+        task = store.find(task_id)
+        return task is None or store.as_seen(task).has_ended
 
-    read_tasks(tasks_dir, show)
+    path = look_at_tasks(tasks_dir, lambda store: store.output_of(task_id))
+    position = offset
+    if not offset and not every and path.suffix == ".jsonl":
+        position = window_start(path)
+    while True:
+        # Before reading, so that nothing is missed.
+        is_last = not follow or look_at_tasks(tasks_dir, has_ended)
+        while data := read_output(path, position, max_bytes=1 << 20):
+            position += len(data)
+            _show(data)
+        if is_last:
+            return
+        asyncio.run(clock.sleep(_FOLLOW_S))
 
 
 def _show(data: bytes) -> None:
@@ -164,7 +166,7 @@ def wait(
     async def until_ended(tasks: BackgroundTasks) -> list[BackgroundTask]:
         return await asyncio.gather(*(tasks.wait(each, timeout, idle=idle) for each in ids))
 
-    found = read_tasks(tasks_dir, until_ended)
+    found = act_on_tasks(tasks_dir, until_ended)
     _report(found, as_json)
     if any(task.status != "completed" and not (idle and task.activity == "idle") for task in found):
         raise click.exceptions.Exit(1)
@@ -192,7 +194,7 @@ def send(task_id: str, text: str | None, end: bool, tasks_dir: Path) -> None:
         if end:
             await tasks.send(task_id, None)
 
-    read_tasks(tasks_dir, send_all)
+    act_on_tasks(tasks_dir, send_all)
 
 
 @click.command(epilog="Example:  evaluator kill b3f9k2m1x")
@@ -214,7 +216,7 @@ def kill(ids: tuple[str, ...], reason: str, tasks_dir: Path, as_json: bool) -> N
     async def end(tasks: BackgroundTasks) -> list[BackgroundTask]:
         return await asyncio.gather(*(tasks.kill(each, reason) for each in ids))
 
-    found = read_tasks(tasks_dir, end)
+    found = act_on_tasks(tasks_dir, end)
     _report(found, as_json)
     for task in found:
         if not task.has_ended:
@@ -235,7 +237,16 @@ def _report(found: list[BackgroundTask], as_json: bool) -> None:
             echo(f"{task.id}: {task.notify_error}", err=True)
 
 
-def read_tasks(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:
+def look_at_tasks(tasks_dir: Path, look: Callable[[BackgroundStore], _T]) -> _T:
+    """Calls `look` with a snapshot of the tasks of a folder. Nothing is created or changed."""
+    from evaluator.background import BackgroundStore
+
+    folder = tasks_dir / BACKGROUND_FOLDER
+    with usable_store(folder), BackgroundStore(folder, is_snapshot=True) as store:
+        return look(store)
+
+
+def act_on_tasks(tasks_dir: Path, work: Callable[[BackgroundTasks], Coroutine[Any, Any, _T]]) -> _T:
     """Calls `work` with the tasks of a folder. This process runs none of them."""
     from evaluator.background.manager import with_tasks
 
@@ -250,7 +261,7 @@ def usable_store(folder: Path) -> Generator[None]:
     """
     import sqlite3
 
-    from evaluator.files.database import problem_of
+    from evaluator.store.database import problem_of
 
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -27,7 +28,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 
 if TYPE_CHECKING:
-    from evaluator.queue import QueueEntry, StuckEntry, TaskQueue, Verifier
+    from evaluator.queue import QueueEntry, QueueView, StuckEntry, TaskQueue, Verifier
 
 queue_option = click.option(
     "--queue",
@@ -54,7 +55,15 @@ def queue() -> None:
     epilog='Example:  evaluator queue add "summarise the minutes" --after T-03 --priority 5'
 )
 @click.argument("text")
-@click.option("--goal", help="The objective in one sentence. Default: the first sentence of TEXT.")
+@click.option(
+    "--goal",
+    help="The objective in one sentence. Default: the first of TEXT that asks for something.",
+)
+@click.option(
+    "--read",
+    is_flag=True,
+    help="Ask a model to read TEXT: goals, types, dates, priority, and several entries.",
+)
 @click.option(
     "--type", "kind", metavar="TYPE", help="The type. Default: by the words of TEXT, else unknown."
 )
@@ -88,16 +97,47 @@ def queue() -> None:
 @click.option(
     "--key", help="Add nothing if an entry was ever added with this key; print that entry."
 )
+@evaluator_options("library", "handler", "model", "tasks")
 @queue_option
 @json_option
-def add(text: str, folder: Path | None, as_json: bool, **options: Any) -> None:
-    """Add an entry for TEXT; - reads it from standard input."""
-    options["inputs"] = read_inputs(options["inputs"], None)
-    options["type"] = options.pop("kind")
-    options["not_before"] = _time(options["not_before"])
+def add(
+    text: str,
+    read: bool,
+    options: EvaluatorOptions,
+    folder: Path | None,
+    as_json: bool,
+    **fields: Any,
+) -> None:
+    """Add an entry for TEXT; - reads it from standard input.
+
+    The options of models are for --read, which may add several entries.
+    """
+    fields["inputs"] = read_inputs(fields["inputs"], None)
+    fields["type"] = fields.pop("kind")
+    fields["not_before"] = _time(fields["not_before"])
+    text = read_text("-") if text == "-" else text
+    if read:
+        _add_message(text, options, folder, as_json, fields)
+        return
     with _open(folder) as found:
-        entry = found.add(read_text("-") if text == "-" else text, **options)
-        _print_entry(entry, as_json)
+        _print_entry(found.add(text, **fields), as_json)
+
+
+def _add_message(
+    text: str,
+    options: EvaluatorOptions,
+    folder: Path | None,
+    as_json: bool,
+    fields: dict[str, Any],
+) -> None:
+    """Adds what a model reads out of the text; every other option is for each entry."""
+    for name in ("goal", "type", "not_before", "priority", "every", "key"):
+        if fields.pop(name):
+            option = name.replace("_", "-")
+            raise UsageError(f"--read and --{option} cannot be combined; the model reads it")
+    with options.make_evaluator() as evaluator, _open(folder) as found:
+        entries = asyncio.run(found.add_message(evaluator, text, **fields))
+        _print_entries(entries, as_json)
 
 
 @queue.command("list", epilog="Example:  evaluator queue list --status blocked")
@@ -107,7 +147,7 @@ def add(text: str, folder: Path | None, as_json: bool, **options: Any) -> None:
 @json_option
 def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) -> None:
     """List the entries that are not in the archive."""
-    with _open(folder) as found:
+    with _look(folder) as found:
         if as_json:
             print_json_text(found.list_json(status, limit=limit))
             _warn_of_stuck(found.stuck())
@@ -128,9 +168,9 @@ def list_(status: Any, limit: int | None, folder: Path | None, as_json: bool) ->
 @json_option
 def show(id_: str, folder: Path | None, as_json: bool) -> None:
     """Show an entry: what was tried, what was delivered, what it waits for."""
-    from evaluator.queue.task_queue import entry_details
+    from evaluator.queue.queue_view import entry_details
 
-    with _open(folder) as found:
+    with _look(folder) as found:
         stored = found.show(id_)
     fields = _fields(stored.entry)
     details = entry_details(stored)
@@ -254,13 +294,28 @@ def work(
 
 @queue.command(epilog='Example:  evaluator queue retry T-03 "use the channel #research"')
 @click.argument("id_", metavar="ID")
-@click.argument("guidance", required=False)
+@click.argument("guidance", nargs=-1)
 @queue_option
 @json_option
-def retry(id_: str, guidance: str | None, folder: Path | None, as_json: bool) -> None:
+def retry(id_: str, guidance: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
     """Return a blocked entry to the queue. GUIDANCE is added to its text for the next attempts."""
     with _open(folder) as found:
-        _print_entry(found.retry(id_, guidance), as_json)
+        _print_entry(found.retry(id_, " ".join(guidance) or None), as_json)
+
+
+@queue.command(epilog='Example:  evaluator queue tell "retry T-03 use the channel #research"')
+@click.argument("words", nargs=-1, required=True)
+@queue_option
+@json_option
+def tell(words: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
+    """Control the queue in words, also while it runs; - reads them from standard input.
+
+    "skip T-02" cancels a pending entry, and "retry T-03 use …" returns a blocked one with guidance.
+    Several are written on several lines; all of them are done, or none.
+    """
+    text = read_text("-") if words == ("-",) else " ".join(words)
+    with _open(folder) as found:
+        _print_entries(found.tell(text), as_json)
 
 
 @queue.command(epilog="Example:  evaluator queue skip T-04")
@@ -300,7 +355,7 @@ def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
     """
     from evaluator.files.atomic import write_atomic
 
-    with _open(folder) as found:
+    with _look(folder) as found:
         data = found.export()
         count = sum(found.stats().types.values())
     if file is None:
@@ -320,15 +375,16 @@ def export(file: Path | None, folder: Path | None, as_json: bool) -> None:
 def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:
     """Import a task-queue.json: everything in it, or nothing.
 
-    Without FILE: the published file of this queue, after you have edited it.
+    Without FILE: shows what this command has taken over of the published file of this queue, after
+    you have edited it. Every command takes such an edit over, entry by entry.
     """
     with _open(folder) as found:
         imported = found.import_file(file)
     if as_json:
         print_json(asdict(imported))
         return
-    for what, ids in asdict(imported).items():
-        echo(f"{what}: {_listed(ids)}")
+    for what in ("added", "changed", "unchanged", "dated"):
+        echo(f"{what}: {_listed(getattr(imported, what))}")
 
 
 @queue.command(epilog="Example:  evaluator queue stats --json")
@@ -336,7 +392,7 @@ def import_(file: Path | None, folder: Path | None, as_json: bool) -> None:
 @json_option
 def stats(folder: Path | None, as_json: bool) -> None:
     """Show how many entries there are, by status and type, and the settings of the queue."""
-    with _open(folder) as found:
+    with _look(folder) as found:
         numbers = found.stats()
     rows = [["status", name, f"{count:,}"] for name, count in numbers.entries.items()]
     rows += [["type", name, f"{count:,}"] for name, count in sorted(numbers.types.items())]
@@ -361,6 +417,19 @@ def _warn_of_stuck(stuck: Sequence[StuckEntry]) -> None:
         echo(f"and {len(stuck) - _MAX_STUCK:,} more", err=True)
     if stuck:
         echo(f"to change that: {STUCK_ADVICE}", err=True)
+
+
+def _look(folder: Path | None) -> QueueView:
+    from evaluator.queue import QueueView
+
+    view = QueueView(folder)
+    if view.is_edited():
+        echo(
+            f"{view.folder}: task-queue.json was edited. The next command that changes the queue "
+            "takes that over, or: evaluator queue import",
+            err=True,
+        )
+    return view
 
 
 def _open(folder: Path | None) -> TaskQueue:
@@ -391,6 +460,14 @@ def _print_entry(entry: QueueEntry, as_json: bool) -> None:
         print_json(_fields(entry))
     else:
         echo_text(f"{entry.id} {entry.status} ({entry.type}): {visible(entry.goal, one_line=True)}")
+
+
+def _print_entries(entries: Sequence[QueueEntry], as_json: bool) -> None:
+    if as_json:
+        print_json([_fields(entry) for entry in entries])
+        return
+    for entry in entries:
+        _print_entry(entry, as_json)
 
 
 def _announce(entry: QueueEntry) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.background import read_tasks, usable_store
+from evaluator.cli.background import look_at_tasks, usable_store
 from evaluator.cli.common import input_option, json_option, print_json, read_inputs
 from evaluator.cli.detach import detach
 from evaluator.cli.echo import echo
@@ -21,7 +21,7 @@ from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, EvaluatorOptions,
 from evaluator.errors import UsageError
 
 if TYPE_CHECKING:
-    from evaluator.background import BackgroundTask, BackgroundTasks, Work
+    from evaluator.background import Work
     from evaluator.tools.mcp import McpServer
 
 _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --consolidate FILE"
@@ -137,7 +137,7 @@ def start(
 
     task_id = _start_detached(make, options, notify=notify, max_output=max_output)
     if as_json:
-        print_json(read_tasks(options.tasks_dir, lambda tasks: _state_of(tasks, task_id)).to_dict())
+        print_json(look_at_tasks(options.tasks_dir, lambda store: store.get(task_id)).to_dict())
     else:
         echo(task_id)
 
@@ -177,10 +177,6 @@ def _words(notify: str) -> list[str]:
             "its path"
         )
     return words
-
-
-async def _state_of(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
-    return tasks.store.get(task_id)
 
 
 def _script(

@@ -151,14 +151,20 @@ def signature(data: bytes) -> str | None:
 
 def is_signed(data: bytes, mark: object) -> bool:
     """Whether `mark` is the signature of `data`."""
+    return signature_check()(data, mark)
+
+
+def signature_check() -> Callable[[bytes, object], bool]:
+    """`is_signed` for many signatures: the key is looked up once."""
     key = _key(create=False)
-    return (
-        key is not None
-        and isinstance(mark, str)
-        and hmac.compare_digest(
-            hmac.new(key, data, sha256).hexdigest().encode(), mark.encode("utf-8", "replace")
-        )
-    )
+
+    def check(data: bytes, mark: object) -> bool:
+        if key is None or not isinstance(mark, str):
+            return False
+        expected = hmac.digest(key, data, "sha256").hex()
+        return hmac.compare_digest(expected.encode(), mark.encode("utf-8", "replace"))
+
+    return check
 
 
 def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:

@@ -38,7 +38,7 @@ from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse
 from evaluator.models.cache_key import CacheKey
 from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import StepEnd
+from evaluator.record.steps import StepEnd, cut_off_reason
 
 MAYBE_BILLED = (
     "an attempt without an answer may have been billed: tokens and cost are not known in full"
@@ -381,7 +381,7 @@ class ModelCaller:
             budget.partial = text or budget.partial
             budget.maybe_billed = True
             self._charge_unknown(call)
-            steps.abort(number, text, duration, f"{type(error).__name__}: {error}")
+            steps.abort(number, text, duration, cut_off_reason(error, is_late=budget.is_late()))
             raise
         duration = clock.monotonic() - started
         if response.usage.cost_usd is None:

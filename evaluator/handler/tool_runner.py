@@ -20,7 +20,7 @@ from evaluator.handler.model_caller import SessionLog
 from evaluator.limits.budget import Budget
 from evaluator.models.attachments import Attachment, recorded_attachments
 from evaluator.models.backend import Message, ToolCall
-from evaluator.record.steps import CANCELLED, DENIED, NOT_RUN, TIMEOUT, StepEnd, abort_reason
+from evaluator.record.steps import DENIED, NOT_RUN, TIMEOUT, StepEnd, abort_reason, cut_off_reason
 from evaluator.tools import ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.arguments import parse_arguments
 from evaluator.tools.tool import OutcomeCode
@@ -211,7 +211,8 @@ class ToolRunner:
                 )
                 span.set_result(outcome)
         except BaseException as error:
-            steps.abort(number, "", clock.monotonic() - started, _reason_of(error, budget))
+            reason = cut_off_reason(error, is_late=budget.is_late())
+            steps.abort(number, "", clock.monotonic() - started, reason)
             raise
         if steps.halted is not None and not self._is_direct(call.name):
             # The outcome is not the subtask's answer. The step stays open, so that a resumed run
@@ -265,17 +266,6 @@ def _answer_of(outcome: ToolOutcome) -> str:
 
 def _error_of(outcome: ToolOutcome) -> str:
     return outcome.error or "tool error"
-
-
-def _reason_of(error: BaseException, budget: Budget) -> str:
-    """Why a call was cut off: the time of its task is up, or somebody cancelled it."""
-    if not isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
-        return f"{type(error).__name__}: {error}"
-    remaining = budget.remaining_s()
-    is_late = remaining is not None and remaining <= 0
-    return abort_reason(
-        TIMEOUT if is_late else CANCELLED, f"{type(error).__name__}: {error}".removesuffix(": ")
-    )
 
 
 class RepeatedCalls:

@@ -32,6 +32,7 @@ from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, Inherit
 from evaluator.processes.scripts import run_script
 from evaluator.processes.threads import in_thread
 from evaluator.record.step_log import StepLog
+from evaluator.record.steps import cut_off_reason
 from evaluator.record.task_lists import TaskLists
 from evaluator.tools.mcp.servers import SCHEME, split_resource
 
@@ -144,6 +145,14 @@ async def assemble(
     return Assembled(tuple(context.items.values()), tuple(context.warnings))
 
 
+def task_list_at(services: Services, path: str) -> str | None:
+    """The name of the task list whose file `path` is; None for other files."""
+    if services.store is None:
+        return None
+    lists = TaskLists(services.store.root)
+    return lists.name_at(services.root / path) or lists.name_at(Path(path))
+
+
 def relevant(
     items: Sequence[ContextItem], description: str, characters: int, known: Collection[str] = ()
 ) -> list[ContextItem]:
@@ -190,9 +199,7 @@ class Recorder:
         try:
             output = await look()
         except BaseException as error:
-            steps.abort(
-                number, None, clock.monotonic() - started, f"{type(error).__name__}: {error}"
-            )
+            steps.abort(number, None, clock.monotonic() - started, cut_off_reason(error))
             raise
         await steps.succeed(number, output, clock.monotonic() - started)
         return output
@@ -343,13 +350,11 @@ class _Assembly:
         task list to read.
         """
         store = self.services.store
-        if store is None:
+        name = task_list_at(self.services, path)
+        if store is None or name is None:
             return None
         lists = TaskLists(store.root)
-        name = lists.name_at(self.services.root / path) or lists.name_at(Path(path))
         try:
-            if name is None:
-                return None
             return (await in_thread(lambda: lists.read(name))).content.encode()
         except RecordError as error:
             raise ToolError(str(error)) from error

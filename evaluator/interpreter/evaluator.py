@@ -14,6 +14,7 @@ from collections.abc import (
     Collection,
     Iterable,
     Mapping,
+    Sequence,
 )
 from dataclasses import replace
 from functools import partial
@@ -45,6 +46,7 @@ from evaluator.interpreter.evaluator_arguments import (
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
+    ContextItem,
     EventCallback,
     OnBegin,
     RunOptions,
@@ -392,18 +394,22 @@ class Evaluator:
         template: str,
         inputs: Mapping[str, Any] | None = None,
         *,
+        context: Sequence[ContextItem] = (),
         labels: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Evaluates a request in words, whatever they look like, with the template of this name.
 
         Inputs that the template needs and `inputs` lacks are extracted from the words by the model.
-        `labels` and the result are as for `evaluate`.
+        The task sees the items of `context`, whatever it inherits. `labels` and the result are as
+        for `evaluate`.
         """
         check_types(words, inputs)
         self._report_interrupted()
         options = replace(self._options, labels=labels)
         return await self._run(
-            partial(spec_of_words, self.library, words, template), inputs, options=options
+            partial(spec_of_words, self.library, words, template, context=context),
+            inputs,
+            options=options,
         )
 
     async def _run(

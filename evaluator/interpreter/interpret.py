@@ -117,6 +117,9 @@ async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -
     functions = functions_in_text(run, frame, field="description")
     description = await render_prompt(task.description, scope, functions=functions)
     policy = policy_of(task, is_subtask=frame.is_subtask)
+    if not frame.path and not frame.is_subtask:
+        # Nothing is inherited here: the context was given with the request.
+        policy = replace(policy, inherit_context="full")
     context = await assemble(
         run,
         task,

@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from evaluator.errors.results import Outcome
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.context import Assembled, ContextPolicy
 from evaluator.interpreter.frame import ContextItem, Frame
 from evaluator.language.scopes import Scope
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Task
+
+# Data that a task hands to its parts.
+_OF_THE_TASK = ("input:", "step:", "item:", "iteration:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,14 @@ class PreparedTask:
     warnings: list[str] = field(default_factory=list[str])
     more: dict[str, Any] = field(default_factory=dict[str, Any])
     details: dict[str, Any] = field(default_factory=dict[str, Any])
+    used: dict[str, None] = field(default_factory=dict[str, None])
+    """The data that the parts of the task used, besides their inputs."""
+
+    def use(self, outcome: Outcome) -> None:
+        """Notes the data that a part of the task used, other than its inputs and earlier parts."""
+        for source in outcome.notes.get("data_usage", ()):
+            if not str(source).startswith(_OF_THE_TASK):
+                self.used[str(source)] = None
 
     def inside(
         self,
@@ -72,7 +84,10 @@ class PreparedTask:
         sources = [item.source for item in self.context.items]
         return {
             "template": self.task.name,
-            "data_usage": [*(f"input:{name}" for name in self.values), *sources],
+            "data_usage": [
+                *(f"input:{name}" for name in self.values),
+                *dict.fromkeys((*sources, *self.used)),
+            ],
             "context": sources,
             "models": list(self.budget.models),
             "warnings": [*self.context.warnings, *self.warnings],

@@ -16,7 +16,15 @@ from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Frame, Run, RunOptions, Services, Shots
+from evaluator.interpreter.frame import (
+    DEFAULT_MAX_DEPTH,
+    ContextItem,
+    Frame,
+    Run,
+    RunOptions,
+    Services,
+    Shots,
+)
 from evaluator.interpreter.internal import internal_template
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.run_spec import RunSpec
@@ -55,18 +63,33 @@ def spec_of(
 
 
 def spec_of_words(
-    library: TemplateLibrary, words: str, template: str, values: dict[str, Any]
+    library: TemplateLibrary,
+    words: str,
+    template: str,
+    values: dict[str, Any],
+    context: Sequence[ContextItem] = (),
 ) -> RunSpec:
     """The RunSpec of a request in words, whatever they look like, with the template of this name.
+
+    `context` is recorded, so that a resumed run has it too.
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
     score = next((m.score for m in library.match(words) if m.template.name == template), 0.0)
-    return _with_extraction(
-        _of_template(library, template, request=words, values=values, score=score),
-        words,
-        values=values,
-    )
+    spec = _of_template(library, template, request=words, values=values, score=score)
+    return _with_extraction(_with_context(spec, recorded_context(context)), words, values=values)
+
+
+def recorded_context(context: Sequence[ContextItem]) -> list[list[str]]:
+    """Context items as a header has them."""
+    return [[item.source, item.content] for item in context]
+
+
+def _with_context(spec: RunSpec, recorded: Sequence[Sequence[str]]) -> RunSpec:
+    if not recorded:
+        return spec
+    items = tuple(ContextItem(source, content) for source, content in recorded)
+    return replace(spec, context=items, extra={**spec.extra, "context": list(recorded)})
 
 
 def _is_bare(node: Node | Function) -> bool:
@@ -135,6 +158,7 @@ def recorded_spec(
         spec = _of_template(
             library, header.template, request=header.request, values=values, score=float(score)
         )
+        spec = _with_context(spec, header.extra.get("context", ()))
         return _with_extraction(spec, header.request, values=values)
     return _of_template(library, header.template, request=header.request, values=values)
 

@@ -31,7 +31,7 @@ from evaluator.interpreter.run_spec import Parent, RunSpec
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import FinalStatus, Recording, Scrub, Summary
+from evaluator.record.steps import FinalStatus, Recording, Scrub, Summary, cut_off_reason
 
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
 # be resumed.
@@ -297,10 +297,12 @@ def abort_task_file(run: Run, spec: RunSpec, error: BaseException, duration_s: f
     if journal is None:
         return
     if run.steps.halted is None:
-        if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+        is_stopped = isinstance(error, (asyncio.CancelledError, KeyboardInterrupt))
+        is_late = run.budget.is_late()
+        if is_stopped and not is_late and not str(error):
             reason = "interrupted"
         else:
-            reason = repr(error)
+            reason = cut_off_reason(error, is_late=is_late)
         # Without a summary the file reads as interrupted, which is true.
         with contextlib.suppress(RecordError):
             journal.close(

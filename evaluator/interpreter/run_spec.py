@@ -22,7 +22,7 @@ class RunSpec:
 
     `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs
     in its place. `warnings` are about the request. `extra` holds further fields of the header that
-    are needed to start the run again.
+    are needed to start the run again. `context` is given with the request, for the whole run.
     """
 
     request: str
@@ -37,6 +37,7 @@ class RunSpec:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None
     warnings: tuple[str, ...] = ()
+    context: tuple[ContextItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

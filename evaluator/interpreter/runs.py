@@ -30,7 +30,7 @@ from evaluator.output.schema import without_imports
 from evaluator.processes.sandboxes import NO_SANDBOX
 from evaluator.record.recorded_steps import ResumedSteps
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import Recording
+from evaluator.record.steps import Recording, cut_off_reason
 
 _MIN_NOTED_WAIT_S = 0.001
 
@@ -83,7 +83,7 @@ async def record_run(
         duration_s = clock.monotonic() - started
         abort_task_file(run, spec, error=error, duration_s=duration_s)
         if link is not None:
-            link.abort(duration_s, type(error).__name__)
+            link.abort(duration_s, cut_off_reason(error, is_late=budget.is_late()))
         raise
     if link is not None and budget.refused is not None:
         link.abort(clock.monotonic() - started, str(budget.refused))
@@ -169,7 +169,7 @@ def _root_identities(spec: RunSpec) -> tuple[str, ...]:
 
 
 async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
-    context = () if parent is None else parent.context
+    context = spec.context if parent is None else parent.context
     if parent is None:
         authority, sandbox = (run.services.authority, NO_SANDBOX)
     else:

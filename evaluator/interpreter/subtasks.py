@@ -18,6 +18,7 @@ from evaluator.errors.messages import listed
 from evaluator.errors.results import Outcome, Resource, TaskError, TaskResult
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
+from evaluator.interpreter.context import task_list_at
 from evaluator.interpreter.frame import OnBegin, Run
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.run_spec import Parent, RunSpec, identity_of
@@ -38,6 +39,7 @@ from evaluator.nodes import (
     TopLevel,
 )
 from evaluator.tools import Tool, ToolContext, ToolOutcome
+from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.registry import ask_consent
 
 SUBTASK = "subtask"
@@ -306,12 +308,14 @@ class Spawner:
         self, authority: Authority, request: SubtaskRequest, context: ToolContext
     ) -> Authority:
         """`authority`, with the files of the request, which this task must be allowed to read
-        itself.
+        itself; a task list is read with `manage_task` too.
 
         Raises: ToolError, for a path that it may not read.
         """
         own = self.authority()
         for path in request.file_paths:
+            if MANAGE_TASK in self.offered and task_list_at(self.run.services, path) is not None:
+                continue
             policy = own.reading(path, context.roots)
             if policy == "ask" and own.reader is not None:
                 consent = await ask_consent(own.reader, {"path": path}, context=context)

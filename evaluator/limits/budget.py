@@ -186,6 +186,11 @@ class Budget:
             return None
         return self.timeout_s - self.elapsed_s()
 
+    def is_late(self) -> bool:
+        """Whether the time of this task is up."""
+        remaining = self.remaining_s()
+        return remaining is not None and remaining <= 0
+
     def remaining_s(self) -> float | None:
         """Seconds left until the nearest time limit of this scope and those above; None without
         one.

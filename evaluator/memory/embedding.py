@@ -21,7 +21,7 @@ from operator import mul
 from typing import Protocol
 
 from evaluator.errors import ContextError
-from evaluator.files.database import transaction
+from evaluator.store.database import transaction
 
 _BATCH = 64
 _SHARE = 0.5

@@ -17,7 +17,6 @@ from threading import Lock
 from typing import TypeVar
 
 from evaluator.errors import ContextError, UsageError
-from evaluator.files.database import transaction
 from evaluator.library.matching import Reason
 from evaluator.memory import embedding, store
 from evaluator.memory.embedding import Embedder
@@ -31,6 +30,7 @@ from evaluator.memory.index import (
 from evaluator.memory.indexer import MAX_FILE_BYTES, IndexReport, Kind, index_root
 from evaluator.memory.ranking import MAX_RESULTS, rank
 from evaluator.processes.threads import in_thread
+from evaluator.store.database import close_with, transaction
 
 # With an embedder: the number of candidates by words, and the number by meaning.
 _CANDIDATES = 50
@@ -102,6 +102,7 @@ class GlobalIndex:
         else:
             self._base = os.path.realpath(relative_to)
         self._connection = store.connect(self._path)
+        close_with(self, self._connection)
         self._lock = Lock()
 
     @property

@@ -13,6 +13,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -20,12 +21,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from evaluator import clock
-from evaluator.files.database import transaction
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describer_pool import DescriberPool
 from evaluator.memory.store import Stamp
 from evaluator.processes.tasks import run_together
 from evaluator.processes.threads import in_thread
+from evaluator.store.database import transaction
 
 MAX_FILE_BYTES = 4_000_000
 """Larger files are skipped."""
@@ -104,15 +105,15 @@ async def index_root(
     else:
         stamps = walk.folder_stamps(root, max_file_bytes, skips)
     own = _own_files(database, root)
-    run = _IndexPass(store.connect(database), place, kind=kind)
-    describers = DescriberPool(root, max_file_bytes, processes=processes)
-    try:
-        await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
-        await run.read(describers, on_progress)
-        files = await _finished(lambda: run.finish(skips))
-    finally:
-        await describers.close()
-        run.connection.close()
+    with closing(store.connect(database)) as connection:
+        run = _IndexPass(connection, place, kind=kind)
+        describers = DescriberPool(root, max_file_bytes, processes=processes)
+        try:
+            await _finished(lambda: run.find(stamp for stamp in stamps if stamp.path not in own))
+            await run.read(describers, on_progress)
+            files = await _finished(lambda: run.finish(skips))
+        finally:
+            await describers.close()
     return IndexReport(
         root,
         kind,

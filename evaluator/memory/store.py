@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluator.errors import ConfigurationError, ContextError
-from evaluator.files import database
-from evaluator.files.database import transaction
 from evaluator.memory.ranking import FIELDS
+from evaluator.store import database
+from evaluator.store.database import transaction
 
 _BUSY_S = 30.0
 _CACHE_KIB = 32_768

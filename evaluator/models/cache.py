@@ -30,6 +30,7 @@ from evaluator.errors.results import Usage
 from evaluator.models import cache_store
 from evaluator.models.backend import ModelResponse
 from evaluator.models.cache_key import CacheKey
+from evaluator.store.database import close_with
 
 T = TypeVar("T")
 
@@ -193,6 +194,7 @@ class ResponseCache:
                 return
             try:
                 self._reader = cache_store.connect(self.path, _WRITE_BUSY_S)
+                close_with(self, self._reader)
                 self._reader.execute(f"PRAGMA busy_timeout = {int(_READ_BUSY_S * 1000)}")
             except (OSError, sqlite3.Error, ConfigurationError) as error:
                 self._turn_off(error)

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from evaluator.files import database
-from evaluator.files.database import transaction
 from evaluator.models.cache_key import CacheKey
+from evaluator.store import database
+from evaluator.store.database import transaction
 
 _NEAR = 50
 _TABLES = """

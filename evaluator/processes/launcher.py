@@ -163,7 +163,7 @@ class _Family:
         """Whether more than `max_processes` processes of the tree are alive."""
         if not self.subreaper or _tasks_of_system() - self.before < self.max_processes:
             return False
-        return sum(1 for _ in _members(os.getpid())) > self.max_processes
+        return sum(1 for _ in members(os.getpid())) > self.max_processes
 
     def too_large(self) -> bool:
         """Whether the tree uses more memory than allowed. Memory that processes share is counted
@@ -175,7 +175,7 @@ class _Family:
         page = os.sysconf("SC_PAGE_SIZE")
         held: dict[int, int] = {}
         state: list[object] = []
-        for pid, fields in _members(os.getpid()):
+        for pid, fields in members(os.getpid()):
             held[pid] = int(fields[_RSS]) * page
             state += (pid, fields[_RSS], *fields[_TIMES])
         if state == self.seen:
@@ -254,7 +254,7 @@ def _descendants(root: int) -> Iterator[tuple[int, list[bytes]]]:
                 yield pid, fields
 
 
-def _members(root: int) -> Iterator[tuple[int, list[bytes]]]:
+def members(root: int) -> Iterator[tuple[int, list[bytes]]]:
     """As `_descendants`, for counting: asks the kernel for the children of each process, which does
     not cost more on a system with many other processes. It may miss a child of a process that ends
     meanwhile.

@@ -43,6 +43,7 @@ from evaluator.processes.sandboxes import (
 from evaluator.processes.script_folders import ReservedNames, TemporaryFolder
 from evaluator.processes.seccomp import keyctl_number
 from evaluator.processes.threads import in_thread
+from evaluator.processes.waiting import is_waiting
 
 MEMORY_BYTES = 8 << 30
 MAX_PROCESSES = 512
@@ -362,6 +363,15 @@ class SupervisedProcess:
             raise ToolError(f"no process can be started: {error.strerror or error}") from error
         finally:
             theirs.close()
+
+    def is_waiting(self) -> bool | None:
+        """Whether the program waits for its standard input or a terminal; None: unknown."""
+        stdin = self._process.stdin
+        if stdin is None or stdin.closed:
+            pipe = None
+        else:
+            pipe = os.fstat(stdin.fileno()).st_ino
+        return is_waiting(self._process.pid, pipe)
 
     async def open_input(self) -> asyncio.WriteTransport:
         """The standard input of the program, if it was made with `has_input`."""

@@ -8,10 +8,11 @@ from evaluator.queue.entries import EntryType as EntryType
 from evaluator.queue.entries import QueueEntry as QueueEntry
 from evaluator.queue.entries import StrategyAttempt as StrategyAttempt
 from evaluator.queue.importing import Imported as Imported
+from evaluator.queue.queue_view import QueueStats as QueueStats
+from evaluator.queue.queue_view import QueueView as QueueView
 from evaluator.queue.store import StoredEntry as StoredEntry
 from evaluator.queue.store import StuckEntry as StuckEntry
 from evaluator.queue.tables import EntrySummary as EntrySummary
-from evaluator.queue.task_queue import QueueStats as QueueStats
 from evaluator.queue.task_queue import TaskQueue as TaskQueue
 from evaluator.queue.verification import EvaluateForVerifier as EvaluateForVerifier
 from evaluator.queue.verification import GraderVerifier as GraderVerifier

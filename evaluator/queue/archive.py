@@ -8,6 +8,7 @@ store, so a crash in between leaves them in both, and the next run replaces them
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -15,9 +16,14 @@ from pathlib import Path
 from evaluator import disk
 from evaluator.errors import RecordError
 from evaluator.files.atomic import write_atomic
-from evaluator.queue.document import document_bytes, read_document
-from evaluator.queue.entries import QueueEntry, entry_id, entry_number, parse_timestamp
-from evaluator.queue.publication import read_limited
+from evaluator.queue.document import document_bytes, read_document, read_limited
+from evaluator.queue.entries import (
+    QueueDocument,
+    QueueEntry,
+    entry_id,
+    entry_number,
+    parse_timestamp,
+)
 from evaluator.queue.tables import QueueTables
 
 FOLDER = "archive"
@@ -56,10 +62,18 @@ def archived_entry(store: QueueTables, folder: Path, number: int) -> QueueEntry 
     if month is None:
         return None
     path = folder / FOLDER / f"{month}.json"
-    found = next((entry for entry in _read(path) if entry_number(entry.id) == number), None)
+    found = next((entry for entry in _read(path).tasks if entry_number(entry.id) == number), None)
     if found is None:
         raise RecordError(f"{path}: lacks the entry {entry_id(number)}, which was archived there")
     return found
+
+
+def archived_documents(folder: Path) -> Iterator[tuple[str, QueueDocument]]:
+    """The months of the archive and their files. Raises: RecordError or UsageError, for a file that
+    cannot be read.
+    """
+    for path in sorted((folder / FOLDER).glob("[0-9][0-9][0-9][0-9]-[0-9][0-9].json")):
+        yield path.stem, _read(path)
 
 
 def _month(entry: QueueEntry) -> str:
@@ -68,9 +82,9 @@ def _month(entry: QueueEntry) -> str:
     return f"{completed.year:04d}-{completed.month:02d}"
 
 
-def _read(path: Path) -> tuple[QueueEntry, ...]:
+def _read(path: Path) -> QueueDocument:
     try:
-        return read_document(read_limited(path), str(path)).tasks
+        return read_document(read_limited(path), str(path))
     except OSError as error:
         raise RecordError(
             f"{path}: the archive cannot be read: {error.strerror or error}"
@@ -84,7 +98,7 @@ def _write(path: Path, store: QueueTables, added: list[QueueEntry]) -> None:
         raise RecordError(
             f"{path}: the archive cannot be written: {error.strerror or error}"
         ) from error
-    before = _read(path) if path.exists() else ()
+    before = _read(path).tasks if path.exists() else ()
     merged = {entry.id: entry for entry in (*before, *added)}
     tasks = tuple(sorted(merged.values(), key=lambda entry: entry_number(entry.id)))
     write_atomic(path, document_bytes(replace(store.settings(), tasks=tasks)))

@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.errors import ConfigurationError, MachineError, RecordError, StepUnfinished
 from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.interpreter.evaluator import Evaluator
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem
 from evaluator.interpreter.recovery import OnUnfinished
+from evaluator.interpreter.requests import recorded_context
 from evaluator.interpreter.runs import recorded_outcome
 from evaluator.language.scopes import plain
 from evaluator.queue.entries import BegunAttempt
@@ -74,14 +75,21 @@ class AttemptRuns:
             raise CannotResume(f"its task files are in {folder}")
         self._recorded = await asyncio.to_thread(self._look, store)
 
-    async def answer(self, words: str, template: str, inputs: Mapping[str, Any]) -> Outcome:
+    async def answer(
+        self,
+        words: str,
+        template: str,
+        inputs: Mapping[str, Any],
+        *,
+        context: Sequence[ContextItem] = (),
+    ) -> Outcome:
         """As `Evaluator.evaluate_words`. Raises: CannotResume."""
         return await self._run(
             _ANSWER,
             (words, inputs),
-            options={},
+            options={"context": recorded_context(context)},
             begin=lambda labels: self._evaluator.evaluate_words(
-                words, template, inputs, labels=labels
+                words, template, inputs, context=context, labels=labels
             ),
         )
 
@@ -189,6 +197,7 @@ class AttemptRuns:
         pairs: dict[str, tuple[Any, Any]] = {
             "text": (header.request, words),
             "input": (header.inputs, dict(inputs)),
+            "context": (was.get("context") or [], options.get("context", [])),
             "model": (header.model, evaluator.model),
             "handler": (
                 was.get("handler"),

@@ -8,22 +8,28 @@ XML. It has the authority of the evaluator and no more.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from evaluator import disk
 from evaluator.errors import EvaluatorError, StepUnfinished, ToolError
 from evaluator.errors.messages import cut
 from evaluator.errors.results import FailureReason, Outcome, TaskError, TaskResult
-from evaluator.files.atomic import write_atomic
 from evaluator.interpreter.evaluator import Evaluator
+from evaluator.interpreter.frame import ContextItem
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.library.matching import LOW_SCORE
 from evaluator.queue import entries
 from evaluator.queue.attempt_runs import AttemptRuns, folder_of
-from evaluator.queue.deliverables import answer_field, delivered_file
+from evaluator.queue.deliverables import (
+    answer_field,
+    delivered_file,
+    delivered_items,
+    tools_used,
+    write_answer,
+)
 from evaluator.queue.entries import (
     INTERRUPTED,
     RELEASED,
@@ -37,8 +43,8 @@ from evaluator.queue.entries import (
 from evaluator.queue.store import Claim
 from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
 
-DELIVERABLES = "deliverables"
 CLASSIFIER = "classify"
+WORKER = "do_task"
 _MAX_RESULT_CHARS = 500
 _MAX_DELIVERABLE_CHARS = 2_000
 # The template does not exist, or its inputs are wrong.
@@ -68,8 +74,9 @@ class AttemptEnd:
 class Dispatcher:
     """Runs attempts with an evaluator. `ask_model`: a model is asked for the type of an entry that
     is `unknown`, with the template `classify`. `unfinished`: what to do about a side effect of an
-    interrupted attempt without a recorded end, see `Evaluator.resume`. Answers without a file of
-    their own are written into `folder`.
+    interrupted attempt without a recorded end, see `Evaluator.resume`. Answers are written into
+    `folder`. `entry_of` gives the entry with an id: an attempt sees what the entries before it
+    delivered.
     """
 
     def __init__(
@@ -77,6 +84,7 @@ class Dispatcher:
         evaluator: Evaluator,
         folder: Path,
         now: Callable[[], str],
+        entry_of: Callable[[str], QueueEntry],
         verifiers: Sequence[Verifier] = (),
         *,
         ask_model: bool = False,
@@ -84,15 +92,16 @@ class Dispatcher:
     ) -> None:
         self._evaluator = evaluator
         self._unfinished: OnUnfinished = unfinished
-        self._folder = folder / DELIVERABLES
+        self._folder = folder
         self._now = now
+        self._entry_of = entry_of
         self._verifiers = tuple(verifiers)
         self._ask_model = ask_model
 
     def choose(self, claim: Claim) -> str | None:
-        """The template to try; None if none that fits is left. What an earlier round tried comes
-        last; an attempt that was stopped before its end does not count, and one that can be resumed
-        is.
+        """The template to try; None if none that fits is left. One whose result was refused, or
+        that an earlier round tried, comes last; an attempt that was stopped before its end does not
+        count, and one that can be resumed is.
         """
         if claim.attempt is not None:
             return claim.attempt.strategy
@@ -102,7 +111,17 @@ class Dispatcher:
         earlier = {
             attempt.strategy for attempt in claim.entry.strategies_tried if attempt.has_ended
         }
-        return self._best(claim, {*tried, *earlier}) or self._best(claim, set(tried))
+        return (
+            self._best(claim, {*tried, *earlier})
+            or self._best(claim, set(tried))
+            or self._general(tried)
+        )
+
+    def _general(self, tried: Sequence[str]) -> str | None:
+        """The general worker, for entries that no other template fits."""
+        if WORKER in self._evaluator.library and WORKER not in tried:
+            return WORKER
+        return None
 
     def _best(self, claim: Claim, without: set[str]) -> str | None:
         matches = self._evaluator.library.match(_words(claim), limit=1, without=without)
@@ -132,13 +151,14 @@ class Dispatcher:
         await runs.find_recorded()
         kind = await self._type_of(claim, runs)
         inputs = self._inputs(claim, strategy)
-        outcome = await runs.answer(_words(claim), strategy, inputs)
+        context = await self._context(claim, strategy)
+        outcome = await runs.answer(_words(claim), strategy, inputs, context=context)
         if runs.trouble is not None:
             return self._trouble(claim, begun, outcome=runs.trouble)
         attempt = StrategyAttempt(
             begun.number,
             strategy,
-            tool=TOOL,
+            tool=await tools_used(self._evaluator, outcome),
             attempted_at=begun.began_at,
             result=_result_text(outcome, begun),
         )
@@ -165,7 +185,7 @@ class Dispatcher:
             evaluate=runs.evaluate,
             file=file,
         )
-        failure = failure or await failure_of(self._verifiers, result)
+        failure = failure or _not_done(outcome) or await failure_of(self._verifiers, result)
         if runs.trouble is not None:
             return self._trouble(claim, begun, outcome=runs.trouble)
         if failure is not None:
@@ -175,9 +195,10 @@ class Dispatcher:
                 kind,
                 attempt=replace(attempt, verification_failure=failure),
                 reason=failure,
-                tried=strategy,
+                tried=None,
             )
-        path = file or self._write(claim.entry.id, outcome)
+        answer = write_answer(self._folder, claim.entry.id, outcome)
+        path = file or answer
         text = (
             answer_field(outcome, "deliverable") or outcome.notes.get("summary") or outcome.content
         )
@@ -227,15 +248,27 @@ class Dispatcher:
         )
 
     def _inputs(self, claim: Claim, strategy: str) -> dict[str, object]:
-        if strategy in self._evaluator.library:
-            node = self._evaluator.library.get(strategy).node
-        else:
-            node = None
-        declared = {i.name for i in getattr(node, "inputs", ())}
-        inputs = dict(claim.options.inputs)
-        if claim.options.guidance and "guidance" in declared:
-            inputs.setdefault("guidance", "\n".join(claim.options.guidance))
-        return inputs
+        declared = self._declared(strategy)
+        told = {name: text for name, text in _told(claim).items() if name in declared}
+        return {**told, **claim.options.inputs}
+
+    async def _context(self, claim: Claim, strategy: str) -> tuple[ContextItem, ...]:
+        """What the entries before this one delivered, and what the user says and no input takes."""
+        declared = self._declared(strategy)
+        before = [self._entry_of(needed) for needed in claim.options.needs]
+        delivered = await asyncio.to_thread(delivered_items, before, self._folder, self._evaluator)
+        told = _told(claim).items()
+        return (
+            *delivered,
+            *(ContextItem(name, text) for name, text in told if name not in declared),
+        )
+
+    def _declared(self, strategy: str) -> set[str]:
+        """The names of the template's inputs."""
+        if strategy not in self._evaluator.library:
+            return set()
+        node = self._evaluator.library.get(strategy).node
+        return {declared.name for declared in getattr(node, "inputs", ())}
 
     def _failed(
         self,
@@ -298,12 +331,6 @@ class Dispatcher:
             return label
         return kind
 
-    def _write(self, entry: str, outcome: TaskResult) -> Path:
-        disk.make_folders(self._folder, 0o700)
-        path = self._folder / f"{entry}.md"
-        write_atomic(path, outcome.content.encode(errors="backslashreplace"))
-        return path
-
 
 def released(claim: Claim, strategy: str | None, now: str) -> Callable[[QueueEntry], QueueEntry]:
     """The end of an attempt that was stopped with its worker."""
@@ -321,6 +348,26 @@ def released(claim: Claim, strategy: str | None, now: str) -> Callable[[QueueEnt
 def _words(claim: Claim) -> str:
     """The request: the user's text, and what the user added with each retry."""
     return "\n\n".join((claim.entry.description, *claim.options.guidance))
+
+
+def _told(claim: Claim) -> dict[str, str]:
+    """The request and the guidance for it, by the names of the inputs that take them."""
+    ended = [attempt for attempt in claim.entry.strategies_tried if attempt.has_ended]
+    guidance = list(claim.options.guidance)
+    if claim.entry.retries and ended[-1:] and ended[-1].verification_failure is not None:
+        guidance.append(f"An earlier result was refused: {ended[-1].verification_failure}")
+    told = {"request": claim.entry.description}
+    if guidance:
+        told["guidance"] = "\n".join(guidance)
+    return told
+
+
+def _not_done(outcome: TaskResult) -> str | None:
+    """What an answer with `"done": false` says; None for others."""
+    answer = outcome.parsed_data
+    if isinstance(answer, dict) and cast("dict[str, object]", answer).get("done") is False:
+        return answer_field(outcome, "deliverable") or "the answer says that it is not done"
+    return None
 
 
 def _action(entry: str) -> str:

@@ -1,7 +1,8 @@
 """Reads and writes `task-queue.json`: exactly the fields of the published format, checked one by
 one.
 
-A file is read whole or refused with the place of the first problem, such as `$.tasks[2].status`. An
+A file from elsewhere is read whole or refused with the places of its problems, such as
+`$.tasks[2].status`; of a file that a person has edited, what is right is read. An
 optional field that is missing takes its default. A field that the format does not have is refused,
 also where only its spelling differs (`max_retries`): dropping it would lose data, and two spellings
 could contradict each other.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from evaluator.errors import UsageError
@@ -28,8 +30,10 @@ from evaluator.queue.entries import (
     parse_timestamp,
 )
 
+FILE = "task-queue.json"
 VERSION = "1.0"
 MAX_BYTES = 500_000_000
+_MAX_PROBLEMS = 10
 _INDENT = "    "
 
 _Check: TypeAlias = "Callable[[Any, str], Any]"
@@ -37,9 +41,19 @@ _Check: TypeAlias = "Callable[[Any, str], Any]"
 
 class _Invalid(Exception):
     def __init__(self, place: str, problem: str) -> None:
-        super().__init__(place, problem)
-        self.place = place
-        self.problem = problem
+        super().__init__(f"{place} {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What could be read of a file: the document with its valid entries, which stand at `indexes`
+    of the file, and what is wrong with the rest.
+    """
+
+    document: QueueDocument
+    indexes: Sequence[int]
+    problems: Sequence[str]
+    has_last_id: bool
 
 
 _REQUIRED: Any = object()
@@ -129,12 +143,6 @@ def _attempts(value: Any, place: str) -> tuple[StrategyAttempt, ...]:
     )
 
 
-def _entries(value: Any, place: str) -> tuple[QueueEntry, ...]:
-    return tuple(
-        _read_entry(item, f"{place}[{index}]") for index, item in enumerate(_array(value, place))
-    )
-
-
 def _array(value: Any, place: str) -> list[Any]:
     if not isinstance(value, list):
         raise _Invalid(place, f"is {_shown(value)}, expected an array")
@@ -174,28 +182,43 @@ _DOCUMENT = (
     _Field("archiveDays", "archive_days", check=_integer(0), default=7),
     _Field("taskRunnerDir", "task_runner_dir", check=_text, default=""),
     _Field("lastId", "last_id", check=_or_null(_id), default=None),
-    _Field("tasks", "tasks", check=_entries),
+    _Field("tasks", "tasks", check=_array),
 )
 
 
 def read_document(data: bytes, name: str) -> QueueDocument:
     """The queue in the bytes of a file; `name` is for messages.
 
-    Without `lastId` it is the highest id. Raises: UsageError, with the place of the first problem.
+    Without `lastId` it is the highest id. Raises: UsageError, with the places of the problems.
     """
     try:
-        value = _read_json(data)
-        if not isinstance(value, dict):
-            raise _Invalid(
-                "$", f'is {_shown(value)}, expected an object with "version", "lastId" and "tasks"'
-            )
-        queue = cast("dict[str, Any]", value)
-        fields = _read_object(queue, "$", fields=_DOCUMENT)
-        del fields["version"]
-        document = QueueDocument(**fields)
-        return _with_checked_ids(document, has_last="lastId" in queue)
+        reading = _read(data)
+        if not reading.problems:
+            return _with_checked_last_id(reading)
+        problems = reading.problems
     except _Invalid as error:
-        raise UsageError(f"{name}: {error.place} {error.problem}; nothing was imported") from error
+        problems = [str(error)]
+    more = len(problems) - _MAX_PROBLEMS
+    shown = [*problems[:_MAX_PROBLEMS], *([f"and {more:,} more"] if more > 0 else ())]
+    raise UsageError(f"{name}: {'; '.join(shown)}; nothing was imported")
+
+
+def read_edit(data: bytes, name: str, settings: QueueDocument) -> Reading:
+    """The queue in a file that a person has edited: what can be read of it, with the problems of
+    the rest. A setting that cannot be read is that of `settings`.
+
+    Raises: UsageError, if the file as a whole is not a queue.
+    """
+    try:
+        return _read(data, settings)
+    except _Invalid as error:
+        raise UsageError(f"{name}: {error}") from error
+
+
+def read_limited(path: Path) -> bytes:
+    """The bytes of a file, at most one more than a queue may have. Raises: OSError."""
+    with open(path, "rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def parse_entry(text: str) -> QueueEntry:
@@ -214,6 +237,20 @@ def _known_entry(fields: dict[str, Any]) -> QueueEntry:
         StrategyAttempt(**attempt) for attempt in values["strategies_tried"]
     )
     return QueueEntry(**values)
+
+
+def check_text(text: str) -> QueueEntry:
+    """The entry in a text that somebody else has written. Raises: ValueError, if `entry_text` would
+    not write it.
+    """
+    try:
+        fields = _read_object(_read_json(text.encode()), "$", fields=_ENTRY)
+    except _Invalid as error:
+        raise ValueError(str(error)) from error
+    entry = QueueEntry(**fields)
+    if entry_text(entry) != text:
+        raise ValueError("it is written otherwise than this program writes it")
+    return entry
 
 
 def entry_fields(entry: QueueEntry) -> dict[str, Any]:
@@ -275,8 +312,50 @@ def _read_json(data: bytes) -> Any:
         raise _Invalid("$", f"is not valid JSON: {error}") from error
 
 
-def _read_entry(value: Any, place: str) -> QueueEntry:
-    return QueueEntry(**_read_object(value, place, fields=_ENTRY))
+def _read(data: bytes, settings: QueueDocument | None = None) -> Reading:
+    """Reads as much as can be read. Raises: _Invalid, for anything else than a queue."""
+    value = _read_json(data)
+    if not isinstance(value, dict):
+        raise _Invalid(
+            "$", f'is {_shown(value)}, expected an object with "version", "lastId" and "tasks"'
+        )
+    queue = cast("dict[str, Any]", value)
+    problems: list[str] = []
+    fields: dict[str, Any] = {}
+    for name in _unknown_fields(queue, _DOCUMENT):
+        problems.append(str(_unknown(name, "$", _DOCUMENT)))
+    for field in _DOCUMENT:
+        default = field.default
+        if settings is not None and default is not _REQUIRED:
+            default = getattr(settings, field.attribute)
+        try:
+            fields[field.attribute] = _read_field(queue, field, "$", default)
+        except _Invalid as error:
+            if field.default is _REQUIRED:
+                raise
+            problems.append(str(error))
+            fields[field.attribute] = default
+    del fields["version"]
+    indexes: list[int] = []
+    entries: list[QueueEntry] = []
+    seen = set[str]()
+    for index, item in enumerate(fields["tasks"]):
+        place = f"$.tasks[{index}]"
+        try:
+            entry = QueueEntry(**_read_object(item, place, fields=_ENTRY))
+            if entry.id in seen:
+                raise _Invalid(
+                    f"{place}.id",
+                    f"is {entry.id!r}, which an entry above has too; ids are unique",
+                )
+        except _Invalid as error:
+            problems.append(str(error))
+            continue
+        seen.add(entry.id)
+        indexes.append(index)
+        entries.append(entry)
+    fields["tasks"] = tuple(entries)
+    return Reading(QueueDocument(**fields), tuple(indexes), problems, has_last_id="lastId" in queue)
 
 
 def _read_object(value: Any, place: str, fields: Sequence[_Field]) -> dict[str, Any]:
@@ -284,47 +363,47 @@ def _read_object(value: Any, place: str, fields: Sequence[_Field]) -> dict[str, 
     if not isinstance(value, Mapping):
         raise _Invalid(place, f"is {_shown(value)}, expected an object")
     given = cast("Mapping[str, Any]", value)
+    for name in _unknown_fields(given, fields):
+        raise _unknown(name, place, fields)
+    return {field.attribute: _read_field(given, field, place, field.default) for field in fields}
+
+
+def _read_field(given: Mapping[str, Any], field: _Field, place: str, default: Any) -> Any:
+    if field.name in given:
+        return field.check(given[field.name], f"{place}.{field.name}")
+    if default is _REQUIRED:
+        raise _Invalid(f"{place}.{field.name}", "is missing")
+    return default
+
+
+def _unknown_fields(given: Mapping[str, Any], fields: Sequence[_Field]) -> list[str]:
     known = {field.name for field in fields}
-    for name in given:
-        if name not in known:
-            raise _Invalid(
-                f"{place}.{name[:60]}", f"is not a field of the queue{_spelling_hint(name, known)}"
-            )
-    found: dict[str, Any] = {}
-    for field in fields:
-        if field.name in given:
-            found[field.attribute] = field.check(given[field.name], f"{place}.{field.name}")
-        elif field.default is not _REQUIRED:
-            found[field.attribute] = field.default
-        else:
-            raise _Invalid(f"{place}.{field.name}", "is missing")
-    return found
+    return [name for name in given if name not in known]
 
 
-def _with_checked_ids(document: QueueDocument, *, has_last: bool) -> QueueDocument:
-    highest = 0
-    seen = set[str]()
-    for index, entry in enumerate(document.tasks):
-        if entry.id in seen:
-            raise _Invalid(
-                f"$.tasks[{index}].id",
-                f"is {entry.id!r}, which an entry above has too; ids are unique",
-            )
-        seen.add(entry.id)
-        highest = max(highest, entry_number(entry.id))
+def _unknown(name: str, place: str, fields: Sequence[_Field]) -> _Invalid:
+    hint = _spelling_hint(name, {field.name for field in fields})
+    return _Invalid(f"{place}.{name[:60]}", f"is not a field of the queue{hint}")
+
+
+def _with_checked_last_id(reading: Reading) -> QueueDocument:
+    document = reading.document
+    highest = highest_id(document.tasks)
     if document.last_id is None:
         last = 0
     else:
         last = entry_number(document.last_id)
-    if last >= highest:
+    if highest is None or last >= entry_number(highest):
         return document
-    highest_id = max(seen, key=entry_number)
-    if has_last:
-        raise _Invalid(
-            "$.lastId",
-            f"is {_shown(document.last_id)}, lower than the id {highest_id}; ids are never reused",
-        )
-    return replace(document, last_id=highest_id)
+    if reading.has_last_id:
+        shown = _shown(document.last_id)
+        raise _Invalid("$.lastId", f"is {shown}, lower than the id {highest}; ids are never reused")
+    return replace(document, last_id=highest)
+
+
+def highest_id(entries: Iterable[QueueEntry]) -> str | None:
+    """The highest id of the entries; None without one."""
+    return max((entry.id for entry in entries), key=entry_number, default=None)
 
 
 def _spelling_hint(name: str, known: Collection[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from evaluator.errors import UsageError
 
@@ -159,6 +159,24 @@ class EntryOptions:
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     guidance: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raises: ValueError, for a value of another type, as somebody else may have written it."""
+        texts = (*self.needs, *self.guidance, *self.tried, self.every or "", self.template or "")
+        timestamp(self.not_before)
+        for needed in self.needs:
+            entry_number(needed)
+        if (
+            type(self.priority) is not int
+            or type(self.not_before) is not float
+            or not all(type(text) is str for text in texts)
+            or not isinstance(cast("object", self.inputs), dict)
+        ):
+            raise ValueError("one of its options has another type")
+
+    def without_choices(self) -> EntryOptions:
+        """What another person may say: when the entry runs, and words."""
+        return replace(self, template=None, inputs={}, every=None, tried=())
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -24,9 +24,41 @@ MAX_CHARS = 100_000
 # text.
 _LOW_SCORE = 0.05
 _MAX_GOAL_CHARS = 300
+_MAX_READ_CHARS = 10_000
 # A sentence ends before a space and a capital letter or digit; a dot in a name or a number ends
 # none.
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W_a-z])")
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+(?=[^\W_a-z])|(?<=[。！？])")
+# The dot after these is a part of the word, as is that after an initial.
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(\"'])(?:"
+    r"Mr|Mrs|Ms|Mx|Dr|Prof|Rev|Gen|Col|Capt|Lt|Sgt|Sen|Rep|Gov|Hon|St|Mt|Jr|Sr|Messrs"
+    r"|e\.g|i\.e|cf|vs|viz|resp|approx|ca|etc|incl|excl|No|Nos|Nr|Fig|Figs|Eq|Sec|Ch|Vol|pp|p|Art"
+    r"|Inc|Ltd|Corp|Co|Dept|Univ|Ave|Blvd|Rd|a\.m|p\.m|U\.S|U\.K|E\.U"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec"
+    r"|Hr|Fr|Dipl|Ing|bzw|z\.\s?B|d\.\s?h|u\.\s?a|Str|M|Mme|Mlle|Sra?|Dra?|[A-Z])\.$",
+    re.I,
+)
+_GREETING = re.compile(
+    r"(?:(?:hi|hello|hey|dear|greetings|good (?:morning|afternoon|evening|day)|thanks|thank you"
+    r"|cheers|hallo|guten (?:morgen|tag|abend)|liebe[rs]?|sehr geehrte[rs]?|danke|bonjour|merci"
+    r"|hola|gracias)\b|[你您]好|谢谢|こんにちは|ありがとう|안녕|감사)",
+    re.I,
+)
+# "Hi Ana, could you …": the sentence without the greeting is the request.
+_SALUTATION = re.compile(rf"{_GREETING.pattern}[^,.!?:;\n]{{0,40}}[,:–—-]\s+", re.I)
+_ASKS = re.compile(
+    r"\?[\"')]*$|\b(?:please|could you|can you|would you|will you|(?:would|'d) like|needs?|wants?"
+    r"|must|should|ha(?:ve|s) to|remind|let me know|help me|make sure|bitte|k(?:ö|oe)nnte(?:st|n)"
+    r"|brauche[n]?|por favor|s'il (?:vous|te) pla(?:î|i)t)\b|请|請|ください|お願い|주세요",
+    re.I,
+)
+# A sentence that begins with one of these tells something; others begin with what is to be done.
+_TELLS = re.compile(
+    r"(?:i|i'm|i've|we|we're|we've|my|our|he|she|they|you|it|it's|there|this|that|these|those|the"
+    r"|a|an|as|since|because|yesterday|today|hope|sorry|regards|best|ich|wir|mein|unser|der|die"
+    r"|das|es|heute|gestern)\b",
+    re.I,
+)
 
 _DESCRIPTIONS = {
     "info-lookup": (
@@ -94,10 +126,47 @@ def type_named(name: str) -> EntryType:
 
 
 def goal_of(text: str) -> str:
-    """The first sentence of the text, on one line."""
-    flat = " ".join(text.split())
-    goal = _SENTENCE_END.split(flat, maxsplit=1)[0]
-    return cut(goal, _MAX_GOAL_CHARS)
+    """The first sentence of the text that asks for something, on one line; else the first that is
+    not a greeting, else the first.
+    """
+    sentences = _sentences(text[:_MAX_READ_CHARS])
+    whole = [sentence for sentence in sentences if not _GREETING.match(sentence)]
+    asking = (
+        sentence
+        for sentence in sentences
+        if _ASKS.search(sentence)
+        or not (_GREETING.match(sentence) or _TELLS.match(sentence) or _is_word(sentence))
+    )
+    return cut(next(asking, None) or [*whole, *sentences][0], _MAX_GOAL_CHARS)
+
+
+def _sentences(text: str) -> list[str]:
+    """The sentences, each on one line and without a salutation. A blank line ends a sentence."""
+    found: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        begun = ""
+        for part in _SENTENCE_END.split(" ".join(paragraph.split())):
+            begun = f"{begun} {part}" if begun else part
+            if not _ABBREVIATION.search(begun):
+                found.append(begun)
+                begun = ""
+        if begun:
+            found.append(begun)
+    shortened = (_without_salutation(sentence) for sentence in found)
+    return [sentence for sentence in shortened if sentence]
+
+
+def _without_salutation(sentence: str) -> str:
+    match = _SALUTATION.match(f"{sentence} ")
+    if match is None or not sentence[match.end() :]:
+        return sentence
+    rest = sentence[match.end() :]
+    return rest[0].upper() + rest[1:]
+
+
+def _is_word(sentence: str) -> bool:
+    """Whether it is a single word, such as `Urgent!`."""
+    return " " not in sentence
 
 
 def checked_text(text: str, noun: str = "text") -> str:

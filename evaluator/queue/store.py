@@ -2,16 +2,15 @@
 once.
 
 Each transition is one transaction that holds only if the entry is still in the state, and under the
-lease, that the caller saw. A lease ends with its time, or with its process: then the entry returns
-to the queue with its attempt recorded.
+lease, that the caller saw. A lease ends with its process, or if it is not renewed: then the entry
+returns to the queue with its attempt recorded.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from evaluator import randomness
 from evaluator.errors import UsageError
@@ -31,9 +30,9 @@ from evaluator.queue.entries import (
     timestamp,
 )
 from evaluator.queue.recurrence import next_time
-from evaluator.queue.tables import QueueTables
-from evaluator.record.owner import current_owner, is_gone
-from evaluator.record.steps import Owner
+from evaluator.queue.tables import ENTRY, QueueTables
+from evaluator.record.owner import current_owner, owner_text
+from evaluator.store import leases
 
 _DONE = (
     "coalesce((SELECT status FROM entry WHERE number = needs), (SELECT status FROM archived "
@@ -100,11 +99,14 @@ class StuckEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """An entry with its options, and the ids of the entries that it still waits for."""
+    """An entry with its options, and the ids of the entries that it still waits for. `is_signed`:
+    this user's programs have written it; if not, its template and its inputs are not used.
+    """
 
     entry: QueueEntry
     options: EntryOptions
     waits_for: tuple[str, ...] = ()
+    is_signed: bool = True
 
 
 class QueueStore(QueueTables):
@@ -122,21 +124,21 @@ class QueueStore(QueueTables):
         not exist.
         """
         with self.transaction() as db:
-            last, default = db.execute("SELECT last_number, max_retries FROM queue").fetchone()
+            queue = self._queue(db)
+            number = queue["last_number"] + 1
             for needed in options.needs:
                 self._check_exists(entry_number(needed))
             entry = QueueEntry(
-                entry_id(last + 1),
+                entry_id(number),
                 description,
                 goal=goal,
                 type=kind,
                 status="pending",
                 retries=0,
-                max_retries=default if max_retries is None else max_retries,
+                max_retries=queue["max_retries"] if max_retries is None else max_retries,
                 added_at=timestamp(self.clock()),
             )
-            db.execute("UPDATE queue SET last_number = last_number + 1")
-            self.insert(entry, options)
+            self.insert(entry, options, last_number=number)
         return entry
 
     def get(self, number: int) -> StoredEntry:
@@ -144,15 +146,14 @@ class QueueStore(QueueTables):
         archived.
         """
         with self.transaction("DEFERRED") as db:
-            row = db.execute(
-                "SELECT document, options FROM entry WHERE number = ?", (number,)
-            ).fetchone()
+            row = ENTRY.get(db, number)
             if row is None:
                 raise self._missing(number)
             return StoredEntry(
-                parse_entry(row[0]),
-                EntryOptions.from_json(row[1]),
+                parse_entry(row["document"]),
+                EntryOptions.from_json(row["options"]),
                 waits_for=self._waits_for(db, number),
+                is_signed=row.is_own,
             )
 
     def counts(self) -> dict[str, int]:
@@ -220,48 +221,37 @@ class QueueStore(QueueTables):
         """
         with self.transaction(sync=False) as db:
             self.recover()
-            running, limit = db.execute(
-                "SELECT (SELECT count(*) FROM entry WHERE status = 'running'), max_concurrent "
-                "FROM queue"
+            (running,) = db.execute(
+                "SELECT count(*) FROM entry WHERE status = 'running'"
             ).fetchone()
-            if running >= limit:
+            if running >= self._queue(db)["max_concurrent"]:
                 return None
-            row = db.execute(
-                f"SELECT number, document, options, begun FROM entry WHERE {_IS_READY}"
-                " ORDER BY priority DESC, number LIMIT 1",
+            rows = ENTRY.select(
+                db,
+                f"WHERE {_IS_READY} ORDER BY priority DESC, number LIMIT 1",
                 (self.clock(),),
-            ).fetchone()
-            if row is None:
+            )
+            if not rows:
                 return None
+            row = self._usable(rows[0])
             owner = current_owner()
             lease = randomness.token_hex(8)
+            leases.take(db, lease, owner_text(owner), length_s=lease_s)
             entry = entries.start(
-                parse_entry(row[1]), f"{owner.host}:{owner.pid}:{lease}", self._now()
+                parse_entry(row["document"]), f"{owner.host}:{owner.pid}:{lease}", self._now()
             )
-            begun = _open_attempt(row[3], entry)
-            self.put(row[0], entry)
-            db.execute(
-                "UPDATE entry SET lease = ?, lease_until = ?, owner = ?, begun = ? WHERE "
-                "number = ?",
-                (
-                    lease,
-                    self.clock() + lease_s,
-                    json.dumps(asdict(owner)),
-                    begun and begun.to_json(),
-                    row[0],
-                ),
-            )
-        return Claim(entry, EntryOptions.from_json(row[2]), lease=lease, attempt=begun)
+            begun = _open_attempt(row["begun"], entry)
+            options = EntryOptions.from_json(row["options"])
+            self.put(row["number"], entry, options, lease=lease, begun=begun and begun.to_json())
+        return Claim(entry, options, lease=lease, attempt=begun)
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """Renews the lease. False: it is lost, and the attempt has to stop."""
         with self.transaction(sync=False) as db:
-            done = db.execute(
-                "UPDATE entry SET lease_until = ? WHERE number = ? AND lease = ? AND status = "
-                "'running'",
-                (self.clock() + lease_s, entry_number(claim.entry.id), claim.lease),
-            )
-        return done.rowcount == 1
+            if not self._is_held(db, claim):
+                return False
+            leases.renew(db, claim.lease, lease_s)
+        return True
 
     def begin_attempt(
         self, claim: Claim, strategy: str, tasks: str = "", after: int = 0
@@ -279,13 +269,10 @@ class QueueStore(QueueTables):
                 number, strategy, began_at=self._now(), key=key, tasks=tasks, after=after
             )
         with self.transaction() as db:
-            done = db.execute(
-                "UPDATE entry SET begun = ? WHERE number = ? AND lease = ? AND status = 'running'",
-                (begun.to_json(), entry_number(claim.entry.id), claim.lease),
-            )
-        if done.rowcount == 1:
-            return replace(claim, attempt=begun)
-        return None
+            if not self._is_held(db, claim):
+                return None
+            self.put_attempt(entry_number(claim.entry.id), begun.to_json())
+        return replace(claim, attempt=begun)
 
     def give_up_attempt(self, claim: Claim, reason: str) -> Claim | None:
         """Lets a new attempt follow the interrupted one, which cannot be resumed. None: the lease
@@ -293,11 +280,10 @@ class QueueStore(QueueTables):
         """
         number = entry_number(claim.entry.id)
         with self.transaction() as db:
-            if not self._is_held(db, number, claim=claim):
+            if not self._is_held(db, claim):
                 return None
             entry = entries.give_up_attempt(self.get(number).entry, reason)
-            self.put(number, entry)
-            db.execute("UPDATE entry SET begun = NULL WHERE number = ?", (number,))
+            self.put(number, entry, begun=None)
         return replace(claim, entry=entry, attempt=None)
 
     def end(
@@ -316,36 +302,28 @@ class QueueStore(QueueTables):
             return replace(old, tried=(*old.tried, tried))
 
         with self.transaction() as db:
-            if not self._is_held(db, number, claim=claim):
+            if not self._is_held(db, claim):
                 return None
             return self._change(number, change, options=options)
 
     def recover(self) -> list[QueueEntry]:
-        """Returns entries to the queue whose lease is over or whose process is gone; the attempt
-        counts as failed.
+        """Returns entries to the queue whose lease is not renewed or whose process is gone; the
+        attempt counts as failed.
         """
         found: list[QueueEntry] = []
         with self.transaction() as db:
-            rows = db.execute(
-                "SELECT number, lease_until, owner, begun FROM entry WHERE status = 'running'"
-            ).fetchall()
-            for number, until, owner, text in rows:
-                gone = owner is None or is_gone(Owner(**json.loads(owner)))
-                if gone or until <= self.clock():
-                    if gone:
-                        what = "the worker's process ended"
-                    else:
-                        what = "the worker did not renew its lease"
-                    if text is None:
-                        begun = None
-                    else:
-                        begun = BegunAttempt.from_json(text)
-                    found.append(
-                        self._change(
-                            number, lambda entry, w=what, b=begun: self._lose(entry, w, begun=b)
-                        )
-                    )
+            rows = ENTRY.select(db, "WHERE status = 'running'")
+            ended = self.leases.ended(db, [row["lease"] for row in rows])
+            for row in rows:
+                reason = ended.get(row["lease"])
+                if reason is not None:
+                    begun = row["begun"] if row.is_own else None
+                    found.append(self._change(row["number"], self._loss(reason, begun)))
         return found
+
+    def _loss(self, reason: str, begun: str | None) -> Callable[[QueueEntry], QueueEntry]:
+        attempt = None if begun is None else BegunAttempt.from_json(begun)
+        return lambda entry: self._lose(entry, reason, begun=attempt)
 
     def _lose(self, entry: QueueEntry, what: str, begun: BegunAttempt | None) -> QueueEntry:
         now = self._now()
@@ -374,11 +352,12 @@ class QueueStore(QueueTables):
     def _now(self) -> str:
         return timestamp(self.clock())
 
-    def _is_held(self, db: sqlite3.Connection, number: int, claim: Claim) -> bool:
-        found = db.execute(
-            "SELECT 1 FROM entry WHERE number = ? AND lease = ?", (number, claim.lease)
+    def _is_held(self, db: sqlite3.Connection, claim: Claim) -> bool:
+        row = db.execute(
+            "SELECT 1 FROM entry WHERE number = ? AND lease = ? AND status = 'running'",
+            (entry_number(claim.entry.id), claim.lease),
         ).fetchone()
-        return found is not None
+        return row is not None
 
     def _check_exists(self, number: int) -> None:
         if self.archived_month(number) is None:
@@ -408,22 +387,19 @@ class QueueStore(QueueTables):
         attempt that was interrupted stays open.
         """
         with self.transaction() as db:
-            stored = self.get(number)
-            text = db.execute("SELECT begun FROM entry WHERE number = ?", (number,)).fetchone()[0]
-            entry = change(stored.entry)
-            kept = options(stored.options)
+            self.get(number)
+            row = self._entry(db, number)
+            before = parse_entry(row["document"])
+            entry = change(before)
+            kept = options(EntryOptions.from_json(row["options"]))
             if entry.status in ("done", "blocked") and kept.every is not None:
                 self._recur(entry, kept)
                 kept = replace(kept, every=None)
-            self.put(number, entry, kept)
-            begun = _open_attempt(text, entry)
-            if begun is not None and stored.entry.status == "running":
+            begun = _open_attempt(row["begun"], entry)
+            if begun is not None and before.status == "running":
                 begun = replace(begun, interruptions=begun.interruptions + 1)
-            db.execute(
-                "UPDATE entry SET lease = NULL, lease_until = NULL, owner = NULL, begun = ? WHERE "
-                "number = ?",
-                (begun and begun.to_json(), number),
-            )
+            leases.release(db, row["lease"])
+            self.put(number, entry, kept, lease=None, begun=begun and begun.to_json())
         return entry
 
     def _recur(self, entry: QueueEntry, options: EntryOptions) -> None:

@@ -4,84 +4,63 @@ queue`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from evaluator import clock
-from evaluator.errors import EvaluatorError, UsageError
+from evaluator import clock as clocks
+from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.messages import visible
+from evaluator.files.locks import locked_file
 from evaluator.files.private_folder import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
 from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
-from evaluator.queue.archive import archive, archived_entry
-from evaluator.queue.board import QueueBoard, read_board
+from evaluator.queue.archive import archive
 from evaluator.queue.dispatch import Dispatcher
-from evaluator.queue.document import array_text, join_document, parse_entries
+from evaluator.queue.document import FILE, read_limited
 from evaluator.queue.entries import (
     MAX_INTEGER,
-    STATUSES,
     EntryOptions,
-    EntryStatus,
     QueueEntry,
     entry_id,
     entry_number,
     timestamp,
 )
-from evaluator.queue.importing import Imported, import_document
+from evaluator.queue.importing import Imported, create_store, import_document
 from evaluator.queue.intake import checked_text, classify, goal_of, type_named
-from evaluator.queue.publication import FILE, LOCK, Publisher, read_limited
+from evaluator.queue.messages import read_controls, read_message
+from evaluator.queue.publication import CONFLICT, LOCK, Publisher
+from evaluator.queue.queue_view import DATABASE, QueueView, check_not_lost, check_range
 from evaluator.queue.recurrence import check_expression, next_time
-from evaluator.queue.store import QueueStore, StoredEntry, StuckEntry
-from evaluator.queue.tables import EntrySummary
+from evaluator.queue.store import QueueStore
 from evaluator.queue.verification import Verifier
 from evaluator.queue.worker import LEASE_S, QueueWorker, WorkSummary
 
 _ARCHIVE_EVERY_S = 3600.0
+_LOOK_S = 0.3
 _MAX_NAMED = 10
 STUCK_ADVICE = (
     "skip the waiting entry too, retry the blocked one, or add the waiting one again "
     "without --after"
 )
-DATABASE = "queue.sqlite"
-DEFAULT_FOLDER = "queue"
-FOLDER_VARIABLE = "TASK_RUNNER_DIR"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """Numbers of a queue. `entries`: by status, and `archived`. `types`: entries that are not
-    archived, by type.
-
-    `ready`: pending entries that could run now; `stuck`: those that cannot run, see
-    `TaskQueue.stuck`. `attempts`: attempts of the entries that are not archived.
-    """
-
-    entries: Mapping[str, int]
-    types: Mapping[str, int]
-    ready: int
-    stuck: int
-    attempts: int
-    last_id: str | None
-    max_concurrent: int
-    max_retries: int
-    archive_days: int
-
-
-class TaskQueue:
+class TaskQueue(QueueView):
     """A persistent queue in `folder`: `queue.sqlite`, its published form `task-queue.json`, the
     archive, deliverables.
 
     Any number of processes and threads may use one folder at once. The folder is `TASK_RUNNER_DIR`,
     or `queue` here, unless it is given; it is created if it is missing. `task-queue.json` is
-    written within a second of a change, and by `close`. `notice` gets lines for the user (default:
+    written within a second of a change, and by `close`. A file without a database is taken over,
+    and one that a person has edited is imported entry by entry, here and while `work` runs; without
+    `takes_edits` an edited file stays. `notice` gets lines for the user (default:
     the log). `clock` gives the time in seconds since the epoch.
 
     Raises: RecordError, from every method too, if the folder or the database cannot be used;
@@ -93,20 +72,54 @@ class TaskQueue:
         folder: str | Path | None = None,
         *,
         notice: Callable[[str], None] | None = None,
-        clock: Callable[[], float] = clock.wall,
+        clock: Callable[[], float] = clocks.wall,
+        takes_edits: bool = True,
     ) -> None:
-        self.folder = _absolute(folder or os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER)
-        os.close(open_private_folder(self.folder, "folder of the queue"))
-        database = self.folder / DATABASE
-        is_new = not database.exists()
-        self._store = QueueStore(database, clock=clock)
-        # A connection of its own: publishing a large queue does not keep workers waiting.
-        self._published = QueueStore(database, clock=clock)
+        self._clock = clock
         self._notice = notice or _log_notice
-        self._publisher = Publisher(self._published, self.folder, notice=self._notice)
+        super().__init__(folder)
+        # A connection of its own: publishing a large queue does not keep workers waiting.
+        try:
+            self._published = QueueStore(self.folder / DATABASE, clock=clock)
+        except BaseException:
+            self._store.close()
+            raise
+        self._publisher = Publisher(
+            self._published, self.folder, notice=self._notice, takes_edits=takes_edits
+        )
         self._store.on_change = self._publisher.schedule
-        if is_new:
-            self._store.configure(task_runner_dir=f"{self.folder}/")
+        self._store.on_unsigned = self._published.on_unsigned = self._tell_of_unsigned
+        if takes_edits:
+            self._publisher.take_edit()
+
+    def _open_store(self) -> QueueStore:
+        os.close(open_private_folder(self.folder, "folder of the queue"))
+        check_not_lost(self.folder)
+        database = self.folder / DATABASE
+        try:
+            with locked_file(self.folder / LOCK):
+                if not database.exists():
+                    self._create(database)
+        except OSError as error:
+            raise RecordError(
+                f"{database}: the queue cannot be created: {error.strerror or error}"
+            ) from error
+        return QueueStore(database, clock=self._clock)
+
+    def _create(self, database: Path) -> None:
+        imported = create_store(database, self._clock)
+        if imported.added:
+            count = len(imported.added)
+            self._notice(
+                f"{self.folder / FILE} had no database beside it; its entries were taken over: "
+                f"{count:,}"
+            )
+
+    def _tell_of_unsigned(self, id: str) -> None:
+        self._notice(
+            f"{id}: its template and inputs come from somebody else, so they are not used; it runs "
+            "by its words"
+        )
 
     def add(
         self,
@@ -136,8 +149,8 @@ class TaskQueue:
         croniter.
         """
         text = checked_text(text)
-        _check_range("max_retries", max_retries, least=0)
-        _check_range("priority", priority, least=-MAX_INTEGER)
+        check_range("max_retries", max_retries, least=0)
+        check_range("priority", priority, least=-MAX_INTEGER)
         if template is not None:
             checked_text(template, "template")
         try:
@@ -170,46 +183,49 @@ class TaskQueue:
                 self._store.note_key(key, entry_number(entry.id))
         return entry
 
-    def list(
-        self, status: EntryStatus | None = None, *, limit: int | None = None
-    ) -> list[QueueEntry]:
-        """The entries that are not archived, or those in one state, in the order of their ids; with
-        `limit`, the newest of them.
+    async def add_message(
+        self, evaluator: Evaluator, message: str, **options: Any
+    ) -> Sequence[QueueEntry]:
+        """Adds the entries that a model reads out of a message, with the template `read_message`:
+        goals, types, priorities, dates, and their order. `options` are those of `add`, for
+        each entry; `needs` is added to what the model found.
+
+        Raises: UsageError, as `add`, or if the model's answer cannot be used; nothing is added
+        then.
         """
-        _check_selection(status, limit)
-        return parse_entries(self._store.documents(status, limit))
+        message = checked_text(message)
+        now = datetime.fromtimestamp(self._store.clock()).astimezone()
+        read = await read_message(evaluator, message, now)
+        needs = tuple(options.pop("needs", ()))
+        added: list[QueueEntry] = []
+        with self._store.transaction():
+            for entry in read:
+                added.append(
+                    self.add(
+                        entry.text,
+                        goal=entry.goal,
+                        type=entry.type,
+                        priority=entry.priority,
+                        not_before=entry.not_before,
+                        needs=(*needs, *(added[index].id for index in entry.after)),
+                        **options,
+                    )
+                )
+        return added
 
-    def summaries(
-        self, status: EntryStatus | None = None, *, limit: int | None = None
-    ) -> Sequence[EntrySummary]:
-        """As `list`, with the fields that a table shows; for large queues."""
-        _check_selection(status, limit)
-        return self._store.summaries(status, limit)
+    def tell(self, words: str) -> Sequence[QueueEntry]:
+        """Does what a person says: `skip T-02`, `retry T-03 use the channel #research`, one a line.
+        Returns the changed entries.
 
-    def list_json(self, status: EntryStatus | None = None, *, limit: int | None = None) -> str:
-        """As `list`, as the text of a JSON array of entries as `task-queue.json` has them."""
-        _check_selection(status, limit)
-        return array_text(self._store.documents(status, limit))
-
-    def board(self, limit: int) -> QueueBoard:
-        """The number of entries in each state, and at most `limit` of each: those that run first or
-        ended last.
-
-        Raises: UsageError, for a `limit` below 1.
+        Raises: UsageError, for other words, and as `skip` and `retry`; nothing is changed then.
         """
-        _check_range("limit", limit, least=1)
-        return read_board(self._store, limit)
-
-    def show(self, id: str) -> StoredEntry:
-        """An entry with its options; one from the archive without them. Raises: UsageError, if
-        there is none.
-        """
-        number = entry_number(id)
-        with self._store.transaction("DEFERRED"):
-            archived = archived_entry(self._store, self.folder, number=number)
-            if archived is None:
-                return self._store.get(number)
-            return StoredEntry(archived, EntryOptions())
+        with self._store.transaction():
+            return [
+                self.skip(control.id)
+                if control.verb == "skip"
+                else self.retry(control.id, control.guidance)
+                for control in read_controls(words)
+            ]
 
     def retry(self, id: str, guidance: str | None = None) -> QueueEntry:
         """Returns a blocked entry to the queue; `guidance` is added to its text for the next
@@ -235,12 +251,6 @@ class TaskQueue:
             self._notice(f"{names}{more} cannot run without {entry.id}; {STUCK_ADVICE}")
         return entry
 
-    def stuck(self) -> Sequence[StuckEntry]:
-        """The pending entries that wait, also through others, for an entry that was skipped or is
-        blocked.
-        """
-        return self._store.stuck()
-
     def archive(self, days: float | None = None) -> Mapping[str, Sequence[str]]:
         """Archives the entries that ended more than `days` (default: `archiveDays`) ago; returns
         their ids by month.
@@ -251,45 +261,22 @@ class TaskQueue:
             raise UsageError(f"days is {days}, expected 0 or more")
         return archive(self._store, self.folder, days=days)
 
-    def export(self) -> bytes:
-        """The queue as `task-queue.json` has it."""
-        with self._store.transaction("DEFERRED"):
-            return join_document(self._store.settings(), self._store.documents())
-
     def import_file(self, path: str | Path | None = None) -> Imported:
-        """Imports a file in the form of `task-queue.json`, by default this queue's own after
-        somebody edited it.
+        """Imports a file in the form of `task-queue.json`: everything in it or nothing. Without
+        `path`: says what was taken over of this queue's own file, which somebody has edited, since
+        it was opened.
 
-        Everything in it or nothing. Raises: UsageError, with the place of the first problem.
+        Raises: UsageError, with the places of the problems.
         """
         own = self.folder / FILE
-        path = own if path is None else Path(path)
         try:
-            data = read_limited(path)
-            is_own = own.exists() and path.samefile(own)
+            if path is None or (own.exists() and Path(path).samefile(own)):
+                self._publisher.take_edit()
+                return self._publisher.edited
+            data = read_limited(Path(path))
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-        found = import_document(self._store, data, name=str(path))
-        if is_own:
-            self._publisher.accept(data)
-            self._publisher.schedule()
-        return found
-
-    def stats(self) -> QueueStats:
-        """Numbers of the queue."""
-        with self._store.transaction("DEFERRED"):
-            (types, attempts), settings = self._store.totals(), self._store.settings()
-            return QueueStats(
-                self._store.counts(),
-                types,
-                ready=self._store.count_ready(),
-                stuck=len({entry.id for entry in self._store.stuck()}),
-                attempts=attempts,
-                last_id=settings.last_id,
-                max_concurrent=settings.max_concurrent,
-                max_retries=settings.max_retries,
-                archive_days=settings.archive_days,
-            )
+        return import_document(self._store, data, name=str(path))
 
     def configure(
         self,
@@ -307,7 +294,7 @@ class TaskQueue:
             ("max_retries", max_retries, 0),
             ("archive_days", archive_days, 0),
         ):
-            _check_range(name, value, least=least)
+            check_range(name, value, least=least)
         self._store.configure(
             max_concurrent=max_concurrent, max_retries=max_retries, archive_days=archive_days
         )
@@ -352,13 +339,14 @@ class TaskQueue:
             )
         own = [self.folder / f"{DATABASE}{end}" for end in ("", "-wal", "-shm", "-journal")]
         evaluator = evaluator.without_files(
-            [*own, *(self.folder / name for name in (FILE, LOCK, ARCHIVE))]
+            [*own, *(self.folder / name for name in (FILE, CONFLICT, LOCK, ARCHIVE))]
         )
         now = lambda: timestamp(self._store.clock())  # noqa: E731
         dispatcher = Dispatcher(
             evaluator,
             self.folder,
             now=now,
+            entry_of=lambda id: self.show(id).entry,
             verifiers=verifiers,
             ask_model=ask_model,
             unfinished=unfinished,
@@ -371,7 +359,20 @@ class TaskQueue:
             on_start=on_start,
             on_end=on_end,
         )
-        return await worker.run(workers, until_empty=until_empty)
+        watch = asyncio.create_task(self._take_edits())
+        try:
+            return await worker.run(workers, until_empty=until_empty)
+        finally:
+            watch.cancel()
+
+    async def _take_edits(self) -> None:
+        """Imports the published file whenever somebody has edited it."""
+        while True:
+            try:
+                await asyncio.to_thread(self._publisher.take_edit)
+            except EvaluatorError as error:
+                self._notice(str(error))
+            await clocks.sleep(_LOOK_S)
 
     def _hourly_archive(self) -> Callable[[], None]:
         """A function that archives old entries at most once an hour. What goes wrong is a notice:
@@ -408,43 +409,6 @@ class TaskQueue:
             self._store.close()
             self._published.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"TaskQueue({str(self.folder)!r})"
-
-
-def entry_details(stored: StoredEntry) -> dict[str, Any]:
-    """What is known of an entry besides the fields of the file: its options, and what it waits
-    for.
-    """
-    options = asdict(stored.options)
-    start = stored.options.not_before
-    return {
-        **options,
-        "not_before": timestamp(start) if start else None,
-        "waits_for": list(stored.waits_for),
-    }
-
-
-def _check_selection(status: str | None, limit: int | None) -> None:
-    if status is not None and status not in STATUSES:
-        raise UsageError(f"{status!r:.60} is not a status of the queue; use {', '.join(STATUSES)}")
-    _check_range("limit", limit, least=1)
-
-
-def _check_range(name: str, value: int | None, least: int) -> None:
-    if value is not None and not least <= value <= MAX_INTEGER:
-        if value < least:
-            expected = f"{least} or more"
-        else:
-            expected = f"at most {MAX_INTEGER}"
-        raise UsageError(f"{name} is {f'{value}':.60}, expected {expected}")
-
 
 def _seconds(moment: datetime) -> float:
     """Seconds since the epoch; a time before that is 0. Raises: UsageError, for a time that no
@@ -458,10 +422,6 @@ def _seconds(moment: datetime) -> float:
             raise UsageError(f"not_before is {moment}, which is too late for a calendar") from None
         return 0.0
     return seconds
-
-
-def _absolute(folder: str | Path) -> Path:
-    return Path(os.path.abspath(Path(folder).expanduser()))
 
 
 def _log_notice(line: str) -> None:

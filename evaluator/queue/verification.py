@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from evaluator.errors import ToolError, UsageError
+from evaluator.errors import UsageError
 from evaluator.errors.machine import machine_error
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.nodes import Function, Task
+from evaluator.queue.deliverables import text_of
 from evaluator.queue.entries import QueueEntry
-
-_MAX_FILE_CHARS = 100_000
 
 
 class EvaluateForVerifier(Protocol):
@@ -107,7 +106,7 @@ class GraderVerifier:
             if result.file is None:
                 inputs["file"] = ""
             else:
-                inputs["file"] = await asyncio.to_thread(_text_of, result, result.file)
+                inputs["file"] = await asyncio.to_thread(text_of, result.evaluator, result.file)
         graded = await result.evaluate(self.template, inputs)
         if isinstance(graded, TaskError):
             return f"the grader {self.template!r} failed: {graded}"
@@ -117,16 +116,6 @@ class GraderVerifier:
         return (
             evaluation["feedback"] or f"the grader {self.template!r} says that it is not a success"
         )
-
-
-def _text_of(result: ResultToVerify, path: Path) -> str:
-    try:
-        text = result.evaluator.services.files.read_text(path).text
-    except ToolError as error:
-        return f"({error})"
-    if len(text) <= _MAX_FILE_CHARS:
-        return text
-    return f"{text[:_MAX_FILE_CHARS]}\n({len(text):,} characters in all)"
 
 
 async def failure_of(verifiers: Sequence[Verifier], result: ResultToVerify) -> str | None:

@@ -8,9 +8,11 @@ read in any case; backslashes before punctuation are removed outside fences. Unk
 sections are read into `extra` under their labels.
 
 A second dialect has the title `# Task: name`, its id as a field, and `## Steps` with `### Step 2:
-name ✅`. A step's `Attempts` is their count and `Result` its status; there is no summary. Outputs
-are fenced as they are, with fences of their own, and errors have several lines: both end at the
-next field of the step.
+name ✅`. A step's `Attempts` is their count and `Result` its status; there is no summary. Errors
+have several lines, up to the next field of the step.
+
+Outputs are fenced as they are, in both dialects, with fences of their own: a block ends at the
+fence that the next field, section or rule follows.
 
 Steps get the path `step[N]` and no fingerprint: such a file can be read and shown, but not resumed.
 An id that is not a number is in `extra["ID"]`, and the recording has the number 0.
@@ -45,6 +47,11 @@ _STEP = Pattern(r"step\s+([0-9]{1,9})\s*(?:\(([^)]*)\))?\s*(?:[:.–—-]\s*(.*)
 _FIELD = Pattern(
     r" {0,3}[-*+]\s+(?:\*\*|__)?(?P<label>[^\W_][^:*\n]{0,60}?)(?:\*\*|__)?\s*:(?:\*\*|__)?"
     r"(?:\s+(?P<value>.*))?"
+)
+# The fields that may follow the block of another one.
+_AFTER_A_BLOCK = frozenset(
+    {"output", "duration", "status", "error", "reason", "abort reason", "attempt", "attempts"}
+    | {"backoff", "result", "args", "arguments", "input"}
 )
 _RULE = Pattern(r" {0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})")
 _FENCE = Pattern(r"([ \t]*)(`{3,}|~{3,})[ \t]*((?:[^`\s][^`]*)?)")
@@ -231,25 +238,53 @@ class _SectionReader:
         """A fenced block's lines without the fence's indentation, and the line after it."""
         indent = len(fence[1])
         mark = fence[2]
-        closing = Pattern(rf"\s*{re.escape(mark[0])}{{{len(mark)},}}\s*")
+        closing = Pattern(rf"(\s*){re.escape(mark[0])}{{{len(mark)},}}\s*")
+        first: int | None = None
         for end in range(at + 1, len(self.lines)):
-            if closing.fullmatch(self.lines[end]) and self._may_end(end):
-                body = self.lines[at + 1 : end]
-                return end + 1, "\n".join(
-                    x[indent:] if not x[:indent].strip() else x.lstrip() for x in body
-                )
-        raise _UnreadableLine(at + 1, "this fence is never closed")
+            match = closing.fullmatch(self.lines[end])
+            if match is not None and self._may_end(end, len(match[1]), indent):
+                return self._inside(at, end, indent)
+            if match is not None and first is None:
+                first = end
+            if first is not None and not self.is_named and self._begins_section(end):
+                break
+        if first is None or self.is_named:
+            raise _UnreadableLine(at + 1, "this fence is never closed")
+        return self._inside(at, first, indent)
 
-    def _may_end(self, fence: int) -> bool:
-        """Whether the block may end at this line: in a named file, only before what follows an
-        output.
-        """
-        if not self.is_named:
-            return True
-        following = next((line for line in self.lines[fence + 1 :] if line.strip()), None)
-        return following is None or following.startswith(
-            ("- **Error:**", "- **Result:**", "### Step ", "## ")
+    def _inside(self, start: int, end: int, indent: int) -> tuple[int, str]:
+        body = self.lines[start + 1 : end]
+        return end + 1, "\n".join(
+            line[indent:] if not line[:indent].strip() else line.lstrip() for line in body
         )
+
+    def _may_end(self, fence: int, its_indent: int, indent: int) -> bool:
+        """Whether the block may end at this line: only before what follows an output, because an
+        output may hold fences of its own.
+        """
+        following = next((line for line in self.lines[fence + 1 :] if line.strip()), None)
+        if self.is_named:
+            return following is None or following.startswith(
+                ("- **Error:**", "- **Result:**", "### Step ", "## ")
+            )
+        if its_indent > indent:
+            return False
+        if following is None or following.startswith("## ") or _RULE.fullmatch(following):
+            return True
+        match = _FIELD.fullmatch(following)
+        is_outside = len(following) - len(following.lstrip()) < max(indent, 1)
+        return (
+            match is not None
+            and is_outside
+            and (indent > 0 or match["label"].strip().casefold() in _AFTER_A_BLOCK)
+        )
+
+    def _begins_section(self, line: int) -> bool:
+        """Whether a step or the summary begins at this line, below a rule."""
+        if not re.match(r"## (?:Step [0-9]|Summary)", self.lines[line]):
+            return False
+        above = next((x for x in reversed(self.lines[:line]) if x.strip()), "")
+        return _RULE.fullmatch(above) is not None
 
     def _typed(self, block: str, info: str, line: int) -> Any:
         if info.split(None, 1)[:1] not in (["json"], ["JSON"]):

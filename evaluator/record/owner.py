@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from functools import lru_cache
+from typing import cast
 
 from evaluator import this_process
 from evaluator.record.steps import Owner
@@ -40,3 +43,26 @@ def is_gone(owner: Owner | None) -> bool:
 def current_owner() -> Owner:
     """This process. Start and boot are 0 except on Linux."""
     return _owner_of(this_process.pid())
+
+
+def owner_text(owner: Owner) -> str:
+    """The owner as text for a database."""
+    return json.dumps(asdict(owner))
+
+
+def parse_owner(text: str) -> Owner | None:
+    """The owner that `owner_text` wrote; None for another text."""
+    try:
+        owner = Owner(**json.loads(text))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    numbers = cast("tuple[object, ...]", (owner.pid, owner.started))
+    names = cast("tuple[object, ...]", (owner.boot_id, owner.host))
+    if all(type(n) is int for n in numbers) and all(type(n) is str for n in names):
+        return owner
+    return None
+
+
+def is_visible(owner: Owner) -> bool:
+    """Whether `is_gone` can tell: the process is or was on this machine, and its start is known."""
+    return owner.started != 0 and owner.host == this_process.host()

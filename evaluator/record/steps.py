@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -74,6 +75,7 @@ DENIED = "safety.denied"
 NOT_RUN = "timeout.not_run"
 TIMEOUT = "timeout"
 CANCELLED = "cancelled"
+FAILED = "failed"
 
 
 def abort_reason(word: str, text: str) -> str:
@@ -81,6 +83,16 @@ def abort_reason(word: str, text: str) -> str:
     if text:
         return f"{word} — {text}"
     return word
+
+
+def cut_off_reason(error: BaseException, *, is_late: bool = False) -> str:
+    """The reason of a step that `error` cut off: the time of its task was up (`is_late`), somebody
+    cancelled it, or what went wrong.
+    """
+    text = str(error)
+    if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+        return abort_reason(TIMEOUT if is_late else CANCELLED, "" if is_late else text)
+    return abort_reason(FAILED, text or type(error).__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class TaskStore:
         """`redactor` removes secrets from all that is written (see `redact`); `sync`: see
         `journal`.
         """
+        self._is_counted = False
         self._folders: OpenFolders | None = None
         self._is_swept = False
         self._counter = -1
@@ -449,9 +450,12 @@ class TaskStore:
 
     def _last_id(self) -> int:
         text = os.pread(self._counter, 32, 0)
-        if len(text) == 21 and text[:20].isdigit():
+        is_whole = len(text) == 21 and text[:20].isdigit()
+        if is_whole and self._is_counted:
             return int(text)
-        return self._highest()
+        # Once in a process: somebody may have copied files into the folders.
+        self._is_counted = True
+        return max(int(text) if is_whole else 0, self._highest())
 
     def _highest(self) -> int:
         return max(

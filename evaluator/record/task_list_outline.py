@@ -6,9 +6,10 @@ sections below it; a bracketed word further below is a part of it and not a role
 by a line `Owner: ROLE` before the first section of level 2.
 
 A step is a list item with a checkbox. In a text without checkboxes, numbered headings (`### 2.
-Compare`, `### Step 2: Compare`) are its steps; without those too, the items of its numbered lists.
-Such a step is done where a mark says so: a check mark, `(done)`, struck-out text, or, below a
-heading, a line `Status: done`.
+Compare`, `### Step 2: Compare`) are its steps; without those too, the items of its lists below a
+heading `Steps`; without such a heading, the items of its numbered lists. Such a step is done where
+a mark says so: a check mark, `(done)`, `— done` at its end, struck-out text, or, below a heading, a
+line `Status: done`.
 
 Inside a fenced block nothing is a heading or a step; a fence that is not closed reaches to the end.
 Underlined headings are plain text here.
@@ -32,8 +33,14 @@ _NUMBERED_TITLE = Pattern(
     r"(?:step[ \t]+[0-9]{1,9}\b[.):–—-]?|[0-9]{1,9}[.):])(?:[ \t]+(.*))?", "i"
 )
 # Two spaces or more make an item a part of the one above.
+_ITEM = Pattern(r" ?(?:[-*+]|[0-9]{1,9}[.)])[ \t]+(.*)")
+_STEPS_TITLE = Pattern(r"(?:the[ \t]+)?(?:steps?|plan|to[ -]?dos?|tasks)[ \t]*:?", "i")
 _NUMBERED_ITEM = Pattern(r" ?[0-9]{1,9}[.)][ \t]+(.*)")
-_DONE = Pattern(r"[✅☑✔]|\[[xX]\](?![(\[:])|\((?:done|completed|finished)\)|~~[^~]+~~", "i")
+_DONE = Pattern(
+    r"[✅☑✔]|\[[xX]\](?![(\[:])|\((?:done|completed|finished)\)|~~[^~]+~~"
+    r"|(?:[–—→]|[ \t]-{1,2}|:)[ \t]*[*_]{0,2}(?:done|completed|finished)[*_.]{0,3}[ \t]*$",
+    "i",
+)
 _DONE_BELOW = Pattern(r"\W*(?:status|result)\W+(?:done|completed?|finished|succe\w+|ok)\b.*", "i")
 
 
@@ -117,7 +124,8 @@ def read_outline(text: str) -> Outline:
     steps = (
         _checkboxes(outside, sections)
         or _numbered_headings(outside, sections)
-        or _numbered_items(outside, sections)
+        or _items(outside, sections, _ITEM, below=_STEPS_TITLE)
+        or _items(outside, sections, _NUMBERED_ITEM)
     )
     first = next((section.line for section in sections if section.level > 1), len(lines) + 1)
     return Outline(tuple(sections), tuple(steps), owner=_owner(outside, first))
@@ -245,11 +253,16 @@ def _numbered_headings(
     return steps
 
 
-def _numbered_items(
-    outside: Sequence[tuple[int, str]], sections: Sequence[Section]
+def _items(
+    outside: Sequence[tuple[int, str]],
+    sections: Sequence[Section],
+    pattern: Pattern,
+    below: Pattern | None = None,
 ) -> list[TaskStep]:
+    """The list items that are steps; with `below`, those of the sections with such a title."""
     return [
         _step(number, item[1], done=_DONE.search(item[1]) is not None, section=section)
         for number, line, section in _in_sections(outside, sections)
-        if (item := _NUMBERED_ITEM.fullmatch(line)) is not None
+        if (item := pattern.fullmatch(line)) is not None
+        and (below is None or (section is not None and below.fullmatch(section.title)))
     ]

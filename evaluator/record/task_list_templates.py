@@ -21,9 +21,15 @@ from evaluator.record.task_list_text import MAX_BYTES, parse_name
 
 FOLDER = "task_lists"
 DEFAULT = "feature"
-DEFAULT_ROLE = "PLANNER"
+ANY_ROLE = "the one who created it"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _PLACEHOLDER = re.compile(r"\{\{[ \t]*(title|name|date|role)[ \t]*\}\}")
+# The line that names the owner, and the role at the start of a heading.
+_OF_ROLE = re.compile(
+    r"^[-*+ \t]*[*_]{0,2}owner[*_]{0,2}:[*_]{0,2}[ \t]*\{\{[ \t]*role[ \t]*\}\}[ \t]*\n"
+    r"|(?<=\# )\[\{\{[ \t]*role[ \t]*\}\}\][ \t]*",
+    re.IGNORECASE | re.MULTILINE,
+)
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -73,6 +79,7 @@ def fill_template(
 ) -> str:
     """The text of a new list called `name`, which `role` creates.
 
+    Without a role nobody owns the list, and the parts of the template's role are for any role.
     Raises: UsageError, for an invalid name.
     """
     full, bare = parse_name(name)
@@ -85,6 +92,10 @@ def fill_template(
         "title": words[:1].upper() + words[1:],
         "name": full or f"{day}-{bare}",
         "date": day,
-        "role": " ".join((role or DEFAULT_ROLE).split()),
     }
+    if role is None:
+        text = _OF_ROLE.sub("", text)
+        values["role"] = ANY_ROLE
+    else:
+        values["role"] = " ".join(role.split())
     return _PLACEHOLDER.sub(lambda found: values[found[1]], text)

@@ -1,4 +1,4 @@
-"""The built-in tools: files, search, scripts, and questions to the user."""
+"""The built-in tools: files, search, scripts, the web, and questions to the user."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from evaluator.tools import searching, writing
 from evaluator.tools.decorator import tool
 from evaluator.tools.registry import ToolRegistry
 from evaluator.tools.tool import ToolContext
+from evaluator.tools.web import fetch_url, preview_fetch
 
 _LINES = 2_000
 
@@ -254,6 +255,7 @@ def builtin_tools() -> ToolRegistry:
             replace(edit_file, preview=_preview_edit),
             replace(delete_file, preview=_preview_delete),
             run_script,
+            replace(fetch_url, preview=preview_fetch),
             ask_user,
         ]
     )

@@ -1,5 +1,5 @@
-"""Which tools run programs or act on the screen. A profile and a template name a tool before it is
-made.
+"""Which tools run programs, act on the screen or send to the network. A profile and a template name
+a tool before it is made.
 
 A tool of `@tool` declares it itself (`controls`); those that are made for each task are listed
 here.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from evaluator.errors import ConfigurationError, ToolError, UsageError
 from evaluator.models.attachments import Attachment
@@ -17,7 +17,7 @@ from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import POLICIES, Policy, PolicyRule, decide, strictest
 
 ToolKind = Literal["direct", "subtask"]
-Control = Literal["programs", "screen"]
+Control = Literal["programs", "screen", "network"]
 OutcomeCode = Literal["unknown_tool", "bad_arguments", "denied", "failed", "timeout", "not_run"]
 
 _MAX_ERROR_CHARS = 2_000
@@ -57,8 +57,9 @@ class Tool:
     `policy`, see `PolicyRule`. `preview` describes what a call would do, for the person who is
     asked to allow it; it raises ToolError if the call could not succeed. `close` releases what the
     tool keeps between calls; it is called when the task ends. `bounds` are the rules and policies
-    of the tasks above: a call needs the consent of each. `controls`: a call runs programs, or acts
-    on the screen; see `controls_of`. A decorated tool may be called as its function.
+    of the tasks above: a call needs the consent of each. `controls`: a call runs programs, acts on
+    the screen, or sends to the network; see `controls_of`. A decorated tool may be called as its
+    function.
     """
 
     spec: ToolSpec
@@ -156,9 +157,10 @@ def check_tool(tool: Tool) -> None:
         raise ConfigurationError(
             f"tool {tool.name!r}: policy {tool.policy!r} is not allow, ask or deny"
         )
-    if tool.controls not in (None, "programs", "screen"):
+    if tool.controls not in (None, *get_args(Control)):
         raise ConfigurationError(
-            f"tool {tool.name!r}: controls is {tool.controls!r}, expected 'programs' or 'screen'"
+            f"tool {tool.name!r}: controls is {tool.controls!r}, expected 'programs', 'screen' or "
+            "'network'"
         )
     known = declared_arguments(tool)
     for rule in tool.rules:

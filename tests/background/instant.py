@@ -22,5 +22,5 @@ class Instant(Work):
             await asyncio.sleep(0)
         return End("killed" if self.is_killed else "completed", 0)
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "") -> None:
         self.is_killed = True

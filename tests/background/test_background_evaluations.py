@@ -109,6 +109,8 @@ def test_a_kill_aborts_the_evaluation_and_closes_its_record(make_evaluator, tmp_
     assert lines(task)[-1]["type"] == "aborted"
     (record,) = TaskStore(tmp_path / "tasks").list()
     assert record.status == "aborted"
+    summary = TaskStore(tmp_path / "tasks").read(record.id).summary
+    assert summary is not None and summary.reason == "cancelled — enough"
 
 
 def test_a_failed_template_says_why(make_evaluator, tmp_path):

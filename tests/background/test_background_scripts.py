@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork, scripts
-from evaluator.background.output import read_output
-from evaluator.background.stall import prompt_hint
+from evaluator.background.output import Output, read_output
+from evaluator.background.stall import StallWatch, prompt_hint
 from evaluator.testing import FakeClock
 from tests.background.instant import Instant
 
@@ -258,6 +258,61 @@ def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
     run(work())
 
 
+def test_an_output_is_looked_at_every_5_s_and_its_last_kilobyte_is_read_once(tmp_path, monkeypatch):
+    looks = []
+
+    class Watched(StallWatch):
+        def is_due(self, now):
+            looks.append(now)
+            return super().is_due(now)
+
+    async def work():
+        clock = FakeClock()
+        async with BackgroundTasks(tmp_path, clock=clock) as tasks:
+            words = f"printf 'Password: {'x' * 1_030}: '; read a"
+            task = tasks.start(ScriptWork(words, has_input=True), "x")
+            running = tasks._running[task.id]
+            running.watch = Watched(clock.time())
+            tails = []
+            tail = Output.tail
+            monkeypatch.setattr(
+                Output, "tail", lambda output, size: tails.append(size) or tail(output, size)
+            )
+            running.work.is_waiting = lambda: None
+            await until(lambda: Path(task.output_file).stat().st_size)
+            began = clock.time()
+            await clock.advance(61)
+            assert [round(each - began) for each in looks[:3]] == [5, 10, 15]
+            # The prompt begins before the last kilobyte.
+            assert (tails, tasks.store.notices(task.id)) == ([1_024], [])
+
+    run(work())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is of Linux")
+def test_a_program_that_reads_its_input_after_unknown_words_is_noticed(tmp_path):
+    """`asks` reads its standard input, in a child of the shell. `works` has written the same and
+    reads a pipe of its own."""
+
+    async def work():
+        clock = FakeClock()
+        async with BackgroundTasks(tmp_path, clock=clock) as tasks:
+            words = "printf 'the name of the ship, captain '"
+            asks = tasks.start(ScriptWork(f"{words}; cat > /dev/null", has_input=True), "asks")
+            works = tasks.start(ScriptWork(f"{words}; sleep 600 | cat", has_input=True), "works")
+            both = (asks, works)
+            await until(lambda: all(Path(each.output_file).stat().st_size for each in both))
+            running = tasks._running
+            await until(lambda: running[asks.id].work.is_waiting())
+            assert running[works.id].work.is_waiting() is False
+            await clock.advance(55)
+            (notice,) = tasks.store.notices(asks.id)
+            assert notice.kind == "stall" and "reads its standard input" in notice.xml
+            assert tasks.store.notices(works.id) == []
+
+    run(work())
+
+
 @pytest.mark.parametrize("how", ["a kill", "the end"])
 def test_a_disk_that_takes_no_more_does_not_keep_a_task_alive(tmp_path, monkeypatch, how):
     def full(*_):
@@ -370,6 +425,41 @@ def test_a_watcher_that_fails_once_goes_on(tmp_path, monkeypatch):
         ("done.\n$ ", None),
         ("Downloading model...", None),
         ("epoch 3, loss: ", None),
+        # The commonest prompts, as the programs write them.
+        ("Press Enter to continue", "key"),
+        ("Press Enter to continue\n", "key"),
+        ("Press any key…", "key"),
+        ("Press any key to quit", "key"),
+        ("Hit return to continue ", "key"),
+        ("Please press ENTER", "key"),
+        ("Shall I go on?", "yes or no"),
+        ("Should I remove the old files? ", "yes or no"),
+        ("Would you like to install it? ", "yes or no"),
+        ("Is this OK? (yes) ", "yes or no"),
+        ("Ok to proceed? (y) ", "yes or no"),
+        ("Do you accept the license terms? [yes|no] ", "yes or no"),
+        ("replace a.txt? [y]es, [n]o, [A]ll, [N]one, [r]ename: ", "yes or no"),
+        ("rm: remove regular file 'a'? ", "yes or no"),
+        ("2FA code: ", "code"),
+        ("Verification code:", "code"),
+        ("One-time password (OTP): ", "code"),
+        ("Username for 'https://github.com': ", "entry"),
+        ("Choice: ", "entry"),
+        ("Which branch? ", "question"),
+        ("Python 3.12.1\n>>> ", "interpreter"),
+        ("sqlite> ", "interpreter"),
+        ("postgres=# ", "interpreter"),
+        ("-> a()\n(Pdb) ", "interpreter"),
+        ("In [1]: ", "interpreter"),
+        # These go on by themselves.
+        ("Is this OK? (yes)\nyes\n", None),
+        ("Press Ctrl-C to stop\n", None),
+        ("Listening on http://localhost:8000 (Press CTRL+C to quit)", None),
+        ("Resolving packages: ", None),
+        ("[12/40] building a>b", None),
+        ("100%|####| 3/3 [00:01<00:00]", None),
+        ("Why? Because it was slow", None),
+        ("is it working? yes", None),
     ],
 )
 def test_prompts_are_recognised(tail, hint):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import re
 import stat
 import subprocess
@@ -17,9 +18,10 @@ import pytest
 from hypothesis import settings, strategies
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule  # noqa: F401
 
+from evaluator import clock
 from evaluator.background.notifications import end_notice
 from evaluator.background.output import Output
-from evaluator.background.store import FILE_NAME, GONE, BackgroundStore
+from evaluator.background.store import FILE_NAME, GONE, LEASE_S, BackgroundStore
 from evaluator.background.tasks import FINAL, TYPES, BackgroundTask, End, check_id, new_id
 from evaluator.errors import UsageError
 from evaluator.record.owner import current_owner
@@ -44,6 +46,14 @@ def test_an_id_is_the_letter_of_its_type_and_eight_characters(kind):
     assert len(ids) == 100 and all(
         re.fullmatch(rf"{kind}[0-9a-z]{{8}}", check_id(each)) for each in ids
     )
+
+
+def test_an_id_cannot_be_foretold():
+    """It does not come from the generator that a seed determines."""
+    random.seed(1)
+    first = new_id("b")
+    random.seed(1)
+    assert new_id("b") != first
 
 
 @pytest.mark.parametrize(
@@ -213,6 +223,35 @@ def test_a_task_whose_process_is_gone_has_failed_and_a_kill_of_it_is_a_kill(tmp_
     assert (store.get(asked.id).status, store.get(asked.id).reason) == ("killed", "not needed")
     assert store.get(alive.id).status == "running" and store.end_orphans() == []
     store.close()
+
+
+def test_a_task_of_another_container_ends_once_its_process_says_nothing(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    elsewhere = replace(current_owner(), host="another")
+    with BackgroundStore(tmp_path) as store:
+        task = a_task(tmp_path, owner=elsewhere)
+        store.add(task)
+        store.begin(task.id)
+
+        def lost_after(looks: int) -> bool:
+            for _ in range(looks):
+                now[0] += LEASE_S / 10
+                if store.end_orphans():
+                    return True
+            return False
+
+        assert store.end_orphans() == []
+        for _ in range(3):
+            assert not lost_after(9)
+            with monkeypatch.context() as patch:
+                patch.setattr("evaluator.background.store.current_owner", lambda: elsewhere)
+                store.renew_lease()
+        now[0] += 86_400  # this machine was suspended
+        assert store.end_orphans() == [] and store.request_kill(task.id, "enough") == "requested"
+        assert lost_after(10)
+        ended = store.get(task.id)
+        assert (ended.status, ended.reason) == ("killed", "enough")
 
 
 CRASH = """

@@ -6,6 +6,7 @@ import json
 import signal
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -53,7 +54,7 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
         None,
     )
     worked = run("queue", "work", "--until-empty", "--handler", "offline", "--json")
-    assert json.loads(worked)["ended"] == {"done": 1, "blocked": 1}
+    assert json.loads(worked)["ended"] == {"done": 1, "pending": 2, "blocked": 1}
     shown = run("queue", "show", "T-01")
     assert "status: done" in shown and "attempt 1 at" in shown and "TASK-1: " in shown
     assert "T-02" in run("queue", "list", "--status", "blocked")
@@ -70,7 +71,7 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
     assert copied.splitlines()[0] == "added: 2 (T-01, T-02)"
     assert run("queue", "archive") == "No entry is old enough for the archive.\n"
     stats = json.loads(run("queue", "stats", "--json"))
-    assert (stats["entries"]["done"], stats["entries"]["skipped"], stats["attempts"]) == (1, 1, 1)
+    assert (stats["entries"]["done"], stats["entries"]["skipped"], stats["attempts"]) == (1, 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +88,9 @@ def test_an_entry_is_added_done_shown_exported_and_archived(run, tmp_path):
         (("import", "missing.json"), "missing.json: cannot be read"),
         (("import", "bare.json"), r"bare.json: \$ is an array"),
         (("add", "x", "--not-before", "soon"), "--not-before 'soon': expected a time"),
-        (("list", "--queue", "link"), "link: the folder of the queue is a link"),
+        (("add", "x", "--queue", "link"), "link: the folder of the queue is a link"),
         (
-            ("list", "--queue", "bare.json/queue"),
+            ("add", "x", "--queue", "bare.json/queue"),
             "the folder of the queue cannot be opened or created: Not a directory",
         ),
     ],
@@ -157,3 +158,39 @@ def test_a_worker_that_ends_returns_its_entry(number, run, start, tmp_path):
     assert first.result.endswith("; not resumed: TASK-1 was begun with another handler")
     assert (first.strategy, second.strategy) == ("summarise", "summarise")
     assert (entry.status, entry.retries) == ("done", 1 if killed else 0)
+
+
+QUEUE_EXAMPLE = (Path(__file__).parents[1] / "queue" / "example.json").read_bytes()
+
+
+def test_a_file_without_a_store_is_refused_with_its_places_by_every_command(tmp_path, cli):
+    folder = tmp_path / "queue"
+    folder.mkdir(mode=0o700)
+    file = folder / "task-queue.json"
+    value = json.loads(QUEUE_EXAMPLE)
+    value["tasks"][0]["status"] = "finished"
+    value["tasks"][2]["max_retries"] = 3
+    file.write_text(json.dumps(value))
+    for command in (["list"], ["add", "more"], ["stats"], ["skip", "T-01"]):
+        ran = cli("queue", *command, "--queue", folder)
+        assert ran.code == 2, ran.err
+        assert "$.tasks[0].status is 'finished'" in ran.err
+        assert "$.tasks[2].max_retries is not a field of the queue" in ran.err
+    assert json.loads(file.read_bytes()) == value
+    assert not list(folder.glob("queue.sqlite*")) and not list(folder.glob(".new*"))
+
+
+def test_an_edit_is_taken_over_by_the_next_command(tmp_path, cli):
+    file = tmp_path / "queue" / "task-queue.json"
+    assert cli("queue", "add", "one").code == 0
+    for goal, command in (("first", ["add", "two"]), ("second", ["import", "--json"])):
+        value = json.loads(file.read_bytes())
+        value["tasks"][0]["goal"] = goal
+        file.write_text(json.dumps(value))
+        looked = cli("queue", "list")
+        assert looked.code == 0 and "task-queue.json was edited" in looked.err
+        assert goal not in looked.out
+        ran = cli("queue", *command)
+        assert ran.code == 0 and "changed T-01" in ran.err
+        assert json.loads(file.read_bytes())["tasks"][0]["goal"] == goal
+    assert json.loads(ran.out)["changed"] == ["T-01"]

@@ -49,8 +49,16 @@ def test_a_task_is_created_listed_read_changed_and_closed(
 def test_without_a_text_a_task_begins_with_headings_and_steps(cli: Any, tmp_path: Path) -> None:
     made = json.loads(cli("tasks", "create", "move-the-archive", "--tasks", "mine", "--json").out)
     assert made["name"].endswith("-move-the-archive")
-    assert made["next"]["role"] == "PLANNER"
-    assert (tmp_path / made["path"]).read_text().startswith("# Move the archive\n")
+    assert (made["owner"], made["next"]["role"]) == (None, None)
+    text = (tmp_path / made["path"]).read_text()
+    assert text.startswith("# Move the archive\n") and "role" not in text
+    # Any profile may tick it; a list that a role creates belongs to that role.
+    lists = TaskLists(tmp_path / "mine")
+    changed = text.replace("- [ ]", "- [x]", 1)
+    ticked = lists.update(made["name"], changed, role="default", if_unchanged=made["version"])
+    assert ticked.done == 1
+    owned = json.loads(cli("tasks", "create", "owned", "--role", "planner", "--json").out)
+    assert (owned["owner"], owned["next"]["role"]) == ("planner", "planner")
 
 
 def test_programs_get_json(cli: Any, plan: TaskList) -> None:

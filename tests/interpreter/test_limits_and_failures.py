@@ -430,3 +430,79 @@ def test_the_wait_for_the_same_answer_of_another_task_is_not_this_tasks_time(
     patient, hasty = asyncio.run(scene())
     assert hasty.unwrap().content == patient.unwrap().content
     assert hasty.notes["cached_calls"] == 1
+
+
+NESTED = """
+<task name="outer" type="sequential"><description>outer</description><steps>
+  <task name="first"><description>FIRST</description></task>
+  <call template="middle"/>
+</steps></task>
+<template name="middle" params=""><task name="body" type="sequential"><description>body</description><steps>
+  <task name="reads"><description>READS</description><file_paths><path>data.md</path></file_paths></task>
+  <task name="each" type="reduce"><description>each</description>
+    <inputs><input name="words" type="string[]" default='["a", "b"]'/></inputs>
+    <initial_value>0</initial_value>
+    <inner_task><description>INNER {{ current_input }}</description></inner_task>
+    <reduction_task><description>REDUCE</description></reduction_task></task>
+</steps></task></template>
+<task name="all" type="sequential"><description>all</description><steps>
+  <call template="middle"/><task name="last"><description>LAST</description></task>
+</steps></task>
+"""
+
+
+def test_what_nested_composites_and_functions_had_done_is_kept(make_evaluator, tmp_path, scripted):
+    def script(request):
+        if "INNER b" in request.messages[-1].content:
+            raise ProviderError("gone", kind="bad_request", retryable=False)
+        return "fine"
+
+    (tmp_path / "data.md").write_text("the data")
+    failed = make_evaluator(NESTED, script=script).evaluate_sync("outer")
+    details = failed.details
+    assert details["failed_step"] == {"index": 1, "name": "2"}
+    assert [each["step"] for each in details["partial_results"]] == ["first"]
+    middle = details["inner"]
+    assert middle["failed_step"] == {"index": 1, "name": "each"}
+    assert [each["step"] for each in middle["partial_results"]] == ["reads"]
+    each = middle["inner"]
+    assert (each["processed_inputs"], each["failed_input"]["value"]) == ([0], "b")
+    assert each["accumulator"] == "fine" and len(each["partial_results"]) == 1
+    assert failed.notes["data_usage"] == ["file:data.md"]
+    done = make_evaluator(NESTED, script=scripted()).evaluate_sync("all")
+    assert done.notes["data_usage"] == ["file:data.md"]
+
+
+@pytest.mark.parametrize("how", ["late", "killed", "stopped"])
+def test_the_reasons_in_a_task_file_are_words(make_evaluator, tmp_path, how):
+    class Slow(SimulatedBackend):
+        async def complete(self, request, *, on_text=None):
+            began.set()
+            await asyncio.Event().wait()
+
+    began = asyncio.Event()
+    handler = '<handler timeout="0.2"/>' if how == "late" else ""
+    evaluator = make_evaluator(ASK.format(handler=handler), backend=Slow())
+
+    async def run():
+        task = asyncio.ensure_future(evaluator.evaluate("ask"))
+        await began.wait()
+        if how != "late":
+            task.cancel("the user killed it" if how == "killed" else None)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return await asyncio.wait([task])
+
+    asyncio.run(run())
+    recording = TaskStore(tmp_path / "tasks").read(1)
+    (step,) = [step for step in recording.steps if step.start.kind == "model"]
+    assert step.status == "aborted"
+    expected = {
+        "late": ("timeout", None),
+        "killed": ("cancelled — the user killed it",) * 2,
+        "stopped": ("cancelled", "interrupted"),
+    }
+    reason, summary = expected[how]
+    assert step.end.error == reason
+    assert summary is None or recording.summary.reason == summary
+    assert "Error" not in (tmp_path / "tasks" / "done" / "TASK-1.md").read_text()

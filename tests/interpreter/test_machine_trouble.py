@@ -121,7 +121,7 @@ def test_an_answer_that_cannot_be_recorded_was_paid_nevertheless(
     make_evaluator: MakeEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(request: Any) -> str:
-        monkeypatch.setattr(journal_module.os, "pwrite", no_disk)
+        monkeypatch.setattr(disk, "pwrite", no_disk)
         return "an answer"
 
     def no_disk(*_: Any) -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from evaluator import TaskError, TaskStore
+from evaluator.record.task_lists import TaskLists
 
 LIBRARY = """
 <task name="boss" type="atomic"><description>delegate work</description><tools><tool name="subtask"/></tools>
@@ -255,3 +258,36 @@ def test_a_chain_of_the_default_depth_fits_the_default_limits(make_evaluator, tm
     asyncio.run(evaluator.evaluate("nested", {"n": 0})).unwrap()
     # The root and five levels; the sixth is refused, and each task has a turn after its subtask.
     assert [task.id for task in TaskStore(tmp_path / "tasks").list()] == [6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("tools", "path", "is_given"),
+    [
+        (("subtask", "manage_task"), "tasks/active/2026-03-02-plan.md", True),
+        (("subtask",), "tasks/active/2026-03-02-plan.md", False),
+        (("subtask", "manage_task"), "tasks/TASK-1.md", False),
+        (("subtask", "manage_task"), "notes.md", False),
+    ],
+)
+def test_a_task_that_manages_task_lists_gives_one_to_a_subtask_without_read_file(
+    make_evaluator, tmp_path, tools, path, is_given
+):
+    TaskLists(tmp_path / "tasks").create("2026-03-02-plan", "# Plan\n\n- [ ] paint it green\n")
+    (tmp_path / "notes.md").write_text("green notes")
+    named = "".join(f'<tool name="{name}"/>' for name in tools)
+    seen = []
+
+    def script(request):
+        seen.append(request)
+        if len(seen) == 1:
+            arguments = {"type": "atomic", "description": "follow the plan", "inputs": {}}
+            return {"tool": "subtask", "arguments": {**arguments, "file_paths": [path]}}
+        return "ok"
+
+    xml = f"""<task name="plan"><description>Plan</description><tools>{named}</tools>
+      <instructions>PLAN</instructions></task>"""
+    evaluator = make_evaluator(xml, script=script)
+    assert evaluator.evaluate_sync("plan").ok
+    said = str(seen[1].messages)
+    assert ("paint it green" in said) == is_given
+    assert ("may not read" in said) == (not is_given)

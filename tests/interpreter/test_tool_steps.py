@@ -132,6 +132,21 @@ def test_a_call_is_made_again_only_where_that_may_help(
     assert ("done" in told[0]) is (count == 2)
 
 
+def test_a_call_of_a_tool_that_is_not_retryable_is_made_once(make_evaluator, tmp_path):
+    calls: list[str] = []
+    told: list[str] = []
+    evaluator = make_evaluator(
+        TASK,
+        script=script(told),
+        tools=[flaky_tool([OSError("down")] * 9, calls, effect=False)],
+        handler=profile(tools=(ToolGrant("flaky", "allow"),)),
+    )
+    assert evaluator.evaluate_sync("work").ok
+    assert calls == ["here"] and "down" in told[0]
+    (step,) = tool_steps(tmp_path)
+    assert (step.status, step.start.attempt, step.start.max_attempts) == ("failed", 1, 1)
+
+
 def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(tmp_path):
     slept: list[float] = []
 

@@ -191,6 +191,12 @@ def test_a_node_that_is_not_atomic_matches_nothing() -> None:
     assert best(Sequential(description=text("Summarise a document"), steps=(step,))) is None
 
 
+def test_there_are_five_candidates_at_most() -> None:
+    same = [atomic(f"brew{number}", "Brew a cup of tea") for number in range(8)]
+    assert len(LexicalRanker(same).rank("brew a cup of tea")) == 5
+    assert len(LexicalRanker(same[:3]).rank("brew a cup of tea")) == 3
+
+
 def test_limit_bounds_the_matches_and_an_empty_library_has_none() -> None:
     ranker = LexicalRanker(LIBRARY)
     assert len(ranker.rank("judge a draft", 1)) == 1

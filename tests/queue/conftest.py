@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator import clock as clocks
 from evaluator.queue.store import QueueStore
 
 START = 1_772_960_400.0  # 2026-03-08T09:00:00Z
@@ -17,6 +18,32 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Observed:
+    """Time that passes for an observer of leases, which looks every few seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def look_for(self, store: QueueStore, seconds: float) -> list[str]:
+        """The entries that are returned within that time."""
+        found = [entry.id for entry in store.recover()]
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + 5, end)
+            found += [entry.id for entry in store.recover()]
+        return found
+
+
+@pytest.fixture
+def observed(monkeypatch: pytest.MonkeyPatch) -> Observed:
+    monotonic = Observed()
+    monkeypatch.setattr(clocks, "monotonic", monotonic)
+    return monotonic
 
 
 @pytest.fixture

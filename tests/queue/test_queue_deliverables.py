@@ -103,7 +103,7 @@ def test_it_is_what_the_task_wrote_last(work, tmp_path, answers, expected):
     assert (entry.status, entry.deliverable) == ("done", answers[-1])
     assert entry.deliverable_path == str(tmp_path / expected)
     assert os.path.getsize(entry.deliverable_path) > 0
-    assert (tmp_path / "queue" / "deliverables").exists() == (expected.startswith("queue/"))
+    assert (tmp_path / "queue" / "deliverables" / "T-01.md").read_text() == answers[-1]
 
 
 @pytest.mark.parametrize(("tool", "arguments"), WRITES)

@@ -37,9 +37,24 @@ def test_the_type_is_the_one_whose_words_the_text_has(text, expected):
         ("Compare Hugo 0.12 with Zola.  Then write\na table.", "Compare Hugo 0.12 with Zola."),
         ("read notes.md e.g. the end\n\n", "read notes.md e.g. the end"),
         ("x" * 400, "x" * 299 + "…"),
+        ("Hi there! Could you look up the gold price?", "Could you look up the gold price?"),
+        (
+            "Dear Mr. Smith wants a quote for five laptops. He is in a hurry.",
+            "Dear Mr. Smith wants a quote for five laptops.",
+        ),
+        ("Hello Ana,\n\nplease send it to Dr. Lang. Thanks!", "please send it to Dr. Lang."),
+        ("Hi Bob, could you look up X? Thanks", "Could you look up X?"),
+        ("I was at the bank. The file is in ~/x. Summarise it.", "Summarise it."),
+        ("Good morning. The server is down. Restart it.", "Restart it."),
+        ("Urgent! Fix it for the U.S. team.", "Fix it for the U.S. team."),
+        ("Call Prof. J. R. Meyer on Monday. Bring cake.", "Call Prof. J. R. Meyer on Monday."),
+        ("你好。请查一下金价。谢谢。", "请查一下金价。"),
+        # Where nothing is asked for, the first sentence that is not a greeting.
+        ("Hello! The roof leaks. It rains.", "The roof leaks."),
+        ("Thanks!", "Thanks!"),
     ],
 )
-def test_the_goal_is_the_first_sentence(text, expected):
+def test_the_goal_is_the_first_sentence_that_asks_for_something(text, expected):
     assert goal_of(text) == expected
 
 

@@ -95,20 +95,16 @@ def test_changes_are_published_by_a_thread_and_at_the_end(store, publisher):
     assert [e.id for e in read_document(publisher.path.read_bytes(), "q").tasks] == ["T-01", "T-02"]
 
 
-def test_an_edited_file_is_noticed_once_kept_and_imported(store, publisher, notices):
+def test_an_edited_file_is_imported_with_one_notice_and_published_again(store, publisher, notices):
     for _ in range(2):
         add(store)
     publisher.publish()
-    data = edited(publisher, goal="do it well", status="skipped")
+    edited(publisher, goal="do it well", status="skipped")
     store.skip(2)
-    assert not publisher.publish() and not publisher.publish()
-    assert (
-        publisher.path.read_bytes() == data and len(notices) == 1 and "queue import" in notices[0]
-    )
-    found = import_document(store, data, "q")
-    assert (found.changed, found.unchanged) == (["T-01"], ["T-02"])
-    publisher.accept(data)
-    assert publisher.publish()
+    assert publisher.publish() and publisher.publish()
+    assert [notice.rpartition(" was ")[2] for notice in notices] == ["edited: changed T-01"]
+    found = publisher.edited
+    assert (found.changed, found.unchanged, found.conflicts) == (("T-01",), ("T-02",), ())
     first, second = read_document(publisher.path.read_bytes(), "q").tasks
     assert (first.goal, first.status, second.status) == ("do it well", "skipped", "skipped")
     assert first.completed_at == "2026-03-08T09:00:00Z"
@@ -165,11 +161,23 @@ def publish(publisher):
     return publisher.path.read_bytes()
 
 
-def test_a_file_of_another_program_is_never_replaced_unseen(store, publisher, notices):
-    publisher.path.write_bytes(EXAMPLE)
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"{", r"$ is not valid JSON"),
+        (b"[]", r"$ is an array"),
+        (b'{"version": "2.0", "tasks": []}', "$.version"),
+    ],
+)
+def test_a_file_that_is_not_a_queue_stays_until_it_is_removed(
+    store, publisher, notices, data, problem
+):
+    publisher.path.write_bytes(data)
     add(store)
-    assert not publisher.publish()
-    assert publisher.path.read_bytes() == EXAMPLE and "comes from elsewhere" in notices[0]
+    assert not publisher.publish() and not publisher.publish()
+    assert publisher.path.read_bytes() == data
+    (notice,) = notices
+    assert problem in notice and "corrected or deleted" in notice
     publisher.path.unlink()
     assert publisher.publish()
 

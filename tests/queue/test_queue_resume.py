@@ -197,7 +197,7 @@ def test_a_recorded_failure_whose_worker_ended_before_it_was_stored_is_not_made_
         with pytest.raises(RuntimeError):
             work(folder, server.base_url)
     with closing(sqlite3.connect(folder / "queue" / "queue.sqlite")) as database, database:
-        database.execute("UPDATE entry SET lease_until = 0")
+        database.execute("UPDATE lease SET length_s = 0")
     server.enqueue(Answer("1"), Answer("2"), Answer("{}"), GOOD)
     work(folder, server.base_url)
     first, second = entry_of(folder).strategies_tried

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
@@ -16,6 +18,7 @@ from evaluator.queue.board import read_board
 from evaluator.queue.document import parse_entry, read_document
 from evaluator.queue.entries import EntryOptions, StrategyAttempt
 from evaluator.queue.store import QueueStore
+from evaluator.record.owner import current_owner, owner_text
 
 NOW = "2026-03-08T09:00:00Z"
 
@@ -175,13 +178,13 @@ def test_a_user_cannot_change_a_running_entry(store, verb, message):
     assert finish(store, claim).status == "done"
 
 
-def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, clock):
+def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, observed):
     add(store)
     lost = store.claim(60)
     assert store.begin_attempt(lost, "translate") is not None
-    clock.now += 59
-    assert store.extend(lost, 60) and store.recover() == []
-    clock.now += 60
+    assert observed.look_for(store, 59) == []
+    assert store.extend(lost, 60) and observed.look_for(store, 59) == []
+    assert observed.look_for(store, 1) == ["T-01"]
     claim = store.claim(60)
     (tried,) = claim.entry.strategies_tried
     assert (tried.strategy, tried.result, claim.entry.retries) == (
@@ -198,30 +201,59 @@ def test_a_lease_that_is_not_renewed_returns_the_entry_with_its_attempt(store, c
     assert store.get(1).entry == claim.entry
 
 
-def test_an_entry_that_ends_its_workers_is_blocked_in_the_end(store, clock):
+def test_an_entry_that_ends_its_workers_is_blocked_in_the_end(store, observed):
     add(store)
     for _ in range(3):
         assert store.claim(60) is not None
-        clock.now += 60
-    (blocked,) = store.recover()
+        assert observed.look_for(store, 60) == ["T-01"]
+    blocked = store.get(1).entry
     assert blocked.status == "blocked" and len(blocked.strategies_tried) == 3
     assert "queue retry T-01" in blocked.user_action_required
 
 
-def _claim_and_exit(path):
-    assert QueueStore(path).claim(1e9) is not None
+HOLD = """
+import sys
+from pathlib import Path
+from evaluator.queue.store import QueueStore
+from evaluator.record.owner import current_owner, owner_text
+store = QueueStore(Path(sys.argv[1]))
+assert store.claim(1.0) is not None
+print("claimed", flush=True)
+sys.stdin.read()
+"""
 
 
-def test_an_entry_of_a_process_that_ended_returns_at_once(store):
+def test_only_the_end_of_its_process_returns_an_entry_whatever_the_wall_clock_says(
+    store, clock, observed
+):
     add(store)
-    child = multiprocessing.get_context("spawn").Process(target=_claim_and_exit, args=(store.path,))
-    child.start()
-    child.join()
-    assert child.exitcode == 0 and store.get(1).entry.status == "running"
-    assert (
-        store.claim(60).entry.strategies_tried[0].result
-        == "interrupted: the worker's process ended"
-    )
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(store.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout.readline() == b"claimed\n"
+        for step in (3600, -7200, 3600):
+            clock.now += step
+            assert store.recover() == [] and store.claim(60) is None
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+    (returned,) = store.recover()
+    assert returned.strategies_tried[0].result == "interrupted: the worker's process ended"
+
+
+def test_an_entry_of_another_container_returns_once_nobody_renews_its_lease(store, observed):
+    add(store)
+    claim = store.claim(60)
+    elsewhere = owner_text(replace(current_owner(), host="another"))
+    with store.transaction() as db:
+        db.execute("UPDATE lease SET owner = ?", (elsewhere,))
+    for _ in range(5):
+        assert observed.look_for(store, 59) == [] and store.extend(claim, 60)
+    observed.now += 86_400  # the observer was suspended
+    assert store.recover() == [] and store.extend(claim, 60)
+    assert observed.look_for(store, 60) == ["T-01"]
+    assert finish(store, claim) is None
 
 
 def test_threads_and_stores_never_claim_one_entry_twice(store):

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import sys
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
-from evaluator import ProviderError, TaskStore, load_profiles
+from evaluator import ProviderError, SimulatedBackend, TaskStore, load_profiles
 from evaluator.batch import Score
 from evaluator.batch.queue_verifier import ScorerVerifier
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.queue import GraderVerifier, TaskQueue
 from evaluator.queue.document import read_document
+from evaluator.queue.entries import timestamp
+from evaluator.queue.store import QueueStore
 
 XML = """
 <task name="summarise_text"><description>Summarise a text in one paragraph</description>
@@ -101,13 +103,56 @@ def test_an_entry_is_blocked_when_nothing_is_left_and_is_tried_again_with_guidan
     evaluator = make_evaluator(XML, script=script)
     work(queue, evaluator, verifiers=[refuse_summaries])
     (entry,) = queue.list()
-    assert (entry.status, entry.retries, len(entry.strategies_tried)) == ("blocked", 2, 2)
-    assert entry.blocked_reason == "attempt 2 with 'shorten_text' failed: T-01 has no short line"
+    assert (entry.status, entry.retries) == ("blocked", 3)
+    assert [attempt.strategy for attempt in entry.strategies_tried] == [
+        "summarise_text",
+        "shorten_text",
+        "summarise_text",
+    ]
+    assert entry.blocked_reason == "attempt 3 with 'summarise_text' failed: T-01 has no short line"
     assert "evaluator queue retry T-01" in entry.user_action_required
     queue.retry("T-01", "make it SHORT")
     work(queue, evaluator, verifiers=[])
     (entry,) = queue.list()
-    assert entry.status == "done" and [a.attempt for a in entry.strategies_tried] == [1, 2, 3]
+    assert entry.status == "done" and [a.attempt for a in entry.strategies_tried] == [1, 2, 3, 4]
+    assert '<context source="guidance">\nmake it SHORT\n</context>' in script.prompts[-1]
+    assert f'<context source="request">\n{SUMMARY}\n</context>' in script.prompts[-1]
+
+
+def test_an_entry_keeps_the_text_and_the_times_of_its_beginning(tmp_path, clock, make_evaluator):
+    text = "Hi!  Summarise the Text\nin one paragraph. "
+    began = []
+
+    def slowly(request):
+        began.append(timestamp(clock.now))
+        clock.now += 60
+        return "long" if len(began) == 1 else "SHORT"
+
+    with TaskQueue(tmp_path / "queue", clock=clock) as queue:
+        queue.add(text)
+        clock.now += 60
+        evaluator = make_evaluator(XML, script=slowly)
+        work(queue, evaluator, verifiers=[refuse_summaries])
+        (entry,) = queue.list()
+    assert (entry.description, entry.goal) == (text, "Summarise the Text in one paragraph.")
+    assert [attempt.attempted_at for attempt in entry.strategies_tried] == began
+    # It was started once, though it was tried twice.
+    assert (entry.started_at, entry.added_at) == (began[0], "2026-03-08T09:00:00Z")
+    assert entry.completed_at == timestamp(clock.now)
+
+
+def test_a_refused_result_is_tried_again_with_the_reason_by_the_only_template_that_fits(
+    queue, make_evaluator, scripted
+):
+    queue.add(SUMMARY, max_retries=3)
+    script = scripted({"has no short line": "SHORT"}, "long")
+    only = XML.partition('<task name="shorten')[0]
+    work(queue, make_evaluator(only, script=script), verifiers=[refuse_summaries])
+    (entry,) = queue.list()
+    assert (entry.status, entry.retries, entry.deliverable) == ("done", 1, "SHORT")
+    assert [attempt.tool for attempt in entry.strategies_tried] == ["model", "model"]
+    assert "refused" not in script.prompts[0]
+    assert "An earlier result was refused: T-01 has no short line" in script.prompts[1]
 
 
 def test_a_text_that_no_template_fits_is_blocked_without_an_attempt(queue, make_evaluator):
@@ -319,14 +364,47 @@ def test_a_worker_that_lost_its_lease_stops_and_changes_nothing(queue, make_eval
             queue.work(evaluator, workers=1, until_empty=True, lease_s=0.2)
         )
         await started.wait()
-        with closing(sqlite3.connect(tmp_path / "queue" / "queue.sqlite")) as other, other:
-            other.execute("UPDATE entry SET status = 'done', lease = NULL")
+        with closing(QueueStore(tmp_path / "queue" / "queue.sqlite")) as other:
+            other.put(1, replace(other.get(1).entry, status="done"), lease=None)
         return await working
 
     queue.add(SUMMARY)
     summary = asyncio.run(lose())
     assert (summary.ended, summary.lost) == ({}, 1)
     assert queue.list("done")[0].strategies_tried == ()
+
+
+def test_a_step_of_the_clock_during_a_call_does_not_run_the_entry_again(
+    make_evaluator, tmp_path, monkeypatch
+):
+    now = [1_772_960_400.0]
+    calls = []
+    recover = QueueStore.recover
+
+    class Stepping(Hanging):
+        async def complete(self, request, on_text=None):
+            calls.append(request)
+            now[0] += 3600
+            looks = []
+            looked = asyncio.Event()
+
+            def look(store):
+                looks.append(recover(store))
+                if len(looks) == 3:
+                    looked.set()
+                return looks[-1]
+
+            monkeypatch.setattr(QueueStore, "recover", look)
+            await looked.wait()
+            return await SimulatedBackend(script=lambda request: "fine").complete(request)
+
+    evaluator = make_evaluator(XML, backend=Stepping(asyncio.Event()))
+    with TaskQueue(tmp_path / "queue", clock=lambda: now[0]) as queue:
+        queue.add(SUMMARY)
+        summary = queue.work_sync(evaluator, workers=2, until_empty=True)
+        (entry,) = queue.list()
+    assert (len(calls), summary.ended, summary.lost) == (1, {"done": 1}, 0)
+    assert (entry.retries, len(entry.strategies_tried)) == (0, 1)
 
 
 class Hanging:
@@ -501,8 +579,7 @@ def test_an_edit_of_the_published_file_is_imported_from_its_place(queue, tmp_pat
     queue.publish()
     path = tmp_path / "queue" / "task-queue.json"
     path.write_text(path.read_text().replace('"pending"', '"skipped"'))
-    assert not queue.publish()
-    assert queue.import_file().changed == ["T-01"]
+    assert queue.import_file().changed == ("T-01",)
     assert queue.publish() and queue.list()[0].status == "skipped"
     assert path.read_bytes() == queue.export()
     stats = queue.stats()

@@ -339,3 +339,74 @@ def test_what_was_read_fits_the_schema_of_records() -> None:
     schema = json.loads((Path(__file__).parents[2] / "schemas" / "task_record.json").read_text())
     for text in (RETRIED, ABORTED, NAMED):
         jsonschema.Draft202012Validator(schema).validate(read_other(text.encode()).to_dict())
+
+
+NESTED_FENCES = """\
+# TASK-12
+
+- **Status**: completed
+
+---
+
+## Step 1: file_read
+
+- **Attempt**: 1/3
+- **Output**:
+  ```
+  Run it so:
+  ```sh
+  make all
+  ```
+  - **Status**: failed
+  ## Step 7: none
+  ```
+  the end
+  ```
+- **Duration**: 3ms
+- **Status**: success
+
+---
+
+## Step 2: shell_exec
+
+- **Attempt**: 1/3
+- **Output**:
+  ```
+  plain
+  ```
+
+A remark of somebody.
+
+---
+
+## Step 3: shell_exec
+
+- **Attempt**: 1/3
+- **Output**:
+  ```
+  ```
+  ```
+- **Status**: success
+
+---
+
+## Summary
+
+- **Total Steps**: 3
+- **Total Duration**: 3ms
+- **Final Status**: completed
+"""
+
+
+def test_an_output_may_hold_fences_of_its_own() -> None:
+    read = decode(NESTED_FENCES.encode())
+    assert [step.start.name for step in read.steps] == ["file_read", "shell_exec", "shell_exec"]
+    first, second, third = read.steps
+    assert first.end is not None and first.end.status == "success"
+    assert first.end.output == (
+        "Run it so:\n```sh\nmake all\n```\n- **Status**: failed\n## Step 7: none\n```\nthe end"
+    )
+    # A block that no field follows ends at its first fence.
+    assert second.end is None and any("A remark of somebody" in text for text in read.warnings)
+    assert third.end is not None and third.end.output == "```"
+    assert read.summary is not None and read.summary.steps == 3

@@ -484,3 +484,12 @@ def test_a_list_calls_those_files_unreadable_that_cannot_be_read(root: Path, fol
         with_header += status == "unreadable" and listed.header is not None
         unreadable += status == "unreadable"
     assert unreadable > 150 and with_header > 140
+
+
+@pytest.mark.parametrize("folder", ["", "active", "done"])
+def test_a_task_file_that_was_copied_in_raises_the_counter(root: Path, folder: str) -> None:
+    finish(TaskStore(root))
+    (root / folder / "TASK-1747.md").write_text("# TASK-1747\n\n- **Status**: completed\n")
+    assert TaskStore(root).last_id() == 1747
+    store = TaskStore(root)
+    assert [finish(store), finish(store)] == [1748, 1749]

@@ -130,6 +130,22 @@ STEPS: list[tuple[str, list[tuple[bool, int, str, str | None]]]] = [
     ),
     ("1. a\n- [x] b\n", [(True, 2, "", None)]),
     ("words\n- a\n1.5 b\n", []),
+    # Below a heading for steps, the items of any list.
+    (
+        "# Move\n- a goal\n## Steps\n- copy — done\n- compare: **done**\n  - a detail\n* delete\n"
+        "1. tell - done.\n## Notes\n- nothing is done\n",
+        [
+            (True, 4, "Steps", None),
+            (True, 5, "Steps", None),
+            (False, 7, "Steps", None),
+            (True, 8, "Steps", None),
+        ],
+    ),
+    (
+        "## [A] Steps:\n- well-done\n- what is done\n",
+        [(False, 2, "Steps:", "A"), (False, 3, "Steps:", "A")],
+    ),
+    ("## Steps\n- [ ] a\n- b — done\n", [(False, 2, "Steps", None)]),
 ]
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.queue import QueueEntry, StrategyAttempt, TaskQueue
+from evaluator.queue.queue_view import DATABASE
 from evaluator.queue.store import QueueStore
-from evaluator.queue.task_queue import DATABASE
 from evaluator.record.steps import Summary
 from evaluator.record.store import TaskStore
 from evaluator.viewer.server import queues, state

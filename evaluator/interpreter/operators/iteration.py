@@ -69,6 +69,7 @@ class IterationProgress:
         """Adds the result of the next item's inner task, after everything about the item is
         done.
         """
+        self._prepared.use(result)
         self._processed.append(len(self.done))
         self._partials.append(partial(result, self._prepared))
         self.done.append(result)

@@ -113,7 +113,9 @@ async def _iterate(
         frame = prepared.inside(
             segment, state.bind(prepared.scope), context=context, wants_notes=wants_notes
         )
-        return await run.services.evaluate(run, node, frame)
+        outcome = await run.services.evaluate(run, node, frame)
+        prepared.use(outcome)
+        return outcome
 
     # A later iteration sees the notes of this one; which one is the last is known only for
     # max_iterations.

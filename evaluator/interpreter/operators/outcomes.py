@@ -18,6 +18,18 @@ from evaluator.interpreter.prepared import PreparedTask
 from evaluator.nodes import OutputFormat
 from evaluator.output import parse_output
 
+# The details in which an operator describes its progress.
+_PROGRESS = (
+    "total_steps",
+    "failed_step",
+    "failed_input",
+    "failed_part",
+    "partial_results",
+    "processed_inputs",
+    "accumulator",
+    "director_result",
+    "inner",
+)
 MAX_CARRIED = 40_000
 """Characters of accumulated items of a reduction that its later steps see; the oldest are left
 out.
@@ -91,8 +103,12 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path:
 
 def failed(error: TaskError, prepared: PreparedTask, what: str, **details: Any) -> TaskError:
     """The error of a task whose part `what` failed with `error`; `details` describe the task's
-    progress.
+    progress. What the part itself had done stays under `inner`.
     """
+    prepared.use(error)
+    inner = {name: error.details[name] for name in _PROGRESS if name in error.details}
+    if inner:
+        details["inner"] = inner
     notes = prepared.notes()
     notes["warnings"] += [
         one for one in error.notes.get("warnings", ()) if one not in notes["warnings"]
@@ -100,7 +116,11 @@ def failed(error: TaskError, prepared: PreparedTask, what: str, **details: Any) 
     return replace(
         error,
         message=f"{what} failed: {error.message}",
-        details={**error.details, **prepared.details, **details},
+        details={
+            **{name: value for name, value in error.details.items() if name not in _PROGRESS},
+            **prepared.details,
+            **details,
+        },
         usage=prepared.budget.usage,
         notes={**error.notes, **notes},
     )

@@ -50,6 +50,7 @@ async def run_reduce(run: Run, task: Reduce, prepared: PreparedTask) -> Outcome:
             reduced = await run.services.evaluate(run, task.reduction_task, frame)
             if isinstance(reduced, TaskError):
                 return progress.failed(reduced, "reduction_task")
+            prepared.use(reduced)
             accumulator = value_of(reduced)
             last = reduced
             progress.add(inner, accumulator=accumulator)

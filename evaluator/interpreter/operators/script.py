@@ -23,7 +23,7 @@ from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render
 from evaluator.nodes import OutputFormat, Script
 from evaluator.processes.scripts import run_script
-from evaluator.record.steps import StepEnd
+from evaluator.record.steps import StepEnd, cut_off_reason
 
 DEFAULT_TIMEOUT_S = 60.0
 NOT_RUN: Mapping[str, Any] = {
@@ -112,7 +112,8 @@ async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str
         await steps.fail(number, None, clock.monotonic() - started, str(error))
         raise
     except BaseException as error:
-        steps.abort(number, "", clock.monotonic() - started, f"{type(error).__name__}: {error}")
+        reason = cut_off_reason(error, is_late=prepared.budget.is_late())
+        steps.abort(number, "", clock.monotonic() - started, reason)
         raise
     output = {
         "stdout": ended.stdout,

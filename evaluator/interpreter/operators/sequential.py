@@ -43,6 +43,7 @@ async def run_sequential(run: Run, task: Sequential, prepared: PreparedTask) -> 
         outcome = await run.services.evaluate(run, step, frame)
         if isinstance(outcome, TaskError):
             return failed(outcome, prepared, what=f"step {number} of {len(task.steps)} ({label})")
+        prepared.use(outcome)
         done.append((label, outcome))
         partials.append({"step": label, key: partial(outcome, prepared)})
         # A new mapping each time: a later step must not change the scope of an earlier one.

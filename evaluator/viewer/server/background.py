@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from evaluator import clock
-from evaluator.background import BackgroundTask, BackgroundTasks
+from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.background.manager import with_tasks
 from evaluator.background.output import read_output, window_start
 from evaluator.background.tasks import TYPES
@@ -58,10 +58,9 @@ def background_page(state: State, query: Mapping[str, str]) -> Page:
     folders = state.project.folders().background
     for key, path in folders.items():
         try:
-            rows += [
-                TaskRow(key, task, duration_s=_duration(task))
-                for task in with_tasks(path, BackgroundTasks.list)
-            ]
+            with BackgroundStore(path, is_snapshot=True) as store:
+                tasks = [store.as_seen(task) for task in store.list()]
+            rows += [TaskRow(key, task, duration_s=_duration(task)) for task in tasks]
         except Exception as error:  # a database that cannot be read leaves the other folders
             problems.append(f"{state.project.name_of(path)}: {error}")
     rows.sort(key=lambda row: (not row.task.has_ended, row.task.created_at), reverse=True)
@@ -84,7 +83,8 @@ def task_page(state: State, query: Mapping[str, str]) -> Page:
     """One task: its state, the end of its output, and the form that kills it."""
     folder = state.project.background(query["folder"])
     try:
-        task = with_tasks(folder, lambda tasks: _one(tasks, query["task"]))
+        with BackgroundStore(folder, is_snapshot=True) as store:
+            task = store.as_seen(store.get(query["task"]))
     except UsageError as error:
         raise NoSuchPage(str(error)) from error
     number = (task.task_file or "").removeprefix("TASK-")
@@ -117,11 +117,6 @@ def kill_task(state: State, query: Mapping[str, str]) -> str:
     folder = state.project.background(query["folder"])
     with_tasks(folder, lambda tasks: tasks.kill(query["task"], _REASON, KILL_WAIT_S))
     return f"/background/{query['folder']}/{query['task']}"
-
-
-async def _one(tasks: BackgroundTasks, task_id: str) -> BackgroundTask:
-    await tasks.end_orphans()
-    return tasks.store.get(task_id)
 
 
 def _duration(task: BackgroundTask) -> float | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from evaluator.background.store import FILE_NAME as BACKGROUND
 from evaluator.batch.folder import MANIFEST, RESULTS, TASKS
 from evaluator.errors import EvaluatorError
-from evaluator.queue.task_queue import DATABASE as QUEUE
+from evaluator.queue.queue_view import DATABASE as QUEUE
 from evaluator.record.store import TaskStore
 
 MAX_DEPTH = 4

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.queue import QueueBoard, QueueEntry, StrategyAttempt, TaskQueue
+from evaluator.queue import QueueBoard, QueueEntry, QueueView, StrategyAttempt, TaskQueue
 from evaluator.queue.attempt_runs import ENTRY_LABEL
-from evaluator.queue.task_queue import DATABASE, entry_details
+from evaluator.queue.queue_view import DATABASE, entry_details
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page, mapping
 from evaluator.viewer.server.state import COMPUTING_MS, State
@@ -53,7 +53,7 @@ def queue_page(state: State, query: Mapping[str, str]) -> Page:
 def entry_page(state: State, query: Mapping[str, str]) -> Page:
     """One entry: what was tried and delivered, what it waits for, and what can be done."""
     folder = state.project.queue(query["folder"])
-    with _opened(folder) as queue:
+    with QueueView(folder) as queue:
         try:
             stored = queue.show(query["entry"])
         except UsageError as error:
@@ -87,7 +87,8 @@ def change_entry(state: State, query: Mapping[str, str]) -> str:
     confirmation, or if the entry is in another state.
     """
     state.check_confirmed(query, "the change")
-    with _opened(state.project.queue(query["folder"])) as queue:
+    folder = state.project.queue(query["folder"])
+    with TaskQueue(folder, notice=lambda _line: None, takes_edits=False) as queue:
         match query.get("action"):
             case "retry":
                 guidance = query.get("guidance", "").replace("\r\n", "\n").strip()
@@ -97,10 +98,6 @@ def change_entry(state: State, query: Mapping[str, str]) -> str:
             case other:
                 raise UsageError(f"the action is {other!r:.60}, expected retry or skip")
     return f"/queue/{query['folder']}/{query['entry']}"
-
-
-def _opened(folder: Path) -> TaskQueue:
-    return TaskQueue(folder, notice=lambda _line: None)
 
 
 def _version(folder: Path) -> tuple[object, ...]:
@@ -116,7 +113,7 @@ def _version(folder: Path) -> tuple[object, ...]:
 
 
 def _board(folder: Path) -> QueueBoard:
-    with _opened(folder) as queue:
+    with QueueView(folder) as queue:
         return queue.board(MAX_CARDS)
 
 

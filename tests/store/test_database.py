@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from evaluator import disk
-from evaluator.errors import ConfigurationError
-from evaluator.files import database
+from evaluator.errors import ConfigurationError, ContextError
 from evaluator.memory import store
 from evaluator.models import cache_store
+from evaluator.store import database, network
 
 PROCESSES, ROUNDS = 4, 25
 ADD = {
@@ -265,3 +265,112 @@ def test_a_database_of_the_other_kind_is_refused(tmp_path: Path):
         ConfigurationError, match="another program; name another file for the cache"
     ):
         cache_store.connect(tmp_path / "a.db", 1.0)
+
+
+@pytest.mark.parametrize("table", ["root", "file_missing"])
+def test_a_database_whose_tables_were_changed_is_refused(tmp_path: Path, table: str):
+    path = tmp_path / "a.db"
+    store.connect(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        if table == "root":
+            connection.execute("ALTER TABLE root RENAME TO real_root")
+            connection.execute("CREATE VIEW root AS SELECT * FROM real_root")
+        else:
+            connection.execute("DROP TABLE vector")
+    with pytest.raises(ContextError, match="its tables are damaged"):
+        store.connect(path)
+
+
+@pytest.mark.parametrize("kind", [0x6969, 0xFE534D42, 0x0BD00BD0])
+def test_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+):
+    path = tmp_path / "a.db"
+    assert network.network_file_system(tmp_path) is None
+    cache_store.connect(path, 1.0).close()  # the control
+    monkeypatch.setattr(network, "file_system_type", lambda folder: kind)
+    for use in (
+        lambda: cache_store.connect(path, 1.0),
+        lambda: database.snapshot(path, cache_store.FORMAT),
+        lambda: cache_store.connect(tmp_path / "new.db", 1.0),
+    ):
+        with pytest.raises(ConfigurationError, match=r"network file system \(\w.*a disk of this"):
+            use()
+
+
+def test_the_type_of_a_file_system_is_the_one_that_stat_says(tmp_path: Path):
+    told = subprocess.run(["stat", "-f", "-c", "%t", tmp_path], capture_output=True, text=True)
+    assert network.file_system_type(tmp_path) == int(told.stdout, 16)
+    assert network.file_system_type(tmp_path / "missing") == 0
+
+
+LEFT = OTHER.replace("    add(", "    import os, signal\n    add(").rstrip() + (
+    "\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+)
+
+
+@pytest.mark.parametrize("state", ["closed", "open", "killed", "a copy without the index"])
+@OF_BOTH
+def test_a_snapshot_has_what_was_committed_and_leaves_the_folder_as_it_is(
+    kind: str, state: str, tmp_path: Path
+):
+    path = tmp_path / "a.db"
+    format_ = {"index": store.FORMAT, "cache": cache_store.FORMAT}[kind]
+    with closing(opened(kind, path)) as connection:
+        add(connection, kind, "1 here")
+        if state == "open":
+            check_snapshot(path, kind, format_, ["1 here"])
+    names = ["1 here"]
+    if state not in ("closed", "open"):
+        assert in_another_process(kind, path, "2 there", LEFT) < 0
+        assert (tmp_path / "a.db-wal").stat().st_size
+        names.append("2 there")
+    if state == "a copy without the index":
+        (tmp_path / "a.db-shm").unlink()
+    check_snapshot(path, kind, format_, names)
+
+
+def check_snapshot(path: Path, kind: str, format_: database.Format, names: list[str]) -> None:
+    # The index of the log is shared memory, which also readers use.
+    before = {p.name: p.read_bytes() for p in path.parent.iterdir() if p.suffix != ".db-shm"}
+    files = sorted(os.listdir(path.parent))
+    with closing(database.snapshot(path, format_)) as copy:
+        assert [row[0] for row in copy.execute(ALL[kind])] == names
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            add(copy, kind, "new")
+    assert sorted(os.listdir(path.parent)) == files
+    assert before == {
+        p.name: p.read_bytes() for p in path.parent.iterdir() if p.suffix != ".db-shm"
+    }
+
+
+def test_a_snapshot_of_what_is_not_a_database_is_an_error(tmp_path: Path):
+    os.mkfifo(tmp_path / "a.db")
+    with pytest.raises(sqlite3.OperationalError, match="not a file"):
+        database.snapshot(tmp_path / "a.db", cache_store.FORMAT)
+    (tmp_path / "large.db").touch()
+    os.truncate(tmp_path / "large.db", database.MAX_SNAPSHOT_BYTES + 1)
+    with pytest.raises(ConfigurationError, match="can be read without changing it"):
+        database.snapshot(tmp_path / "large.db", cache_store.FORMAT)
+    with closing(database.snapshot(tmp_path / "missing.db", cache_store.FORMAT)) as copy:
+        assert copy.execute(ALL["cache"]).fetchall() == []
+
+
+def test_a_snapshot_is_taken_again_if_the_file_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "a.db"
+    with closing(opened("cache", path)) as connection:
+        add(connection, "cache", "one")
+    read, changed = database._read, []  # pyright: ignore[reportPrivateUsage]
+
+    def change(*arguments: Any) -> None:
+        read(*arguments)
+        if not changed:
+            changed.append(True)
+            with closing(opened("cache", path)) as other:
+                add(other, "cache", "two")
+
+    monkeypatch.setattr(database, "_read", change)
+    with closing(database.snapshot(path, cache_store.FORMAT)) as copy:
+        assert [row[0] for row in copy.execute(ALL["cache"])] == ["one", "two"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import weakref
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,11 +22,16 @@ from urllib.parse import quote
 
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError
+from evaluator.store import network
 
 # The errors of file systems without hard links: FAT, some network and FUSE file systems.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_S = 0.005
+MAX_SNAPSHOT_BYTES = 1 << 30
+"""`snapshot` copies no larger database."""
+_SNAPSHOT_TRIES = 20
+_DAMAGED = "its tables are damaged; restore it from a backup or an export"
 _ADVICE = {
     sqlite3.SQLITE_IOERR: "check that the disk has free space and works, then run it again",
     sqlite3.SQLITE_FULL: "free space, then run it again",
@@ -40,7 +46,9 @@ _ADVICE = {
 @dataclass(frozen=True, slots=True)
 class Format:
     """A kind of database. `tables`: the SQL statements that create it, divided by `;`.
-    `incremental`: free pages can be returned to the file system. `noun` and `instead` are for
+    `incremental`: free pages can be returned to the file system. `is_checked`: opening one compares
+    all indexes with their tables, and rows with the conditions of their columns; a second of time
+    per 400 MB. `noun` and `instead` are for
     messages: its name, and what to do with a newer one.
     """
 
@@ -50,6 +58,7 @@ class Format:
     tables: str
     instead: str
     incremental: bool = False
+    is_checked: bool = False
 
 
 def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
@@ -58,28 +67,103 @@ def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sq
     Waits up to `busy_s` seconds for other processes. The connection is in autocommit mode; several
     threads may use it in turn.
 
-    Raises: ConfigurationError, for a database of a newer version or of another program; OSError or
-    sqlite3.Error, if it cannot be opened or is damaged.
+    Raises: ConfigurationError, for a database of a newer version or of another program, or on a
+    network file system; OSError or sqlite3.Error, if it cannot be opened or is damaged.
     """
     if make and not path.exists():
         _make(path, kind)
     path.stat()
+    _check_place(path, kind)
     connection = _opened(path, busy_s)
     try:
-        if _version(connection, path, kind=kind) != kind.schema:
-            _fill(connection, path, kind=kind, busy_s=busy_s)  # an empty file
+        _prepare(connection, path, kind=kind, busy_s=busy_s)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
+def snapshot(path: Path, kind: Format) -> sqlite3.Connection:
+    """A copy of the database in memory, which cannot be changed; an empty one if it is missing.
+
+    Nothing is created, written or locked beside the file.
+
+    Raises: as `connect`.
+    """
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        if path.exists():
+            _check_place(path, kind)
+            _copy(path, kind, copy)
+        _prepare(copy, path, kind=kind, busy_s=0.0)
+        copy.execute("PRAGMA query_only = ON")
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def _copy(path: Path, kind: Format, copy: sqlite3.Connection) -> None:
+    if not path.is_file():
+        raise sqlite3.OperationalError("it is not a file")
+    log = Path(f"{path}-wal")
+    for _ in range(_SNAPSHOT_TRIES):
+        before = _state(path)
+        if before[1] > MAX_SNAPSHOT_BYTES:
+            raise ConfigurationError(
+                f"{path}: {kind.noun} of {before[1]:,} bytes; at most {MAX_SNAPSHOT_BYTES:,} can "
+                "be read without changing it"
+            )
+        try:
+            if not _state(log)[1]:
+                # All is in the file. SQLite would create files to lock it.
+                _read(path, "mode=ro&immutable=1", copy)
+                if _state(path) != before or _state(log)[1]:
+                    continue  # another process has written
+            elif Path(f"{path}-shm").exists():
+                _read(path, "mode=ro", copy)
+            else:
+                # Without its index, no process has the log open; SQLite would create one.
+                with disk.temporary_folder("evaluator-") as folder:
+                    disk.copy(path, folder / path.name)
+                    disk.copy(log, folder / log.name)
+                    _read(folder / path.name, "mode=rw", copy)
+            return
+        except (sqlite3.Error, OSError):
+            if _state(path) == before:
+                raise
+    raise sqlite3.OperationalError("other processes write all the time; try again")
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    """Changes with the file; the second number is its size."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read(path: Path, how: str, copy: sqlite3.Connection) -> None:
+    with closing(sqlite3.connect(_address(path, how), uri=True)) as source:
+        source.backup(copy)
+
+
+def close_with(owner: object, connection: sqlite3.Connection) -> None:
+    """Closes the connection when `owner` is gone, at the latest when the process ends."""
+    weakref.finalize(owner, connection.close)
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Generator[None]:
-    """A transaction: committed at the end of the block, rolled back after an exception.
+    """A transaction: committed at the end of the block, rolled back after an exception. Inside of
+    another one it is a part of that.
 
     `DEFERRED` is for reading: all statements see one state of the database.
     """
+    if connection.in_transaction:
+        yield
+        return
     connection.execute(f"BEGIN {kind}")
     try:
         yield
@@ -100,12 +184,57 @@ def problem_of(error: OSError | sqlite3.Error) -> str:
 
 
 def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
-    place = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"
     connection = sqlite3.connect(
-        place, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=True
+        _address(path, "mode=rw"),
+        timeout=busy_s,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=True,
     )
-    connection.execute("PRAGMA synchronous = NORMAL")
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:  # it is not a database
+        connection.close()
+        raise
     return connection
+
+
+def _address(path: Path, how: str) -> str:
+    return f"file:{quote(os.fsencode(path.absolute()))}?{how}"
+
+
+def _check_place(path: Path, kind: Format) -> None:
+    name = network.network_file_system(path.parent)
+    if name is not None:
+        raise ConfigurationError(
+            f"{path}: the {kind.noun} cannot be on a network file system ({name}), where SQLite "
+            "loses data; name a folder on a disk of this machine"
+        )
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: float) -> None:
+    """Creates the tables of an empty file, and checks those of another one."""
+    try:
+        if _version(connection, path, kind=kind) != kind.schema:
+            _fill(connection, path, kind=kind, busy_s=busy_s)
+        _check(connection, kind)
+    except UnicodeDecodeError as error:  # in a message of SQLite that quotes a damaged name
+        raise sqlite3.DatabaseError(_DAMAGED) from error
+
+
+def _check(connection: sqlite3.Connection, kind: Format) -> None:
+    """Raises: sqlite3.DatabaseError, if a table or an index is not as it was made."""
+    found = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
+    for statement in kind.tables.split(";"):
+        if statement.strip().startswith("CREATE ") and statement.strip() not in found:
+            raise sqlite3.DatabaseError(_DAMAGED)
+    if kind.is_checked:
+        problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if problem != "ok":
+            reason = " ".join(problem.split())
+            raise sqlite3.DatabaseError(
+                f"it is damaged ({reason}); restore it from a backup or an export"
+            )
 
 
 def _make(path: Path, kind: Format) -> None:
