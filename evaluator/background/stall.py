@@ -23,7 +23,8 @@ _YES_OR_NO = r"""
     |\[y\]es\b
     |\((?:yes/no|yes/no/\[fingerprint\])\)
     |(?:are\ you\ sure|do\ you\ want\ to|continue|proceed|overwrite|replace|remove|sind\ sie\ sicher
-      |fortfahren|voulez-vous|continuer|está\ seguro|continuar|deseja|продолжить|继续|繼續|続行|계속)
+      |fortfahren|voulez-vous|continuer|está\ seguro|continuar|deseja|продолжить
+      |继续|繼續|続行|계속)
       [^?？\n]*[?？]
     |(?:shall|should|may|can)\ (?:i|we)\b[^?\n]*\?
     |(?:do|did|would|will|are|have)\ you\b[^?\n]*\?
@@ -40,7 +41,8 @@ _SECRET = r"""
 _KEY = r"""
     (?:press|hit)\ (?:any\ key|the\ any\ key|enter|return|space|\[?enter\]?)|\(END\)|--\s*more\s*--
     |(?:drücken\ sie|taste\ drücken|beliebige\ taste|eingabetaste)|appuyez\ sur
-    |pulse\ (?:una|cualquier)\ tecla|presione|pressione|нажмите|按任意键|按任意鍵|任意のキー|아무\ 키
+    |pulse\ (?:una|cualquier)\ tecla|presione|pressione|нажмите
+    |按任意键|按任意鍵|任意のキー|아무\ 키
 """
 _ENTRY = (
     r"(?:enter|input|type|choose|select|choice|user\ ?name|login|e-?mail)\b[^\n]{0,80}[:?>]\s*$"

@@ -394,20 +394,21 @@ class Evaluator:
         template: str,
         inputs: Mapping[str, Any] | None = None,
         *,
-        context: Sequence[ContextItem] = (),
+        context: Sequence[tuple[str, str]] = (),
         labels: Mapping[str, str] | None = None,
     ) -> Outcome:
         """Evaluates a request in words, whatever they look like, with the template of this name.
 
         Inputs that the template needs and `inputs` lacks are extracted from the words by the model.
-        The task sees the items of `context`, whatever it inherits. `labels` and the result are as
+        The task sees `context`, each a source and a text, whatever it inherits. `labels` and the result are as
         for `evaluate`.
         """
         check_types(words, inputs)
         self._report_interrupted()
         options = replace(self._options, labels=labels)
+        items = [ContextItem(source, text) for source, text in context]
         return await self._run(
-            partial(spec_of_words, self.library, words, template, context=context),
+            partial(spec_of_words, self.library, words, template, context=items),
             inputs,
             options=options,
         )

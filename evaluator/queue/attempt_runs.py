@@ -89,7 +89,11 @@ class AttemptRuns:
             (words, inputs),
             options={"context": recorded_context(context)},
             begin=lambda labels: self._evaluator.evaluate_words(
-                words, template, inputs, context=context, labels=labels
+                words,
+                template,
+                inputs,
+                context=[(item.source, item.content) for item in context],
+                labels=labels,
             ),
         )
 
