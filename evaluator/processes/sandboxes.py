@@ -444,13 +444,20 @@ def _protected(sandbox: Sandbox, place: ScriptPlace) -> list[Path]:
     """What a script may not change in the first root, if it works there."""
     if sandbox.folder != "root" or place.cwd is None:
         return []
-    root = os.path.realpath(place.cwd)
+    root = Path(os.path.realpath(place.cwd))
     named = [
         place.cwd / path.relative_to(root)
         for path in sandbox.protected
-        if path.is_relative_to(root) and path != Path(root) and path.exists()
+        if path.is_relative_to(root) and path != root and path.exists()
     ]
-    return [*protected_paths(place.cwd), *named]
+    # What is hidden is covered as a whole.
+    return [
+        path
+        for path in (*protected_paths(place.cwd), *named)
+        if not any(
+            (root / path.relative_to(place.cwd)).is_relative_to(hidden) for hidden in sandbox.hidden
+        )
+    ]
 
 
 def _hidden(sandbox: Sandbox, shown: Iterable[Path]) -> Iterator[Mount]:

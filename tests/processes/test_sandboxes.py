@@ -360,3 +360,10 @@ def test_an_evaluator_that_is_killed_takes_its_sandbox_along(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert reading.read() == ""  # ends when the script, which holds the other end, is dead
+
+
+def test_task_files_that_are_hidden_in_the_root_do_not_stop_a_script(tmp_path):
+    (tmp_path / "tasks" / "active").mkdir(parents=True)
+    (tmp_path / "tasks" / "active" / "TASK-1.md").write_text("record")
+    sandbox = replace(require_bubblewrap(), folder="root", hidden=(tmp_path / "tasks",))
+    assert run("ls -A tasks; echo done", sandbox, tmp_path).stdout == "done\n"
