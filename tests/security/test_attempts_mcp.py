@@ -168,7 +168,7 @@ def test_an_approval_covers_one_call_and_a_task_keeps_the_description_it_began_w
         asker = CallbackAsker(lambda question: asked.append(question) or "yes")  # type: ignore[func-returns-value]
         context = ToolContext(FileAccess([client.folder]), asker=asker)
         for number in (1, 2):
-            outcome = await registry.call("raw__add", '{"a": %d}' % number, context)
+            outcome = await registry.call("raw__add", json.dumps({"a": number}), context)
             assert outcome.content == f"answer {number}"
         assert tool.spec.description == "Adds two numbers."
         refusing = replace(context, asker=CallbackAsker(lambda question: "no"))
