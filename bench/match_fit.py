@@ -17,11 +17,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from figures import parser_for
-from match_sets import TUNED, Collection, Row, off_topic, own_off_topic, sampled
+from match_sets import (
+    TUNED,
+    Collection,
+    Row,
+    as_nodes,
+    off_topic,
+    own_off_topic,
+    sampled,
+    small,
+)
 
 from evaluator.library.calibration import Evidence, Logistic
 from evaluator.library.matching import LexicalRanker
@@ -46,16 +56,11 @@ class Found(NamedTuple):
     row: Row
 
 
-def rows_of(
-    collection: Collection, unrelated: Sequence[Row], most: int, *, vectors: bool
-) -> list[Found]:
+def rows_of(collection: Collection, *, vectors: bool) -> list[Found]:
     ranker = (make_ranker if vectors else LexicalRanker)(collection.templates)
     assert isinstance(ranker, LexicalRanker)
-    fitting = sampled([row for row in collection.rows if row.wanted], "train", most)
-    others = [
-        *(row for row in collection.rows if not row.wanted and row.part == "train"),
-        *unrelated,
-    ]
+    fitting = [row for row in collection.rows if row.wanted]
+    others = [row for row in collection.rows if not row.wanted]
     found: list[Found] = []
     for rows in (fitting, others):
         whole = sum(row.joined for row in rows)
@@ -135,21 +140,36 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     unrelated = [*sampled(off_topic(arguments.data), "train", None), *own_off_topic()]
+    commands = [row for row in small(arguments.data)[0].rows if not row.wanted]
     by_name: dict[str, list[Found]] = {}
     for key, (_, read) in TUNED.items():
         for collection in read(arguments.data):
-            if "left out" not in collection.name:
-                # The shipped templates answer questions about anything; a node is always meant for
-                # a template.
-                others = own_off_topic("Commands") if key == "shipped" else unrelated
-                asked = [] if "node" in collection.name else others
-                by_name[collection.name] = rows_of(
-                    collection, asked, arguments.sample, vectors=arguments.vectors
-                )
+            if "left out" in collection.name or "node" in collection.name:
+                continue
+            # The shipped templates answer questions about anything.
+            if key == "shipped":
+                others = [*own_off_topic("Commands"), *commands]
+            elif key == "small":
+                others = []
+            else:
+                others = unrelated
+            whole = replace(
+                collection,
+                rows=[
+                    *sampled([r for r in collection.rows if r.wanted], "train", arguments.sample),
+                    *(row for row in collection.rows if not row.wanted and row.part == "train"),
+                    *others,
+                ],
+            )
+            for each in (whole, as_nodes(whole)):
+                by_name[each.name] = rows_of(each, vectors=arguments.vectors)
     textual = {name: rows for name, rows in by_name.items() if "node" not in name}
     logistic = fit(row for rows in textual.values() for row in rows)
     print("TEXT =", logistic)
-    print("NODE =", fit(row for rows in by_name.values() for row in rows))
+    nodes = {name: rows for name, rows in by_name.items() if "node" in name}
+    logistic_of_nodes = fit(row for rows in nodes.values() for row in rows)
+    print("NODE =", logistic_of_nodes)
+    print_thresholds(dict.fromkeys(nodes, logistic_of_nodes), nodes)
     print_thresholds(dict.fromkeys(textual, logistic), textual)
     print("Fitted on the other collections:")
     print_thresholds(

@@ -207,7 +207,9 @@ def main() -> None:
                 continue
             asked = (
                 []
-                if key == "shipped" or "node" in collection.name or "left out" in collection.name
+                if key in ("shipped", "held_out")
+                or "node" in collection.name
+                or "left out" in collection.name
                 else others
             )
             figures += measure(

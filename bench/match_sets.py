@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -38,6 +38,8 @@ BFCL_SETS = (
     "live_simple",
     "live_multiple",
 )
+USUAL_INPUTS = ("text", "input", "query", "document", "data", "content", "topic", "prompt")
+NODE_KINDS = ("right", "usual")
 # Their functions are in the library; their requests ask for several calls at once.
 BFCL_MORE = ("parallel", "parallel_multiple")
 
@@ -223,9 +225,8 @@ def bfcl(root: Path) -> list[Collection]:
             wanted = frozenset(answers[row["id"]])
             rows.append(Row(request, wanted, part_of(request)))
             if len(wanted) == 1:
-                nodes.append(
-                    Row(_as_node(request, functions[min(wanted)].node), wanted, part_of(request))
-                )
+                names = [each.name for each in functions[min(wanted)].node.inputs]
+                nodes.append(Row(_node(request, names), wanted, part_of(request)))
     for name in BFCL_MORE:
         for row in _lines(folder / f"BFCL_v4_{name}.json"):
             for spec in row["function"]:
@@ -233,15 +234,6 @@ def bfcl(root: Path) -> list[Collection]:
     whole = Collection("BFCL", list(functions.values()), rows)
     as_nodes = replace(whole, name="BFCL, as a node", rows=nodes)
     return [whole, thinned(whole), as_nodes, thinned(as_nodes)]
-
-
-def _as_node(request: str, function: Task) -> Atomic:
-    """What a caller that knows the inputs passes: the request as description, the inputs by
-    name.
-    """
-    return Atomic(
-        description=text(request), inputs=tuple(declared(i.name, "") for i in function.inputs)
-    )
 
 
 def seal(root: Path) -> list[Collection]:
@@ -337,6 +329,63 @@ def shipped(root: Path) -> list[Collection]:
     return [Collection("shipped templates", templates, rows)]
 
 
+def written(file: str) -> tuple[list[Template], dict[str, list[list[str]]]]:
+    """The templates of our own file of requests, and the cells of each line of its other sections."""
+    sections: dict[str, list[list[str]]] = {}
+    section: list[list[str]] = []
+    for line in (Path(__file__).parent / file).read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            section = sections.setdefault(line[3:], [])
+        elif not line.startswith("#"):
+            section.append([cell.strip() for cell in line.split("|")])
+    templates = [
+        Template(
+            name,
+            Atomic(
+                name=name,
+                description=text(description),
+                criteria=text(criteria) if criteria else None,
+                inputs=tuple(declared(each.strip(), "") for each in inputs.split(",")),
+            ),
+        )
+        for name, description, criteria, inputs in sections.pop("templates")
+    ]
+    return templates, sections
+
+
+def as_rows(
+    fitting: Sequence[Sequence[str]], unrelated: Sequence[Sequence[str]], part: str
+) -> list[Row]:
+    return [
+        *(Row(request, frozenset({name}), part) for name, request in fitting),
+        *(Row(request, frozenset(), part) for (request,) in unrelated),
+    ]
+
+
+def small(root: Path) -> list[Collection]:
+    """Our own small templates with requests for the train part."""
+    templates, sections = written("match_train.txt")
+    rows = as_rows(sections["fitting"], sections["off-topic"], "train")
+    return [Collection("small templates", templates, rows)]
+
+
+def held_out(root: Path) -> list[Collection]:
+    """Our own held-out requests for small templates and for the shipped ones, also as nodes."""
+    own, sections = written("match_held_out.txt")
+    unrelated = sections["off-topic"]
+    found: list[Collection] = []
+    for title, templates, key, others in (
+        ("held out, small templates", own, "second", [*unrelated, *sections["general"]]),
+        ("held out, shipped templates", shipped(root)[0].templates, "shipped", unrelated),
+    ):
+        whole = Collection(title, templates, as_rows(sections[key], others, "test"))
+        for kind in NODE_KINDS:
+            nodes = as_nodes(whole, [kind])
+            found.append(replace(nodes, name=f"{nodes.name}, {kind} inputs"))
+        found.append(whole)
+    return found
+
+
 def large(root: Path) -> list[Collection]:
     """15,000 templates: those of all the collections under one roof, with copies up to that number;
     for the time.
@@ -367,6 +416,33 @@ def large(root: Path) -> list[Collection]:
     return [Collection("all collections", templates, rows)]
 
 
+def as_nodes(collection: Collection, kinds: Sequence[str] = NODE_KINDS) -> Collection:
+    """The requests of a collection as descriptions of nodes, of these kinds in turn: with the inputs
+    of the right template (of any, if none is right), and with an input whose name says nothing.
+    """
+    by_name = {template.name: template.node for template in collection.templates}
+    every = list(by_name)
+
+    def node(row: Row) -> Atomic:
+        number = int.from_bytes(digest(row.request)[1:5], "big")
+        kind = kinds[number % len(kinds)]
+        if kind == "usual":
+            return _node(str(row.request), [USUAL_INPUTS[number % len(USUAL_INPUTS)]])
+        wanted = sorted(row.wanted)
+        chosen = wanted[0] if wanted else every[number % len(every)]
+        return _node(str(row.request), [each.name for each in by_name[chosen].inputs])
+
+    rows = [replace(row, request=node(row)) for row in collection.rows]
+    return Collection(f"{collection.name}, as a node", collection.templates, rows)
+
+
+def _node(description: str, inputs: Iterable[str]) -> Atomic:
+    """What a caller passes that knows the inputs: a request as description, inputs by name."""
+    return Atomic(
+        description=text(description), inputs=tuple(declared(name, "") for name in inputs)
+    )
+
+
 def thinned(collection: Collection) -> Collection:
     """A collection without a fifth of its templates: requests for those are then unrelated."""
     kept = [t for t in collection.templates if digest(t.name)[0] % 5]
@@ -392,10 +468,12 @@ TUNED: dict[str, tuple[str, Callable[[Path], list[Collection]]]] = {
     "seal": ("Seal-Tools", seal),
     "stable": ("StableToolBench", stable),
     "shipped": (".", shipped),
+    "small": (".", small),
 }
 UNTUNED: dict[str, tuple[str, Callable[[Path], list[Collection]]]] = {
     "banking": ("task-specific-datasets", banking),
     "two": ("MetaTool", toole_two),
     "alpaca": ("ToolAlpaca", alpaca),
+    "held_out": (".", held_out),
 }
 COLLECTIONS = TUNED | UNTUNED | {"large": (".", large)}

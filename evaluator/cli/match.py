@@ -16,9 +16,18 @@ from evaluator.cli.common import (
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
-from evaluator.interpreter.xml_requests import is_xml, read_xml_request
-from evaluator.library.matching import LOW_SCORE, Match, describe_composite, nothing_fits
-from evaluator.nodes import Function, Node
+from evaluator.interpreter.xml_requests import is_bare, is_xml, read_xml_request
+from evaluator.library import TemplateLibrary
+from evaluator.library.matching import (
+    FOREIGN_ADVICE,
+    LOW_SCORE,
+    Match,
+    better_composites,
+    describe_composites,
+    nothing_fits,
+)
+from evaluator.library.request_terms import seems_foreign
+from evaluator.nodes import Atomic, Function, Task
 
 _SHOWN = 6
 
@@ -32,26 +41,30 @@ _SHOWN = 6
     type=click.IntRange(1, 5),
     help="Maximum number of templates.",
 )
+@click.option("--explain", metavar="NAME", help="Show all that counted for one template.")
 @library_option
 @json_option
-def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) -> None:
+def match(
+    request: str, limit: int, explain: str | None, folders: tuple[Path, ...], as_json: bool
+) -> None:
     """Show the templates that fit REQUEST best.
 
     REQUEST is words or an atomic task as XML. It is read from standard input for -, and from a file
     for @FILE or the path of an XML file. Each template has a score in [0, 1], the terms that
-    counted with their parts of the score, and the words of the request that it does not hold. Only
-    atomic templates take part.
+    counted with their parts of the score, and the words of the request that it does not hold; the
+    table shows the first six. Only atomic templates take part. A task as XML is evaluated as it is
+    written, unless it has nothing but a description.
 
     Exit code 1 if no template fits.
     """
     wanted = _read(request)
     library = load_library(folders)
+    if explain is not None:
+        _explain_one(library, wanted, name=explain, as_json=as_json)
+        return
     matches = library.match(wanted, limit=limit)
-    if isinstance(wanted, str):
-        composite = library.nearest_composite(wanted)
-    else:
-        composite = None
-    fits = not nothing_fits(next(iter(matches), None), composite)
+    composites = library.match_composites(wanted) if isinstance(wanted, str) else []
+    fits = not nothing_fits(next(iter(matches), None), composites)
     rows = [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches]
     print_json_or_table(
         as_json, [_to_json(each) for each in matches], head=["template", "score", "why"], rows=rows
@@ -63,13 +76,48 @@ def match(request: str, limit: int, folders: tuple[Path, ...], as_json: bool) ->
         else:
             reason = "one that is not atomic fits far better"
         echo(f"No template fits: {reason}.", err=as_json)
-    if composite is not None and (not fits or composite.score > matches[0].score):
-        echo(visible(describe_composite(composite)) + ".", err=as_json)
+    if better := better_composites(next(iter(matches), None), composites):
+        echo(visible(_sentence(describe_composites(better))), err=as_json)
+    if isinstance(wanted, str):
+        if not fits and seems_foreign(wanted):
+            echo(_sentence(FOREIGN_ADVICE), err=as_json)
+    elif not is_bare(wanted):
+        echo(
+            "`evaluator run` evaluates this task as it is written and none of these templates, "
+            "because it has more than a description.",
+            err=as_json,
+        )
     if not fits:
         raise click.exceptions.Exit(1)
 
 
-def _read(request: str) -> str | Node:
+def _sentence(message: str) -> str:
+    return f"{message[0].upper()}{message[1:]}."
+
+
+def _explain_one(library: TemplateLibrary, wanted: str | Task, name: str, as_json: bool) -> None:
+    """Shows all that counted for the template `name`."""
+    every = max(1, len(library))
+    node = library.get(name).node
+    if isinstance(node, Function):
+        raise UsageError(f"{name!r} is a function, which no request is matched to")
+    if isinstance(node, Atomic):
+        matches = library.match(wanted, limit=every)
+    else:
+        matches = library.match_composites(wanted, limit=every)
+    found = next((each for each in matches if each.template.name == name), None)
+    if found is None:
+        raise UsageError(
+            f"{name!r} shares no word with the request; add words of such requests to its "
+            "<criteria>"
+        )
+    rows = [[r.term, r.field, f"{r.weight:.4f}"] for r in found.why]
+    rows += [[term, "not held", ""] for term in found.missed]
+    print_json_or_table(as_json, _to_json(found), head=["term", "field", "weight"], rows=rows)
+    echo(f"Score of {visible(name)}: {found.score:.2f}.", err=as_json)
+
+
+def _read(request: str) -> str | Task:
     """The words of a request, or the node that is in it. Raises: UsageError, TemplateError."""
     if request == "-" or request.startswith("@"):
         request = read_text(request.removeprefix("@"))

@@ -28,10 +28,16 @@ from evaluator.interpreter.frame import (
 from evaluator.interpreter.internal import internal_template
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.run_spec import RunSpec
-from evaluator.interpreter.xml_requests import is_xml, read_xml_request
+from evaluator.interpreter.xml_requests import is_bare, is_xml, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
-from evaluator.library.matching import describe_composite, nothing_fits
+from evaluator.library.matching import (
+    FOREIGN_ADVICE,
+    better_composites,
+    describe_composites,
+    nothing_fits,
+)
+from evaluator.library.request_terms import seems_foreign
 from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Task
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
@@ -57,9 +63,9 @@ def spec_of(
     if isinstance(request, str) and _NAME.fullmatch(request):
         # One word is a name: a misspelt name must not run the nearest template.
         return _no_template(request, library)
-    if isinstance(request, str) or _is_bare(request):
+    if isinstance(request, str):
         return _of_match(library, request, values=values, ask_model=ask_model)
-    return _of_node(library, request, values=values)
+    return _of_task(library, request, values=values, ask_model=ask_model)
 
 
 def spec_of_words(
@@ -92,9 +98,20 @@ def _with_context(spec: RunSpec, recorded: Sequence[Sequence[str]]) -> RunSpec:
     return replace(spec, context=items, extra={**spec.extra, "context": list(recorded)})
 
 
-def _is_bare(node: Node | Function) -> bool:
-    """Whether a node is a request, to be matched to a template."""
-    return isinstance(node, Atomic) and node.name is node.instructions is node.ref is None
+def _of_task(
+    library: TemplateLibrary, node: Node | Function, values: dict[str, Any], ask_model: bool
+) -> RunSpec | TaskError:
+    """The RunSpec of a task, which is evaluated as it is written. Where it has nothing but a
+    description, this is matched to a template first.
+    """
+    as_written = _of_node(library, node, values=values)
+    if not (isinstance(node, Atomic) and is_bare(node)):
+        return as_written
+    words = node.description.value
+    spec = _of_match(library, words, values=values, ask_model=ask_model)
+    if isinstance(spec, TaskError) and spec.reason == "no_matching_template":
+        return replace(as_written, request=words)
+    return spec
 
 
 def _of_xml(
@@ -105,14 +122,21 @@ def _of_xml(
         read = read_xml_request(text)
     except TemplateError as error:
         return replace(to_task_error(error), content=text)
-    if _is_bare(read.node) and not read.is_manual:
-        spec = _of_match(library, read.node, values=values, ask_model=ask_model)
-    else:
+    if read.is_manual:
         spec = _of_node(library, read.node, values=values)
-    if isinstance(spec, TaskError) or not read.warnings:
+    else:
+        spec = _of_task(library, read.node, values=values, ask_model=ask_model)
+    if isinstance(spec, TaskError):
+        return spec
+    return _with_warnings(spec, (*read.warnings, *spec.warnings))
+
+
+def _with_warnings(spec: RunSpec, warnings: tuple[str, ...]) -> RunSpec:
+    """`spec` with warnings about the request, which a replay repeats from the record."""
+    if not warnings:
         return spec
     return replace(
-        spec, warnings=read.warnings, extra={**spec.extra, "request_warnings": list(read.warnings)}
+        spec, warnings=warnings, extra={**spec.extra, "request_warnings": list(warnings)}
     )
 
 
@@ -135,6 +159,7 @@ def recorded_spec(
         )
     xml = header.extra.get("node")
     score = header.extra.get("match_score")
+    warnings = tuple(header.extra.get("request_warnings", ()))
     if isinstance(xml, str):
         if not (
             trust or is_signed(xml.encode("utf-8", "surrogatepass"), header.extra.get("signature"))
@@ -145,8 +170,8 @@ def recorded_spec(
                 "it; to run it: --trust, or Evaluator(trust=True)"
             )
         spec = _of_node(library, _read_node(xml), values=values)
-        warnings = tuple(header.extra.get("request_warnings", ()))
-        return replace(spec, request=header.request, template=header.template, warnings=warnings)
+        spec = replace(spec, request=header.request, template=header.template)
+        return _with_warnings(spec, warnings)
     if header.template is None:
         raise RecordError(f"{task}: its file does not say which template was evaluated")
     if header.template not in library and header.template not in library.broken:
@@ -159,7 +184,8 @@ def recorded_spec(
             library, header.template, request=header.request, values=values, score=float(score)
         )
         spec = _with_context(spec, header.extra.get("context", ()))
-        return _with_extraction(spec, header.request, values=values)
+        spec = _with_extraction(spec, header.request, values=values)
+        return _with_warnings(spec, warnings)
     return _of_template(library, header.template, request=header.request, values=values)
 
 
@@ -287,23 +313,16 @@ def _read_node(xml: str) -> Node | Function:
 
 
 def _of_match(
-    library: TemplateLibrary, request: Any, values: dict[str, Any], ask_model: bool
+    library: TemplateLibrary, words: str, values: dict[str, Any], ask_model: bool
 ) -> RunSpec | TaskError:
-    if isinstance(request, str):
-        words = request
-    else:
-        words = request.description.value
-    matches = library.match(request, limit=5)
+    matches = library.match(words, limit=5)
     best = matches[0] if matches else None
-    if isinstance(request, str):
-        composite = library.nearest_composite(words)
-    else:
-        composite = None
-    if best is None or nothing_fits(best, composite):
-        if isinstance(request, str):
-            return _no_match(words, matches, composite=composite)
-        return replace(_of_node(library, request, values=values), request=words)
+    composites = library.match_composites(words)
+    if best is None or nothing_fits(best, composites):
+        return _no_match(words, matches, composites=better_composites(best, composites))
     spec = _of_template(library, best.template.name, request=words, values=values, score=best.score)
+    if better := better_composites(best, composites):
+        spec = _with_warnings(spec, (f"{describe_composites(better)}; {best.template.name!r} ran",))
     missing = [] if ask_model else _missing(spec.node, values)
     if missing:
         names = ", ".join(f"{i.name} ({i.type})" for i in missing)
@@ -393,13 +412,15 @@ def _no_template(name: str, library: TemplateLibrary) -> TaskError:
     return failure("no_matching_template", message)
 
 
-def _no_match(words: str, matches: list[Match], composite: Match | None) -> TaskError:
+def _no_match(words: str, matches: list[Match], composites: list[Match]) -> TaskError:
     nearest = ", ".join(f"{m.template.name} ({m.score:.2f})" for m in matches) or "none"
-    shown = words if len(words) <= 80 else words[:77] + "…"
+    advice = ["Name one with its exact name, or add a template for it"]
+    if composites:
+        advice.append(describe_composites(composites))
+    if seems_foreign(words):
+        advice.append(FOREIGN_ADVICE)
     return failure(
         "no_matching_template",
-        f"no template fits the request {shown!r}; the nearest are: {nearest}. Name one with its "
-        "exact name, "
-        "or add a template for it"
-        + (f". {describe_composite(composite)}" if composite is not None else ""),
+        f"no template fits the request {shortened(words)}; the nearest are: {nearest}. "
+        + ". ".join(advice),
     )

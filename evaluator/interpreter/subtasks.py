@@ -272,7 +272,12 @@ class Spawner:
             return self._hinted(request, request.template, authority=authority, context=context)
         bare = _bare_task(request)
         library = self.run.services.library
-        for match in library.match(bare, limit=MAX_MATCHES):
+        asked = replace(
+            bare,
+            description=Text(request.description, _SPAN),
+            inputs=tuple(each for each in bare.inputs if each.name in request.inputs),
+        )
+        for match in library.match(asked, limit=MAX_MATCHES):
             if match.score < LOW_SCORE:
                 break
             node = match.template.node

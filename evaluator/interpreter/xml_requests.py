@@ -1,7 +1,7 @@
 """XML text as a request: the caller's own task, evaluated like a node.
 
-The text is read leniently: what can be repaired is repaired, with a warning in the notes, and an
-atomic task without a name and instructions is matched to a template. With
+The text is read leniently: what can be repaired is repaired, with a warning in the notes, and a
+task that has nothing but a description is matched to a template. With
 `<manual_xml>true</manual_xml>` it is taken as it is.
 """
 
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.interpreter.generated import describe
-from evaluator.nodes import Span, TopLevel
+from evaluator.library.indexed import PLACEHOLDER
+from evaluator.nodes import Atomic, Function, Node, Span, TopLevel
 from evaluator.xml.build import build
 from evaluator.xml.generated import read_generated_task
 from evaluator.xml.schema import validate
@@ -35,6 +36,15 @@ class XmlRequest:
 def is_xml(request: str) -> bool:
     """Whether a request is XML and not words."""
     return _XML.match(request) is not None
+
+
+def is_bare(node: Node | Function) -> bool:
+    """Whether a task has nothing but a description in plain words: then it is a request."""
+    return (
+        isinstance(node, Atomic)
+        and node == Atomic(description=node.description, span=node.span)
+        and PLACEHOLDER.search(node.description.value) is None
+    )
 
 
 def node_in(request: str) -> TopLevel | None:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 class Evidence(NamedTuple):
     """What is known of a template that a search found for a request."""
 
-    strength: float  # log of the weight of the words that it holds, with that of the meaning
+    strength: (
+        float  # log of the weight of the words that it holds, of the meaning and of a node's inputs
+    )
     missed: float  # log of the weight of those that it does not hold
     # its lead over the best other template, as a share of the request; negative except for the
     # first
@@ -25,7 +27,11 @@ class Evidence(NamedTuple):
     # 1 for a question of general knowledge, unless the template takes questions about anything;
     # else 0
     question: float
-    asks: float  # the same for any other question
+    asks: float  # 1 for any other question, else 0
+    # how much it counts that the template does not hold the verb that the request begins with
+    action: float
+    # log of the weight of what inputs and output of a node add
+    added: float
 
 
 class Logistic(NamedTuple):
@@ -38,6 +44,8 @@ class Logistic(NamedTuple):
     words: float
     question: float
     asks: float
+    action: float
+    added: float
     intercept: float
 
     def probability(self, evidence: Evidence) -> float:
@@ -51,17 +59,53 @@ class Logistic(NamedTuple):
 
 
 TEXT = Logistic(
-    3.81, -1.98, margin=0.84, size=-0.82, words=1.25, question=-1.49, asks=-0.96, intercept=1.3
+    strength=3.58,
+    missed=-1.7,
+    margin=0.83,
+    size=-0.94,
+    words=1.1,
+    question=-1.65,
+    asks=-0.92,
+    action=-0.93,
+    added=0.0,
+    intercept=2.07,
 )
 NODE = Logistic(
-    3.4, -1.18, margin=0.91, size=-0.82, words=0.77, question=-1.38, asks=-0.85, intercept=0.21
+    strength=3.46,
+    missed=-1.6,
+    margin=2.16,
+    size=-0.53,
+    words=0.94,
+    question=-1.67,
+    asks=-0.95,
+    action=-0.94,
+    added=1.38,
+    intercept=-0.09,
 )
 
 TEXT_VECTORS = Logistic(
-    4.1, -3.54, margin=1.14, size=-0.72, words=1.51, question=-1.74, asks=-1.18, intercept=2.15
+    strength=3.94,
+    missed=-3.11,
+    margin=1.11,
+    size=-0.83,
+    words=1.46,
+    question=-1.98,
+    asks=-1.1,
+    action=-1.22,
+    added=0.0,
+    intercept=1.81,
 )
 NODE_VECTORS = Logistic(
-    3.73, -3.0, margin=1.14, size=-0.69, words=1.28, question=-1.62, asks=-1.08, intercept=1.43
+    strength=3.93,
+    missed=-3.01,
+    margin=2.02,
+    size=-0.55,
+    words=1.21,
+    question=-1.92,
+    asks=-1.16,
+    action=-1.22,
+    added=1.63,
+    intercept=0.4,
 )
 
 LONG_FACTOR = 0.85

@@ -10,7 +10,7 @@ templates that other words found.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import heappush, heappushpop, nlargest
 from operator import itemgetter
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from evaluator.library.calibration import Evidence
 from evaluator.library.indexed import answers_questions, count_terms
 from evaluator.library.postings import NOWHERE, Hit, Postings, RequestTerm, add_to, impacts_of
 from evaluator.library.related_words import related_stems
-from evaluator.library.request_terms import LONG, Reading, Word, bigram, input_name
+from evaluator.library.request_terms import EFFECTS, LONG, Reading, Word, bigram, input_name
 from evaluator.library.similar import SimilarWords
 from evaluator.library.value_kinds import kind_term
 from evaluator.library.words import stem
@@ -30,15 +30,29 @@ _WEIGHTS = (3.0, 1.5, 2.0, 2.0, 0.8, 0.8, 1.0)
 _DISCOUNT = (0.2, 0.0, 0.6, 0.4, 0.8, 0.5, 0.8)
 _K1 = 1.5
 # How much counts, relative to one word: a bigram, a word of the same form, a related word, a
-# misspelt word, the best part of a request, equal names of inputs, and an unknown word in a
-# question of general knowledge.
+# misspelt word, the best part of a request, and an unknown word in a question of general knowledge.
 _BIGRAM = 0.3
 _FORM = 0.2
 _RELATED = 0.32
 _MISSPELT = 0.85
 _PART = 0.3
-_INPUTS = 1.0
 _ASKED = 0.8
+# A template that holds so much of a node's words gets half of what its inputs and output add.
+_SAID = 0.1
+# How much a node's equal inputs count at most, relative to the whole request.
+_INPUTS = 1.5
+# A name of an input that templates of any kind use counts as if so many of so many other templates
+# had it.
+_USUAL = 60
+_OTHERS = 100
+_NAMES = """
+    text input query question content data document name value file path url link message prompt
+    request context code id number title topic description type key item items format language
+    source options limit count date user
+"""
+_USUAL_NAMES = frozenset(_NAMES.split())
+# How much of a missed verb counts where the template holds a related one.
+_RELATED_VERB = 0.3
 # How much an unknown word counts as missing, relative to the rarest one.
 _UNKNOWN = 1.5
 # In a request that is probably in another language: words that look alike there are accidents.
@@ -56,6 +70,7 @@ _SMALLEST_WITH_MEANING = 30
 _PRIOR = 1.5
 # So many templates are compared in detail.
 _CANDIDATES = 40
+_CANDIDATES_OF_NODES = 10
 # Longer postings are worth a look at whether they can be skipped.
 _LOOKED_UP = 80
 # Where the postings of a request are longer in sum, the rarest words choose templates until there
@@ -89,11 +104,15 @@ class Index:
 
     def __init__(self, nodes: Sequence[Task], names: Sequence[str]) -> None:
         self._size = len(nodes)
-        self._inputs = [frozenset(input_name(each.name) for each in node.inputs) for node in nodes]
+        inputs = [frozenset(input_name(each.name) for each in node.inputs) for node in nodes]
         self._with_input: dict[str, list[int]] = {}
-        for document, declared in enumerate(self._inputs):
+        for document, declared in enumerate(inputs):
             for name in declared:
                 self._with_input.setdefault(name, []).append(document)
+        weights = {name: self._name_weight(name) for name in self._with_input}
+        self._input_weights = [
+            sum([weights[name] for name in sorted(declared)]) for declared in inputs
+        ]
         self._has_examples = any(node.examples for node in nodes)
         self._asked = frozenset(d for d, node in enumerate(nodes) if answers_questions(node))
         seen: set[str] = set()
@@ -113,6 +132,7 @@ class Index:
         self._rare = self._idf(0)
         self._similar = SimilarWords(seen)
         self._seen: dict[str, _Known] = {}
+        self._verbs: dict[str, tuple[Postings, Postings]] = {}
 
     def _add(
         self,
@@ -145,16 +165,15 @@ class Index:
         return math.log(1 + (size - documents + 0.5) / (documents + 0.5))
 
     def search(self, reading: Reading, limit: int, meaning: Meaning | None = None) -> list[Hit]:
-        """Returns the best `limit` templates, best first, equal ones by their numbers."""
+        """Returns the best `limit` templates, best first, equal ones by their numbers; for a node
+        more of them.
+        """
         query = _Query(reading, self)
-        count = max(limit, 2)
-        names = reading.inputs or frozenset[str]()
+        # Which are the best for a node is seen from their scores.
+        count = max(limit, 2 if reading.inputs is None else _CANDIDATES_OF_NODES)
         # Where more than the words counts, more templates can be among the best.
-        if names or meaning is not None:
-            depth = _CANDIDATES
-        else:
-            depth = count
-        scores = query.scores(depth)
+        is_sorted = reading.inputs is None and meaning is None
+        scores = query.scores(count if is_sorted else _CANDIDATES)
         is_general = reading.is_general_question
         asked = self._asked if is_general else frozenset[int]()
         for document in asked:
@@ -163,10 +182,43 @@ class Index:
             else:
                 score = query.score(document)
             scores[document] = score + _ASKED * query.unknown
-        equal = self._equal_inputs(names) if names else {}
         # A coverage is at most about 1: this is what it is divided by.
         most = (query.mass + _PRIOR * self._rare) / (1.0 if meaning is None else 1 - _MEANING)
-        best = self._best(query, scores, equal=equal, meaning=meaning, most=most, count=count)
+        if is_sorted:
+            documents = query.candidates(scores, count)
+            near: dict[int, float] = {}
+            equal: dict[int, float] = {}
+        else:
+            documents = query.candidates(scores, _CANDIDATES)
+            equal = self._equal_inputs(reading.inputs or frozenset())
+            by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
+            nearest = () if meaning is None else meaning.nearest
+            documents = list(dict.fromkeys((*by_inputs, *documents, *nearest)))
+            near = {} if meaning is None else meaning.parts(documents)
+        best: list[tuple[float, int]] = []
+        # What inputs and output of a node add to the words.
+        added: dict[int, float] = {}
+        for document in documents:
+            score = scores.get(document)
+            if score is None:
+                score = query.score(document)
+            if is_sorted:
+                if len(best) == count and query.bound(score) / most < best[0][0]:
+                    break
+                extra = 0.0
+            else:
+                added[document] = query.added(document) / most + equal.get(document, 0.0)
+                extra = near.get(document, 0.0) + added[document]
+                if len(best) == count and query.bound(score) / most + extra < best[0][0]:
+                    continue
+            found = ((score + query.details(document)) / most + extra, -document)
+            if found[0] <= 0:
+                continue
+            if len(best) < count:
+                heappush(best, found)
+            else:
+                heappushpop(best, found)
+        best.sort(reverse=True)
         # The longer a text, the more it shares with any template by accident.
         evident = most * min(1.0, LONG / max(1, sum(map(len, reading.parts))))
         if reading.is_bare and 2 * query.unknown >= query.mass:
@@ -178,96 +230,67 @@ class Index:
         else:
             smallest = _SMALLEST_WITH_MEANING
         size = math.log(max(self._size, smallest))
-        words = math.log1p(min(LONG, query.words))
-        if meaning is None:
-            near = {}
-        else:
-            near = meaning.parts([-negative for _, negative in best])
+        length = math.log1p(min(LONG, query.words))
+        # The verb does not change the order.
+        missed = query.action_missed(-best[0][1]) if best else 0.0
         hits: list[Hit] = []
-        for place, (coverage, negative) in enumerate(best[:limit]):
+        for place, (coverage, negative) in enumerate(
+            best if reading.inputs is not None else best[:limit]
+        ):
+            document = -negative
             if len(best) > 1:
                 other = best[1 if place == 0 else 0][0]
             else:
                 other = 0.0
-            takes = -negative in self._asked
+            more = added.get(document, 0.0)
+            said = coverage - more
             evidence = Evidence(
-                math.log1p(coverage * evident * alike),
-                math.log1p(max(0.0, 1 - coverage) * evident),
+                math.log1p(said * evident * alike),
+                math.log1p(max(0.0, 1 - said) * evident),
                 margin=coverage - other,
                 size=size,
-                words=words,
-                question=float(is_general and not takes),
-                asks=float(reading.is_question and not is_general and not takes),
+                words=length,
+                question=float(is_general and document not in self._asked),
+                asks=float(reading.is_question and not is_general and document not in self._asked),
+                action=max(missed, query.action_missed(document)),
+                added=more * said / (said + _SAID),
             )
             hits.append(
                 Hit(
-                    -negative,
+                    document,
                     coverage,
                     evidence=evidence,
                     terms=query.all_terms,
                     most=most,
-                    near=near.get(-negative, 0.0),
+                    near=near.get(document, 0.0),
+                    added=more,
                 )
             )
         return hits
 
-    def _best(
-        self,
-        query: _Query,
-        scores: Mapping[int, float],
-        equal: Mapping[int, float],
-        meaning: Meaning | None,
-        most: float,
-        count: int,
-    ) -> list[tuple[float, int]]:
-        """Returns the `count` best coverages with the negative numbers of their templates.
-
-        A template is compared in detail only if it can be among the best.
-        """
-        best: list[tuple[float, int]] = []
-        is_sorted = not equal and meaning is None
-        by_score = query.candidates(scores, count if is_sorted else _CANDIDATES)
-        if not is_sorted:
-            by_inputs = nlargest(_CANDIDATES, equal, key=lambda d: (equal[d], -d))
-            by_score = list(
-                dict.fromkeys(
-                    (*by_inputs, *by_score, *(() if meaning is None else meaning.nearest))
-                )
-            )
-        near = {} if meaning is None else meaning.parts(by_score)
-        if meaning is None:
-            inputs = _INPUTS
-        else:
-            inputs = _INPUTS * (1 - _MEANING)
-        for document in by_score:
-            if document in scores:
-                score = scores[document]
-            else:
-                score = query.score(document)
-            more = inputs * equal.get(document, 0.0) + near.get(document, 0.0)
-            if len(best) == count and query.bound(score) / most + more < best[0][0]:
-                if is_sorted:
-                    break
-                continue
-            found = ((score + query.details(document)) / most + more, -document)
-            if found[0] <= 0:
-                continue
-            if len(best) < count:
-                heappush(best, found)
-            else:
-                heappushpop(best, found)
-        return sorted(best, reverse=True)
-
     def _equal_inputs(self, names: frozenset[str]) -> dict[int, float]:
         """Compares the names of a node's inputs: for each template that has one, the weight shared
-        of all.
+        of all, discounted where few rare names are shared.
         """
+        shared: dict[int, float] = {}
+        every = 0.0
+        for name in sorted(names):
+            documents = self._with_input.get(name, ())
+            weight = self._name_weight(name)
+            every += weight
+            for document in documents:
+                shared[document] = shared.get(document, 0.0) + weight
+        few = self._rare**2 / 4
+        return {
+            d: _INPUTS * w / (every + self._input_weights[d] - w) * w * w / (w * w + few)
+            for d, w in shared.items()
+        }
 
-        def weight(some: frozenset[str]) -> float:
-            return sum(self._idf(len(self._with_input.get(name, ()))) for name in sorted(some))
-
-        found = {document for name in names for document in self._with_input.get(name, ())}
-        return {d: weight(names & self._inputs[d]) / weight(names | self._inputs[d]) for d in found}
+    def _name_weight(self, name: str) -> float:
+        documents = len(self._with_input.get(name, ()))
+        if name in _USUAL_NAMES:
+            return math.log(1 + (self._size + _OTHERS) / (documents + _USUAL))
+        return self._idf(documents)
 
     def look_up(self, word: Word) -> _Known:
         """What the library knows of a word; remembered, because requests repeat most words."""
@@ -294,7 +317,7 @@ class Index:
         if (form := self._postings.get(word.form)) is not None:
             weight = _FORM * word.weight * form.idf
             more.append((word.form, RequestTerm(shown, weight, gain=weight, held=form), True))
-        related = self._related(word.stem, held)
+        related = self._holders(related_stems(word.stem), held)
         if related.impacts:
             term = RequestTerm(shown, 0.0, gain=_RELATED * mass, held=related)
             more.append((shown, term, len(related.impacts) > _COMMON))
@@ -302,12 +325,10 @@ class Index:
             RequestTerm(word.shown, mass, gain=gain, held=held), tuple(more), is_unknown=is_unknown
         )
 
-    def _related(self, stemmed: str, held: Postings) -> Postings:
-        """The templates that hold a word related to the one with this stem, and are not in
-        `held`.
-        """
+    def _holders(self, stems: Collection[str], held: Postings) -> Postings:
+        """The templates that hold one of these stems, and are not in `held`."""
         found = Postings()
-        for each in related_stems(stemmed):
+        for each in stems:
             postings = self._postings.get(each)
             if postings is None or postings is held:
                 continue
@@ -338,6 +359,20 @@ class Index:
             for key, shown in found.items()
             if (term := self.known(key, shown, weight=1.0)) is not None
         }
+
+    def verb(self, stemmed: str) -> tuple[Postings, Postings]:
+        """The templates that hold a verb, and those that hold a related one; remembered."""
+        found = self._verbs.get(stemmed)
+        if found is None:
+            if len(self._verbs) >= _MAX_SEEN:
+                self._verbs = {}
+            held = self._postings.get(stemmed, NOWHERE)
+            related = related_stems(stemmed)
+            # "sign" is related to "contract", but not every template for a contract signs it.
+            if stemmed in EFFECTS:
+                related &= EFFECTS
+            found = self._verbs[stemmed] = (held, self._holders(related, held))
+        return found
 
     def without_content(self, reading: Reading) -> list[RequestTerm]:
         """The terms without content that examples hold; one that many hold says little, in a small
@@ -387,7 +422,15 @@ class _Query:
                 and (term := index.known(word.stem, word.shown, word.weight)) is not None
             ):
                 self._terms[word.stem] = term
+        self._added = [
+            term
+            for word in dict.fromkeys(reading.added)
+            if word.stem not in self._terms
+            and (term := index.known(word.stem, word.shown, word.weight)) is not None
+        ]
         self._without_content = index.without_content(reading)
+        self._action = reading.action
+        self._verb = (NOWHERE, NOWHERE) if reading.action is None else index.verb(reading.action[0])
         if self._terms:
             self._more |= index.kinds(reading)
         else:
@@ -508,6 +551,18 @@ class _Query:
     def bound(self, score: float) -> float:
         """The most that a template with this score can reach with the details."""
         return score * self._part + self._most_without_content
+
+    def added(self, document: int) -> float:
+        """The weight of the words of a node's inputs and output in a template."""
+        return sum([term.gain * term.held.impacts.get(document, 0.0) for term in self._added])
+
+    def action_missed(self, document: int) -> float:
+        """How much it counts that a template does not hold the verb of the request."""
+        held, related = self._verb
+        if self._action is None or document in held.impacts:
+            return 0.0
+        weight = self._action[1]
+        return _RELATED_VERB * weight if document in related.impacts else weight
 
     def details(self, document: int) -> float:
         """What is compared only for candidates: the best part of several, and words without

@@ -246,21 +246,18 @@ class TemplateLibrary:
             )
         return self._ranker(without).rank(request, limit)
 
-    def nearest_composite(self, request: str) -> Match | None:
-        """The composite template that fits a request in words, though composites are never chosen;
-        None if none does.
+    def match_composites(self, request: str | Task, limit: int = 3) -> list[Match]:
+        """The composite templates nearest to a request, best first, though composites are never
+        chosen.
 
-        For messages: somebody may have expected it.
+        For messages: somebody may have expected one.
         """
-        from evaluator.library.matching import LOW_SCORE, LexicalRanker
+        from evaluator.library.matching import LexicalRanker
 
         state = self._state
         if state.composites is None:
             state.composites = LexicalRanker(state.templates.values(), composites=True)
-        found = state.composites.rank(request, 1)
-        if found and found[0].score >= LOW_SCORE:
-            return found[0]
-        return None
+        return state.composites.rank(request, limit)
 
     def _ranker(self, without: Collection[str]) -> Ranker:
         state = self._state

@@ -29,7 +29,12 @@ LOW_SCORE = 0.30
 INTERNAL = frozenset({"bind_inputs", "compile", "reparse"})
 """Subtypes of templates that the Evaluator itself uses; requests are not matched to them."""
 
-_MAX_REASONS = 8
+FOREIGN_ADVICE = (
+    "the request seems to be in another language, and templates are found by their words: write it "
+    "in the language of the templates, or add its words to their <criteria>"
+)
+"""For a refusal, where `seems_foreign`."""
+
 _FAR_BETTER = 10
 
 
@@ -137,10 +142,12 @@ class LexicalRanker:
         """The best template for a whole request and what its score is calculated from; for fitting
         coefficients.
         """
-        found = next(iter(self._hits(_read(request)[:1], 1)), None)
-        if found is None:
+        hits = [hit for _, hit in self._hits(_read(request)[:1], 1)]
+        if not hits:
             return None
-        return (self._templates[found[1].document], found[1].evidence)
+        logistic = self._text if isinstance(request, str) else self._node
+        best = max(hits, key=lambda hit: logistic.logit(hit.evidence))
+        return (self._templates[best.document], best.evidence)
 
     def _hits(self, readings: list[Reading], limit: int) -> Iterator[tuple[float, Hit]]:
         """Yields what is found for each reading, with the factor of its score."""
@@ -163,8 +170,7 @@ class LexicalRanker:
         # Best first, equal ones by their terms.
         why.sort(key=lambda reason: (-reason[2], reason[0]))
         reasons = [
-            Reason(term, field, weight=round(weight * part, 4))
-            for term, field, weight in why[:_MAX_REASONS]
+            Reason(term, field, weight=round(weight * part, 4)) for term, field, weight in why
         ]
         return Match(
             self._templates[hit.document],
@@ -180,25 +186,39 @@ def _read(request: str | Atomic) -> list[Reading]:
     return [read_node(request, list(texts(request, request.name or "")))]
 
 
-def nothing_fits(best: Match | None, composite: Match | None) -> bool:
+def nothing_fits(best: Match | None, composites: Sequence[Match] = ()) -> bool:
     """Whether nothing runs: the best match is probably an accident, or a composite template has ten
     times its odds.
     """
     if best is None or best.score < LOW_SCORE:
         return True
-    return composite is not None and _odds(composite) >= _FAR_BETTER * _odds(best)
+    return any(_odds(each) >= _FAR_BETTER * _odds(best) for each in composites)
 
 
 def _odds(match: Match) -> float:
     return match.score / max(1e-4, 1 - match.score)
 
 
-def describe_composite(match: Match) -> str:
-    """Why a composite template that fits was not chosen, and what to do."""
-    name = match.template.name
-    node = match.template.node
-    kind = node.type if isinstance(node, Task) else "composite"
-    return (
-        f"{name!r} has words of the request, but is of type {kind}, and only atomic templates "
-        "are matched: name it"
+def better_composites(best: Match | None, composites: Sequence[Match]) -> list[Match]:
+    """Those of the composite templates that fit, and better than the best atomic one: with a higher
+    score, or with all words that this one holds and more.
+    """
+    fitting = [each for each in composites if each.score >= LOW_SCORE]
+    if best is None:
+        return fitting
+    missed = set(best.missed)
+    return [each for each in fitting if each.score > best.score or set(each.missed) < missed]
+
+
+def describe_composites(matches: Sequence[Match]) -> str:
+    """Why composite templates that fit were not chosen, and what to do."""
+    which = "; ".join(
+        f"{each.template.name!r} has words of the request, but is of type {_type_of(each)}"
+        for each in matches
     )
+    return f"{which}: only atomic templates are matched, so give the name of the one to run"
+
+
+def _type_of(match: Match) -> str:
+    node = match.template.node
+    return node.type if isinstance(node, Task) else "composite"

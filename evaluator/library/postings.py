@@ -48,6 +48,7 @@ class Hit(NamedTuple):
     terms: list[RequestTerm]
     most: float
     near: float
+    added: float
 
     def explain(self) -> tuple[list[tuple[str, str, float]], tuple[str, ...]]:
         """The terms that counted with their fields and their shares of the coverage, and the words
@@ -71,6 +72,8 @@ class Hit(NamedTuple):
             why[shown] = (field, before + share)
         if self.near > 0:
             why["meaning"] = ("vectors", self.near)
+        if self.added > 0:
+            why["inputs and output"] = ("node", self.added)
         return [(shown, field, share) for shown, (field, share) in why.items()], tuple(missed)
 
 

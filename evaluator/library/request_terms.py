@@ -10,7 +10,7 @@ instruction is found wherever it stands.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -46,12 +46,63 @@ _VALUE_WEIGHT = 0.5
 _CONJUNCTIONS = frozenset({"and", "then", "also", "but", "plus", "or"})
 NO_CONTENT = FUNCTION_WORDS | QUESTION_WORDS | _CONJUNCTIONS | frozenset(_REQUEST_WORDS.split())
 
-# Words that refer to the speaker, the hearer or attached data: such a question is not one of
-# general knowledge.
+# Words that refer to the speaker, the hearer, attached data or the present: such a question is not
+# one of general knowledge.
 _REFERRING_WORDS = """
     i it its me my mine we us our you your he him his she her they them their this that these those
+    here now today tonight tomorrow yesterday current currently next nearby nearest
+    weather forecast traffic news headlines
 """
 _REFERRING = frozenset(_REFERRING_WORDS.split())
+# A request begins with such words, whatever it asks for: "could you please", "I would like to".
+_OPENERS = """
+    please kindly hey hi hello ok okay so and then now can could would will you i we d m ve am
+    want need like have to help me us let lets s just go ahead try able also really should may
+    might possible
+"""
+_OPENING_WORDS = frozenset(_OPENERS.split())
+# A word after one of these, or before one of those, is a verb in the imperative.
+_BEFORE_VERBS = frozenset({"to", "please", "you", "lets", "us", "me"})
+_FOLLOWERS = """
+    the a an my this that these those all every each our your his her its their me us him it
+    them some any both another no up off out down back in on at from
+"""
+_AFTER_VERBS = frozenset(_FOLLOWERS.split())
+# Verbs that say little about what is made.
+_SLIGHT_VERBS = """
+    write create generate produce draft find list check compute prepare put turn look come go see
+    work add build compose show describe suggest recommend provide search determine identify
+    calculate analyze make do explain tell think decide choose pick
+"""
+_SLIGHT_ACTIONS = frozenset(map(stem, _SLIGHT_VERBS.split()))
+# Verbs that change something outside of a text: no template does this that does not name it.
+_EFFECT_VERBS = """
+    delete remove erase wipe discard move copy rename open close save print scan send email mail
+    post publish upload download share forward sync backup encrypt compress zip unzip install
+    uninstall update upgrade run start stop pause resume restart reboot launch execute deploy
+    compile push pull commit merge revert kill mount format monitor connect disconnect pair charge
+    lock unlock log block unblock ban grant revoke buy purchase order sell pay refund ship deliver
+    return exchange cancel book reserve rent hire apply register enrol enroll subscribe unsubscribe
+    schedule reschedule remind call phone text message invite accept decline join leave sign approve
+    vote play skip mute record watch sing dance listen photograph draw paint switch set dial
+    increase decrease lower raise dim clean wash cook bake pour repair feed water plant walk drive
+    fly navigate carry bring pack fetch transfer withdraw deposit borrow lend marry wake empty fill
+    flip roll follow unfollow
+"""
+EFFECTS = frozenset(map(stem, _EFFECT_VERBS.split()))
+# How much it counts that a template does not hold the verb of a request: such a verb, another one.
+_EFFECT_MISSED = 3.0
+_ACTION_MISSED = 1.0
+# In a request with more words of content the first verb says less.
+_SHORT = 6
+# Frequent words of other languages of Latin script that are not English words.
+_FOREIGN = """
+    der das und ist ein eine einen diesen dieses diese wie ich mir mich nicht mit auf zu für wer wo
+    le la les un une des est ce cet cette en et du pour dans je moi que qui avec
+    el los las una este esta por para mi del il lo gli che di per questo questa
+    os uma eu não meu minha het een dit deze van voor ik mij jag och att det som
+"""
+_FOREIGN_WORDS = frozenset(_FOREIGN.split())
 # The parts of a request end at punctuation and at conjunctions.
 _ENDS = ".!?;:,()\n"
 _END = rf"[{_ENDS}]+(?=\s|$)"
@@ -72,7 +123,8 @@ LONG = 25
 """Of a request with more words of content each sentence is read too."""
 # How much the words of a node count, by field. The description counts as the text of a request
 # does.
-_NODE_WEIGHTS = {"name": 0.7, "criteria": 0.6, "inputs": 0.6, "output": 0.3}
+_NODE_WEIGHTS = {"name": 0.7, "criteria": 0.6}
+_ADDED_WEIGHTS = {"inputs": 0.6, "output": 0.3}
 
 
 class Word(NamedTuple):
@@ -93,8 +145,10 @@ class Reading:
     """A request: its text, its words, and those that carry content, by part of the request.
 
     `extra` are words that add to a score and are not missed where a template does not hold them.
-    `inputs` are the names of a node's inputs, None for a text. A bare text has several words and
-    all of them carry content: then it may be in another language.
+    `added` are those of a node's inputs and output, which add no more than a share of what the
+    others say. `inputs` are the names of a node's inputs, None for a text. `action` is the stem of
+    the verb that a request begins with, and how much it counts where a template does not hold it. A
+    bare text has several words and all of them carry content: then it may be in another language.
     """
 
     text: str
@@ -103,7 +157,9 @@ class Reading:
     is_question: bool = False
     is_general_question: bool = False
     is_bare: bool = False
+    action: tuple[str, float] | None = None
     extra: tuple[Word, ...] = ()
+    added: tuple[Word, ...] = ()
     inputs: frozenset[str] | None = None
 
     @property
@@ -139,19 +195,25 @@ def read_text(text: str) -> list[Reading]:
 def read_node(node: Task, texts: Sequence[tuple[str, str]]) -> Reading:
     """Returns the reading of a node from its texts by field."""
     read = _read(node.description.value[:_HEAD_CHARS])
-    extra = [
-        Word(word.shown, word.stem, weight=weight)
-        for field, text in texts
-        if (weight := _NODE_WEIGHTS.get(field)) is not None
-        for word in content(text[:_HEAD_CHARS])
-    ]
+    extra = _weighted(texts, _NODE_WEIGHTS)
     extra += [
         Word(subtype_term(text), subtype_term(text)) for field, text in texts if field == "subtype"
     ]
-    names = frozenset(input_name(each.name) for each in node.inputs)
     return replace(
-        read, extra=tuple(extra), inputs=names, is_question=False, is_general_question=False
+        read,
+        extra=tuple(extra),
+        added=tuple(_weighted(texts, _ADDED_WEIGHTS)),
+        inputs=frozenset(input_name(each.name) for each in node.inputs),
     )
+
+
+def _weighted(texts: Sequence[tuple[str, str]], weights: Mapping[str, float]) -> list[Word]:
+    return [
+        Word(word.shown, word.stem, weight=weight)
+        for field, text in texts
+        if (weight := weights.get(field)) is not None
+        for word in content(text[:_HEAD_CHARS])
+    ]
 
 
 def _read(text: str) -> Reading:
@@ -180,7 +242,43 @@ def _read(text: str) -> Reading:
         is_question=is_question,
         is_general_question=is_question and _REFERRING.isdisjoint(every),
         is_bare=len(every) >= _BARE_WORDS and NO_CONTENT.isdisjoint(every),
+        action=_action(every, sum(map(len, parts))),
     )
+
+
+def _action(every: Sequence[str], count: int) -> tuple[str, float] | None:
+    """The stem of the verb that a request with these words begins with, `count` of them of content,
+    and how much it counts where it is missed; None if it begins with no verb.
+    """
+    begin = next((n for n, word in enumerate(every) if word not in _OPENING_WORDS), len(every))
+    if begin == len(every):
+        return None
+    verb = every[begin]
+    stemmed = stem(verb)
+    if stemmed in EFFECTS:
+        weight = _EFFECT_MISSED
+    elif verb in NO_CONTENT or stemmed in _SLIGHT_ACTIONS:
+        return None
+    elif not (
+        _BEFORE_VERBS.isdisjoint(every[begin - 1 : begin])
+        and _AFTER_VERBS.isdisjoint(every[begin + 1 : begin + 2])
+    ):
+        weight = _ACTION_MISSED
+    else:
+        return None
+    return (stemmed, weight * min(1.0, _SHORT / max(1, count)))
+
+
+def seems_foreign(text: str) -> bool:
+    """Whether a request is probably in another language than English: it has words of one, or
+    letters of another script.
+    """
+    every = words(text[:_HEAD_CHARS])
+    letters = [letter for letter in text[:_HEAD_CHARS] if letter.isalpha()]
+    if 2 * sum(letter > "\u024f" for letter in letters) > len(letters):
+        return True
+    foreign = sum(word in _FOREIGN_WORDS for word in every)
+    return foreign > sum(word in FUNCTION_WORDS - _FOREIGN_WORDS for word in every)
 
 
 def content(text: str) -> Iterator[Word]:

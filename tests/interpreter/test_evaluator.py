@@ -48,6 +48,32 @@ def test_words_that_fit_nothing_are_an_error_that_names_the_nearest(make_evaluat
     assert script.seen == []
 
 
+def test_a_refusal_says_that_a_request_seems_to_be_in_another_language(make_evaluator, scripted):
+    evaluator = make_evaluator(TASKS, script=scripted())
+    for words in ("Übersetze diesen Brief auf Polnisch", "翻訳してください この手紙"):
+        error = asyncio.run(evaluator.evaluate(words))
+        assert "another language" in error.message
+    assert "another language" not in asyncio.run(evaluator.evaluate("reboot the server")).message
+
+
+def test_a_composite_that_fits_better_is_named_in_the_notes_and_in_a_replay(
+    make_evaluator, scripted
+):
+    composite = """<task name="proofread" type="sequential">
+      <description>Find mistakes: say whether a review is fair</description>
+      <steps><task type="atomic"><description>d</description></task></steps></task>"""
+    evaluator = make_evaluator(TASKS + composite, script=scripted(default="positive"))
+    inputs = {"review": "good"}
+    result = evaluator.evaluate_sync("say whether this review is positive", inputs).unwrap()
+    assert result.notes["warnings"] == []
+    words = "say whether this positive or negative review is fair: find mistakes"
+    result = evaluator.evaluate_sync(words, inputs).unwrap()
+    assert result.notes["template"] == "mood"
+    assert any("'proofread' has words" in warning for warning in result.notes["warnings"])
+    replay = evaluator.replay_sync(result.task_id)
+    assert replay.outcome.notes["warnings"] == result.notes["warnings"]
+
+
 def test_missing_inputs_are_extracted_by_the_model_as_a_recorded_step(
     make_evaluator, scripted, tmp_path
 ):

@@ -110,6 +110,13 @@ def test_a_request_that_no_template_fits_runs_as_it_is(make_evaluator):
     assert seen[1].messages[-1].content == "Recite {{ a }} limerick\n\nmood:\n{{ x }}"
 
 
+def test_an_input_name_does_not_choose_the_template_of_a_subtask(make_evaluator):
+    seen = []
+    boss = call("Recite a limerick", {"country": "Peru"})
+    evaluate(make_evaluator, script_of(seen, boss)).unwrap()
+    assert seen[1].messages[-1].content == "Recite a limerick\n\ncountry:\nPeru"
+
+
 def test_a_broken_request_is_explained_to_the_model(make_evaluator):
     seen = []
     evaluate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -57,11 +58,54 @@ def test_the_run_of_an_xml_request_is_replayed_with_its_warnings(make_evaluator,
     assert replay.outcome.notes["warnings"] == result.notes["warnings"] != []
 
 
-def test_an_atomic_task_without_name_and_instructions_is_a_request(make_evaluator, scripted):
+def test_a_task_that_has_nothing_but_a_description_is_a_request(make_evaluator, scripted):
     script = scripted()
-    text = "<task><description>Add two numbers</description></task>"
+    text = '<task type="atomic"><description>Add two numbers</description></task>'
     assert evaluate(make_evaluator, text, script, xml=SUM).notes["matched"]["template"] == "sum"
     assert script.prompts == ["SUM"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '<inputs><input name="a"/></inputs>',
+        '<output_format type="json" schema="string[]"/>',
+        "<system>Be brief</system>",
+        "<model>simulated/x</model>",
+        "<criteria>sum</criteria>",
+        '<examples><example><input name="a">1</input><output>2</output></example></examples>',
+    ],
+)
+def test_a_task_with_more_than_a_description_is_evaluated_as_it_is_written(
+    make_evaluator, scripted, more
+):
+    script = scripted(default='["1"]')
+    text = f'<task type="atomic"><description>Add two numbers</description>{more}</task>'
+    outcome = evaluate(make_evaluator, text, script, {"a": "1"}, xml=SUM)
+    assert "matched" not in outcome.notes
+    assert outcome.notes["template"] is None
+    assert script.prompts[0].startswith("Add two numbers")
+    assert ("output_format" in more) == (outcome.parsed_content == ["1"])
+
+
+def test_a_description_with_a_variable_is_evaluated_as_it_is_written(make_evaluator, scripted):
+    script = scripted()
+    text = "<task><description>Add two numbers: {{ a }}</description></task>"
+    assert "matched" not in evaluate(make_evaluator, text, script, {"a": "1"}, xml=SUM).notes
+    assert script.prompts == ["Add two numbers: 1"]
+
+
+def test_a_node_is_evaluated_as_the_same_task_in_xml(make_evaluator, scripted):
+    from evaluator.nodes import Atomic, OutputFormat, Span, Text
+
+    script = scripted(default='["1"]')
+    node = Atomic(description=Text("Add two numbers", Span()))
+    evaluator = make_evaluator(SUM, script=script)
+    assert evaluator.evaluate_sync(node).notes["matched"]["template"] == "sum"
+    listed = replace(node, output=OutputFormat("json", "string[]", Span()))
+    outcome = evaluator.evaluate_sync(listed)
+    assert "matched" not in outcome.notes
+    assert outcome.parsed_content == ["1"]
 
 
 def test_manual_xml_is_taken_as_it_is(make_evaluator, scripted):

@@ -173,11 +173,62 @@ def test_a_variable_in_a_description_is_not_matched_by_its_name() -> None:
 
 
 def test_a_node_is_matched_by_what_it_declares() -> None:
-    node = Atomic(
-        description=text("Put a letter into other words"),
-        inputs=(declared("text", "What to translate"),),
+    """The words decide, and between templates that they fit equally the inputs."""
+    extra = [
+        atomic(f"bake_{what}", "Bake a loaf", inputs=(declared(what), declared(f"{what} weight")))
+        for what in ("rye", "spelt", "wheat")
+    ]
+    for wanted in extra:
+        assert isinstance(wanted.node, Task)
+        node = Atomic(description=text("bake me a loaf please"), inputs=wanted.node.inputs)
+        assert best(node, *extra) == wanted.name
+
+
+@pytest.mark.parametrize(
+    ("description", "inputs"),
+    [
+        ("Order a pizza with these toppings", ["text"]),
+        ("Frobnicate the zork", ["text"]),
+        ("Frobnicate the zork", ["mortgage", "collateral", "amortisation"]),
+    ],
+)
+def test_inputs_never_carry_a_match_alone(description: str, inputs: list[str]) -> None:
+    loan = atomic(
+        "assess_loan",
+        "Assess a loan",
+        inputs=tuple(map(declared, ["mortgage", "collateral", "amortisation"])),
     )
-    assert best(node) == "translate"
+    ranker = LexicalRanker([*LIBRARY, loan])
+    declared_inputs = tuple(map(declared, inputs))
+    found = ranker.rank(Atomic(description=text(description), inputs=declared_inputs))
+    assert all(match.score < LOW_SCORE for match in found)
+    fitting = ranker.rank(Atomic(description=text("Assess this loan"), inputs=loan.node.inputs))
+    assert fitting[0].template.name == "assess_loan"
+    assert fitting[0].score > ranker.rank("Assess this loan")[0].score >= LOW_SCORE
+
+
+def test_a_usual_input_name_does_not_change_the_best_template() -> None:
+    ranker = LexicalRanker(LIBRARY)
+    for words, expected in (("summarise this report", "summarise"), ("judge my draft", None)):
+        plain = ranker.rank(words)[0]
+        node = ranker.rank(Atomic(description=text(words), inputs=(declared("text"),)))[0]
+        assert node.template.name == plain.template.name
+        assert expected in (None, node.template.name)
+
+
+def test_the_verb_of_a_command_counts_where_no_field_knows_it() -> None:
+    files = atomic("answer_from_files", "Answer a question from the files of a directory")
+    cleaning = atomic("remove_rows", "Remove the duplicate rows of a table")
+    ranker = LexicalRanker([*LIBRARY, files, cleaning])
+    asked, told = (
+        ranker.rank(words)[0].score
+        for words in ("what do the files in my directory say", "delete the files in my directory")
+    )
+    assert told < LOW_SCORE <= asked
+    # A related verb of the same kind is enough, and so is the verb of the template.
+    for words in ("delete the duplicate rows", "remove the duplicate rows"):
+        assert ranker.rank(words)[0].template.name == "remove_rows"
+        assert ranker.rank(words)[0].score >= LOW_SCORE
 
 
 def test_a_node_with_a_subtype_prefers_templates_of_that_subtype() -> None:
@@ -231,7 +282,7 @@ def test_a_better_covered_request_scores_higher_across_requests() -> None:
     ranker = LexicalRanker(LIBRARY)
     whole = ranker.rank("translate a text into another language")[0].score
     half = ranker.rank("translate the opera")[0].score
-    quarter = ranker.rank("translate the opera backstage poster")[0].score
+    quarter = ranker.rank("hang the translated opera poster backstage")[0].score
     assert whole > half > LOW_SCORE > quarter > 0
 
 
