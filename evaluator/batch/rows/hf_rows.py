@@ -19,11 +19,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from evaluator.batch.extras import import_extra
 from evaluator.batch.rows.json_values import read_objects
 from evaluator.batch.rows.row_error import RowError
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.atomic import atomic_file
+from evaluator.files.libraries import import_extra
 from evaluator.files.user_folder import cache_folder
 
 PREFIX = "hf:"
@@ -153,11 +153,10 @@ def _store(wanted: HubRows, path: Path) -> None:
 
 def _import(module: str) -> Any:
     """The module, without reports of its use, and with bars of progress on a terminal only."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    if sys.stderr is None or not sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    return import_extra(module, "hf")
+    if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+        return import_extra(module, "hf")
+    bars = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+    return import_extra(module, "hf", {name: os.environ.get(name, "1") for name in bars})
 
 
 def _reason(error: Exception) -> str:
