@@ -63,7 +63,7 @@ class BatchDefinition:
     rows: str = option(
         "",
         check_text,
-        flag=Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:NAME:SPLIT.", metavar="FILE"),
+        flag=Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:OWNER/NAME:SPLIT.", metavar="FILE"),
     )
     options: BatchOptions = BatchOptions()
     library: tuple[str, ...] = option((), check_texts)
