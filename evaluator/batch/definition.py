@@ -63,7 +63,9 @@ class BatchDefinition:
     rows: str = option(
         "",
         check_text,
-        flag=Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:OWNER/NAME:SPLIT.", metavar="FILE"),
+        flag=Flag(
+            "--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:OWNER/NAME:SPLIT.", metavar="FILE"
+        ),
     )
     options: BatchOptions = BatchOptions()
     library: tuple[str, ...] = option((), check_texts)
@@ -88,9 +90,16 @@ def read_definition(path: str | Path) -> BatchDefinition:
 
     Raises: UsageError, with the file and, for TOML that cannot be parsed, line and column.
     """
+    return read_definition_once(path)[0]
+
+
+def read_definition_once(path: str | Path) -> tuple[BatchDefinition, bytes]:
+    """As `read_definition`; also the content that it was read from."""
     path = Path(path)
     try:
-        return definition_from(tomllib.loads(path.read_text(encoding="utf-8")), path.parent)
+        content = path.read_bytes()
+        table = tomllib.loads(content.decode("utf-8").replace("\r\n", "\n"))
+        return definition_from(table, path.parent), content
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
