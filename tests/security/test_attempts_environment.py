@@ -18,7 +18,11 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.errors import ConfigurationError
+from evaluator.models.key_transport import proxy_of
+from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.testing.loopback import LoopbackServer, json_reply
+from tests.security.certificates import Authority
 
 MODEL = "anthropic/claude-sonnet-4-5"
 KEY = "sk-ant-the-users-own-key"
@@ -78,11 +82,14 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+def without_proxies() -> dict[str, str]:
+    """The environment without the proxies of the machine that runs the tests."""
+    return {n: value for n, value in os.environ.items() if not n.lower().endswith("_proxy")}
+
+
 def evaluate(project: Path, *command: str, **exported: str) -> subprocess.CompletedProcess[str]:
     environment = {
-        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")
-    }
-    environment |= {
+        **without_proxies(),
         "PYTHONPATH": str(project / ".venv/lib/site-packages"),
         "ANTHROPIC_API_KEY": KEY,
         **exported,
@@ -123,3 +130,97 @@ def test_control_an_exported_host_gets_the_key(project: Path) -> None:
         assert "Paris" in done.stdout
         assert own.posts == 1 and KEY in json.dumps(own.headers)
         assert evil.posts == 0
+
+
+# One call of each backend to each address; prints what became of it.
+CALLS = """
+import asyncio, json, sys
+from evaluator.errors import ProviderError
+from evaluator.models.litellm_backend import LiteLLMBackend
+from evaluator.models.openai_compatible import OpenAICompatibleBackend
+from evaluator.testing import a_request
+
+async def call(kind, url):
+    backend = kind(base_url=url, api_key="sk-the-users-own-key")
+    try:
+        await backend.complete(a_request(model="openai/m"))
+        return "answered"
+    except ProviderError as error:
+        return f"{error.kind}: {error}"
+    finally:
+        await backend.aclose()
+
+async def main():
+    kinds = (OpenAICompatibleBackend, LiteLLMBackend)
+    print(json.dumps({url: [await call(kind, url) for kind in kinds] for url in sys.argv[1:]}))
+
+asyncio.run(main())
+"""
+
+
+def test_certificates_are_checked_and_only_an_exported_proxy_is_used(
+    tmp_path: Path, proxy: tuple[str, list[str]]
+) -> None:
+    address, lines = proxy
+    own = Authority(tmp_path, "own")
+    other = Authority(tmp_path, "other")
+    with (
+        LoopbackServer(tls=own.server()) as good,
+        LoopbackServer(tls=own.server("127.0.0.2")) as wrong_host,
+        LoopbackServer(tls=own.server(days=-1)) as expired,
+        LoopbackServer(tls=other.server()) as unknown,
+        LoopbackServer() as evil,
+    ):
+        refused = (wrong_host, expired, unknown)
+        far = "https://models.example/v1"
+        (tmp_path / ".env").write_text(
+            f"SSL_VERIFY=False\nSSL_CERT_FILE={other.file}\nALL_PROXY=http://127.0.0.1:{evil.port}\n"
+        )
+        exported = {"SSL_CERT_FILE": str(own.file), "HTTPS_PROXY": address, "NO_PROXY": "127.0.0.1"}
+        done = subprocess.run(
+            [sys.executable, "-c", CALLS, good.base_url, far, *(s.base_url for s in refused)],
+            cwd=tmp_path,
+            env={**without_proxies(), **exported},
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        outcomes = json.loads(done.stdout)
+        assert outcomes[good.base_url] == ["answered", "answered"], "the control"
+        for server in refused:
+            assert server.posts == 0
+            for outcome in outcomes[server.base_url]:
+                assert "certificate" in outcome.lower(), outcome
+        assert evil.posts == 0
+    assert lines == ["CONNECT models.example:443 HTTP/1.1"] * 2
+    assert "answered" not in outcomes[far]
+
+
+@pytest.mark.parametrize(
+    ("url", "variables", "expected"),
+    [
+        ("https://a.example/v1", {}, None),
+        ("https://a.example/v1", {"https_proxy": "http://p:1"}, "http://p:1"),
+        ("https://a.example/v1", {"ALL_PROXY": "p:1"}, "http://p:1"),
+        ("http://a.example/v1", {"https_proxy": "http://p:1"}, None),
+        ("https://a.example/v1", {"https_proxy": "http://p:1", "no_proxy": ".example"}, None),
+        ("https://127.0.0.1:1/v1", {"https_proxy": "http://p:1"}, None),
+        ("http://localhost/v1", {"http_proxy": "http://p:1"}, None),
+    ],
+)
+def test_the_proxy_of_an_address_is_the_exported_one(
+    url: str, variables: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in os.environ.keys() - without_proxies().keys():
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_of(url) == expected
+
+
+def test_a_proxy_that_does_not_speak_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="is not an HTTP proxy; set https_proxy to one"):
+        OpenAICompatibleBackend("https://a.example/v1", KEY)
+    OpenAICompatibleBackend("https://127.0.0.1:1/v1", KEY)
