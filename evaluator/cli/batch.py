@@ -399,7 +399,9 @@ def _guard_code(
     typed = named_code(wanted).keys() - places.keys()
     if typed:
         known = known.union(*(code_files(place.rpartition(":")[0], folder) for place in typed))
-    guard_process([CodeGuard(folder, known)])
+    files = [place.rpartition(":")[0] for place in places]
+    folders = {folder, *(os.path.dirname(os.path.abspath(f)) for f in files if f.endswith(".py"))}
+    guard_process([CodeGuard(each, known) for each in folders])
 
 
 def _enter_start_folder(

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +30,11 @@ def import_place(place: str, guard: CodeGuard | None = None) -> ModuleType:
     none; ConfigurationError, for code that a guard refuses.
     """
     if place.endswith(".py"):
-        return _file_module(Path(place).resolve())
+        path = Path(place).resolve()
+        if guard is not None:
+            guard = replace(guard, folder=str(path.parent))
+        with guarded_import(guard):
+            return _file_module(path)
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:

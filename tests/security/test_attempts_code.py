@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from evaluator import Evaluator, TemplateLibrary
+from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import read_with_claims
 from evaluator.cli.main import main
 from evaluator.errors.results import TaskError
@@ -279,6 +280,39 @@ def test_a_schema_in_the_project_is_imported_after_the_user_has_allowed_it(
     code, _, err = evaluator(*run)
     assert code == 0, err
     assert (schemas / "MARK").exists()
+
+
+def test_a_schema_in_a_file_needs_the_same_permission(schemas: Path, evaluator: Command) -> None:
+    template = schemas / "templates/e.xml"
+    template.write_text(template.read_text().replace("evilmod:M", "evilmod.py:M"))
+    run = ("run", "--template", "e", "--handler", "offline")
+    code, _, err = evaluator(*run)
+    assert code != 0 and "evilmod.py names:" in err
+    assert not (schemas / "MARK").exists()
+    code, _, err = evaluator(*run, "--trust")
+    assert code == 0, err
+    assert (schemas / "MARK").exists()
+
+
+def test_shards_of_somebody_else_are_merged_as_data(project: Path, evaluator: Command) -> None:
+    (project / "rows.jsonl").write_text('{"id": "a"}\n{"id": "b"}\n')
+    begin = ("batch", "--template", "t", "--rows", "rows.jsonl", "--scorer", "score.py:same")
+    for number in (1, 2):
+        shard = ("--shard", f"{number}/2", "--output", f"s{number}")
+        code, _, err = evaluator(*begin, "--handler", "offline", *shard)
+        assert code == 0, err
+    (project / "rows.jsonl").write_text('{"id": "a"}\n{"id": "b"}\n{"id": "c"}\n')
+    folder = BatchFolder.reader(project / "s2")
+    own = folder.manifest()
+    folder.write_manifest({**own, "signature": "0" * 64})
+    assert evaluator("batch", "merge", "s1", "s2", "--output", "foreign")[0] == 0
+    code, _, err = evaluator("batch", "--resume", "foreign")
+    assert code == 3 and "the code score.py:same" in err
+    # Control: both are the user's own.
+    folder.write_manifest(own)
+    assert evaluator("batch", "merge", "s1", "s2", "--output", "merged")[0] == 0
+    code, _, err = evaluator("batch", "--resume", "merged")
+    assert code == 0, err
 
 
 def test_the_module_of_a_schema_may_be_changed_only_with_a_new_permission(
