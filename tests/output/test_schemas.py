@@ -252,6 +252,7 @@ def test_no_module_is_imported_where_imports_are_off(
     monkeypatch.chdir(tmp_path)
     with schema_imports("none") as named:
         assert parse_output('{"name": 1}', schema="shop_off_for_test:Line").value == {"name": 1}
+    assert named == ["shop_off_for_test:Line"]
     assert parse_output("{}", schema="shop_off_for_test:Line").error.kind == "bad_schema"
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,12 +34,12 @@ CONFIG = HandlerConfig(backend="simulated", backoff_s=())
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path / "user"))
-    yield folder
+    return folder
 
 
 def library() -> TemplateLibrary:
