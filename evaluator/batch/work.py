@@ -333,7 +333,11 @@ class Worker:
         header = recording.header
         if "node" in header.extra or header.template != template:
             return False
-        if (header.model, header.extra.get("handler")) != (model, handler):
+        default = self.evaluator.services.default_profile.name
+        handlers = (None, default) if handler is None else (handler,)
+        if header.extra.get("handler") not in handlers:
+            return False
+        if header.model != (model or self.evaluator.model):
             return False
         redacted = header.extra.get("redacted_inputs") or ()
         wanted, recorded = (

@@ -116,7 +116,11 @@ def test_a_batch_continues_a_recorded_sample_only_if_it_is_its_own(
     extra = {"redacted_inputs": ["key"], "handler": None, **change.pop("extra", {})}
     fields = {"template": "n", "inputs": {"word": "x", "key": "***"}, "model": "m", **change}
     header = Header(1, "now", **fields, extra=extra)
-    worker: Any = SimpleNamespace(_recording=lambda _: SimpleNamespace(header=header))
+    services = SimpleNamespace(default_profile=SimpleNamespace(name="default"))
+    worker: Any = SimpleNamespace(
+        _recording=lambda _: SimpleNamespace(header=header),
+        evaluator=SimpleNamespace(services=services, model=None),
+    )
     inputs = {"word": "x", "key": "secret"}
     assert Worker._is_run(worker, 1, "n", inputs, "m", None) is is_run
 
