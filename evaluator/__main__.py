@@ -31,5 +31,20 @@ def main() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def _forget_current_folder() -> None:
+    """Removes the current folder from the places where modules are looked up. `python -m` puts it
+    there, so that a project's `click.py` would be imported.
+    """
+    import os
+    import sys
+
+    here = os.getcwd()
+    # Not installed: this package is found there.
+    is_own = here == os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not sys.flags.safe_path and not is_own and sys.path[:1] == [here]:
+        del sys.path[0]
+
+
 if __name__ == "__main__":
+    _forget_current_folder()
     main()

@@ -64,7 +64,9 @@ class BatchDefinition:
     rows: str = option(
         "",
         check_text,
-        flag=Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:NAME:SPLIT.", metavar="FILE"),
+        flag=Flag(
+            "--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:OWNER/NAME:SPLIT.", metavar="FILE"
+        ),
     )
     options: BatchOptions = BatchOptions()
     library: tuple[str, ...] = option((), check_texts)
@@ -89,9 +91,15 @@ def read_definition(path: str | Path) -> BatchDefinition:
 
     Raises: UsageError, with the file and, for TOML that cannot be parsed, line and column.
     """
+    return read_definition_once(path)[0]
+
+
+def read_definition_once(path: str | Path) -> tuple[BatchDefinition, bytes]:
+    """As `read_definition`; also the content that it was read from."""
     path = Path(path)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        values = tomllib.loads(content.decode("utf-8").replace("\r\n", "\n"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -99,7 +107,7 @@ def read_definition(path: str | Path) -> BatchDefinition:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: invalid TOML: {json_problem(error)}") from error
     try:
-        return definition_from(values, path.parent)
+        return definition_from(values, path.parent), content
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
 

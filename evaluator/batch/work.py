@@ -44,6 +44,7 @@ from evaluator.errors.results import (
 )
 from evaluator.interpreter.frame import Shots
 from evaluator.interpreter.recovery import OnUnfinished
+from evaluator.language.scopes import plain
 from evaluator.language.types import read_typed
 from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
@@ -285,10 +286,10 @@ class Worker:
             shots = []
         else:
             shots = [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]
-        task = self.unrecorded.get(label, work.resumes)
-        if task is not None:
-            return await self._resume(task, inputs, shots=shots)
         variant = work.variant
+        task = self.unrecorded.get(label, work.resumes)
+        if task is not None and self._is_run(task, name, inputs, variant.model, variant.handler):
+            return await self._resume(task, inputs, shots=shots)
         return await self.evaluator.evaluate(
             name,
             inputs,
@@ -315,8 +316,38 @@ class Worker:
             return work.epoch
         return work.epoch + EPOCHS_APART * (RETRIES_FROM + work.retry_of)
 
+    def _is_run(
+        self,
+        task_id: int,
+        template: str,
+        inputs: Mapping[str, Any],
+        model: str | None,
+        handler: str | None,
+    ) -> bool:
+        """Whether a task file can be continued as this run; not if it is of another one, which a
+        file of somebody else may be.
+        """
+        recording = self._recording(task_id)
+        if recording is None or recording.header is None:
+            return True  # resuming it says why it cannot be read
+        header = recording.header
+        if "node" in header.extra or header.template != template:
+            return False
+        default = self.evaluator.services.default_profile.name
+        handlers = (None, default) if handler is None else (handler,)
+        if header.extra.get("handler") not in handlers:
+            return False
+        if header.model != (model or self.evaluator.model):
+            return False
+        redacted = header.extra.get("redacted_inputs") or ()
+        wanted, recorded = (
+            json.dumps({k: v for k, v in some.items() if k not in redacted}, sort_keys=True)
+            for some in (plain(dict(inputs)), header.inputs)
+        )
+        return wanted == recorded
+
     async def _resume(self, task_id: int, inputs: Mapping[str, Any], shots: Shots = ()) -> Outcome:
-        """Resumes a task of an earlier session, with the inputs and examples that were redacted in
+        """Resumes a task of an earlier session that `_is_run`, with the inputs and examples that were redacted in
         its file.
         """
         recording = self._recording(task_id)
@@ -326,7 +357,7 @@ class Worker:
             redacted = recording.header.extra.get("redacted_inputs")
         missing = {name: inputs[name] for name in redacted or () if name in inputs}
         return await self.evaluator.resume(
-            task_id, missing, shots=shots, unfinished=self.unfinished
+            task_id, missing, shots=shots, unfinished=self.unfinished, trust=True
         )
 
     def _earlier_outcome(self, earlier: SampleResult) -> Outcome:
@@ -377,7 +408,8 @@ class Worker:
             """A judge's call, recorded as any other; resumed, if an earlier session started it."""
             label = f"{work.identity.value}/{work.scored_by}/{scorer.name}/{next(calls)}"
             task = self.unrecorded.get(label)
-            if task is not None:
+            handler = work.variant.handler
+            if task is not None and self._is_run(task, template, inputs, None, handler):
                 judged = await self._resume(task, inputs)
             else:
                 judged = await self.evaluator.evaluate(

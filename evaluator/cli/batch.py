@@ -35,7 +35,13 @@ from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
 from evaluator.cli.evaluator_options import terminal_asker
-from evaluator.cli.permission import permit, project_profiles, shown_profiles, trust_option
+from evaluator.cli.permission import (
+    permit,
+    permit_schemas,
+    project_profiles,
+    shown_profiles,
+    trust_option,
+)
 from evaluator.cli.stderr import ignore_closed_reader, json_stderr
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.messages import visible
@@ -157,6 +163,8 @@ def batch(definition: Path | None, **given: Any) -> None:
     shows_progress = given["progress"] in ("auto", "live")
     library = load_library([Path(path) for path in wanted.library], shows_progress=shows_progress)
     warn_of_unknown_roles(library, roles)
+    if not dry_run:
+        permit_schemas(library, given["trust"])
     evaluator = Evaluator(
         library,
         model_roles=roles,
@@ -298,8 +306,9 @@ def _read_definition(
     flags.
     """
     from evaluator.batch.definition import DEFAULT_FILE, definition_from
-    from evaluator.batch.permissions import file_of_manifest
+    from evaluator.batch.permissions import claims_of_manifest, signed_code
 
+    known: frozenset[ProjectFile] = frozenset()
     if folder is not None:
         from evaluator.batch.folder import BatchFolder
 
@@ -316,7 +325,8 @@ def _read_definition(
                 f"run_batch(…, output={str(folder)!r}, resume=True)"
             )
         base = definition_from(arguments)
-        _expect_permission(file_of_manifest(folder, manifest, definition=base), given)
+        _expect_permission(claims_of_manifest(folder, manifest, definition=base), given)
+        known = signed_code(manifest, base)
         given = _enter_start_folder(manifest.get("cwd"), folder, base=base, given=given)
     elif path is not None and path.is_dir():
         file = path.absolute() / DEFAULT_FILE
@@ -348,29 +358,52 @@ def _read_definition(
                 "see: evaluator batch --help"
             )
         base = definition_from({"templates": given["templates"], "rows": given["rows"]})
-    return _override(base, given, adds=folder is not None)
+    wanted = _override(base, given, adds=folder is not None)
+    _guard_code(base, wanted, known=known)
+    return wanted
 
 
 def _read_trusted(path: Path, given: Mapping[str, Any]) -> BatchDefinition:
     """The definition in a file. Raises: ConfigurationError, if the user has not allowed what it
     names.
     """
-    from evaluator.batch.definition import read_definition
-    from evaluator.batch.permissions import file_of_definition
+    from evaluator.batch.permissions import read_with_claims
 
-    definition = read_definition(path)
+    definition, claims = read_with_claims(path, os.getcwd())
     # A dry run neither imports the code nor writes anywhere.
     if not given["dry_run"]:
-        _expect_permission(file_of_definition(path, definition), given)
+        _expect_permission(claims, given)
     return definition
 
 
-def _expect_permission(file: ProjectFile, given: Mapping[str, Any]) -> None:
-    """Raises: ConfigurationError, if the user does not allow what `file` names."""
+def _expect_permission(files: Iterable[ProjectFile], given: Mapping[str, Any]) -> None:
+    """Raises: ConfigurationError, if the user does not allow what `files` name."""
     from evaluator.files.trust import is_allowed
 
-    if not is_allowed(file) and not permit([file], given["trust"]):
-        raise file.refusal()
+    refused = [file for file in files if not is_allowed(file)]
+    if not permit(refused, given["trust"]):
+        raise refused[0].refusal()
+
+
+def _guard_code(
+    base: BatchDefinition, wanted: BatchDefinition, known: frozenset[ProjectFile]
+) -> None:
+    """From now on only code runs that the user allowed or named with a flag, if a definition names
+    code.
+    """
+    from evaluator.batch.permissions import named_code
+    from evaluator.files.project_code import CodeGuard, code_files, guard_process
+
+    places = named_code(base)
+    if not places:
+        return
+    folder = os.getcwd()
+    typed = named_code(wanted).keys() - places.keys()
+    if typed:
+        known = known.union(*(code_files(place.rpartition(":")[0], folder) for place in typed))
+    files = [place.rpartition(":")[0] for place in places]
+    folders = {folder, *(os.path.dirname(os.path.abspath(f)) for f in files if f.endswith(".py"))}
+    guard_process([CodeGuard(each, known) for each in folders])
 
 
 def _enter_start_folder(

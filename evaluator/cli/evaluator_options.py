@@ -24,7 +24,7 @@ from evaluator.cli.common import (
     warn_of_unknown_roles,
 )
 from evaluator.cli.echo import echo
-from evaluator.cli.permission import project_profiles, shown_profiles, trust_option
+from evaluator.cli.permission import permit_schemas, project_profiles, shown_profiles, trust_option
 from evaluator.errors import UsageError
 from evaluator.processes.sandboxes import HELP as SANDBOX_HELP
 from evaluator.record.journal import Sync
@@ -126,6 +126,8 @@ class EvaluatorOptions:
         library = load_library(self.folders)
         roles = read_roles(self.model_roles)
         warn_of_unknown_roles(library, roles)
+        if sends:
+            permit_schemas(library, self.trust)
         return Evaluator(
             library,
             self.handler,

@@ -5,6 +5,7 @@ like.
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,7 @@ from evaluator.cli.echo import echo
 if TYPE_CHECKING:
     from evaluator.files.trust import ProjectFile
     from evaluator.handler.profiles import Profiles
+    from evaluator.library import TemplateLibrary
 
 trust_option = click.option(
     "--trust",
@@ -55,6 +57,32 @@ def project_profiles(trust: bool) -> Profiles:
     if profiles.untrusted and permit(list(profiles.untrusted.values()), trust):
         profiles = load_profiles()
     return profiles
+
+
+def permit_schemas(library: TemplateLibrary, trust: bool) -> None:
+    """Asks about the code of schemas (`module:Model`) that the user has not allowed yet; without an
+    answer, or with the answer no, a task that needs it fails.
+    """
+    from evaluator.files.trust import is_allowed
+
+    permit([file for file in code_of_schemas(library, Path.cwd()) if not is_allowed(file)], trust)
+
+
+def code_of_schemas(library: TemplateLibrary, project: Path) -> list[ProjectFile]:
+    """The files of a project's code that the schemas of its templates name."""
+    from evaluator.files.project_code import code_files
+    from evaluator.library.shapes import is_model
+    from evaluator.nodes import Task
+    from evaluator.nodes.walk import descendants
+
+    found: dict[ProjectFile, None] = {}
+    for template in library.templates.values():
+        for node in descendants(template.node):
+            if isinstance(node, Task) and node.output is not None and node.output.schema:
+                name = node.output.schema.strip()
+                if is_model(name):
+                    found.update(dict.fromkeys(code_files(name.rpartition(":")[0], project)))
+    return list(found)
 
 
 def shown_profiles() -> Profiles:

@@ -39,8 +39,9 @@ def trust(folder: Path | None, show: bool, remove: bool, as_json: bool) -> None:
     """Allow what the files of the project in DIR (default: here) name, and show it.
 
     These are the hosts, key variables, commands and folders of its profiles in handlers/, the code
-    that a batch's definition (*.toml) names, and what a batch's folder from somebody else records.
-    Each permission is for the present content of one file.
+    that a batch's definition (*.toml) and the schemas of templates/ name, and what a batch's folder
+    from somebody else records. Each permission is for the present content of one file; code
+    includes what it imports of the project.
     """
     from evaluator.files.trust import allow, forget
 
@@ -70,10 +71,16 @@ def trust(folder: Path | None, show: bool, remove: bool, as_json: bool) -> None:
 
 def find_files(project: Path) -> list[ProjectFile]:
     """The files of a project that name something which needs a permission."""
-    from evaluator.batch.permissions import files_of_batches
+    from evaluator.batch.permissions import claims_in
+    from evaluator.cli.permission import code_of_schemas
     from evaluator.handler.profiles import files_of_profiles
+    from evaluator.library import TemplateLibrary
 
-    return [*files_of_profiles(project), *files_of_batches(project)]
+    templates = project / "templates"
+    code: list[ProjectFile] = []
+    if templates.is_dir():
+        code = code_of_schemas(TemplateLibrary.load(templates, shipped=False), project)
+    return list(dict.fromkeys([*files_of_profiles(project), *claims_in(project), *code]))
 
 
 def _allowed(folder: Path | None) -> list[ProjectFile]:

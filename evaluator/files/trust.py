@@ -60,10 +60,15 @@ class ProjectFile:
             data = content.encode("utf-8", "surrogatepass")
         return cls(folder, os.path.relpath(path, folder), sha256(data).hexdigest(), tuple(names))
 
+    @property
+    def path(self) -> str:
+        """The absolute path of the file."""
+        return os.path.normpath(os.path.join(self.project, self.file))
+
     def describe(self) -> str:
         """What it names, for a person who decides."""
         lines = "".join(f"\n  - {visible(name, one_line=True)}" for name in self.names)
-        return f"{visible(os.path.join(self.project, self.file), one_line=True)} names:{lines}"
+        return f"{visible(self.path, one_line=True)} names:{lines}"
 
     def refusal(self) -> ConfigurationError:
         """The error for a file that is not allowed."""
@@ -83,8 +88,8 @@ def is_allowed(file: ProjectFile) -> bool:
     """
     if not file.names or is_trusted(file.project):
         return True
-    wanted = (file.project, file.file, file.sha256)
-    return any((each.project, each.file, each.sha256) == wanted for each in allowed_files())
+    wanted = (file.path, file.sha256)
+    return any((each.path, each.sha256) == wanted for each in allowed_files())
 
 
 def is_trusted(folder: str | Path) -> bool:

@@ -448,6 +448,7 @@ class Evaluator:
         unfinished: OnUnfinished = "ask",
         allow_changed: bool = False,
         repair: bool = False,
+        trust: bool = False,
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
     ) -> Outcome:
@@ -464,7 +465,9 @@ class Evaluator:
         Where a template, a file that the task reads, or the model has changed, the run stops at the
         first step that differs, and does not run it; `allow_changed` continues with the current
         version. A task file that is damaged, as by a loss of power, is refused; `repair` continues
-        from the whole records before the damage and saves the rest beside the file.
+        from the whole records before the damage and saves the rest beside the file. A task file
+        that no program of this user wrote is not resumed; with `trust` the caller vouches for its
+        template, its inputs and its steps.
 
         Returns: the outcome, with `notes["resumed"]`; for a completed run the recorded one. A
         TaskError too where the run cannot be resumed: its cause is a RecordError (TaskBusy,
@@ -476,6 +479,7 @@ class Evaluator:
         check_types("", inputs)
         check_flag("allow_changed", allow_changed)
         check_flag("repair", repair)
+        check_flag("trust", trust)
         callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=given_shots(shots))
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {}), "inputs"))
@@ -485,6 +489,7 @@ class Evaluator:
                 inputs=values,
                 unfinished=unfinished,
                 allow_changed=allow_changed,
+                trust=trust,
                 callbacks=callbacks,
                 repair=repair,
             )

@@ -55,6 +55,7 @@ async def resume(
     unfinished: OnUnfinished,
     allow_changed: bool,
     callbacks: RunOptions,
+    trust: bool = False,
     above: Budget | None = None,
     *,
     repair: bool = False,
@@ -64,7 +65,8 @@ async def resume(
 
     `callbacks` has the `on_text` and `on_event` of the resumed run, and its `shots` where the
     record lacks them because they hold a secret; its other options are recorded. The limits of
-    `above` apply to it too. `repair`: see `TaskStore.reopen`; it applies to subtasks too.
+    `above` apply to it too. `trust`: the caller has checked what the file names. `repair`: see
+    `TaskStore.reopen`; it applies to subtasks too.
 
     Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed
     then.
@@ -96,7 +98,7 @@ async def resume(
             services.library,
             header,
             values=values,
-            trust=services.trust or is_trusted(services.root),
+            trust=trust or services.trust or is_trusted(services.root),
         )
         options = recorded_options(header, services, shots=shots)
         options = replace(options, on_text=callbacks.on_text, on_event=callbacks.on_event)

@@ -27,6 +27,7 @@ from evaluator.interpreter.frame import (
 )
 from evaluator.interpreter.internal import internal_template
 from evaluator.interpreter.interpret import evaluate_node
+from evaluator.interpreter.run_files import signed_part
 from evaluator.interpreter.run_spec import RunSpec
 from evaluator.interpreter.xml_requests import is_bare, is_xml, read_xml_request
 from evaluator.language.scopes import Scope
@@ -145,8 +146,8 @@ def recorded_spec(
 ) -> RunSpec:
     """The RunSpec of the run whose task file has this header.
 
-    Without `trust`, a task in the file itself is run only if this user's programs wrote it; other
-    files are data.
+    Without `trust`, it is run only if this user's programs wrote the header; other files are data,
+    and do not choose a template, its inputs or a task in XML.
 
     Raises: RecordError, if it is not run, or the record does not say what was run; TemplateError or
     UsageError, as `spec_of`.
@@ -160,15 +161,12 @@ def recorded_spec(
     xml = header.extra.get("node")
     score = header.extra.get("match_score")
     warnings = tuple(header.extra.get("request_warnings", ()))
+    if not (trust or is_signed(signed_part(header), header.extra.get("signature"))):
+        raise RecordError(
+            f"{task} records a task that no program of yours wrote; its template and its inputs "
+            "may name scripts and files. Read it; to run it: --trust, or Evaluator(trust=True)"
+        )
     if isinstance(xml, str):
-        if not (
-            trust or is_signed(xml.encode("utf-8", "surrogatepass"), header.extra.get("signature"))
-        ):
-            raise RecordError(
-                f"{task} records a task in XML that no program of yours wrote; it may name "
-                "scripts and files. Read "
-                "it; to run it: --trust, or Evaluator(trust=True)"
-            )
         spec = _of_node(library, _read_node(xml), values=values)
         spec = replace(spec, request=header.request, template=header.template)
         return _with_warnings(spec, warnings)

@@ -31,7 +31,14 @@ from evaluator.interpreter.run_spec import Parent, RunSpec
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import FinalStatus, Recording, Scrub, Summary, cut_off_reason
+from evaluator.record.steps import (
+    FinalStatus,
+    Header,
+    Recording,
+    Scrub,
+    Summary,
+    cut_off_reason,
+)
 
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
 # be resumed.
@@ -138,11 +145,31 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
             "redacted_shots": (scrub is not None and scrub.redact_value(shots) != shots) or None,
         }
         extra.update((name, value) for name, value in values.items() if value is not None)
-    if isinstance(xml := extra.get("node"), str):
-        extra["signature"] = signature(xml.encode("utf-8", "surrogatepass"))
     if spec.match_score is not None:
         extra["match_score"] = spec.match_score
+    if options is not None and services.store is not None:
+        header = Header(
+            0,
+            "",
+            spec.request,
+            inputs=spec.inputs,
+            template=spec.template,
+            model=options.model,
+            extra=extra,
+        )
+        extra["signature"] = signature(signed_part(header, services.store.redactor))
     return extra
+
+
+def signed_part(header: Header, scrub: Scrub | None = None) -> bytes:
+    """What the signature of a header covers: everything that decides what a resumed run does, as
+    the file has it after `scrub`.
+    """
+    extra = {name: value for name, value in header.extra.items() if name != "signature"}
+    values: list[Any] = [header.request, dict(header.inputs), extra]
+    if scrub is not None and _may_hold_secret(scrub, values):
+        values = [scrub.redact_value(value) for value in values]
+    return json.dumps([header.template, header.model, *values], sort_keys=True).encode()
 
 
 def _may_hold_secret(scrub: Scrub, value: object) -> bool:

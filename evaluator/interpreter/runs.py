@@ -26,7 +26,7 @@ from evaluator.interpreter.run_spec import Parent, RunSpec, identity_of
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function, Task
-from evaluator.output.schema import without_imports
+from evaluator.output.schema import schema_imports
 from evaluator.processes.sandboxes import NO_SANDBOX
 from evaluator.record.recorded_steps import ResumedSteps
 from evaluator.record.step_log import StepLog
@@ -184,10 +184,14 @@ async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
         sandbox=sandbox,
         authority=authority,
     )
-    if not run.services.dry_run:
-        return await _evaluate_in(run, spec, frame=frame)
     # A preview runs nothing of the project, so it imports nothing either.
-    with without_imports():
+    if run.services.dry_run:
+        imports = "none"
+    elif run.services.trust:
+        imports = "all"
+    else:
+        imports = "allowed"
+    with schema_imports(imports):
         return await _evaluate_in(run, spec, frame=frame)
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
+from evaluator.files.libraries import import_library
 from evaluator.library.calibration import NODE_VECTORS, TEXT_VECTORS
 from evaluator.library.index import Meaning
 from evaluator.library.indexed import texts
@@ -82,9 +83,8 @@ class StaticVectors:
 
     def __init__(self, folder: Path) -> None:
         import numpy as np
-        from tokenizers import Tokenizer
 
-        self._tokenizer = cast(Any, Tokenizer).from_file(str(folder / _TOKENIZER))
+        self._tokenizer = import_library("tokenizers").Tokenizer.from_file(str(folder / _TOKENIZER))
         data = (folder / _WEIGHTS).read_bytes()
         # The safetensors format: the length of a JSON header, the header, the tensors.
         start = 8 + int.from_bytes(data[:8], "little")

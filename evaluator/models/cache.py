@@ -15,7 +15,7 @@ import json
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,7 @@ from evaluator import clock
 from evaluator.errors import ConfigurationError, RecordError
 from evaluator.errors.logs import LOGGER
 from evaluator.errors.results import Usage
+from evaluator.files.trust import is_signed, is_trusted, signature
 from evaluator.models import cache_store
 from evaluator.models.backend import ModelResponse
 from evaluator.models.cache_key import CacheKey
@@ -101,6 +102,8 @@ class ResponseCache:
         self._notice = notice or LOGGER.warning
         self._lock = threading.Lock()
         self._is_off = False
+        self._refused: set[str] = set()
+        self._is_trusted = is_trusted(self.path.absolute().parent)
         self._reader: sqlite3.Connection | None = None
         self._writer: ThreadPoolExecutor | None = None
         self._is_writing = False
@@ -167,11 +170,17 @@ class ResponseCache:
             texts = json.dumps(response.to_dict()), json.dumps(response.usage.non_zero())
         except (TypeError, ValueError):
             return  # a user's own backend returned what is not JSON
+        mark = signature(cache_store.signed_part(key.key, *texts))
         with self._lock:
             if not self._is_off:
-                self._rows.setdefault(
-                    key.key, cache_store.CachedResponse(key, *texts, clock.wall())
+                row = cache_store.CachedResponse(
+                    key,
+                    *texts,
+                    signature=mark,
+                    created=clock.wall(),
+                    replaces=key.key in self._refused,
                 )
+                self._rows.setdefault(key.key, row)
                 self._write_soon()
 
     def close(self) -> None:
@@ -211,14 +220,29 @@ class ResponseCache:
 
     def _find(self, reader: sqlite3.Connection, key: str) -> ModelResponse | None:
         row = self._rows.get(key)
-        if row is None:
-            found = cache_store.find(reader, key)
+        if row is not None:
+            texts = (row.response, row.usage)
         else:
-            found = (row.response, row.usage)
-        if found is None:
-            return None
-        response = ModelResponse.from_dict(json.loads(found[0]), json.loads(found[1]))
+            found = cache_store.find(reader, key)
+            if found is None:
+                return None
+            *texts, mark = found
+            if not self._may_use(key, texts, mark):
+                return None
+        response = ModelResponse.from_dict(json.loads(texts[0]), json.loads(texts[1]))
         return replace(response, usage=replace(response.usage, cost_usd=0.0))
+
+    def _may_use(self, key: str, texts: Sequence[str], mark: object) -> bool:
+        """Whether a stored response is this user's own; says once that others are not used."""
+        if self._is_trusted or is_signed(cache_store.signed_part(key, *texts), mark):
+            return True
+        if not self._refused:
+            self._notice(
+                f"responses in the cache {self.path} that no program of yours stored are not used; "
+                "to use the caches of a folder that you trust, set EVALUATOR_TRUST to it"
+            )
+        self._refused.add(key)
+        return False
 
     def _write_soon(self) -> None:
         if self._is_writing or not (self._rows or self._hits or self._misses):

@@ -2,9 +2,10 @@
 
 SQLite in WAL mode, readable and writable by its owner only. Several processes may read and write at
 once; the first response that was stored under a key stays. Requests are stored as hashes, responses
-as they are.
+as they are, with a signature: a response that no program of this user stored is not used.
 
-    response   key, the parts of the request, response and usage as JSON, time of storing, uses
+    response   key, the parts of the request, response and usage as JSON, their signature, when it
+               was stored, how often it was used
     missed     model, how many of its requests were not found
 """
 
@@ -25,23 +26,28 @@ CREATE TABLE response (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, endpoint TEXT NOT NULL,
     model TEXT NOT NULL, settings TEXT NOT NULL, tools TEXT NOT NULL, schema TEXT NOT NULL, system TEXT NOT NULL,
     messages TEXT NOT NULL, first TEXT NOT NULL,
-    response TEXT NOT NULL, usage TEXT NOT NULL,
+    response TEXT NOT NULL, usage TEXT NOT NULL, signature TEXT,
     created REAL NOT NULL, used REAL NOT NULL, hits INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX response_first ON response (first);
 CREATE TABLE missed (model TEXT PRIMARY KEY, count INTEGER NOT NULL);
 """
-FORMAT = database.Format("cache", 0x45765263, 1, _TABLES, "name another file", incremental=True)
+FORMAT = database.Format("cache", 0x45765263, 2, _TABLES, "name another file", incremental=True)
 _PARTS = "key, epoch, endpoint, model, settings, tools, schema, system, messages"
 
 
 class CachedResponse(NamedTuple):
-    """One response to be stored: JSON texts, and the time in seconds since 1970."""
+    """One response to be stored: JSON texts, their signature, and the time in seconds since 1970.
+
+    `replaces`: it takes the place of a stored response that cannot be used.
+    """
 
     request: CacheKey
     response: str
     usage: str
     created: float
+    signature: str | None = None
+    replaces: bool = False
 
 
 def connect(path: Path, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
@@ -49,11 +55,16 @@ def connect(path: Path, busy_s: float, *, make: bool = True) -> sqlite3.Connecti
     return database.connect(path, FORMAT, busy_s, make=make)
 
 
-def find(connection: sqlite3.Connection, key: str) -> tuple[str, str] | None:
-    """The response and its usage, as JSON texts."""
+def find(connection: sqlite3.Connection, key: str) -> tuple[str, str, str | None] | None:
+    """The response and its usage, as JSON texts, and their signature."""
     return connection.execute(
-        "SELECT response, usage FROM response WHERE key = ?", (key,)
+        "SELECT response, usage, signature FROM response WHERE key = ?", (key,)
     ).fetchone()
+
+
+def signed_part(key: str, response: str, usage: str) -> bytes:
+    """What the signature of a response covers."""
+    return "\n".join((key, usage, response)).encode("utf-8", "surrogatepass")
 
 
 def write(
@@ -65,10 +76,14 @@ def write(
 ) -> None:
     """Stores responses and counts, in one transaction."""
     with transaction(connection):
+        rows = list(rows)
         connection.executemany(
-            f"INSERT OR IGNORE INTO response ({_PARTS}, first, response, usage, created, used)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (_values(*row) for row in rows),
+            "DELETE FROM response WHERE key = ?", [(r.request.key,) for r in rows if r.replaces]
+        )
+        connection.executemany(
+            f"INSERT OR IGNORE INTO response ({_PARTS}, first, response, usage, signature, created,"
+            " used) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            map(_values, rows),
         )
         connection.executemany(
             "UPDATE response SET hits = hits + ?, used = ? WHERE key = ?",
@@ -81,7 +96,8 @@ def write(
         )
 
 
-def _values(key: CacheKey, response: str, usage: str, created: float) -> Sequence[object]:
+def _values(row: CachedResponse) -> Sequence[object]:
+    key = row.request
     return (
         key.key,
         key.epoch,
@@ -93,10 +109,11 @@ def _values(key: CacheKey, response: str, usage: str, created: float) -> Sequenc
         key.system,
         " ".join(key.messages),
         key.first,
-        response,
-        usage,
-        created,
-        created,
+        row.response,
+        row.usage,
+        row.signature,
+        row.created,
+        row.created,
     )
 
 

@@ -1,14 +1,20 @@
-"""Where keys may be sent: over an encrypted connection, or to this machine."""
+"""Where keys may be sent, over an encrypted connection or to this machine, and through which
+proxy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import ip_address
+from typing import Any
+from urllib import request
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import visible
 
+# Type checkers do not know all functions of this module.
+_urllib: Any = request
 _KEY_HEADERS = frozenset(
     {
         "authorization",
@@ -42,6 +48,27 @@ def may_carry_keys(url: str) -> bool:
         return parts.scheme == "https" or is_loopback(parts.hostname)
     except ValueError:
         return False
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy for `url` that the environment names (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, except
+    for the hosts of NO_PROXY); None without one, and always for this machine.
+
+    Raises: ConfigurationError, for a proxy that does not speak HTTP.
+    """
+    parts = urlsplit(url)
+    proxies = _urllib.getproxies_environment()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or is_loopback(parts.hostname) or _urllib.proxy_bypass_environment(parts.netloc):
+        return None
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if urlsplit(proxy).scheme not in ("http", "https"):
+        raise ConfigurationError(
+            f"the proxy for {visible(parts.hostname or '')} is not an HTTP proxy; set "
+            f"{parts.scheme}_proxy to one, or add the host to no_proxy"
+        )
+    return proxy
 
 
 def is_key_header(name: str) -> bool:

@@ -4,6 +4,7 @@ protocol.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
@@ -70,12 +71,18 @@ def provider_error(exc: Exception, secrets: Collection[str]) -> ProviderError:
     500), so the chain of causes decides, outermost first.
     """
     message = clean(getattr(exc, "message", None) or str(exc), secrets) or type(exc).__name__
+    for cause in causes(exc):
+        # aiohttp has a subclass, which has no `verify_message`; its cause has one.
+        reason = getattr(cause, "verify_message", None)
+        if isinstance(cause, ssl.SSLCertVerificationError) and reason:
+            message = f"the server's certificate is refused: {clean(reason, secrets)}"
+            return ProviderError(message, kind="connection")
     names = _class_names(exc)
     status = getattr(exc, "status_code", None)
     # An answer with an error status is never a broken connection, even if the exception says so.
     answered = isinstance(status, int) and not names.isdisjoint(_ANSWERED)
-    for kind, retryable, billed, causes in _KINDS:
-        if not names.isdisjoint(causes) and not (answered and kind in _ON_THE_WAY):
+    for kind, retryable, billed, classes in _KINDS:
+        if not names.isdisjoint(classes) and not (answered and kind in _ON_THE_WAY):
             return ProviderError(message, kind=kind, retryable=retryable, maybe_billed=billed)
     if "invalid response from LLM endpoint" in message and not answered:
         return malformed(message, retryable=False)

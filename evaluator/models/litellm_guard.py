@@ -14,9 +14,7 @@ own (boto3, google-auth).
 
 from __future__ import annotations
 
-import importlib
 import logging
-import os
 import re
 import threading
 import warnings
@@ -28,6 +26,7 @@ from urllib.parse import urlsplit
 from weakref import WeakMethod
 
 from evaluator.errors import ProviderError
+from evaluator.files.libraries import import_library
 from evaluator.models.failures import MAX_ERROR_BODY, MAX_RESPONSE_BYTES, clean
 from evaluator.models.key_transport import is_key_header, may_carry_keys
 
@@ -243,9 +242,8 @@ def load_litellm() -> Any:
     with _lock:
         if _loaded:
             return _loaded[0]
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         try:
-            litellm: Any = importlib.import_module("litellm")
+            litellm: Any = import_library("litellm")
         except Exception as exc:
             raise ProviderError(f"litellm cannot be imported: {clean(str(exc))}") from exc
         _install(litellm)
@@ -276,12 +274,9 @@ def _install(litellm: Any) -> None:
     Raises: ImportError or AttributeError, for a version of LiteLLM that makes its clients
     elsewhere.
     """
-    from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
-    from litellm.llms.openai.common_utils import BaseOpenAILLM
-
-    handler: Any = AsyncHTTPHandler
+    handler = import_library("litellm.llms.custom_httpx.http_handler").AsyncHTTPHandler
     handler.create_client = _guard_clients(handler.create_client)
-    openai: Any = BaseOpenAILLM
+    openai = import_library("litellm.llms.openai.common_utils").BaseOpenAILLM
     openai._get_async_http_client = staticmethod(_guard_clients(openai._get_async_http_client))
     # Clients that exist already are made again.
     litellm.in_memory_llm_clients_cache.flush_cache()

@@ -28,7 +28,7 @@ from evaluator.models.failures import (
     message_of,
     retry_after,
 )
-from evaluator.models.key_transport import refuse_plain_http
+from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.stream import Assembly, EventParser
 from evaluator.record.steps import json_encoder
 
@@ -45,8 +45,10 @@ class OpenAICompatibleBackend:
     them, but the pickled backend does. `await aclose()` closes the pools; the owner of a backend
     that was given to an Evaluator closes it.
 
-    Raises: ConfigurationError, for a URL or a header that cannot be used, and for a key that would
-    be sent over plain http to another machine.
+    A proxy that the environment names is used, except for this machine.
+
+    Raises: ConfigurationError, for a URL, a header or a proxy that cannot be used, and for a key
+    that would be sent over plain http to another machine.
     """
 
     def __init__(
@@ -71,7 +73,8 @@ class OpenAICompatibleBackend:
                 raise ConfigurationError(f"the header {clean(name)!r} holds a control character")
         self._url = base_url.rstrip("/") + "/chat/completions"
         self._headers = all_headers
-        self._secrets = _secrets(base_url, api_key, headers=headers)
+        self._proxy = proxy_of(base_url)
+        self._secrets = _secrets((base_url, self._proxy or ""), api_key, headers=headers)
         self._max_bytes = max_response_bytes
         self._connections = connections
         self._connect_timeout_s = connect_timeout_s
@@ -175,6 +178,7 @@ class OpenAICompatibleBackend:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=300),
             headers=self._headers,
+            proxy=self._proxy,
             cookie_jar=aiohttp.DummyCookieJar(),
             # One clock around the call, ours, limits sending, reading and silence.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
@@ -318,6 +322,8 @@ class OpenAICompatibleBackend:
         elif isinstance(exc, aiohttp.ClientConnectorCertificateError):
             sent = False
             retryable = False
+        elif isinstance(exc, aiohttp.ClientHttpProxyError):
+            sent = False
         elif isinstance(exc, aiohttp.ConnectionTimeoutError):
             sent = False
             kind = "timeout"
@@ -329,6 +335,8 @@ class OpenAICompatibleBackend:
             kind = "other"
             retryable = False
         what = clean(str(exc), self._secrets) or type(exc).__name__
+        if isinstance(exc, aiohttp.ClientHttpProxyError):
+            what = f"the proxy answered {exc.status} {clean(exc.message, self._secrets)}".strip()
         return ProviderError(what, kind=kind, retryable=retryable, maybe_billed=sent)
 
 
@@ -362,10 +370,10 @@ def _checked_host(base_url: str) -> str:
 
 
 def _secrets(
-    base_url: str, api_key: str | None, headers: Mapping[str, str] | None
+    urls: Sequence[str], api_key: str | None, headers: Mapping[str, str] | None
 ) -> tuple[str, ...]:
     """Texts that no message may hold, longest first, so that no part of one remains."""
-    found = {api_key or "", urlsplit(base_url).password or ""}
+    found = {api_key or "", *(urlsplit(url).password or "" for url in urls)}
     for value in (headers or {}).values():
         found.add(value)
         found.update(word for word in value.split() if len(word) >= 8)

@@ -17,10 +17,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import cut, json_problem
 from evaluator.files.modules import import_place
+from evaluator.files.project_code import CodeGuard
 from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.output.coerce import Guide
 from evaluator.output.result import OutputError, json_path
@@ -42,7 +44,10 @@ MAX_PARTS = 5000
 each.
 """
 
-_may_import: ContextVar[bool] = ContextVar("may_import", default=True)
+Imports = Literal["all", "allowed", "none"]
+_imports: ContextVar[tuple[Imports, list[str]]] = ContextVar(
+    "evaluator_schema_imports", default=("all", [])
+)
 
 Check = Callable[[Any], OutputError | None]
 
@@ -102,9 +107,11 @@ def compile_schema(declared: Any) -> Schema | None:
         if name.lower().endswith(".json"):
             return _file(name)
         if ":" in name:
-            if _may_import.get():
-                return _model(name, os.getcwd())
-            return Schema(name, None, check=_always)
+            imports, named = _imports.get()
+            if imports == "none":
+                named.append(name)
+                return Schema(name, None, check=_always)
+            return _model(name, os.getcwd(), imports)
         names = ", ".join(TYPE_NAMES)
         raise UnusableSchema(
             f"the schema {name!r} is unknown: use one of {names}, T[], a .json file, JSON Schema "
@@ -124,13 +131,17 @@ def compile_schema(declared: Any) -> Schema | None:
 
 
 @contextmanager
-def without_imports() -> Generator[None]:
-    """Inside, the module of a `module:Model` is not imported; such a schema allows every value."""
-    token = _may_import.set(False)
+def schema_imports(imports: Imports) -> Generator[list[str]]:
+    """Inside, the module of a `module:Model` is imported: always (the default); if it is not in the
+    current folder, or the user has allowed its code; or never. Then such a schema allows every
+    value, and is added to the list that this yields.
+    """
+    named: list[str] = []
+    token = _imports.set((imports, named))
     try:
-        yield
+        yield named
     finally:
-        _may_import.reset(token)
+        _imports.reset(token)
 
 
 def schema_problem(declared: Any) -> str | None:
@@ -413,13 +424,16 @@ def _alternative(error: Any) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _model(name: str, folder: str) -> Schema:
+def _model(name: str, folder: str, imports: Imports) -> Schema:
     """The schema of a class. `folder` is the current one, in which its module may be."""
     place, _, attribute = name.rpartition(":")
+    guard = CodeGuard(folder) if imports == "allowed" else None
     try:
-        found: Any = import_place(place)
+        found: Any = import_place(place, guard)
         for part in attribute.split("."):
             found = getattr(found, part)
+    except ConfigurationError as error:
+        raise UnusableSchema(f"{name} is not imported: {error}") from error
     except Exception as error:  # Importing runs the author's module, which may raise anything.
         raise UnusableSchema(
             f"{name} cannot be imported: {type(error).__name__}: {error}"

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -148,14 +149,18 @@ class LoopbackServer:
     `default`. An Answer is streamed if the field `stream` of the body asks for it, or the path
     (`…:streamGenerateContent`). `bodies`, `headers` and `paths` hold the requests, in order;
     `posts` counts them; `asked` is set after the first. `sent_bytes` counts the bytes of all
-    replies that were written to the network.
+    replies that were written to the network. With `tls` the server speaks https.
     """
 
     def __init__(
-        self, *replies: HttpReply | Answer, default: HttpReply | Answer | None = None
+        self,
+        *replies: HttpReply | Answer,
+        default: HttpReply | Answer | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._replies: deque[HttpReply | Answer] = deque(replies)
         self.default: HttpReply | Answer = default or Answer()
+        self._tls = tls
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
@@ -170,7 +175,8 @@ class LoopbackServer:
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self.port}/v1"
 
     @property
     def posts(self) -> int:
@@ -207,7 +213,7 @@ class LoopbackServer:
         self._loop.close()
 
     async def _start(self) -> None:
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:

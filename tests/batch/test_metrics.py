@@ -318,8 +318,7 @@ def test_what_cannot_be_computed_is_refused_before_a_call(
 def test_a_file_has_a_metric_which_needs_a_permission_and_a_dry_run_does_not_import_it(
     tmp_path: Path,
 ) -> None:
-    from evaluator.batch.definition import read_definition
-    from evaluator.batch.permissions import file_of_definition
+    from evaluator.batch.permissions import read_with_claims
     from evaluator.batch.scorers.unloaded import without_code
 
     (tmp_path / "own.py").write_text("raise RuntimeError('imported')")
@@ -327,7 +326,8 @@ def test_a_file_has_a_metric_which_needs_a_permission_and_a_dry_run_does_not_imp
     file.write_text('template = "t"\nrows = "r.jsonl"\nmetrics = ["own.py:kappa"]\n')
     assert any(
         "own.py:kappa, which is run as a metric" in name
-        for name in file_of_definition(file, read_definition(file)).names
+        for claim in read_with_claims(file, tmp_path)[1]
+        for name in claim.names
     )
     with without_code():
         assert [each.name for each in make_metrics(["own.py:kappa"])] == ["kappa"]

@@ -102,15 +102,15 @@ def test_a_subtask_whose_file_cannot_be_written_ends_the_run_before_the_next_cal
 ) -> None:
     asked = Asked()
     evaluator = make_evaluator(LIBRARY, script=asked)
-    if at == "open":
-        monkeypatch.setattr(disk, "open", no_file(code))
-    else:
-        monkeypatch.setattr(disk, "pwrite", no_write(code))
-    outcome = asyncio.run(evaluator.evaluate("boss"))
+    with monkeypatch.context() as trouble:
+        if at == "open":
+            trouble.setattr(disk, "open", no_file(code))
+        else:
+            trouble.setattr(disk, "pwrite", no_write(code))
+        outcome = asyncio.run(evaluator.evaluate("boss"))
     assert isinstance(outcome, TaskError) and isinstance(outcome.cause, RecordNotWritten), outcome
     assert outcome.reason == "execution_halted" and os.strerror(code) in outcome.message
     assert asked == ["boss"]
-    monkeypatch.undo()
     assert TaskStore(tmp_path / "tasks").read(1).status == "aborted"
     resumed = asyncio.run(evaluator.resume(1))
     assert resumed.unwrap().content == "done boss"

@@ -21,6 +21,7 @@ from evaluator import (
 )
 from evaluator.errors import ConfigurationError, RecordError
 from evaluator.errors.results import Usage
+from evaluator.files.trust import signature
 from evaluator.models import cache_store
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Message, ModelRequest, ToolCall, ToolSpec
@@ -344,7 +345,10 @@ def broken_row(path: Path) -> None:
     cache = ResponseCache(path)
     put_answer(cache, of())
     connection = cache_store.connect(path, 1.0)
-    connection.execute("UPDATE response SET response = '[]'")
+    # Of this user's own program, and not what it can read.
+    key, usage = connection.execute("SELECT key, usage FROM response").fetchone()
+    mark = signature(cache_store.signed_part(key, "[]", usage))
+    connection.execute("UPDATE response SET response = '[]', signature = ?", (mark,))
     connection.close()
 
 
@@ -415,7 +419,7 @@ def test_a_run_continues_with_a_full_disk(tmp_path, monkeypatch):
     put_answer(cache, of(epoch=2), replace(ANSWER, content="x" * 1_000_000))
     assert len(said) == 1
     assert "full" in said[0]
-    monkeypatch.undo()
+    monkeypatch.setattr(cache_store, "connect", real)
     assert find_answer(cache, of()) is not None
 
 

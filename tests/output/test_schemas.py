@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from evaluator.output import parse_output
-from evaluator.output.schema import without_imports
+from evaluator.output.schema import schema_imports
 
 ITEMS = {
     "type": "object",
@@ -250,8 +250,9 @@ def test_no_module_is_imported_where_imports_are_off(
 ) -> None:
     (tmp_path / "shop_off_for_test.py").write_text("raise RuntimeError('imported')\n")
     monkeypatch.chdir(tmp_path)
-    with without_imports():
+    with schema_imports("none") as named:
         assert parse_output('{"name": 1}', schema="shop_off_for_test:Line").value == {"name": 1}
+    assert named == ["shop_off_for_test:Line"]
     assert parse_output("{}", schema="shop_off_for_test:Line").error.kind == "bad_schema"
 
 

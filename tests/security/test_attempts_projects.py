@@ -24,9 +24,8 @@ from evaluator import (
     TemplateLibrary,
     load_profiles,
 )
-from evaluator.batch.definition import read_definition
 from evaluator.batch.folder import BatchFolder
-from evaluator.batch.permissions import file_of_definition, file_of_manifest, sign
+from evaluator.batch.permissions import claims_of_manifest, read_with_claims, sign
 from evaluator.cli.main import main
 from evaluator.errors.results import TaskError
 from evaluator.files import trust
@@ -292,6 +291,7 @@ def test_the_command_trust_allows_profiles_and_definitions(evaluator: Any, files
     assert [(entry["file"], len(entry["names"])) for entry in json.loads(out)] == [
         ("handlers/p.xml", 1),
         ("evaluator.toml", 1),
+        ("score.py", 1),
     ]
     assert evaluator("handlers")[0] == 0
 
@@ -361,13 +361,18 @@ def test_a_signature_is_of_this_user_and_of_this_content(
 ) -> None:
     (tmp_path / "rows.jsonl").write_text("{}")
     (tmp_path / "d.toml").write_text('template = "t"\nrows = "rows.jsonl"\nscorers = ["a.py:b"]')
-    definition = read_definition(tmp_path / "d.toml")
-    assert file_of_definition(tmp_path / "d.toml", definition).names
+    definition, claims = read_with_claims(tmp_path / "d.toml", tmp_path)
+    assert claims[0].names
     manifest = sign({"cwd": "/elsewhere", "arguments": definition.to_dict()})
-    assert not file_of_manifest(tmp_path, manifest, definition).names
-    assert file_of_manifest(tmp_path, {**manifest, "cwd": "/other"}, definition).names
+
+    def names(manifest: dict[str, Any]) -> tuple[str, ...]:
+        return claims_of_manifest(tmp_path, manifest, definition)[0].names
+
+    assert not names(manifest)
+    assert names({**manifest, "cwd": "/other"})
+    assert names({**manifest, "code": {"a.py": "0"}})
     monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path / "another"))
-    assert file_of_manifest(tmp_path, manifest, definition).names
+    assert names(manifest)
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 3)])

@@ -24,6 +24,7 @@ from evaluator.batch.scorers.computing import GivenBack, compute_queue
 from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
+from evaluator.files.project_code import guard_process
 from evaluator.interpreter.background import NoBackground
 from evaluator.processes.tasks import cancel_all
 from evaluator.record.owner import current_owner
@@ -86,6 +87,7 @@ class Host:
         from evaluator.interpreter.evaluator import Evaluator
 
         os.environ.update(recipe.variables)
+        guard_process(recipe.guards)
         try:
             os.chdir(recipe.folder)
         except OSError as error:

@@ -15,15 +15,15 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
-from importlib import import_module
 from typing import Any
 
 from evaluator import clock
 from evaluator.batch.engines.host import Host
 from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.pool import Node
-from evaluator.errors import ConfigurationError, EvaluatorError, MissingExtra
+from evaluator.errors import ConfigurationError, EvaluatorError
 from evaluator.errors.logs import LOGGER
+from evaluator.files.libraries import import_extra, import_library
 from evaluator.processes.threads import in_thread
 
 _TELEMETRY = "RAY_USAGE_STATS_ENABLED"
@@ -95,7 +95,7 @@ class RayActor:
     def __init__(self, cluster: RayCluster, kind: type, node: Node) -> None:
         self._cluster = cluster
         self._node = node.name
-        strategies = import_module("ray.util.scheduling_strategies")
+        strategies = import_library("ray.util.scheduling_strategies")
         options = {
             "num_cpus": 1,
             "max_restarts": 0,
@@ -153,10 +153,7 @@ def reason_of(text: str) -> str:
 
 def import_ray() -> Any:
     """The package. Raises: MissingExtra, if it is not installed."""
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise MissingExtra("ray", "ray") from error
+    return import_extra("ray", "ray")
 
 
 @asynccontextmanager
@@ -340,7 +337,7 @@ def _mute() -> None:
     """Stops Ray from printing about lost processes on standard output, which no option does; the
     pool reports them.
     """
-    worker: Any = import_module("ray._private.worker")
+    worker: Any = import_library("ray._private.worker")
     if hasattr(worker, "print_to_stdstream"):
         worker.print_to_stdstream = _nothing
 

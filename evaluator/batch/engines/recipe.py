@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.limited import Limited
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
+from evaluator.files.project_code import CodeGuard, process_guards
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.record.owner import current_owner
 from evaluator.record.redact import Redactor
@@ -44,7 +45,7 @@ class Recipe:
     """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the
     batch's folder of task files. `cache`: the file of the cache. `variables`: environment variables
     to set. `folder`: where relative paths of scorers and tools begin. `machine`: that of the batch,
-    see `Opened`.
+    see `Opened`. `guards`: those in force for this program's code.
     """
 
     arguments: Mapping[str, bytes]
@@ -57,6 +58,7 @@ class Recipe:
     variables: Mapping[str, str]
     folder: str
     machine: str
+    guards: Sequence[CodeGuard]
 
 
 def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskStore]:
@@ -95,6 +97,7 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
         variables=dict(_variables(profiles, also)),
         folder=os.getcwd(),
         machine=current_owner().boot_id,
+        guards=process_guards(),
     )
     return recipe, store
 

@@ -13,8 +13,8 @@ from typing import Any
 from evaluator.batch.export.about import About
 from evaluator.batch.export.output_path import output_file
 from evaluator.batch.export.result_table import result_table, to_columns
-from evaluator.batch.extras import import_extra
 from evaluator.batch.records import SampleResult
+from evaluator.files.libraries import import_extra
 
 ROWS_A_GROUP = 1_024
 MANIFEST_KEY = "evaluator.manifest"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from evaluator.batch.extras import import_extra
 from evaluator.batch.rows.json_values import Rows, read_objects
 from evaluator.batch.rows.row_error import RowError
+from evaluator.files.libraries import import_extra
 
 _BLOCK = 512
 

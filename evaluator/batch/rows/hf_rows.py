@@ -1,8 +1,12 @@
-"""Rows of data sets on the Hugging Face Hub: `hf:NAME[/CONFIGURATION]:SPLIT[@REVISION]`.
+"""Rows of data sets on the Hugging Face Hub: `hf:OWNER/NAME[/CONFIGURATION]:SPLIT[@REVISION]`.
 
 A split is downloaded once through `datasets`, and stored as JSONL in the user's cache folder under
 the commit that the revision names. Later runs read that file, without `datasets` and without a
 network if the commit is named.
+
+Only the Hub is read: `datasets` takes a name without an owner for one of its own readers, such as
+`pandas`, and reads the folder `OWNER/NAME` here instead, if there is one. Only formats that hold
+data and no code are read.
 """
 
 from __future__ import annotations
@@ -20,19 +24,23 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import disk
-from evaluator.batch.extras import import_extra
 from evaluator.batch.rows.json_values import read_objects
 from evaluator.batch.rows.row_error import RowError
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.atomic import atomic_file
+from evaluator.files.libraries import import_extra
 from evaluator.files.user_folder import cache_folder
 
 PREFIX = "hf:"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _NAME = re.compile(
-    rf"hf:(?P<name>{_WORD}(?:/{_WORD})?)(?:/(?P<config>{_WORD}))?:(?P<split>[A-Za-z0-9_.-]+(?:\[[0-9:%]+\])?)"
+    rf"hf:(?P<name>{_WORD}/{_WORD})(?:/(?P<config>{_WORD}))?:(?P<split>[A-Za-z0-9_.-]+(?:\[[0-9:%]+\])?)"
     rf"(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?"
 )
+# What a name on the Hub starts with, for `datasets`.
+_ON_THE_HUB = "hf://datasets/"
+# The readers of `datasets` that are used, as the names of their modules and classes.
+_READERS = ("parquet.parquet.Parquet", "json.json.Json", "csv.csv.Csv")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _is_offline: ContextVar[bool] = ContextVar("evaluator_without_downloads", default=False)
 
@@ -52,7 +60,7 @@ class HubRows:
         found = _NAME.fullmatch(text)
         if found is None:
             raise UsageError(
-                f"{text!r}: expected hf:NAME/CONFIGURATION:SPLIT@REVISION, such as "
+                f"{text!r}: expected hf:OWNER/NAME/CONFIGURATION:SPLIT@REVISION, such as "
                 "hf:cais/mmlu/astronomy:test@main"
             )
         return cls(found["name"], found["config"], found["split"], found["revision"])
@@ -139,9 +147,15 @@ def _commit(wanted: HubRows) -> str:
 def _store(wanted: HubRows, path: Path) -> None:
     datasets = _import("datasets")
     try:
-        rows = datasets.load_dataset(
-            wanted.name, wanted.config, split=wanted.split, revision=wanted.revision
+        builder = datasets.load_dataset_builder(
+            f"{_ON_THE_HUB}{wanted.name}", wanted.config, revision=wanted.revision
         )
+        if not isinstance(builder, _readers()):
+            raise RowError(
+                "its files are neither Parquet nor JSON nor CSV; convert them", source=str(wanted)
+            )
+        builder.download_and_prepare()
+        rows = builder.as_dataset(split=wanted.split)
         disk.make_folders(path.parent, 0o700)
         with atomic_file(path, sync=False) as file:
             for _, row in read_objects(rows, str(wanted)):
@@ -152,13 +166,20 @@ def _store(wanted: HubRows, path: Path) -> None:
         raise RowError(f"cannot be loaded: {_reason(error)}", source=str(wanted)) from error
 
 
+def _readers() -> tuple[type, ...]:
+    found: list[type] = []
+    for name in _READERS:
+        module, _, reader = name.rpartition(".")
+        found.append(getattr(_import(f"datasets.packaged_modules.{module}"), reader))
+    return tuple(found)
+
+
 def _import(module: str) -> Any:
     """The module, without reports of its use, and with bars of progress on a terminal only."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    if sys.stderr is None or not sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    return import_extra(module, "hf")
+    if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+        return import_extra(module, "hf")
+    bars = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+    return import_extra(module, "hf", {name: os.environ.get(name, "1") for name in bars})
 
 
 def _reason(error: Exception) -> str:

@@ -29,7 +29,7 @@ from evaluator.batch.scorers.contract import (
     graded_score,
 )
 from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
-from evaluator.errors import UsageError
+from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.files.modules import FILE_NAMES, import_place
 
@@ -253,11 +253,14 @@ def function_scorer(
 def load_function(path: str) -> Any:
     """The object at `module:name` or `file.py:name`; importing it runs its module once.
 
-    Raises: UsageError, for a missing file, module or name, or a failed import.
+    Raises: UsageError, for a missing file, module or name, or a failed import; ConfigurationError,
+    for code that the user has not allowed.
     """
     place, _, attribute = path.rpartition(":")
     try:
         module = import_place(place)
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise UsageError(
             f"scorer {path!r}: {place} cannot be imported: {exception_text(error)}"

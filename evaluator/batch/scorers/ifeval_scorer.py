@@ -4,19 +4,18 @@ ships.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
-from evaluator.batch.extras import import_extra
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.computing import compute_queue
 from evaluator.batch.scorers.contract import ScorerInput
 from evaluator.batch.scorers.result_scorer import ResultScorer, question_of
 from evaluator.errors import MissingExtra, UsageError
+from evaluator.files.libraries import import_extra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +113,7 @@ def _followed(
 @lru_cache(maxsize=1)
 def _official_checker() -> Any:
     """The official code, with a fixed seed for the detection of languages."""
-    rank = os.environ.get("LOCAL_RANK")
     # The first process of a group, rank 0, downloads data of NLTK at import and prints that.
-    os.environ["LOCAL_RANK"] = "1"
-    try:
-        module = import_extra("lm_eval.tasks.ifeval.utils", "ifeval")
-    finally:
-        if rank is None:
-            del os.environ["LOCAL_RANK"]
-        else:
-            os.environ["LOCAL_RANK"] = rank
+    module = import_extra("lm_eval.tasks.ifeval.utils", "ifeval", {"LOCAL_RANK": "1"})
     import_extra("langdetect", "ifeval").DetectorFactory.seed = 0
     return module

@@ -19,12 +19,12 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal
 from unicodedata import category, normalize
 
-from evaluator.batch.extras import import_extra
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.answers_scorers import squad_normal
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score, graded_score
 from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer, shown, targets
 from evaluator.errors import UsageError
+from evaluator.files.libraries import import_extra
 from evaluator.output import patterns
 
 _CORRECT = Score(1.0, True)

@@ -13,8 +13,20 @@ from typing import Any
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import LeavesInputUnchanged, ScorerInput
 from evaluator.errors import UsageError
+from evaluator.output.schema import schema_imports
 
-_paths: ContextVar[list[str] | None] = ContextVar("evaluator_unloaded_scorers", default=None)
+
+@dataclass(frozen=True, slots=True)
+class NamedCode:
+    """Code that was named and not imported: functions, and classes that are schemas, as
+    `place:name`.
+    """
+
+    functions: list[str]
+    schemas: list[str]
+
+
+_named: ContextVar[NamedCode | None] = ContextVar("evaluator_unloaded_code", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +44,23 @@ class UnloadedScorer(LeavesInputUnchanged):
 
 
 @contextmanager
-def without_code() -> Generator[list[str]]:
-    """Inside, scorers of a project are not imported. Yields: the paths of their code, as they are
-    found.
+def without_code() -> Generator[NamedCode]:
+    """Inside, scorers, metrics and schemas of a project are not imported. Yields: their code, as it
+    is found.
     """
-    paths: list[str] = []
-    token = _paths.set(paths)
-    try:
-        yield paths
-    finally:
-        _paths.reset(token)
+    with schema_imports("none") as schemas:
+        named = NamedCode([], schemas)
+        token = _named.set(named)
+        try:
+            yield named
+        finally:
+            _named.reset(token)
 
 
 def unloaded(path: str, name: object) -> UnloadedScorer | None:
     """What stands for the code at `path` inside `without_code`; None outside of it."""
-    paths = _paths.get()
-    if paths is None:
+    named = _named.get()
+    if named is None:
         return None
-    paths.append(path)
+    named.functions.append(path)
     return UnloadedScorer(path, name if isinstance(name, str) else path.rpartition(":")[2])

@@ -11,13 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.errors import EvaluatorError, MissingExtra, ToolError
 from evaluator.errors.logs import LOGGER
+from evaluator.files.libraries import import_extra
 from evaluator.processes.threads import in_thread
 from evaluator.record.redact import Redactor
 from evaluator.tools.mcp.content import ToolListing, listing_of
@@ -39,6 +39,7 @@ _LEARN_WHY_S = 5.0
 _SHOWN_CHARS = 500
 _CONNECTION_CLOSED = -32000
 _METHOD_NOT_FOUND = -32601
+_SDK = ("mcp", "mcp.client.streamable_http", "mcp.client.subscriptions")
 
 T = TypeVar("T")
 
@@ -418,11 +419,8 @@ async def _list_tools(client: Client) -> list[Any]:
 
 def _load_sdk() -> None:
     """Raises: MissingExtra."""
-    try:
-        import_module("mcp")
-        import_module("mcp.client.streamable_http")
-    except ImportError as error:
-        raise MissingExtra("mcp", "mcp") from error
+    for module in _SDK:
+        import_extra(module, "mcp")
     # Our errors have what the SDK logs about a failing server; without a handler it would go to the
     # terminal.
     for name in ("mcp", "client"):

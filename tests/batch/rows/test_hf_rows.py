@@ -28,6 +28,7 @@ CARD = (
     b"- config_name: other\n  data_files:\n  - split: test\n    path: main/test.jsonl\n---\n"
 )
 FILES = {"README.md": CARD, "main/test.jsonl": ROWS}
+OTHER_FILES = {"test.txt": b"one line\n"}
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -40,12 +41,12 @@ class Hub(BaseHTTPRequestHandler):
         self.asked.append(self.path)
         path = self.path.partition("?")[0]
         if "/resolve/" in path:
-            content = FILES.get(path.partition(f"/resolve/{COMMIT}/")[2])
+            content = self.files.get(path.partition(f"/resolve/{COMMIT}/")[2])
         elif "/tree/" in path:
             found = path.partition(f"/tree/{COMMIT}")[2].strip("/")
-            content = self._listing(name for name in FILES if name.startswith(found))
-        elif path.startswith("/api/datasets/own/sums"):
-            siblings = [{"rfilename": name} for name in FILES]
+            content = self._listing(name for name in self.files if name.startswith(found))
+        elif path.startswith("/api/datasets/own/"):
+            siblings = [{"rfilename": name} for name in self.files]
             content = json.dumps(
                 {"id": "own/sums", "sha": COMMIT, "siblings": siblings, "private": False}
             ).encode()
@@ -58,12 +59,16 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self._reply(self._listing(FILES))
+        self._reply(self._listing(self.files))
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return OTHER_FILES if "/own/words" in self.path else FILES
 
     def _listing(self, names: Any) -> bytes:
         return json.dumps(
             [
-                {"type": "file", "path": name, "size": len(FILES[name]), "oid": "1" * 40}
+                {"type": "file", "path": name, "size": len(self.files[name]), "oid": "1" * 40}
                 for name in names
             ]
         ).encode()
@@ -108,17 +113,23 @@ def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(
         "NO_PROXY": "127.0.0.1",
     }
 
-    def batch(*arguments: str) -> str:
+    # Not the Hub's: a folder of the same name in the project.
+    (tmp_path / "own/sums/main").mkdir(parents=True)
+    (tmp_path / "own/sums/main/test.jsonl").write_text('{"question": "evil", "target": "x"}\n')
+
+    def batch(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "evaluator", "batch", "--handler", "offline", *arguments]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return done.stderr
 
     named = ("--template", "answer_question", "--scorer", "includes", "--rows")
     said = batch(*named, "hf:own/sums/main:test", "--output", "one")
     assert f"hf:own/sums/main:test: the commit is {COMMIT}; to keep it, write {PINNED}" in said
+    said = batch(*named, "hf:own/words:test", "--output", "other", code=2)
+    assert "its files are neither Parquet nor JSON nor CSV; convert them" in said
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
     parts = {
         name: manifest["rows"][name]
@@ -157,7 +168,6 @@ def test_a_data_set_is_downloaded_once_and_the_manifest_has_its_commit(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("hf:gsm8k:test", HubRows("gsm8k", None, "test", None)),
         ("hf:openai/gsm8k:test@v1.0", HubRows("openai/gsm8k", None, "test", "v1.0")),
         (
             "hf:cais/mmlu/abstract_algebra:test[:100]@refs/pr/3",
@@ -175,10 +185,22 @@ def test_a_name_has_a_configuration_a_split_and_a_revision(text: str, expected: 
 
 
 @pytest.mark.parametrize(
-    "text", ["hf:", "hf:gsm8k", "hf:a/b/c/d:test", "hf:../x:test", "hf:a/b:test@", "hf:a:t@../x"]
+    "text",
+    [
+        "hf:",
+        "hf:gsm8k",
+        "hf:gsm8k:test",
+        "hf:pandas:train@main",
+        "hf:a/b/c/d:test",
+        "hf:../x:test",
+        "hf:/tmp/x:test",
+        "hf:./x:test",
+        "hf:a/b:test@",
+        "hf:a/b:t@../x",
+    ],
 )
 def test_another_form_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"expected hf:NAME/CONFIGURATION:SPLIT@REVISION"):
+    with pytest.raises(UsageError, match=r"expected hf:OWNER/NAME/CONFIGURATION:SPLIT@REVISION"):
         open_rows(text)
 
 

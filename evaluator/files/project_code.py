@@ -1,0 +1,233 @@
+"""Python code of a project: which files an import runs, and a guard that runs only those that the
+user has allowed.
+
+A permission for code is for the content of each file. `code_files` finds them without running any:
+the file that is named, and those below the project that it imports, also inside functions. What
+import statements do not show is found by a `CodeGuard` when it is imported: the guard reads each
+file once, and what it has checked is what is compiled. Compiled files (`__pycache__`) are not read,
+because they may hold something else than their source.
+
+Installed packages are not a project's code, also if the environment they are in is below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from evaluator.files.trust import ProjectFile, is_allowed
+
+_NAMES = ("Python code, which is imported",)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeGuard:
+    """Refuses modules below `folder` unless the user has allowed their present content, or `known`
+    has it.
+    """
+
+    folder: str
+    known: frozenset[ProjectFile] = frozenset()
+
+    def check(self, path: str, data: bytes) -> None:
+        """Raises: ConfigurationError, for code of the project that is not allowed."""
+        if not _is_below(path, self.folder):
+            return
+        file = _code_file(self.folder, path, data)
+        if file not in self.known and not is_allowed(file):
+            raise file.refusal()
+
+
+class CodeLoader(SourceFileLoader):
+    """Loads a module from its source only, which is read once, and checked by the guards in
+    force.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        data = self.get_data(self.path)
+        _check(self.path, data)
+        return self.source_to_code(data, self.path)
+
+
+class _GuardedFinder:
+    """Finds modules as Python does, and gives those below a guarded folder to a CodeLoader."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        guards = _guards()
+        if not guards:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None or spec.origin is None:
+            return None
+        if not any(_is_below(spec.origin, guard.folder) for guard in guards):
+            return None
+        if type(spec.loader) is SourceFileLoader:
+            spec.loader = CodeLoader(name, spec.origin)
+            spec.cached = None
+        else:
+            _check(spec.origin, _read(spec.origin))
+        return spec
+
+
+_for_process: list[CodeGuard] = []
+_for_import: ContextVar[CodeGuard | None] = ContextVar("evaluator_code_guard", default=None)
+
+
+def guard_process(guards: Iterable[CodeGuard]) -> None:
+    """Puts the guards in force until this process ends, for every import of it."""
+    _install()
+    _for_process.extend(guard for guard in guards if guard not in _for_process)
+
+
+def process_guards() -> tuple[CodeGuard, ...]:
+    """The guards of this process, for its worker processes."""
+    return tuple(_for_process)
+
+
+@contextmanager
+def guarded_import(guard: CodeGuard | None) -> Generator[None]:
+    """Inside, `guard` is in force for the imports of this thread."""
+    if guard is None:
+        yield
+        return
+    _install()
+    token = _for_import.set(guard)
+    try:
+        yield
+    finally:
+        _for_import.reset(token)
+
+
+def code_files(place: str, folder: str | Path) -> list[ProjectFile]:
+    """The files below `folder` that importing `place` runs, as far as their import statements show
+    it; `place` is a module or the path of a file.
+    """
+    root = os.path.realpath(folder)
+    if place.endswith(".py"):
+        pending = [os.path.join(root, place)]
+    else:
+        pending = list(_module_files(place, [root, *_searched(root)]))
+    found: dict[str, ProjectFile] = {}
+    while pending:
+        path = os.path.abspath(pending.pop())
+        if path in found or not os.path.isfile(path) or _is_installed(path):
+            continue
+        data = _read(path)
+        found[path] = _code_file(root, path, data)
+        places = [root, os.path.dirname(path), *_searched(root)]
+        pending += [
+            file
+            for file in _imported(path, data, places)
+            if file not in found and _is_below(file, root)
+        ]
+    return list(found.values())
+
+
+def _code_file(folder: str, path: str, data: bytes) -> ProjectFile:
+    return ProjectFile.of(folder, path, content=data, names=_NAMES)
+
+
+def _imported(path: str, data: bytes, places: list[str]) -> Iterator[str]:
+    """The files that the import statements in a file may run."""
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return  # it cannot be imported either
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _module_files(alias.name, places)
+        elif isinstance(node, ast.ImportFrom):
+            bases = places
+            if node.level:
+                bases = [os.path.normpath(os.path.join(path, *[os.pardir] * node.level))]
+                yield os.path.join(bases[0], "__init__.py")
+            for alias in node.names:
+                parts = filter(None, (node.module, alias.name))
+                yield from _module_files(".".join(parts), bases)
+        elif isinstance(node, ast.Call) and node.args:
+            function = ast.unparse(node.func).rpartition(".")[2]
+            argument = node.args[0]
+            if function in ("import_module", "__import__") and isinstance(argument, ast.Constant):
+                yield from _module_files(str(argument.value), places)
+
+
+def _module_files(name: str, places: Iterable[str]) -> Iterator[str]:
+    """The files in one of `places` that importing the module runs: its packages, and itself."""
+    parts = name.split(".")
+    for place in places:
+        for end in range(1, len(parts) + 1):
+            stem = os.path.join(place, *parts[:end])
+            yield from filter(os.path.isfile, (f"{stem}.py", os.path.join(stem, "__init__.py")))
+
+
+def _searched(root: str) -> list[str]:
+    """The folders below `root` in which Python looks for modules."""
+    return [place for place in sys.path if place and _is_below(os.path.join(place, "x"), root)]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether a file is a project's: below the folder, by its name or without links, and not
+    installed.
+    """
+    start = os.path.join(os.path.realpath(folder), "")
+    names = (os.path.abspath(path), os.path.realpath(path))
+    return any(name.startswith(start) for name in names) and not _is_installed(path)
+
+
+def _is_installed(path: str) -> bool:
+    real = os.path.realpath(path)
+    return any(real.startswith(place) for place in _installed())
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[str, ...]:
+    """The folders of the standard library, of installed packages, and of this one."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    places = [sysconfig.get_path(name) for name in names]
+    places += [*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])]
+    return tuple(os.path.join(os.path.realpath(place), "") for place in places)
+
+
+def _guards() -> list[CodeGuard]:
+    guard = _for_import.get()
+    if guard is None:
+        return _for_process
+    return [*_for_process, guard]
+
+
+def _check(path: str, data: bytes) -> None:
+    for guard in _guards():
+        guard.check(path, data)
+
+
+def _read(path: str) -> bytes:
+    """The content of a file; empty for what is not a file of its own, such as a module in a ZIP."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _install() -> None:
+    if _GuardedFinder in sys.meta_path:
+        return
+    # Built-in modules, and finders that are before it on purpose, stay before it.
+    if PathFinder in sys.meta_path:
+        at = sys.meta_path.index(PathFinder)
+    else:
+        at = len(sys.meta_path)
+    sys.meta_path.insert(at, _GuardedFinder)
