@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from evaluator.output import fast_check as fast_module
 from evaluator.output import ParsedOutput, parse_output
+from evaluator.output import fast_check as fast_module
 from evaluator.output.fast_check import fast_check, identity_of
 from evaluator.output.schema import NotChecked, compile_schema
 from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch
