@@ -102,6 +102,8 @@ def has_unmeant(text: str, start: int, end: int) -> bool:
 
 def _double_unmeant(raw: str) -> str:
     """The content of a string with the backslashes of escapes that nobody meant doubled."""
+    if _SUSPECT.search(raw) is None and _INVALID_WORD.search(raw) is None:
+        return raw
     unmeant: set[int] = set()
     probable: set[int] = set()
     row_ends: set[int] = set()

@@ -223,7 +223,7 @@ def _inline(text: str) -> Schema:
 def _compile_document(document: dict[str, Any]) -> Schema:
     try:
         key = marshal.dumps(document, 2)  # a quarter of the time that JSON takes
-    except ValueError:  # a class of one's own
+    except ValueError:  # a subclass of dict or str
         return _inline(json.dumps(document))
     known = _documents.get(key)
     if known is None:

@@ -154,7 +154,7 @@ def work_for(text: str) -> int:
     A step is a decision for which a bounded part of the text is looked at, some 4 µs. So long takes
     the lenient reader for 16 characters of plain tokens.
     """
-    return _MIN_STEPS + len(text) // _READ_PER_STEP
+    return max(_MIN_STEPS, len(text) // _READ_PER_STEP)
 
 
 class StrictScanner:

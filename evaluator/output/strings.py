@@ -30,6 +30,7 @@ _MEASURE = Pattern(
     r"(?:(?:\A|[ (x×'′’])(?:\d{0,3}[½¼¾]|\d{1,3}(?:[.,]\d{1,2}|(?:[ -]\d)?/\d{1,2})?)(?:['′’]?\"|['’])|s['’])\Z"
 )
 _MAX_MEASURE = 16
+_STEPS_PER_WALK = 5
 _ELISION = Pattern(r"['‘’](?:t(?:is|was|il)|em|cause|n|\d0s)\b", "i")
 _BEFORE_PAIR = " =([,:"
 # Surplus quotes behind a string, and behind a key.
@@ -313,6 +314,7 @@ class ReadString:
         until = _until(ends)
         rejected = None
         in_quotes = False
+        ahead.spend(begin, _STEPS_PER_WALK)
         while (match := until.match(text, at)) is not None:
             stop = match.end()
             if stop >= len(text) or (text[stop] == "\\" and stop + 1 == len(text)):
