@@ -43,7 +43,7 @@ from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy
 from evaluator.errors.machine import advice_on
-from evaluator.files.atomic import atomic_file, write_atomic
+from evaluator.files.atomic import atomic_file, remove_unfinished, write_atomic
 from evaluator.files.locks import try_lock
 from evaluator.files.open_below import FILE
 from evaluator.files.private_folder import open_private_folder
@@ -169,8 +169,9 @@ class BatchFolder:
         except OSError:
             is_free = False
         if not is_free:
-            os.close(fd)
+            disk.close(fd)
             raise TaskBusy(f"{path}: another process works on this batch")
+        remove_unfinished(path)
         return cls(path, fd)
 
     @property

@@ -16,7 +16,7 @@
     │   ├── BatchDamaged        environment: results or a manifest of a batch that are not what was
     written │   ├── RecordIncomplete    environment: a replay reached the end of an unfinished
     record
-    │   ├── TaskNotBegun        environment: a task file that ends inside its header
+    │   ├── TaskNotBegun        environment: a task file that is missing or ends inside its header
     │   ├── TaskBusy            environment: a task that another process runs
     │   ├── StepChanged         caller: a step that differs from the recorded one
     │   └── StepUnfinished      environment: it is unknown whether a side effect took place
@@ -193,7 +193,7 @@ class BatchDamaged(RecordError):
 
 
 class TaskNotBegun(RecordError):
-    """A task file ends inside its header: nothing was done, so there is nothing to resume."""
+    """A task file is missing or ends inside its header: there is nothing to resume."""
 
 
 class TaskBusy(RecordError):

@@ -2,8 +2,9 @@
 step.
 
 A reader, and a process that starts after a crash, sees the complete old file or the complete new
-one. A crash leaves at most a temporary file `.NAME.….tmp`, which nothing reads. A symbolic link
-with the final name is replaced; its target is not touched.
+one. A crash leaves at most a temporary file `.NAME.….tmp`, which nothing reads and
+`remove_unfinished` removes. A symbolic link with the final name is replaced; its target is not
+touched.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Generator
 from pathlib import Path
@@ -18,11 +20,14 @@ from typing import BinaryIO
 
 from evaluator import disk, randomness
 from evaluator.errors import EvaluatorError, RecordError
+from evaluator.files.locks import lock, try_lock
 
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of `disk.open` for a file that must not exist yet: never another process's file, never
 through a link.
 """
+
+_TEMPORARY = re.compile(r"\..{1,50}\.[0-9a-f]{16}\.tmp", re.S)
 
 
 @contextlib.contextmanager
@@ -50,17 +55,20 @@ def atomic_file(
     OSError itself where `error` is None. FileExistsError, without `replace`, if `path` exists.
     """
     folder, name = os.path.split(os.fspath(path))
-    unique = "" if under_lock else f".{randomness.token_hex(8)}"
-    temporary = os.path.join(folder, f".{name[:50]}{unique}.tmp")
+    temporary = ""
     exists = False
     try:
         if replace:
             _refuse_special(path, dir_fd)
         if under_lock:
+            temporary = os.path.join(folder, f".{name[:50]}.tmp")
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(temporary, dir_fd=dir_fd)
-        with disk.fdopen(disk.open(temporary, NEW_FILE, mode, dir_fd=dir_fd), "w+b") as file:
-            exists = True
+            descriptor = disk.open(temporary, NEW_FILE, mode, dir_fd=dir_fd)
+        else:
+            temporary, descriptor = _new_temporary(folder, name, mode=mode, dir_fd=dir_fd)
+        exists = True
+        with disk.fdopen(descriptor, "w+b") as file:
             yield file
             file.flush()
             if sync:
@@ -103,6 +111,40 @@ def write_atomic(
         path, dir_fd=dir_fd, sync=sync, replace=replace, under_lock=under_lock, error=error
     ) as file:
         file.write(data)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes the temporary files of `atomic_file` that killed processes left in `folder`, if it
+    exists.
+    """
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _TEMPORARY.fullmatch(entry.name):
+                _remove_if_free(entry.path)
+
+
+def _remove_if_free(path: str) -> None:
+    """Removes a file that no process has locked."""
+    with contextlib.suppress(OSError):
+        descriptor = disk.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if try_lock(descriptor):
+                disk.unlink(path)
+        finally:
+            disk.close(descriptor)
+
+
+def _new_temporary(folder: str, name: str, mode: int, dir_fd: int | None) -> tuple[str, int]:
+    """The path and the descriptor of a new file, locked so that `remove_unfinished` leaves it."""
+    while True:
+        path = os.path.join(folder, f".{name[:50]}.{randomness.token_hex(8)}.tmp")
+        descriptor = disk.open(path, NEW_FILE, mode, dir_fd=dir_fd)
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is removed there
+            lock(descriptor)
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        # It was removed before it was locked.
+        disk.close(descriptor)
 
 
 def _refuse_special(path: str | Path, dir_fd: int | None) -> None:

@@ -433,6 +433,7 @@ class Evaluator:
         shots: Shots = (),
         unfinished: OnUnfinished = "ask",
         allow_changed: bool = False,
+        repair: bool = False,
         on_text: Callable[[str], None] | None = None,
         on_event: EventCallback | None = None,
     ) -> Outcome:
@@ -448,7 +449,8 @@ class Evaluator:
 
         Where a template, a file that the task reads, or the model has changed, the run stops at the
         first step that differs, and does not run it; `allow_changed` continues with the current
-        version.
+        version. A task file that is damaged, as by a loss of power, is refused; `repair` continues
+        from the whole records before the damage and saves the rest beside the file.
 
         Returns: the outcome, with `notes["resumed"]`; for a completed run the recorded one. A
         TaskError too where the run cannot be resumed: its cause is a RecordError (TaskBusy,
@@ -459,6 +461,7 @@ class Evaluator:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
         check_types("", inputs)
         check_flag("allow_changed", allow_changed)
+        check_flag("repair", repair)
         callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=given_shots(shots))
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {})))
@@ -469,6 +472,7 @@ class Evaluator:
                 unfinished=unfinished,
                 allow_changed=allow_changed,
                 callbacks=callbacks,
+                repair=repair,
             )
         except Exception as error:
             number = TaskId(task_id) if type(task_id) is int else None

@@ -12,9 +12,10 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
-from evaluator.errors import RecordError, ToolError, UsageError
+from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, ToolError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
@@ -55,22 +56,21 @@ async def resume(
     allow_changed: bool,
     callbacks: RunOptions,
     above: Budget | None = None,
+    *,
+    repair: bool = False,
 ) -> Outcome:
     """The outcome of the run, as if it had not been interrupted. A completed run gives its recorded
     result.
 
     `callbacks` has the `on_text` and `on_event` of the resumed run, and its `shots` where the
     record lacks them because they hold a secret; its other options are recorded. The limits of
-    `above` apply to it too.
+    `above` apply to it too. `repair`: see `TaskStore.reopen`; it applies to subtasks too.
 
     Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed
     then.
     """
-    async with reopened(services, task_id, allowed="any change" if allow_changed else None) as (
-        journal,
-        recording,
-        store,
-    ):
+    allowed = "any change" if allow_changed else None
+    async with reopened(services, task_id, allowed, repair=repair) as (journal, recording, store):
         header = recording.known_header()
         await asyncio.to_thread(_refuse_subtask, store, header)
         if recording.status == "completed":
@@ -83,12 +83,13 @@ async def resume(
             redact=None if store.redactor is None else store.redactor.redact_value,
         )
         decide = _decider(unfinished, services.asker)
-        await _ask_in_advance(services, store, recording=recording, decide=decide)
+        await _ask_in_advance(services, store, recording=recording, decide=decide, repair=repair)
         earlier = ResumedSteps(
             recording,
             decide,
             allow_changed=allow_changed,
             edited=lambda r: _edited_templates(r, services.library),
+            repair=repair,
         )
         services = recorded_services(header, services)
         spec = recorded_spec(
@@ -125,9 +126,10 @@ async def resume_within(services: Services, task_id: int, above: Budget) -> Outc
 
 @asynccontextmanager
 async def reopened(
-    services: Services, task_id: int, allowed: str | None = None
+    services: Services, task_id: int, allowed: str | None = None, *, repair: bool = False
 ) -> AsyncGenerator[tuple[Journal, Recording, TaskStore]]:
-    """The task file opened for writing, until the block ends; `allowed` as for `TaskStore.reopen`.
+    """The task file opened for writing, until the block ends; `allowed` and `repair` as for
+    `TaskStore.reopen`.
 
     Raises: UsageError, without a folder of task files; RecordError, as `TaskStore.reopen`.
     """
@@ -137,7 +139,9 @@ async def reopened(
             "there is no folder of task files to resume from: the evaluator was made with "
             "tasks_dir=None"
         )
-    journal, recording = await asyncio.to_thread(lambda: store.reopen(task_id, allowed=allowed))
+    journal, recording = await asyncio.to_thread(
+        lambda: store.reopen(task_id, allowed=allowed, repair=repair)
+    )
     try:
         yield journal, recording, store
     finally:
@@ -241,7 +245,7 @@ def _decider(unfinished: OnUnfinished, asker: Asker | None) -> Decide:
 
 
 async def _ask_in_advance(
-    services: Services, store: TaskStore, recording: Recording, decide: Decide
+    services: Services, store: TaskStore, recording: Recording, decide: Decide, *, repair: bool
 ) -> None:
     """Asks about every side effect in doubt, of the run and of its subtasks, before anything runs.
 
@@ -258,9 +262,18 @@ async def _ask_in_advance(
         ):
             raise unfinished_error(step)
     for task_id in earlier.open_children():
-        child = await asyncio.to_thread(store.read, task_id)
+        try:
+            child = await asyncio.to_thread(partial(store.read, task_id, repair=repair))
+        except TaskNotBegun:
+            continue
+        except CorruptRecord:
+            if repair:
+                continue
+            raise
+        if child.header is None or child.header.parent != earlier.task_id:
+            continue
         if child.status not in ("completed", "failed"):
-            await _ask_in_advance(services, store, recording=child, decide=decide)
+            await _ask_in_advance(services, store, recording=child, decide=decide, repair=repair)
 
 
 def _is_harmful_twice(services: Services, step: Step) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from evaluator.errors import (
     CallRejected,
     ConfigurationError,
+    CorruptRecord,
     ExpressionError,
     MachineError,
     RecordError,
@@ -39,8 +40,12 @@ _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
 
 
 def task_id_of(steps: StepLog) -> TaskId | None:
-    """The id of the task file that `steps` are written to or read from."""
+    """The id of the task file that `steps` are written to or read from; None if it was never
+    written.
+    """
     if steps.journal is not None:
+        if steps.journal.never_began:
+            return None
         return TaskId(steps.journal.id)
     if steps.earlier is None:
         header = None
@@ -74,13 +79,8 @@ async def _open(
     services: Services, spec: RunSpec, options: RunOptions, parent: Parent | None
 ) -> StepLog | Recording:
     above = None if parent is None else parent.run.steps
-    never_began: int | None = None
     if parent is not None and above is not None and above.earlier is not None:
-        try:
-            found = await _open_child(services, parent, earlier=above.earlier)
-        except TaskNotBegun:
-            never_began = above.earlier.child_id(f"{parent.path}/subtask")
-            found = None
+        found = await _open_child(services, parent, earlier=above.earlier)
         if found is not None:
             return found
     store = services.store
@@ -95,13 +95,15 @@ async def _open(
         model=options.model,
         parent=None if above is None or above.journal is None else above.journal.id,
         extra=_header_extra(services, spec, options=options if parent is None else None),
-        reuse=never_began,
     )
     if above is None or above.earlier is None:
         earlier = None
     else:
         earlier = above.earlier.child(Recording(None))
-    return StepLog(journal, earlier, scrub=store.redactor)
+    steps = StepLog(journal, earlier, scrub=store.redactor)
+    if parent is not None:
+        await steps.begin_file()
+    return steps
 
 
 def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None) -> dict[str, Any]:
@@ -162,9 +164,8 @@ def recorded_shots(shots: Shots) -> list[Any]:
 async def _open_child(
     services: Services, parent: Parent, earlier: RecordedSteps
 ) -> StepLog | Recording | None:
-    """The task file of a subtask that the earlier run began; None if a new one is needed.
-
-    Raises: TaskNotBegun, if that file ends inside its header.
+    """The task file of a subtask that the earlier run began; None if a new one is needed, also if
+    the subtask never began.
     """
     store = services.store
     task_id = earlier.child_id(f"{parent.path}/subtask")
@@ -177,13 +178,29 @@ async def _open_child(
             None, earlier.child(await asyncio.to_thread(store.read, task_id)), scrub=store.redactor
         )
     try:
-        journal, recording = await asyncio.to_thread(store.reopen, task_id)
+        journal, recording = await asyncio.to_thread(
+            lambda: store.reopen(task_id, repair=earlier.repair)
+        )
     except TaskNotBegun:
-        raise
+        # A kill or a loss of power left a file without a header, or none.
+        earlier.progress.warnings.append(
+            f"{parent.path}: TASK-{task_id} never began, or its file is gone; the subtask is run "
+            "again"
+        )
+        return None
     except RecordError as error:
+        if earlier.repair and isinstance(error, CorruptRecord):
+            earlier.progress.warnings.append(
+                f"{parent.path}: the header of TASK-{task_id} is damaged; the subtask is run again"
+            )
+            return None
         # A second run would cost money twice, and the parent's model must not read this as an
         # answer.
         raise earlier.progress.halt(error) from error
+    if recording.known_header().parent != earlier.task_id:
+        # After a loss of power the id was given a second time.
+        journal.abandon()
+        return None
     if recording.status == "completed" or recording.status == "failed":
         journal.settle(recording.status)
         return recording
@@ -269,11 +286,12 @@ async def close_task_file(
             # The parent's model must not read an answer that the record of the subtask lacks.
             run.budget.refuse(RecordNotWritten(str(error)))
             return replace(
-                to_task_error(error, outcome.usage), task_id=outcome.task_id, notes=outcome.notes
+                to_task_error(error, outcome.usage), task_id=task_id_of(steps), notes=outcome.notes
             )
         warning = f"the end of this run is not in its task file: {error}"
         return replace(
             outcome,
+            task_id=task_id_of(steps),
             notes={**outcome.notes, "warnings": [*outcome.notes.get("warnings", ()), warning]},
         )
     return outcome

@@ -95,7 +95,8 @@ class JournalState:
     offset: int = 0
     chain: int = 0
     header: Header | None = None
-    hint: RunStatus = "running"
+    # None: a loss of power or an editor has damaged it.
+    hint: RunStatus | None = "running"
     hint_offset: int = 0
     steps: list[Step] = field(default_factory=list[Step])
     open: dict[int, int] = field(default_factory=dict[int, int])
@@ -103,16 +104,21 @@ class JournalState:
     summary: Summary | None = None
     resumptions: list[Resumption] = field(default_factory=list[Resumption])
     tail: Tail = "clean"
+    damage: str | None = None
 
     def recording(self) -> Recording:
         """The steps and the rest that was read."""
         warnings: list[str] = []
-        if self.tail == "torn":
+        if self.damage is not None:
+            warnings.append(f"{self.damage}; the whole records end at byte {self.offset}")
+        elif self.tail == "torn":
             warnings.append(
                 f"the file ends inside a record; the whole records end at byte {self.offset}"
             )
         status: RunStatus = "running" if self.summary is None else self.summary.status
-        if self.hint not in ("running", status):
+        if self.hint is None:
+            warnings.append(f"the status below the title has been damaged; it is {status}")
+        elif self.hint not in ("running", status):
             warnings.append(f"the title has the status {self.hint}, the records {status}")
         return Recording(
             header=self.header,
@@ -128,51 +134,70 @@ class JournalState:
 
 def is_own(data: bytes) -> bool:
     """Whether these are the bytes of a file of this package's format, or of one that was cut in its
-    title.
+    title or began with a page that was never written.
     """
     return (
-        _MARK.search(data, 0, 200) is not None
+        data.startswith(b"\0")
+        or _MARK.search(data, 0, 200) is not None
         or _TORN_TITLE.fullmatch(data.rstrip(b"\0")) is not None
     )
 
 
-def decode(data: bytes, path: str = "<bytes>", *, steps: bool = True) -> Recording:
+def decode(
+    data: bytes, path: str = "<bytes>", *, steps: bool = True, repair: bool = False
+) -> Recording:
     """The recording in a task file: this package's own, or one of another writer (see
     `other_writers`).
 
-    Without `steps` those of an own file are checked and left out, and so is the result.
+    Without `steps` those of an own file are checked and left out, and so is the result. `repair`:
+    see `scan`.
 
     Raises: CorruptRecord, if it is neither, or has been changed, with line and offset.
     """
     if is_own(data):
-        return scan(data, path, steps=steps).recording()
+        return scan(data, path, steps=steps, repair=repair).recording()
     from evaluator.record.other_writers import read_other
 
     return read_other(data, path)
 
 
-def scan(data: bytes, path: str = "<bytes>", *, steps: bool = True) -> JournalState:
+def scan(
+    data: bytes, path: str = "<bytes>", *, steps: bool = True, repair: bool = False
+) -> JournalState:
     """Reads records of this package's own format up to the last whole one; `steps` as in `decode`.
+
+    With `repair` a file that has been changed after its header is read up to the change, as if it
+    were torn there.
 
     Raises: CorruptRecord.
     """
     state = JournalState(path)
+    try:
+        _scan(state, data, steps=steps)
+    except CorruptRecord as error:
+        if not repair or state.header is None:
+            raise
+        state.tail = "torn"
+        state.damage = str(error)
+    return state
+
+
+def _scan(state: JournalState, data: bytes, steps: bool) -> None:
     size = len(data)
     if data.endswith(b"\0"):
         # No record has a NUL byte. Blocks that were allocated and never written read as zeros.
         size = len(data.rstrip(b"\0"))
-        # An append whose data was not written leaves as many zeros as it had bytes, or the rest of
-        # a disk block.
-        if len(data) - size < _LEAST_RECORD and -(-size // _BLOCK) * _BLOCK >= len(data):
-            raise _corrupt(state, data, at=size, message="unexpected zero bytes at the end")
     if size < len(data):
         state.tail = "torn"
     whole = _read_header(state, data, size=size)
+    # An append whose data was not written leaves as many zeros as it had bytes, or the rest of a
+    # disk block.
+    if 0 < len(data) - size < _LEAST_RECORD and -(-size // _BLOCK) * _BLOCK >= len(data):
+        raise _corrupt(state, data, at=size, message="unexpected zero bytes at the end")
     while whole and state.offset < size:
         whole = _read_record(state, data, size=size, steps=steps)
     if not whole:
         state.tail = "torn"
-    return state
 
 
 def _corrupt(state: JournalState, data: bytes, at: int, message: str) -> CorruptRecord:
@@ -198,9 +223,6 @@ def _read_header(state: JournalState, data: bytes, size: int) -> bool:
         raise _corrupt(state, data, at=newline, message="an empty line was expected")
     if end > size:
         return False
-    hint = _HINTED.get(data[at:body])
-    if hint is None:
-        raise _corrupt(state, data, at=at, message="the status line has been changed")
     if crc32(data[body:end]) != int(title[4], 16):
         raise _corrupt(state, data, at=body, message="the header has been changed")
     try:
@@ -211,7 +233,7 @@ def _read_header(state: JournalState, data: bytes, size: int) -> bool:
         raise _corrupt(
             state, data, at=body, message=f"the header cannot be read: {error}"
         ) from error
-    state.hint = hint
+    state.hint = _HINTED.get(data[at:body])
     state.hint_offset = at
     state.offset = end
     state.chain = int(title[5], 16)

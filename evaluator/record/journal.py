@@ -192,6 +192,11 @@ class Journal:
         return folder / self._name
 
     @property
+    def never_began(self) -> bool:
+        """Whether not even the header could be written, so that there is no task to resume."""
+        return self._failure is not None and self._offset == 0
+
+    @property
     def is_untouched(self) -> bool:
         """Whether the file was reopened and nothing was written to it yet."""
         return self._takeover is not None
@@ -355,9 +360,12 @@ class Journal:
             self._release("was abandoned")
 
     def discard(self) -> None:
-        """Releases the file without writing what was added: a new one stays empty, as its task did
-        not begin.
+        """Releases the file without writing what was added, and removes a new one: its task did not
+        begin.
         """
+        if self._fd >= 0 and self._takeover is None:
+            with contextlib.suppress(OSError):
+                disk.unlink(self._name, dir_fd=self._folders.active_fd)
         self._buffer.clear()
         self.abandon()
 

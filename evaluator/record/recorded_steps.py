@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 from evaluator.errors import RecordError, RecordIncomplete, StepChanged, StepUnfinished
 from evaluator.record.grammar import content_text
@@ -108,8 +108,10 @@ class SharedRunState:
 
 class RecordedSteps:
     """The recording of one task file, by path. Made for one evaluation; `child` gives that of a
-    subtask.
+    subtask. `repair`: files of subtasks that were damaged are read up to the damage.
     """
+
+    repair = False
 
     def __init__(self, recording: Recording, progress: SharedRunState | None = None) -> None:
         self.recording = recording
@@ -172,15 +174,8 @@ class RecordedSteps:
 
     def child_id(self, path: str) -> int | None:
         """The task of the subtask step at `path`."""
-        for step in reversed(self._at.get(path, ())):
-            args = step.start.args
-            if isinstance(args, Mapping):
-                number = cast("Mapping[str, Any]", args).get("task_id")
-            else:
-                number = None
-            if isinstance(number, int):
-                return number
-        return None
+        numbers = (step.subtask_id for step in reversed(self._at.get(path, ())))
+        return next((number for number in numbers if number is not None), None)
 
     def usage_at(self, path: str) -> Mapping[str, Any] | None:
         """The usage of the last attempt at `path`."""
@@ -250,8 +245,10 @@ class ResumedSteps(RecordedSteps):
         allow_changed: bool = False,
         edited: Callable[[Recording], str | None] = lambda _: None,
         progress: SharedRunState | None = None,
+        repair: bool = False,
     ) -> None:
         super().__init__(recording, progress)
+        self.repair = repair
         self._decide = decide
         self._allow_changed = allow_changed
         self._edited_of = edited
@@ -272,6 +269,7 @@ class ResumedSteps(RecordedSteps):
             allow_changed=self._allow_changed,
             edited=self._edited_of,
             progress=self.progress,
+            repair=self.repair,
         )
 
     def may_run(self) -> bool:

@@ -129,6 +129,13 @@ class StepLog:
         await self._flush(journal)
         return number
 
+    async def begin_file(self) -> None:
+        """Where each step is synced, syncs the header and the name of a new task file, so that the
+        step of another task that names it never outlives it. Raises: RecordError, as `begin`.
+        """
+        if self.journal is not None and self.journal.policy == "step":
+            await self._flush(self.journal)
+
     async def write_blob(self, data: bytes) -> None:
         """Stores bytes that the end of a step will name by their SHA-256. Raises: RecordError, as
         `begin`.

@@ -14,11 +14,12 @@ from typing import Any
 
 from evaluator import clock, disk, this_process
 from evaluator.errors import CorruptRecord, RecordError, TaskBusy, TaskNotBegun, UsageError
-from evaluator.files.atomic import NEW_FILE
+from evaluator.files.atomic import NEW_FILE, remove_unfinished
 from evaluator.files.given_path import given_path
 from evaluator.files.locks import lock, locked, try_lock, unlock
 from evaluator.files.private_folder import not_writable, open_private_folder
 from evaluator.record import grammar
+from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import SYNC_POLICIES, Journal, OpenFolders, Sync, now
 from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import Header, Recording, Resumption, RunStatus, Scrub, Summary
@@ -29,9 +30,8 @@ _UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
 _FLAT = "."
 _COUNTER = ".last-id"
 _HEAD_BYTES = 4096
-# A file is created a few microseconds before it is locked: until it has a header, its age speaks
-# for it.
-_NEWBORN_S = 5.0
+# Larger files have steps.
+_HEADER_BYTES = 65_536
 _LOCK_TRIES = 50
 _LOCK_WAIT_S = 0.02
 
@@ -86,15 +86,11 @@ class TaskStore:
         extra: Mapping[str, Any] | None = None,
         sync: Sync | None = None,
         created: str | None = None,
-        reuse: int | None = None,
     ) -> Journal:
         """Opens a new task file under the next id. Its header is written with the journal's first
         flush.
 
         `created` is when the task began, if that is not now.
-
-        `reuse`: the id of a task that never began. If its file is empty, the new task takes that
-        file and id.
 
         Raises: RecordError, if the folder is a link, is not ours, cannot be written or the disk is
         full. UsageError, if `inputs` or `extra` is not JSON.
@@ -102,14 +98,13 @@ class TaskStore:
         with self._lock:
             folders = self._prepared()
             try:
-                task_id, name, fd = self._empty_file(reuse) or self._new_file(folders)
+                task_id, name, fd = self._new_file(folders)
             except FileNotFoundError:
                 # The folder was removed while it was open.
                 self._forget()
                 folders = self._prepared()
                 task_id, name, fd = self._new_file(folders)
         try:
-            lock(fd)
             header = Header(
                 task_id,
                 created or now(),
@@ -140,18 +135,21 @@ class TaskStore:
             disk.close(fd)
             raise
 
-    def reopen(self, task_id: int, *, allowed: str | None = None) -> tuple[Journal, Recording]:
+    def reopen(
+        self, task_id: int, *, allowed: str | None = None, repair: bool = False
+    ) -> tuple[Journal, Recording]:
         """Opens the file of an unfinished, failed or aborted task to resume it; blocks for up to a
         second.
 
         The file stays as it is until the journal's first flush, which cuts a torn end off (a copy
-        stays beside the file) and records the new owner and which changes are `allowed`. Steps in
-        flight are then ended as aborted. The recording is the state before; a completed task can be
+        stays beside the file) and records the new owner and which changes are `allowed`. `repair`:
+        what follows the last whole record before any damage counts as a torn end. Steps in flight
+        are then ended as aborted. The recording is the state before; a completed task can be
         reopened too, and has nothing left to do.
 
-        Raises: TaskBusy, if a process has the task; RecordError, if there is no such task or
-        nothing of it was written, or it is another program's; CorruptRecord, if it has been
-        changed.
+        Raises: TaskBusy, if a process has the task; TaskNotBegun, if there is no such task or
+        nothing of it was written; RecordError, if it is another program's; CorruptRecord, if it has
+        been changed, with `repair` only if its header has been.
         """
         with self._lock:
             folders = self._prepared()
@@ -165,7 +163,7 @@ class TaskStore:
                 raise RecordError(
                     f"{path}: not written by this program; it can be read, but not resumed"
                 )
-            state = grammar.scan(content, str(path))
+            state = grammar.scan(content, str(path), repair=repair)
             if state.header is not None and state.header.task_id != task_id:
                 raise RecordError(
                     f"{path}: its title is TASK-{state.header.task_id}: it is a copy of "
@@ -180,6 +178,8 @@ class TaskStore:
             recording = state.recording()
             if recording.status == "running":
                 recording = replace(recording, status="interrupted")
+            # After a loss of power there may be no file of a subtask, and an older count of ids.
+            self.skip_to(max((step.subtask_id or 0 for step in recording.steps), default=0))
             journal = Journal(
                 fd, folders, name=path.name, task_id=task_id, sync=self._sync, scrub=self.redactor
             )
@@ -238,9 +238,9 @@ class TaskStore:
                 return f"TASK-{task_id} is run by process {owner.pid} on {owner.host}"
         return f"TASK-{task_id} is run by another process"
 
-    def read(self, task: int | Path) -> Recording:
+    def read(self, task: int | Path, *, repair: bool = False) -> Recording:
         """The recording of a task, by id or by path. Running tasks can be read; status
-        "interrupted" if the owner is gone.
+        "interrupted" if the owner is gone. `repair`: see `reopen`.
 
         Raises: RecordError, if there is no such file; CorruptRecord, if it has been changed.
         """
@@ -263,10 +263,10 @@ class TaskStore:
                 data = file.read()
         except OSError as error:
             raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
-        return _with_status(grammar.decode(data, str(path)), alive)
+        return _with_status(grammar.decode(data, str(path), repair=repair), alive)
 
     def path_of(self, task_id: int) -> Path:
-        """The path of a task's file. Raises: RecordError, if there is none; UsageError, for an
+        """The path of a task's file. Raises: TaskNotBegun, if there is none; UsageError, for an
         invalid id.
         """
         if type(task_id) is not int or task_id < 0:
@@ -276,7 +276,7 @@ class TaskStore:
             path = self.root / folder / f"TASK-{task_id}.md"
             if path.is_file():
                 return path
-        raise RecordError(f"{self.root}: there is no task {task_id}")
+        raise TaskNotBegun(f"{self.root}: there is no task {task_id}")
 
     def list(
         self,
@@ -357,12 +357,18 @@ class TaskStore:
         if self._folders is not None and self._pid == this_process.pid():
             return self._folders
         self._forget()
-        root = open_private_folder(self.root)
+        is_durable = self._sync != "off"
+        root = open_private_folder(self.root, sync=is_durable)
         try:
             active = self.root / "active"
             done = self.root / "done"
-            folders = OpenFolders(active, open_private_folder(active), done=done, done_fd=-1)
-            folders.done_fd = open_private_folder(done)
+            active_fd = open_private_folder(active, sync=is_durable)
+            folders = OpenFolders(active, active_fd, done=done, done_fd=-1)
+            folders.done_fd = open_private_folder(done, sync=is_durable)
+            if is_durable:
+                # Also the names of folders that a process made and could not sync.
+                disk.fsync(root)
+                disk.sync_folder(self.root.parent)
             self._counter = disk.open(
                 _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
             )
@@ -378,8 +384,7 @@ class TaskStore:
         """The next id and its new, empty file."""
         try:
             with locked(self._counter):
-                self._remove_empty_files(folders)
-                last = self._last_id()
+                last = max(self._remove_leftovers(folders), self._last_id())
                 while True:
                     last += 1
                     name = f"TASK-{last}.md"
@@ -392,6 +397,7 @@ class TaskStore:
                         # The counter is behind the folder, as after a restored backup.
                         last = max(last, self._highest())
                         continue
+                    lock(fd)
                     # One write of fixed width, in place: whole or not at all, also on a full disk.
                     disk.pwrite(self._counter, b"%020d\n" % last, 0)
                     return last, name, fd
@@ -400,42 +406,30 @@ class TaskStore:
         except OSError as error:
             raise not_writable(self.root, error) from error
 
-    def _remove_empty_files(self, folders: OpenFolders) -> None:
-        """Once per process: deletes empty files of killed processes that no unfinished task can
-        name as its subtask.
+    def _remove_leftovers(self, folders: OpenFolders) -> int:
+        """Once per process: removes what killed processes left: files of tasks that never began,
+        and incomplete attachments. Returns: the highest id of a file that was removed, or 0.
 
-        Those with a lower id than every other unfinished task: a subtask has a higher id than its
-        parent.
+        A process locks a new file before it releases the counter, which the caller holds, so an
+        unlocked file has no process.
         """
         if self._is_swept:
-            return
+            return 0
         self._is_swept = True
+        highest = 0
+        remove_unfinished(self.root / ATTACHMENTS)
         for task_id in sorted(_ids(folders.active)):
             name = f"TASK-{task_id}.md"
-            try:
-                fd = os.open(
-                    name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folders.active_fd
-                )
-            except OSError:
-                return
-            try:
-                if os.fstat(fd).st_size or _is_owned(fd):
-                    return
-                disk.unlink(name, dir_fd=folders.active_fd)
-            finally:
-                disk.close(fd)
-
-    def _empty_file(self, task_id: int | None) -> tuple[int, str, int] | None:
-        """A task's file, open and locked, if it is empty: its process was killed between creating
-        and writing it.
-        """
-        if task_id is None:
-            return None
-        path, fd = self._locked(task_id)
-        if os.fstat(fd).st_size == 0 and path.parent.name == "active":
-            return task_id, path.name, fd
-        disk.close(fd)
-        return None
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            with contextlib.suppress(OSError):
+                fd = os.open(name, flags, dir_fd=folders.active_fd)
+                try:
+                    if try_lock(fd) and _never_began(fd):
+                        disk.unlink(name, dir_fd=folders.active_fd)
+                        highest = task_id
+                finally:
+                    os.close(fd)
+        return highest
 
     def last_id(self) -> int:
         """The highest id that was given to a task, or that `skip_to` left out; 0 if there is none.
@@ -526,12 +520,34 @@ def _with_status(recording: Recording, alive: bool) -> Recording:
 
 
 def _is_owned(fd: int) -> bool:
-    """Whether a process holds the file open for writing, or has just created it."""
+    """Whether a process holds the file open for writing."""
     try:
         if not try_lock(fd, shared=True):
             return True
     except OSError:
         return False
     unlock(fd)
-    info = os.fstat(fd)
-    return info.st_size == 0 and clock.wall() - info.st_mtime < _NEWBORN_S
+    return False
+
+
+def _never_began(fd: int) -> bool:
+    """Whether nothing was done: the file is empty, a loss of power left zeros only, it ends inside
+    its header, or it has the header of a subtask and no step.
+    """
+    size = os.fstat(fd).st_size
+    if size > _HEADER_BYTES:
+        return False
+    data = os.pread(fd, size, 0)
+    if not data.strip(b"\0"):
+        return True
+    with contextlib.suppress(RecordError):
+        state = grammar.scan(data)
+        if state.header is None:
+            return data.startswith(b"# TASK-") and b" <!-- " in data
+        return (
+            state.header.parent is not None
+            and state.offset == size
+            and not state.steps
+            and state.summary is None
+        )
+    return False

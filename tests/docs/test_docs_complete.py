@@ -362,7 +362,8 @@ def test_every_package_is_in_the_architecture_in_the_order_of_imports() -> None:
         .read_text(encoding="utf-8")
         .partition("[importlinter:contract:acyclic]")[0]
     )
-    layers = re.findall(r"evaluator\.(\w+)", contract)
+    modules = {"clock", "disk", "randomness", "this_process"}
+    layers = [name for name in re.findall(r"evaluator\.(\w+)", contract) if name not in modules]
     assert set(layers) == packages
     # On one line of the contract, two layers have no order.
     assert [name for name in listed if name != "pytest_plugin"] == [

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from evaluator import disk
 from evaluator.errors import ConfigurationError
 from evaluator.files import database
 from evaluator.memory import store
@@ -216,7 +217,7 @@ def is_there_first(kind: str) -> Callable[[str, Path], None]:
 def test_a_database_that_another_process_created_first_is_kept(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(os, "link", is_there_first(kind))
+    monkeypatch.setattr(disk, "link", is_there_first(kind))
     assert held(kind, tmp_path / "a.db") == ["there"]
     assert os.listdir(tmp_path) == ["a.db"]
 
@@ -225,7 +226,7 @@ def test_a_database_that_another_process_created_first_is_kept(
 def test_a_file_system_without_links_has_databases_too(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.setattr(disk, "link", no_links)
     path = tmp_path / "a.db"
     with closing(opened(kind, path)) as connection:
         add(connection, kind, "one")
@@ -240,7 +241,7 @@ def test_a_disk_that_refuses_the_link_for_another_reason_is_an_error(
     def full(name: str, path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(disk, "link", full)
     with pytest.raises(OSError, match="No space"):
         cache_store.connect(tmp_path / "a.db", 1.0)
     assert os.listdir(tmp_path) == []

@@ -311,7 +311,10 @@ def test_a_changed_byte_is_never_read_as_other_content(run: Run, data: st.DataOb
 def test_no_single_bit_of_a_file_can_be_flipped_unnoticed() -> None:
     original = write(SMALL).data
     whole = decode(original)
+    hint = scan(original).hint_offset
     for at in range(len(original)):
+        if hint <= at < hint + len(STATUS_HINTS["running"]):
+            continue
         changed = bytearray(original)
         changed[at] ^= 1 << at % 8
         with pytest.raises(CorruptRecord):
@@ -372,6 +375,18 @@ def test_a_file_of_a_newer_format_is_named_as_such() -> None:
     record, _ = encode_header(replace(SMALL.header, version=2))
     with pytest.raises(RecordError, match="format 2"):
         decode(record.data)
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 9, b"- **Status", b"\xff\n\n#"])
+def test_a_damaged_status_hint_is_only_a_warning(damage: bytes) -> None:
+    data = bytearray(write(SMALL).data)
+    whole = decode(bytes(data))
+    at = scan(bytes(data)).hint_offset + 3
+    data[at : at + len(damage)] = damage
+    found = decode(bytes(data))
+    assert replace(found, warnings=()) == replace(whole, warnings=())
+    (warning,) = found.warnings
+    assert "status below the title has been damaged" in warning
 
 
 def test_the_status_hint_can_be_overwritten_and_the_summary_stays_the_truth() -> None:

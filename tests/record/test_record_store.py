@@ -17,7 +17,9 @@ import pytest
 
 from evaluator import disk
 from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, UsageError
+from evaluator.files.atomic import atomic_file
 from evaluator.record import store as store_module
+from evaluator.record.blobs import read_blob, write_blob
 from evaluator.record.owner import current_owner, is_gone
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
@@ -274,16 +276,6 @@ def test_a_task_that_has_not_written_yet_is_running_also_to_others(root: Path) -
     journal.abandon()
 
 
-def test_a_file_created_a_moment_ago_is_not_yet_called_interrupted(root: Path) -> None:
-    store = TaskStore(root)
-    store.create().abandon()
-    newborn = root / "active" / "TASK-2.md"
-    newborn.write_bytes(b"")
-    assert store.read(2).status == "running"
-    os.utime(newborn, (0, 0))
-    assert store.read(2).status == "interrupted"
-
-
 def test_a_task_that_is_finished_while_it_is_looked_for_is_found(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,25 +413,60 @@ def test_an_empty_file_of_a_killed_process_is_no_task_and_is_removed_by_the_next
     journal.abandon()
 
 
-def test_an_empty_file_that_an_unfinished_task_may_name_stays_and_is_reused(root: Path) -> None:
+def test_the_next_process_removes_the_file_of_a_subtask_without_a_step(root: Path) -> None:
+    store = TaskStore(root)
+    for parent, has_step in ((None, False), (1, False), (1, True)):
+        journal = store.create(parent=parent)
+        if has_step:
+            journal.begin(StepStart("a", "model", "m", "in", "f"))
+        journal.abandon()
+    TaskStore(root).create("other").abandon()
+    assert sorted(task.id for task in store.list()) == [1, 3, 4]
+
+
+@pytest.mark.parametrize("content", [b"", bytes(3000)], ids=["empty", "zeros"])
+def test_the_next_process_removes_the_file_of_a_task_that_never_began(
+    root: Path, content: bytes
+) -> None:
     TaskStore(root).create("parent").abandon()
     path = empty_file(root, 2)
-    store = TaskStore(root)
-    store.create("other").abandon()
-    assert path.exists() and [task.id for task in store.list()] == [3, 1]
-    journal = store.create("the subtask", parent=1, reuse=2)
-    assert journal.id == 2 and journal.path == path
+    path.write_bytes(content)
+    torn = root / "active" / "TASK-3.md"
+    torn.write_bytes(b"# TASK-3 <!-- evaluator-task 1 20")
+    other = root / "active" / "TASK-4.md"
+    other.write_bytes(b"# TASK-4")
+    assert TaskStore(root).read(2).status == "interrupted"
+    # Its id is not given a second time.
+    journal = TaskStore(root).create("other")
+    assert journal.id == 5
     journal.abandon()
-    assert store.read(2).known_header().request == "the subtask"
-    assert store.create("not empty", reuse=2).id == 4
+    assert not path.exists() and not torn.exists() and other.exists()
 
 
-def test_a_file_that_was_just_created_is_not_removed(root: Path) -> None:
+def test_the_empty_file_of_a_live_process_is_not_removed(root: Path) -> None:
+    owner = TaskStore(root)
+    journal = owner.create("not yet written")
+    assert owner.read(1).status == "running"
+    TaskStore(root).create("other").abandon()
+    assert journal.path.exists()
+    journal.flush()
+    journal.abandon()
+    assert owner.read(1).known_header().request == "not yet written"
+
+
+def test_the_next_process_removes_attachments_that_were_not_completed(root: Path) -> None:
     TaskStore(root).create().abandon()
-    (root / "active" / "TASK-1.md").unlink()
-    (root / "active" / "TASK-2.md").touch(0o600)
-    TaskStore(root).create().abandon()
-    assert (root / "active" / "TASK-2.md").exists()
+    name = write_blob(root, b"whole", durable=False)
+    folder = root / "attachments"
+    left = folder / f".{name[:50]}.0123456789abcdef.tmp"
+    left.write_bytes(b"who")
+    other = folder / ".notes.tmp"
+    other.write_bytes(b"not ours")
+    with atomic_file(folder / "live") as file:
+        TaskStore(root).create().abandon()
+        assert not left.exists() and other.exists() and read_blob(root, name) == b"whole"
+        file.write(b"live")
+    assert (folder / "live").read_bytes() == b"live"
 
 
 @pytest.mark.parametrize("folder", ["done", "active"])

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from recovery_cases import BY_NAME, COMPOSITE, Case, hash_of, reply_to
@@ -78,9 +79,11 @@ class Bench:
             (self.tasks / name).write_bytes(data)
         (self.folder / "effects.txt").write_text(self.effects)
 
-    def resume(self, task_id: int = 1) -> tuple[Any, Counter[str]]:
+    def resume(self, task_id: int = 1, *, repair: bool = False) -> tuple[Any, Counter[str]]:
         self.backend.posts.clear()
-        outcome = self.runner.run(self.evaluator.resume(task_id, unfinished="repeat"))
+        outcome = self.runner.run(
+            self.evaluator.resume(task_id, unfinished="repeat", repair=repair)
+        )
         return outcome, Counter(self.backend.posts)
 
     def linked(self) -> dict[int, Recording]:
@@ -357,3 +360,104 @@ def test_one_damaged_file_of_a_subtask_stops_the_run_before_a_call(lab, runner):
     assert isinstance(outcome, TaskError) and "TASK-2" in outcome.message, outcome
     assert not posts
     assert (bench.tasks / "done" / "TASK-2.md").read_bytes() == bytes(child)
+
+
+# -- after a loss of power -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(700)], ids=["no file", "empty", "zeros"])
+def test_a_subtask_that_never_began_is_run(lab, runner, content):
+    bench = bench_of(lab, runner, NESTED)
+    parent = bench.files["done/TASK-1.md"]
+    at = next(
+        end
+        for end in boundaries(parent)
+        if any(s.start.kind == "subtask" for s in grammar.scan(parent[:end]).steps)
+    )
+    files = {"active/TASK-1.md": parent[:at]}
+    bench.put(files)
+    for path in bench.tasks.glob("*/TASK-[23].md"):
+        path.unlink()
+    if content is not None:
+        (bench.tasks / "active/TASK-2.md").write_bytes(content)
+    taken = snapshot(bench.case, {1: grammar.decode(parent[:at])})
+    outcome, posts = bench.resume()
+    assert result_of(outcome.to_dict()) == bench.result
+    assert not set(taken.answered) & set(posts)
+    assert any("TASK-2 never began" in text for text in outcome.notes["warnings"])
+
+
+def test_a_task_that_was_given_the_id_of_a_lost_subtask_is_not_taken_for_it(lab, runner):
+    bench = bench_of(lab, runner, NESTED)
+    parent = bench.files["done/TASK-1.md"]
+    at = next(
+        end
+        for end in boundaries(parent)
+        if any(s.start.kind == "subtask" for s in grammar.scan(parent[:end]).steps)
+    )
+    bench.put({"active/TASK-1.md": parent[:at]})
+    for path in bench.tasks.glob("*/TASK-[23].md"):
+        path.unlink()
+    store = bench.evaluator.services.store
+    with store.create("another root", created="2026-01-01T00:00:00.000Z") as other:
+        other.flush()
+    (bench.tasks / f"active/TASK-{other.id}.md").rename(bench.tasks / "active/TASK-2.md")
+    stranger = (
+        (bench.tasks / "active/TASK-2.md")
+        .read_bytes()
+        .replace(b"TASK-%d " % other.id, b"TASK-2 ", 1)
+    )
+    title = stranger[: stranger.index(b"\n") - len(b"00000000 -->")]
+    stranger = title + b"%08x -->" % crc32(title) + stranger[stranger.index(b"\n") :]
+    (bench.tasks / "active/TASK-2.md").write_bytes(stranger)
+    outcome, _ = bench.resume()
+    assert result_of(outcome.to_dict()) == bench.result
+    assert (bench.tasks / "active/TASK-2.md").read_bytes() == stranger
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_file_with_a_hole_is_refused_and_with_repair_resumed_from_the_records_before_it(
+    lab, runner, part
+):
+    bench = bench_of(lab, runner, SMALL)
+    whole = bench.files["done/TASK-1.md"]
+    begun = header_end(whole)
+    holes = [(at, size) for size in (512, 4096) for at in range(0, len(whole) - size, 512)]
+    tried = 0
+    for at, size in holes[part::2]:
+        data = whole[:at] + bytes(size) + whole[at + size :]
+        bench.put({"done/TASK-1.md": data})
+        before = files_of(bench.tasks)
+        outcome, posts = bench.resume()
+        assert isinstance(outcome.cause, CorruptRecord), at
+        assert not posts and files_of(bench.tasks) == before
+        outcome, posts = bench.resume(repair=True)
+        if at < begun:
+            assert isinstance(outcome.cause, CorruptRecord) and not posts, at
+            continue
+        tried += 1
+        read = grammar.scan(data, repair=True)
+        assert read.offset <= at and whole.startswith(data[: read.offset])
+        assert result_of(outcome.to_dict()) == bench.result
+        answered = snapshot(bench.case, {1: read.recording()}).answered
+        assert not set(answered) & set(posts)
+        assert (bench.tasks / "done/TASK-1.md.torn-1").read_bytes() == data[read.offset :]
+    assert tried
+
+
+def test_repair_reads_the_damaged_file_of_a_subtask_too(lab, runner):
+    bench = bench_of(lab, runner, NESTED)
+    parent = bench.files["done/TASK-1.md"]
+    at = next(
+        end
+        for end in boundaries(parent)
+        if any(s.start.kind == "subtask" for s in grammar.scan(parent[:end]).steps)
+    )
+    child = bench.files["done/TASK-2.md"]
+    middle = (header_end(child) + len(child)) // 2
+    child = child[:middle] + bytes(64) + child[middle + 64 :]
+    bench.put({"active/TASK-1.md": parent[:at], "done/TASK-2.md": child})
+    outcome, posts = bench.resume()
+    assert isinstance(outcome, TaskError) and not posts
+    outcome, posts = bench.resume(repair=True)
+    assert result_of(outcome.to_dict()) == bench.result

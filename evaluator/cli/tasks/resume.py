@@ -12,9 +12,11 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.run import announce, output_of, print_outcome, print_resume_command
 from evaluator.cli.tasks.common import parse_id, path_of, store_beside
-from evaluator.errors import StepChanged, StepUnfinished, UsageError
+from evaluator.errors import CorruptRecord, RecordError, StepChanged, StepUnfinished, UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.record.store import TaskStore
+
+_REPAIR = "hint: --repair continues from the whole records before the damage"
 
 
 @click.command("resume", epilog="Example:  evaluator tasks resume 17")
@@ -36,6 +38,12 @@ from evaluator.record.store import TaskStore
     help="Continue although a template, a file or the model has changed.",
 )
 @click.option(
+    "--repair",
+    is_flag=True,
+    help="Continue from the whole records before the first damage; the rest is saved beside the "
+    "task file.",
+)
+@click.option(
     "--input",
     "-i",
     "inputs",
@@ -49,6 +57,7 @@ def resume(
     task: str,
     unfinished: Any,
     allow_changed: bool,
+    repair: bool,
     inputs: tuple[str, ...],
     options: EvaluatorOptions,
     as_json: bool,
@@ -63,7 +72,10 @@ def resume(
     path = path_of(store, task)
     store = store_beside(path, store)
     number = parse_id(path.stem)
-    was_completed = store.read(path).status == "completed"
+    try:
+        was_completed = store.read(path, repair=repair).status == "completed"
+    except CorruptRecord as error:
+        raise RecordError(f"{error}\n{_REPAIR}") from error
     evaluator = replace(options, tasks_dir=store.root).make_evaluator()
     values = read_inputs(inputs, None)
     try:
@@ -72,6 +84,7 @@ def resume(
             values,
             unfinished=unfinished,
             allow_changed=allow_changed,
+            repair=repair,
             on_event=None if as_json else announce,
         )
     except KeyboardInterrupt:
@@ -107,6 +120,8 @@ def _print_progress(outcome: Outcome) -> None:
 def _print_hint(error: TaskError) -> None:
     if isinstance(error.cause, StepChanged):
         echo("hint: --allow-changed continues with the current version", err=True)
+    elif isinstance(error.cause, CorruptRecord):
+        echo(_REPAIR, err=True)
     elif isinstance(error.cause, StepUnfinished):
         if error.cause.can_tell:
             tell = ", --unfinished tell leaves it to the model"
