@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from evaluator.errors import RecordError, TaskNotBegun, ToolError, UsageError
+from evaluator.errors import CorruptRecord, RecordError, TaskNotBegun, ToolError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
@@ -268,6 +268,10 @@ async def _ask_in_advance(
             child = await asyncio.to_thread(partial(store.read, task_id, repair=repair))
         except TaskNotBegun:
             continue
+        except CorruptRecord:
+            if repair:
+                continue
+            raise
         if child.header is None or child.header.parent != earlier.task_id:
             continue
         if child.status not in ("completed", "failed"):

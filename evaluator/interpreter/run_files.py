@@ -14,6 +14,7 @@ from typing import Any
 from evaluator.errors import (
     CallRejected,
     ConfigurationError,
+    CorruptRecord,
     ExpressionError,
     MachineError,
     RecordError,
@@ -215,6 +216,11 @@ async def _open_child(
         )
         return None
     except RecordError as error:
+        if earlier.repair and isinstance(error, CorruptRecord):
+            earlier.progress.warnings.append(
+                f"{parent.path}: the header of TASK-{task_id} is damaged; the subtask is run again"
+            )
+            return None
         # A second run would cost money twice, and the parent's model must not read this as an
         # answer.
         raise earlier.progress.halt(error) from error

@@ -1,4 +1,5 @@
-"""Starts processes. No other module does, except the launcher, which is a program of its own.
+"""Starts processes, and the threads of tools. No other module starts a process, except the launcher,
+which is a program of its own.
 
 Call the functions through the module (`starting.popen(…)`), so that simulations can replace them.
 """
@@ -8,10 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import threading
+from collections.abc import Callable
 
-__all__ = ["create_subprocess", "fork", "popen", "run"]
+__all__ = ["create_subprocess", "fork", "popen", "run", "start_thread"]
 
 create_subprocess = asyncio.create_subprocess_exec
 fork = os.fork
 popen = subprocess.Popen
 run = subprocess.run
+
+
+def start_thread(work: Callable[[], None], name: str) -> None:
+    """Calls `work` in a thread that does not delay the end of the program."""
+    threading.Thread(target=work, name=name, daemon=True).start()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+from evaluator.processes import starting
 
 _T = TypeVar("_T")
 
@@ -52,5 +53,5 @@ async def in_thread(function: Callable[[], _T]) -> _T:
         except RuntimeError:
             pass  # the loop has been closed
 
-    threading.Thread(target=work, name="evaluator-tool", daemon=True).start()
+    starting.start_thread(work, "evaluator-tool")
     return await future

@@ -134,10 +134,11 @@ class JournalState:
 
 def is_own(data: bytes) -> bool:
     """Whether these are the bytes of a file of this package's format, or of one that was cut in its
-    title.
+    title or began with a page that was never written.
     """
     return (
-        _MARK.search(data, 0, 200) is not None
+        data.startswith(b"\0")
+        or _MARK.search(data, 0, 200) is not None
         or _TORN_TITLE.fullmatch(data.rstrip(b"\0")) is not None
     )
 

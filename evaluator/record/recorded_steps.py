@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 from evaluator.errors import RecordError, RecordIncomplete, StepChanged, StepUnfinished
 from evaluator.record.grammar import content_text
@@ -174,15 +174,8 @@ class RecordedSteps:
 
     def child_id(self, path: str) -> int | None:
         """The task of the subtask step at `path`."""
-        for step in reversed(self._at.get(path, ())):
-            args = step.start.args
-            if isinstance(args, Mapping):
-                number = cast("Mapping[str, Any]", args).get("task_id")
-            else:
-                number = None
-            if isinstance(number, int):
-                return number
-        return None
+        numbers = (step.subtask_id for step in reversed(self._at.get(path, ())))
+        return next((number for number in numbers if number is not None), None)
 
     def usage_at(self, path: str) -> Mapping[str, Any] | None:
         """The usage of the last attempt at `path`."""

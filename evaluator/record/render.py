@@ -76,9 +76,8 @@ class _Renderer(Painter):
             yield from self.header(recording.header)
         for resumption in recording.resumptions:
             yield from self.field("resumed", _resumption_text(resumption))
-        children = ", ".join(
-            f"TASK-{child}" for child in dict.fromkeys(map(linked_task, recording.steps)) if child
-        )
+        numbers = dict.fromkeys(step.subtask_id for step in recording.steps)
+        children = ", ".join(f"TASK-{number}" for number in numbers if number)
         if children:
             yield from self.field("subtasks", children)
         if recording.summary is None and (used := total_usage(recording.steps)):
@@ -190,7 +189,7 @@ class _Renderer(Painter):
             facts.append(f"after {duration_text(start.backoff_s)}")
         if end is not None:
             facts.append(duration_text(end.duration_s))
-        if (child := linked_task(step)) is not None:
+        if (child := step.subtask_id) is not None:
             facts.append(f"in TASK-{child}")
         yield "  " + self.paint(" · ".join(fact for fact in facts if fact), "label")
         values: dict[str, Any] = {"args": start.args}
@@ -278,17 +277,6 @@ def _resumption_text(resumption: Resumption) -> str:
     else:
         cut = ""
     return f"{resumption.at}{by}{cut}{f', with {resumption.allowed} allowed' if resumption.allowed else ''}"
-
-
-def linked_task(step: Step) -> int | None:
-    """The id of the task that a step of kind "subtask" ran; None for other steps."""
-    args = step.start.args
-    if step.start.kind != "subtask" or not isinstance(args, Mapping):
-        return None
-    number = cast("Mapping[str, Any]", args).get("task_id")
-    if type(number) is int and number > 0:
-        return number
-    return None
 
 
 def tokens_text(usage: Mapping[str, Any] | None) -> str:

@@ -143,6 +143,17 @@ class Step(_Value):
         return self.start.attempt > 1
 
     @property
+    def subtask_id(self) -> int | None:
+        """The id of the task that a step of kind "subtask" ran; None for other steps."""
+        args = self.start.args
+        if self.start.kind != "subtask" or not isinstance(args, Mapping):
+            return None
+        number = cast("Mapping[str, Any]", args).get("task_id")
+        if type(number) is int and number > 0:
+            return number
+        return None
+
+    @property
     def is_answer(self) -> bool:
         """Whether the end is an answer that the run continues from.
 

@@ -34,6 +34,8 @@ _HEAD_BYTES = 4096
 MAX_FILE_BYTES = 1_000_000_000
 """Larger task files are not read: memory holds the whole file. Attachments are files of their own.
 """
+# Larger files have steps.
+_HEADER_BYTES = 65_536
 _LOCK_TRIES = 50
 _LOCK_WAIT_S = 0.02
 
@@ -181,6 +183,8 @@ class TaskStore:
             recording = state.recording()
             if recording.status == "running":
                 recording = replace(recording, status="interrupted")
+            # After a loss of power there may be no file of a subtask, and an older count of ids.
+            self.skip_to(max((step.subtask_id or 0 for step in recording.steps), default=0))
             journal = Journal(
                 fd, folders, name=path.name, task_id=task_id, sync=self._sync, scrub=self.redactor
             )
@@ -366,6 +370,10 @@ class TaskStore:
             active_fd = open_private_folder(active, sync=is_durable)
             folders = OpenFolders(active, active_fd, done=done, done_fd=-1)
             folders.done_fd = open_private_folder(done, sync=is_durable)
+            if is_durable:
+                # Also the names of folders that a process made and could not sync.
+                disk.fsync(root)
+                disk.sync_folder(self.root.parent)
             self._counter = disk.open(
                 _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
             )
@@ -421,7 +429,7 @@ class TaskStore:
             with contextlib.suppress(OSError):
                 fd = os.open(name, flags, dir_fd=folders.active_fd)
                 try:
-                    if _is_blank(fd) and try_lock(fd):
+                    if try_lock(fd) and _never_began(fd):
                         disk.unlink(name, dir_fd=folders.active_fd)
                         highest = task_id
                 finally:
@@ -530,9 +538,24 @@ def _is_owned(fd: int) -> bool:
     return False
 
 
-def _is_blank(fd: int) -> bool:
-    """Whether nothing was ever written: the file is empty, or a loss of power left zeros only."""
+def _never_began(fd: int) -> bool:
+    """Whether nothing was done: the file is empty, a loss of power left zeros only, it ends inside
+    its header, or it has the header of a subtask and no step.
+    """
     size = os.fstat(fd).st_size
-    if size and os.pread(fd, 1, 0) != b"\0":
+    if size > _HEADER_BYTES:
         return False
-    return not os.pread(fd, size, 0).strip(b"\0")
+    data = os.pread(fd, size, 0)
+    if not data.strip(b"\0"):
+        return True
+    with contextlib.suppress(RecordError):
+        state = grammar.scan(data)
+        if state.header is None:
+            return data.startswith(b"# TASK-") and b" <!-- " in data
+        return (
+            state.header.parent is not None
+            and state.offset == size
+            and not state.steps
+            and state.summary is None
+        )
+    return False

@@ -12,7 +12,7 @@ from typing import Any
 
 from evaluator.errors import RecordError
 from evaluator.errors.messages import duration_text, visible
-from evaluator.record.render import Painter, cost_text, linked_task, tokens_text
+from evaluator.record.render import Painter, cost_text, tokens_text
 from evaluator.record.steps import Recording, Step
 from evaluator.record.store import TaskStore
 
@@ -98,7 +98,7 @@ def _read(store: TaskStore, number: int) -> TaskNode:
 def _children(
     store: TaskStore, recording: Recording, seen: set[int], depth: int
 ) -> dict[int, TaskNode]:
-    links = ((index, linked_task(step)) for index, step in enumerate(recording.steps))
+    links = ((index, step.subtask_id) for index, step in enumerate(recording.steps))
     return {
         index: _child(store, number, seen=seen, depth=depth)
         for index, number in links

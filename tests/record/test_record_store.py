@@ -413,6 +413,17 @@ def test_an_empty_file_of_a_killed_process_is_no_task_and_is_removed_by_the_next
     journal.abandon()
 
 
+def test_the_next_process_removes_the_file_of_a_subtask_without_a_step(root: Path) -> None:
+    store = TaskStore(root)
+    for parent, has_step in ((None, False), (1, False), (1, True)):
+        journal = store.create(parent=parent)
+        if has_step:
+            journal.begin(StepStart("a", "model", "m", "in", "f"))
+        journal.abandon()
+    TaskStore(root).create("other").abandon()
+    assert sorted(task.id for task in store.list()) == [1, 3, 4]
+
+
 @pytest.mark.parametrize("content", [b"", bytes(3000)], ids=["empty", "zeros"])
 def test_the_next_process_removes_the_file_of_a_task_that_never_began(
     root: Path, content: bytes
@@ -421,13 +432,15 @@ def test_the_next_process_removes_the_file_of_a_task_that_never_began(
     path = empty_file(root, 2)
     path.write_bytes(content)
     torn = root / "active" / "TASK-3.md"
-    torn.write_bytes(b"# TASK-3 <!-- evalu")
+    torn.write_bytes(b"# TASK-3 <!-- evaluator-task 1 20")
+    other = root / "active" / "TASK-4.md"
+    other.write_bytes(b"# TASK-4")
     assert TaskStore(root).read(2).status == "interrupted"
     # Its id is not given a second time.
     journal = TaskStore(root).create("other")
-    assert journal.id == 4
+    assert journal.id == 5
     journal.abandon()
-    assert not path.exists() and torn.exists()
+    assert not path.exists() and not torn.exists() and other.exists()
 
 
 def test_the_empty_file_of_a_live_process_is_not_removed(root: Path) -> None:

@@ -26,6 +26,9 @@ def from_its_header(
     lab: Lab, case: Case, hows: tuple[str, ...] = ("before", "half", "after")
 ) -> list[list[Any]]:
     """The crashes of a case without those before its header, where nothing of it is on disk yet."""
+    if case.sync == "step":
+        # Its folders are synced before the header.
+        return list(lab.reference(case).crashes(hows))
     before = [
         [kind for kind, *_ in lab.reference(each).points[:HEADER]] for each in (case, CASES[0])
     ]

@@ -1,0 +1,500 @@
+"""One seed: a run, faults, the processes that resume it, and what must hold after each."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from evaluator import Evaluator, clock, disk, randomness, this_process
+from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
+from evaluator.interpreter.operators import script
+from evaluator.processes import starting
+from evaluator.record.store import TaskStore
+from tests.simulation.simulated_disk import (
+    DISK_FAILS,
+    DISK_FULL,
+    MARK,
+    Dead,
+    Loss,
+    SimulatedDisk,
+)
+from tests.simulation.simulated_loop import Hang, SimulatedLoop
+from tests.simulation.workload import (
+    ANSWER,
+    PROFILE,
+    WORKLOAD,
+    Provider,
+    World,
+    library_of,
+    result_of,
+    script_of,
+    tools_of,
+)
+
+PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
+SYNCS = ("off", "task", "step")
+FAULTS = ("kill", "kill", "power", "power", "full", "fails")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a seed decides. `faults` is one for each process that does not end by itself: its kind, and where in the
+    run, from 0 to 1, it happens.
+    """
+
+    seed: int
+    case: str
+    sync: str
+    provider_faults: float
+    faults: tuple[tuple[str, float, str], ...]
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{kind} {how} at {at:.3f}" for kind, at, how in self.faults)
+        return (
+            f"seed {self.seed}: {self.case}; sync={self.sync}; provider faults "
+            f"{self.provider_faults:g}; {faults or 'undisturbed'}"
+        )
+
+
+def plan_of(seed: int) -> Plan:
+    random = Random(seed)
+    kinds = [random.choice(FAULTS) for _ in range(random.choice((1, 1, 2, 3)))]
+    return Plan(
+        seed,
+        random.choice(list(WORKLOAD)),
+        random.choice(SYNCS),
+        random.choice((0.0, 0.0, 0.0, 0.1)),
+        tuple(
+            (kind, random.random(), random.choice(("before", "half", "after"))) for kind in kinds
+        ),
+    )
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+@dataclass
+class Process:
+    """What one process did: its outcome, unless it was killed."""
+
+    outcome: Any = None
+    died: bool = False
+    changes: int = 0
+
+
+@dataclass
+class Report:
+    """What happened in a schedule, and how it violated an invariant."""
+
+    plan: Plan
+    counts: Counter[str] = field(default_factory=Counter)
+    violation: str | None = None
+    # A copy of the task files after a violation.
+    files: str | None = None
+    # Of each process the changes of the disk and the calls, by which a repeated schedule is known.
+    trace: list[tuple[int, int]] = field(default_factory=list)
+
+
+@contextmanager
+def process(world: World, files: SimulatedDisk, loop: SimulatedLoop, number: int) -> Iterator[None]:
+    """Replaces every effect for one process, the `number`-th of its machine."""
+    random = world.random
+    jump = random.choice((0.0, -7200.0, 86_400.0))
+    boot = f"{files.generation:08x}-0000-4000-8000-000000000000"
+
+    def start_of(pid: int) -> int:
+        if pid != 1000 + number:
+            raise FileNotFoundError(pid)
+        return number
+
+    replaced = {
+        clock: {
+            "monotonic": loop.time,
+            "since_boot": loop.time,
+            "wall": lambda: 1.8e9 + jump + loop.time(),
+            "wall_ns": lambda: int((1.8e9 + jump + loop.time()) * 1e9),
+            "pause": loop.pause,
+        },
+        disk: {
+            name: getattr(files, name)
+            for name in (
+                *("open", "close", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
+                *("rename", "unlink", "mkdir", "fdopen"),
+            )
+        },
+        randomness: {
+            "token_hex": lambda size: random.randbytes(size).hex(),
+            "token_bytes": random.randbytes,
+        },
+        this_process: {
+            "pid": lambda: 1000 + number,
+            "start_of": start_of,
+            "boot_id": lambda: boot,
+            "host": lambda: "simulated",
+        },
+        starting: {"start_thread": loop.start_thread},
+        script: {"run_script": script_of(world)},
+    }
+    with ExitStack() as stack:
+        for module, names in replaced.items():
+            for name, value in names.items():
+                stack.enter_context(patch.object(module, name, value))
+        yield
+
+
+def live(
+    world: World, files: SimulatedDisk, sync: str, number: int, act: Callable[[Evaluator], Any]
+) -> Process:
+    """One process, to its end or its death."""
+
+    def before_round() -> None:
+        if files.is_dead:
+            raise Dead
+
+    world.is_dead = lambda: files.is_dead
+    loop = SimulatedLoop(world.random, before_round)
+    asyncio.set_event_loop(loop)
+    found = Process()
+    with process(world, files, loop, number):
+        evaluator = Evaluator(
+            library_of(world.case.name),
+            "simulation",
+            profiles={"simulation": PROFILE},
+            backend=Provider(world),
+            tasks_dir=f"{files.root}/tasks",
+            tools=tools_of(world),
+            roots=[ROOTS],
+            reparse=world.case.reparse,
+            sync=sync,
+            notice=lambda _: None,
+        )
+        main = loop.create_task(act(evaluator))
+        try:
+            found.outcome = loop.run_until_complete(main)
+        except Dead:
+            found.died = True
+        except BaseException:
+            if not files.is_dead:
+                raise
+            found.died = True
+        finally:
+            found.changes = files.changes
+            found.died = found.died or files.is_dead
+            _end(loop, files)
+            del evaluator, main
+            gc.collect(0)
+            files.end_process()
+    return found
+
+
+def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
+    """Ends what is left of a process; nothing that it still does reaches the disk."""
+    files.is_dead = True
+    loop._before_round = lambda: None
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        try:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        except (Dead, asyncio.CancelledError, Hang):
+            pass
+    loop.close()
+
+
+ROOTS = PLACE / f"evaluator-simulation-{os.getpid()}-root"
+
+
+@cache
+def reference(
+    case: str, sync: str
+) -> tuple[dict[str, Any], dict[str, Any], int, Counter[str], Counter[str]]:
+    """The undisturbed run: its result with and without usage, its changes of the disk, its calls and effects."""
+    with folder() as root:
+        world = World(WORKLOAD[case], Random(0), 0.0)
+        files = SimulatedDisk(root)
+        done = live(
+            world,
+            files,
+            sync,
+            1,
+            lambda evaluator: evaluator.evaluate(world.case.request, world.case.inputs),
+        )
+    outcome = done.outcome.to_dict()
+    assert outcome["status"] == world.case.status, outcome
+    return (
+        result_of(outcome, with_usage=True),
+        result_of(outcome, with_usage=False),
+        done.changes,
+        world.billed,
+        world.effects,
+    )
+
+
+@contextmanager
+def folder() -> Iterator[str]:
+    ROOTS.mkdir(exist_ok=True)
+    (ROOTS / "notes.txt").write_text("Tin melts at 232 degrees.\n")
+    root = PLACE / f"evaluator-simulation-{os.getpid()}"
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(0o700)
+    try:
+        yield str(root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+class Schedule:
+    """Runs a plan."""
+
+    def __init__(self, plan: Plan, root: str) -> None:
+        self.plan = plan
+        self.random = Random(plan.seed ^ 0x5EED)
+        self.world = World(WORKLOAD[plan.case], self.random, plan.provider_faults)
+        self.files = SimulatedDisk(root)
+        self.report = Report(plan)
+        self.task: int | None = None
+        self.is_damaged = False
+        self.has_lost = False
+        self.recorded: set[str] = set()
+        self.number = 0
+
+    def run(self) -> Report:
+        try:
+            for kind, at, how in self.plan.faults:
+                if self._disturb(kind, at, how) is not None:
+                    break
+            else:
+                self._finish()
+        except Violation as violation:
+            self.report.violation = str(violation)
+        except Hang as hang:
+            self.report.violation = f"hangs: {hang}"
+        return self.report
+
+    def _act(self) -> Callable[[Evaluator], Any]:
+        case = self.world.case
+        if self.task is None:
+            return lambda evaluator: evaluator.evaluate(case.request, case.inputs)
+        task, repair = self.task, self.is_damaged
+        return lambda evaluator: evaluator.resume(task, unfinished="repeat", repair=repair)
+
+    def _live(self, crash_at: int | None, how: str, fails: int = 0) -> Process:
+        self.number += 1
+        self.files.begin_process(crash_at, how, fails)  # type: ignore[arg-type]
+        is_step = self.plan.sync == "step"
+        billed = Counter(self.world.billed)
+        effects = Counter(self.world.effects)
+        promised = self.files.recorded if is_step else self.files.written
+        self.world.is_recorded = lambda digest: f"ANS-{digest}" in promised
+        done = live(self.world, self.files, self.plan.sync, self.number, self._act())
+        if self.world.used_early:
+            raise Violation(f"used before they were recorded: {self.world.used_early}")
+        self.report.trace.append((done.changes, sum(self.world.billed.values())))
+        self._check_nothing_again(self.recorded, billed, effects)
+        return done
+
+    def _check_nothing_again(
+        self, recorded: set[str], billed: Counter[str], effects: Counter[str]
+    ) -> None:
+        paid = [
+            key
+            for key, count in self.world.billed.items()
+            if count > billed[key] and f"ANS-{key}" in recorded
+        ]
+        done = [
+            key
+            for key, count in self.world.effects.items()
+            if count > effects[key] and f"FX[{key}]" in recorded
+        ]
+        if paid or done:
+            raise Violation(f"recorded and done again by process {self.number}: {paid} {done}")
+
+    def _disturb(self, kind: str, at: float, how: str) -> Process | None:
+        """A process that is disturbed. Returns: what it did, if it ended before."""
+        changes = reference(self.plan.case, self.plan.sync)[2]
+        crash_at = 1 + int(at * (changes + 4 if self.task is None else changes / 2 + 8))
+        fails = {"full": DISK_FULL, "fails": DISK_FAILS}.get(kind, 0)
+        done = self._live(crash_at, how, fails)
+        if kind in ("full", "fails"):
+            self.report.counts[kind] += 1
+            self._check_refusal(done)
+        elif not done.died:
+            self._check_end(done)
+            return done
+        else:
+            self.report.counts[kind] += 1
+        if kind == "power":
+            self.files.generation += 1
+            loss = Loss(
+                self.random.choice(("ordered", "folders", "none")),
+                self.random.choice(("prefix", "any", "zero")),
+            )
+            self.has_lost = True
+            self.files.lose_power(self.random, loss)
+        self._look()
+        return None
+
+    def _check_refusal(self, done: Process) -> None:
+        outcome = done.outcome
+        if outcome is None or outcome.ok or outcome.cause is None:
+            return
+        if not isinstance(outcome.cause, (RecordNotWritten, EvaluatorError)):
+            raise Violation(
+                f"a failing disk is a {type(outcome.cause).__name__}: {outcome.message}"
+            )
+
+    def _look(self) -> None:
+        """What the next process finds: the task to resume, or none."""
+        store = TaskStore(f"{self.files.root}/tasks")
+        self.task = None
+        self.is_damaged = False
+        for path in sorted(Path(self.files.root).glob("tasks/*/TASK-*.md")):
+            try:
+                recording = store.read(path)
+            except CorruptRecord as error:
+                self._check_damage(error)
+                try:
+                    recording = store.read(path, repair=True)
+                except CorruptRecord:
+                    continue
+            except RecordError as error:
+                if not self.has_lost:
+                    raise Violation(f"unreadable: {error}") from error
+                continue
+            if (
+                recording.header is not None
+                and recording.header.parent is None
+                and self.task is None
+            ):
+                self.task = recording.header.task_id
+        self.recorded = set() if self.task is None else _answers_of(store, self.task)
+        lost = self._promised() - self.recorded
+        if lost:
+            raise Violation(f"recorded answers are lost: {sorted(lost)}")
+        self.files.written = set(self.recorded)
+        if self._last_fault() == "power":
+            # What is there now is on the disk itself.
+            self.files.recorded = set(self.recorded)
+        if self.task is None:
+            self.report.counts["begun anew"] += 1
+
+    def _last_fault(self) -> str:
+        return self.plan.faults[self.number - 1][0]
+
+    def _promised(self) -> set[str]:
+        """The answers that are still to be there after the last fault."""
+        if self._last_fault() != "power":
+            return self.files.written
+        return self.files.recorded if self.plan.sync == "step" else set()
+
+    def _check_damage(self, error: CorruptRecord) -> None:
+        if not self.has_lost:
+            raise Violation(f"unreadable without a loss of power: {error}")
+        # What was synced lies before the damage.
+        self.is_damaged = True
+        self.report.counts["damaged"] += 1
+
+    def _finish(self) -> None:
+        done = self._live(None, "before")
+        self._check_end(done)
+
+    def _check_end(self, done: Process) -> None:
+        outcome = done.outcome
+        with_usage, without, _, billed, _ = reference(self.plan.case, self.plan.sync)
+        exact = self.plan.provider_faults == 0.0
+        found = result_of(outcome.to_dict(), with_usage=exact)
+        expected = with_usage if exact else without
+        if found != expected:
+            different = {
+                name: (value, expected[name])
+                for name, value in found.items()
+                if value != expected[name]
+            }
+            raise Violation(f"another result, found and expected: {different}")
+        missing = [key for key in billed if not self.world.billed[key]]
+        if missing:
+            raise Violation(f"answers that nobody paid for: {missing}")
+        self._check_ledger()
+        self.report.counts["completed"] += 1
+
+    def _check_ledger(self) -> None:
+        """Each billed call is a recorded attempt, unless a loss of power or a disk that failed took the record."""
+        if self.has_lost:
+            return
+        store = TaskStore(f"{self.files.root}/tasks")
+        attempts = 0
+        for path in Path(self.files.root).glob("tasks/*/TASK-*.md"):
+            for step in store.read(path).steps:
+                attempts += step.start.kind == "model"
+        billed = sum(self.world.billed.values())
+        if billed > attempts:
+            raise Violation(f"{billed} calls were billed, {attempts} recorded")
+
+
+def _answers_of(store: TaskStore, task: int) -> set[str]:
+    """The answers and effects in the records of a task and of the subtasks that it names."""
+    found: set[str] = set()
+    tasks = [(task, None)]
+    while tasks:
+        number, parent = tasks.pop()
+        try:
+            recording = store.read(number, repair=True)
+        except RecordError:
+            continue
+        if recording.header is None or recording.header.parent != parent:
+            continue
+        for step in recording.steps:
+            if step.subtask_id is not None:
+                tasks.append((step.subtask_id, number))
+            if step.is_answer and step.end is not None:
+                output = json.dumps(step.end.output)
+                found |= set(MARK.findall(output))
+                # A tool's answer has that of a subtask, whose file may be lost.
+                found |= {f"ANS-{digest}" for digest in ANSWER.findall(output)}
+    return found
+
+
+def run(plan: Plan) -> Report:
+    reference(plan.case, plan.sync)
+    with folder() as root:
+        report = Schedule(plan, root).run()
+        if report.violation is not None:
+            report.files = f"{tempfile.gettempdir()}/evaluator-simulation-{plan.seed}"
+            shutil.rmtree(report.files, ignore_errors=True)
+            shutil.copytree(root, report.files)
+        return report
+
+
+def shrink(plan: Plan) -> Plan:
+    """The plan with as few faults as still violate an invariant."""
+    smallest = plan
+    for _ in range(3):
+        for place in range(len(smallest.faults)):
+            faults = smallest.faults[:place] + smallest.faults[place + 1 :]
+            fewer = replace(smallest, faults=faults)
+            if run(fewer).violation is not None:
+                smallest = fewer
+                break
+        else:
+            break
+    if (
+        smallest.provider_faults
+        and run(replace(smallest, provider_faults=0.0)).violation is not None
+    ):
+        smallest = replace(smallest, provider_faults=0.0)
+    return smallest

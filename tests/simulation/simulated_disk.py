@@ -1,0 +1,393 @@
+"""A disk below `evaluator.disk` that keeps what was written apart from what is certain to stay.
+
+The files are real ones in memory (`/dev/shm`), so that reading needs no simulation. Each change is
+logged. At a loss of power the files are made again from what was synced, and of the rest a random
+part, by one of the rules of `Loss`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import resource
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import cycle
+from random import Random
+from typing import Any, Literal
+
+PAGE = 512
+MARK = re.compile(r"ANS-[0-9a-f]{16}|FX\[[a-z0-9-]+\]")
+_END = re.compile(rb"<!-- (?:end|note) ")
+
+FIRST = 256
+LAST = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 60_000) - 64
+_STARTS = cycle(range(FIRST, LAST, 61))
+
+How = Literal["before", "half", "after"]
+
+
+class Dead(BaseException):
+    """The process was killed."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a loss of power does to what was not synced.
+
+    `names`: "ordered" as ext4, where each sync makes all earlier changes of names certain and the
+    others are lost from the end; "folders", where a sync of a folder makes its own names certain;
+    "none", where also a file's name is certain only by its folder, and any other subset is lost.
+    `data`: the writes that stay are the first ones ("prefix"), any ("any"), or all with some pages
+    zero ("zero").
+    """
+
+    names: Literal["ordered", "folders", "none"]
+    data: Literal["prefix", "any", "zero"]
+
+
+@dataclass(eq=False)
+class Inode:
+    writes: list[tuple[int, bytes | None]] = field(default_factory=list)  # None: cut at the offset
+    synced: int = 0
+    answers: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+
+
+@dataclass
+class NameChange:
+    kind: Literal["create", "rename", "unlink", "folder"]
+    path: str
+    target: str
+    inode: Inode | None
+    is_certain: bool = False
+
+    def folders(self) -> set[str]:
+        return {os.path.dirname(self.path), os.path.dirname(self.target)}
+
+
+class SimulatedDisk:
+    """Its public methods replace the functions of `evaluator.disk`.
+
+    A process is killed at the change number `crash_at`, or from there on each write fails with
+    `errno_at`. `written` are the answers whose records were
+    written, and `recorded` those whose records no loss of power can take.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._next = next(_STARTS)
+        self.generation = 0
+        self.recorded: set[str] = set()
+        self.written: set[str] = set()
+        self.begin_disk()
+        self.begin_process(None, "before")
+
+    def begin_disk(self) -> None:
+        """What is on the disk now is certain."""
+        self._inodes: dict[str, Inode] = {}
+        self._names: list[NameChange] = []
+        self._synced_names = 0
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = os.path.join(folder, name)
+                with open(path, "rb") as file:
+                    self._inodes[path] = Inode([(0, file.read())], synced=1)
+        self._certain = dict(self._inodes)
+        self._certain_folders = {folder for folder, _, _ in os.walk(self.root)}
+
+    def begin_process(self, crash_at: int | None, how: How, fails: int = 0) -> None:
+        self.crash_at = crash_at
+        self.how = how
+        self.fails = fails
+        self.changes = 0
+        self.is_dead = False
+        self._open: dict[int, str] = {}
+
+    # -- what happens at each change ---------------------------------------------------------------
+
+    def _change(self, do: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+        if self.is_dead:
+            raise Dead
+        self.changes += 1
+        if self.crash_at is None or self.changes < self.crash_at:
+            return do()
+        if self.fails:
+            raise OSError(self.fails, os.strerror(self.fails))
+        self.is_dead = True
+        if self.how == "half" and half is not None:
+            half()
+        elif self.how == "after":
+            do()
+        raise Dead
+
+    def end_process(self) -> None:
+        """Closes what the process had open, which releases its locks."""
+        for descriptor in list(self._open):
+            os.close(descriptor)
+        self._open.clear()
+
+    def _path(self, path: Any, dir_fd: int | None) -> str:
+        text = os.fspath(path)
+        if dir_fd is not None and not text.startswith("/"):
+            text = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), text)
+        return os.path.abspath(text)
+
+    # -- the functions -----------------------------------------------------------------------------
+
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        whole = self._path(path, dir_fd)
+        if self.is_dead:
+            raise Dead
+        if not flags & os.O_CREAT or os.path.lexists(whole):
+            return self._keep(os.open(path, flags, mode, dir_fd=dir_fd), whole)
+
+        def create() -> int:
+            descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
+            inode = Inode()
+            self._inodes[whole] = inode
+            self._names.append(NameChange("create", whole, whole, inode))
+            return self._keep(descriptor, whole)
+
+        return self._change(create)
+
+    def _keep(self, descriptor: int, path: str) -> int:
+        """A number that no process had before: objects of a dead one may still close theirs."""
+        self._next = FIRST if self._next >= LAST else self._next + 1
+        unique = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, self._next)
+        os.close(descriptor)
+        self._open[unique] = path
+        return unique
+
+    def close(self, descriptor: int) -> None:
+        if self._open.pop(descriptor, None) is not None:
+            os.close(descriptor)
+
+    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+        data = bytes(data)
+        path = self._open[descriptor]
+        inode = self._inodes[path]
+
+        def write(part: bytes) -> int:
+            written = os.pwrite(descriptor, part, offset)
+            inode.writes.append((offset, part))
+            found = MARK.findall(part.decode("utf-8", "replace"))
+            if found and path.endswith(".md") and len(part) == len(data) and _END.search(part):
+                answers = frozenset(found)
+                inode.answers.append((len(inode.writes), answers))
+                self.written |= answers
+            return written
+
+        return self._change(lambda: write(data), lambda: write(data[: len(data) // 2]))
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        offset = os.lseek(descriptor, 0, os.SEEK_CUR)
+        written = self.pwrite(descriptor, data, offset)
+        os.lseek(descriptor, offset + written, os.SEEK_SET)
+        return written
+
+    def ftruncate(self, descriptor: int, size: int) -> None:
+        inode = self._inodes[self._open[descriptor]]
+
+        def cut() -> None:
+            os.ftruncate(descriptor, size)
+            inode.writes.append((size, None))
+
+        self._change(cut)
+
+    def fsync(self, descriptor: int) -> None:
+        path = self._open.get(descriptor)
+        if path is None:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+        self._change(lambda: self._sync(path))
+
+    fdatasync = fsync
+
+    def _sync(self, path: str) -> None:
+        inode = self._inodes.get(path)
+        if inode is None:  # a folder
+            for change in self._names:
+                if path in change.folders():
+                    change.is_certain = True
+        else:
+            inode.synced = len(inode.writes)
+        # As a program may rely on it: an answer is kept once its file and the file's name are.
+        for name, each in self._inodes.items():
+            if name.endswith(".md") and self._is_named(name):
+                for at, answers in each.answers:
+                    if at <= each.synced:
+                        self.recorded |= answers
+        self._synced_names = len(self._names)
+
+    def _is_named(self, path: str) -> bool:
+        """Whether a file's name is certain, wherever it was moved since."""
+        inode = self._inodes[path]
+        return inode in self._certain.values() or any(
+            change.is_certain and change.inode is inode for change in self._names
+        )
+
+    def rename(
+        self, a: Any, b: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+    ) -> None:
+        source = self._path(a, src_dir_fd)
+        target = self._path(b, dst_dir_fd)
+
+        def move() -> None:
+            os.rename(source, target)
+            inode = self._inodes.pop(source)
+            self._inodes[target] = inode
+            self._names.append(NameChange("rename", source, target, inode))
+            for descriptor, path in self._open.items():
+                if path == source:
+                    self._open[descriptor] = target
+
+        self._change(move)
+
+    def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        whole = self._path(path, dir_fd)
+
+        def remove() -> None:
+            os.unlink(whole)
+            self._names.append(NameChange("unlink", whole, whole, self._inodes.pop(whole)))
+
+        self._change(remove)
+
+    def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        whole = self._path(path, dir_fd)
+
+        def make() -> None:
+            os.mkdir(whole, mode)
+            self._names.append(NameChange("folder", whole, whole, None))
+
+        self._change(make)
+
+    def fdopen(self, descriptor: int, mode: str = "wb") -> Any:
+        return _File(self, descriptor)
+
+    # -- a loss of power ---------------------------------------------------------------------------
+
+    def lose_power(self, random: Random, loss: Loss) -> None:
+        """Makes the files as they are after a loss of power."""
+        names, folders = self._names_after(random, loss)
+        contents = {path: _content_after(inode, random, loss) for path, inode in names.items()}
+        shutil.rmtree(self.root)
+        for folder in sorted(folders):
+            os.makedirs(folder, 0o700, exist_ok=True)
+        for path, content in contents.items():
+            if os.path.dirname(path) in folders:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+                os.write(descriptor, content)
+                os.close(descriptor)
+        self.begin_disk()
+
+    def _names_after(self, random: Random, loss: Loss) -> tuple[dict[str, Inode], set[str]]:
+        certain = [change.is_certain for change in self._names]
+        if loss.names == "ordered":
+            kept_to = random.randint(self._synced_names, len(self._names))
+            kept = [place < kept_to for place in range(len(self._names))]
+        else:
+            share = random.choice([0.0, 0.5, 1.0])
+            kept = [each or random.random() < share for each in certain]
+            if loss.names == "folders":
+                # A file that was synced has its name.
+                for place, change in enumerate(self._names):
+                    if change.kind == "create" and change.inode is not None and change.inode.synced:
+                        kept[place] = True
+            self._keep_what_others_need(kept, certain)
+        names = dict(self._certain)
+        folders = set(self._certain_folders)
+        for change, is_kept in zip(self._names, kept, strict=True):
+            if not is_kept:
+                continue
+            if change.kind == "folder":
+                folders.add(change.path)
+            elif change.kind == "create":
+                names[change.path] = change.inode  # type: ignore[assignment]
+            elif change.kind == "rename":
+                names.pop(change.path, None)
+                names[change.target] = change.inode  # type: ignore[assignment]
+            else:
+                names.pop(change.path, None)
+        return names, folders
+
+    def _keep_what_others_need(self, kept: list[bool], certain: list[bool]) -> None:
+        """A change of a name includes the earlier ones of the same file and name."""
+        for place in range(len(self._names) - 1, -1, -1):
+            if not certain[place] and not kept[place]:
+                continue
+            change = self._names[place]
+            for before in range(place):
+                other = self._names[before]
+                is_same_file = other.inode is not None and other.inode is change.inode
+                if is_same_file or {other.path, other.target} & {change.path, change.target}:
+                    kept[before] = True
+
+
+def _content_after(inode: Inode, random: Random, loss: Loss) -> bytes:
+    content = bytearray()
+
+    def write(offset: int, data: bytes | None) -> None:
+        size = offset + (0 if data is None else len(data))
+        if len(content) < size:
+            content.extend(bytes(size - len(content)))
+        if data is None:
+            del content[offset:]
+        else:
+            content[offset:size] = data
+
+    for offset, data in inode.writes[: inode.synced]:
+        write(offset, data)
+    rest = inode.writes[inode.synced :]
+    if loss.data == "prefix":
+        count = random.randint(0, len(rest))
+        for offset, data in rest[:count]:
+            write(offset, data)
+        if count < len(rest) and rest[count][1]:
+            offset, data = rest[count]
+            assert data is not None
+            write(offset, data[: random.randint(0, len(data))])
+    elif loss.data == "any":
+        share = random.choice([0.3, 0.7, 0.95])
+        for offset, data in rest:
+            if data is None or random.random() < share:
+                write(offset, data)
+    else:
+        before = len(content)
+        for offset, data in rest:
+            write(offset, data)
+        first = -(-before // PAGE) * PAGE
+        share = random.choice([0.2, 1.0])
+        for page in range(first, len(content), PAGE):
+            if random.random() < share:
+                end = min(page + PAGE, len(content))
+                content[page:end] = bytes(end - page)
+    return bytes(content)
+
+
+class _File:
+    """What `disk.fdopen` returns: unbuffered, so that each write is a change."""
+
+    def __init__(self, disk: SimulatedDisk, descriptor: int) -> None:
+        self._disk = disk
+        self._descriptor = descriptor
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._disk.close(self._descriptor)
+
+    def write(self, data: bytes) -> int:
+        return self._disk.write(self._descriptor, data)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def flush(self) -> None:
+        pass
+
+
+DISK_FULL = errno.ENOSPC
+DISK_FAILS = errno.EIO
