@@ -20,9 +20,8 @@ from pathlib import Path
 from figures import Figure, parser_for, report
 
 from evaluator.errors import ConfigurationError
-from evaluator.processes.sandbox_trials import try_sandbox
 from evaluator.processes.sandboxes import Sandbox
-from evaluator.processes.scripts import run_script
+from evaluator.processes.scripts import run_script, try_sandbox
 
 GOAL_S = 0.02
 

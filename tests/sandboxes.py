@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import ConfigurationError
-from evaluator.processes.sandbox_trials import try_sandbox
 from evaluator.processes.sandboxes import Sandbox
+from evaluator.processes.scripts import try_sandbox
 
 BUBBLEWRAP = Sandbox("bubblewrap")
 _IMAGES = ("python:3.12-slim", "debian:stable-slim", "alpine", "busybox")

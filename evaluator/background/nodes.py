@@ -2,7 +2,7 @@
 
 A `NodeCommand` on the node runs the command below the supervisor of all scripts, with its output in
 a file there; this process copies the file as it grows. What starts one on a node is passed to
-`NodeWork`, see `evaluator.batch.engines.ray_command` for Ray.
+`NodeWork`, see `evaluator.batch.engines.ray_engine` for Ray.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import clock, disk
-from evaluator.files.open_below import FILE
-from evaluator.files.private_folder import open_private_folder
+from evaluator.files.open_below import FILE, open_private_folder
 from evaluator.record.redact import Redactor
 
 MAX_BYTES = 1 << 30

@@ -40,7 +40,7 @@ from evaluator.background.tasks import (
     check_id,
 )
 from evaluator.errors import UsageError
-from evaluator.files.private_folder import open_private_folder
+from evaluator.files.open_below import open_private_folder
 from evaluator.record.owner import current_owner, is_gone, is_visible, owner_text, parse_owner
 from evaluator.record.steps import Owner
 from evaluator.store import database, leases

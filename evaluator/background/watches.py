@@ -18,8 +18,7 @@ from evaluator.background.tasks import End, TaskType, Work
 from evaluator.errors import ToolError
 from evaluator.record.redact import Redactor
 from evaluator.tools.mcp import McpServer
-from evaluator.tools.mcp.content import text_of_contents
-from evaluator.tools.mcp.events import EventWatch
+from evaluator.tools.mcp.content import EventWatch, text_of_contents
 
 if TYPE_CHECKING:
     from evaluator.tools.mcp.connection import Connection

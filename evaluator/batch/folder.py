@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from evaluator import disk
-from evaluator.batch.checksums import (
+from evaluator.batch.identity import (
     ALTERED,
     REPAIR,
     indented_json,
@@ -44,8 +44,7 @@ from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBu
 from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import atomic_file, remove_unfinished, write_atomic
 from evaluator.files.locks import try_lock
-from evaluator.files.open_below import open_regular, read_regular
-from evaluator.files.private_folder import open_private_folder
+from evaluator.files.open_below import open_private_folder, open_regular, read_regular
 from evaluator.record.steps import Scrub, json_encoder
 
 MANIFEST = "manifest.json"

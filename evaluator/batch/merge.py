@@ -24,8 +24,7 @@ from evaluator.batch.rows.selection import Shard
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.files.atomic import NEW_FILE
-from evaluator.files.open_below import open_regular
-from evaluator.files.private_folder import open_private_folder
+from evaluator.files.open_below import open_private_folder, open_regular
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import now
 

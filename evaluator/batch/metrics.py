@@ -17,11 +17,15 @@ from typing import Any, Protocol, TypeAlias, cast, overload
 from evaluator.batch.averages import MacroAverage, WeightedAverage
 from evaluator.batch.records import SampleResult
 from evaluator.batch.scorers.builtin_scorer import check_name, fits, suggestion
+from evaluator.batch.scorers.computing import plain_scalar, type_name
 from evaluator.batch.scorers.contract import exception_text
-from evaluator.batch.scorers.foreign_values import plain_scalar, type_name
-from evaluator.batch.scorers.function_scorer import load_function, source_sha256, value_names
+from evaluator.batch.scorers.function_scorer import (
+    load_function,
+    source_sha256,
+    unloaded,
+    value_names,
+)
 from evaluator.batch.scorers.scorer_registry import read_spec
-from evaluator.batch.scorers.unloaded import unloaded
 from evaluator.batch.summary.parts import MetricValue
 from evaluator.errors import MachineError, RecordError, UsageError
 

@@ -18,7 +18,7 @@ from evaluator.batch.progress import (
     figures,
     of_total,
 )
-from evaluator.errors import html
+from evaluator.errors import messages
 
 DisplayName = Literal["auto", "live", "plain", "none"]
 
@@ -65,7 +65,7 @@ class NotebookDisplay(NoDisplay):
             **errors,
             "now": self._state or " · ".join(figures(snapshot)),
         }
-        return share + html.fields(self._name, values | {"notices": "\n".join(self._notices)})
+        return share + messages.fields(self._name, values | {"notices": "\n".join(self._notices)})
 
 
 def make_display(display: Display | DisplayName | None) -> Display:

@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from evaluator.batch.limited import COUNTABLE, COUNTED, Limited
+from evaluator.batch.records import COUNTABLE, COUNTED, Limited
 from evaluator.batch.rows import FewShot, Selection
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed

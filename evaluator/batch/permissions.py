@@ -20,7 +20,7 @@ from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.metrics import make_metrics
 from evaluator.batch.rows.hf_rows import is_hub_name
 from evaluator.batch.scorers import make_scorers
-from evaluator.batch.scorers.unloaded import without_code
+from evaluator.batch.scorers.function_scorer import without_code
 from evaluator.errors import EvaluatorError
 from evaluator.files.project_code import code_files
 from evaluator.files.trust import ProjectFile, is_signed, signature

@@ -40,7 +40,7 @@ from evaluator.batch.scorers import (
     member_scorers,
     score_names,
 )
-from evaluator.batch.scorers.unloaded import UnloadedScorer
+from evaluator.batch.scorers.function_scorer import UnloadedScorer
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant, read_inputs, takes_shots

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evaluator.batch.export.about import About
+from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult

@@ -1,4 +1,5 @@
-"""The records of a batch: a row is a Sample; its result is a SampleResult with one Score for each
+"""The records of a batch: samples, results, scores, and which failures count as failed answers.
+
 scorer.
 
 Each result has exactly one of four verdicts:
@@ -9,20 +10,35 @@ Each result has exactly one of four verdicts:
   Errors are counted separately. They are never scored as zero and never dropped.
 - unscored: no scorer failed the answer, but one could not judge it (no target), or there is no
   scorer.
+
+Answers that a limit cut off, and errors that count as failed answers.
+The references score whatever text a model returned: lm-eval and inspect_evals count a cut-off,
+empty or unreadable answer as a wrong one. So does a batch with scorers, by default. See "Answers
+that are cut off" in `docs/howto/run-a-batch.md` for the stricter readings.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, Literal, get_args
 
 from evaluator.errors.messages import cut
-from evaluator.errors.results import Usage
+from evaluator.errors.results import (
+    ErrorType,
+    FailureReason,
+    Outcome,
+    Status,
+    TaskError,
+    TaskResult,
+    Usage,
+)
+from evaluator.nodes import OutputFormat
+from evaluator.output import parse_output
 
 NOTHING = Usage()
 """The usage of a scorer that calls no model."""
@@ -117,7 +133,7 @@ class Score:
 class Failure:
     """The reason why there is no complete answer. `kind` is the TaskError's reason, or its type if
     it has no reason; `resource` is the limit that ended the task, such as `output`. The verdict may
-    be passed or failed anyway, see `evaluator.batch.limited`.
+    be passed or failed anyway, see `evaluator.batch.records`.
     """
 
     type: str
@@ -285,3 +301,62 @@ def verdict_of(failure: Failure | None, scores: Iterable[Score]) -> Verdict:
     if len(judged) == len(seen):
         return Verdict.PASSED
     return Verdict.UNSCORED
+
+
+Limited = Literal["scored", "failed", "error"]
+COUNTED = ("output_format_failure",)
+"""The default of `count_as_failed`: empty answers, and those that do not have the declared output
+format.
+"""
+COUNTABLE = (*get_args(ErrorType), *get_args(FailureReason))
+_OWN_LIMITS = ("output", "turns")
+"""Limits that the model itself reaches. Any other may be reached because a server was slow or a
+prompt long.
+"""
+
+
+def is_limited(error: TaskError) -> bool:
+    """Whether a limit of the task ended its answer. Without any text, only the limits of output and
+    turns count: a server that never answered is not the model's failure.
+    """
+    return error.resource is not None and (
+        error.resource.name in _OWN_LIMITS or bool(error.content.strip())
+    )
+
+
+def limited_answer(error: TaskError, wanted: OutputFormat | None) -> TaskResult | str:
+    """The answer up to the limit as a result to score, or why it cannot be read as the output
+    format `wanted`.
+    """
+    read = existing_answer(error.content, wanted)
+    if isinstance(read, TaskError):
+        return read.message
+    return replace(read, notes=error.notes, usage=error.usage, task_id=error.task_id)
+
+
+def existing_answer(text: str, wanted: OutputFormat | None) -> Outcome:
+    """A text as the result of a task with the output format `wanted`; an error if it is empty or
+    unreadable.
+    """
+    if not text.strip():
+        return TaskError(
+            "INVALID_OUTPUT", "the answer is empty", reason="output_format_failure", content=text
+        )
+    if wanted is None or (wanted.type == "text" and wanted.schema is None):
+        return TaskResult(Status.COMPLETE, text)
+    parsed = parse_output(text, wanted.type, schema=wanted.schema)
+    if parsed.error is not None:
+        return TaskError(
+            "INVALID_OUTPUT", parsed.error.message, reason="output_format_failure", content=text
+        )
+    return TaskResult(
+        Status.COMPLETE,
+        text,
+        parsed_content=parsed.value,
+        notes={"warnings": list(parsed.warnings)},
+    )
+
+
+def counts_as_failed(failure: Failure, counted: Collection[str]) -> bool:
+    """Whether `counted` names the error's type or reason."""
+    return failure.kind in counted or failure.type in counted

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from evaluator import clock
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
-from evaluator.batch.limited import COUNTED, Limited
 from evaluator.batch.notebook import DisplayName, make_display
 from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch
+from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
 from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
 from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
-from evaluator.errors import EvaluatorError, UsageError, html
+from evaluator.errors import EvaluatorError, UsageError, messages
 from evaluator.errors.messages import type_of
-from evaluator.files.given_path import given_path
+from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
 from evaluator.limits.open_files import fit_concurrency
@@ -86,7 +86,7 @@ class BatchResult:
     def _repr_html_(self) -> str:
         shown = {"state": self.ended.state, "reason": self.ended.reason, "folder": self.folder}
         thresholds = {"thresholds": "\n".join(map(str, self.thresholds))}
-        return html.fields("Batch", shown | thresholds) + self.summary.to_html()
+        return messages.fields("Batch", shown | thresholds) + self.summary.to_html()
 
     @property
     def is_complete(self) -> bool:

@@ -16,14 +16,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from evaluator import clock
 from evaluator.batch.identity import Cell, Identity
-from evaluator.batch.limited import (
+from evaluator.batch.records import (
+    Failure,
     Limited,
+    Sample,
+    SampleResult,
+    Score,
+    Verdict,
     counts_as_failed,
     existing_answer,
     is_limited,
     limited_answer,
+    verdict_of,
 )
-from evaluator.batch.records import Failure, Sample, SampleResult, Score, Verdict, verdict_of
 from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
 from evaluator.batch.scorers.calls_scorer import calls_of

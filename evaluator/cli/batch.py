@@ -35,14 +35,14 @@ from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
 from evaluator.cli.evaluator_options import terminal_asker
-from evaluator.cli.permission import (
+from evaluator.cli.stderr import ignore_closed_reader, json_stderr
+from evaluator.cli.trust import (
     permit,
     permit_schemas,
     project_profiles,
     shown_profiles,
     trust_option,
 )
-from evaluator.cli.stderr import ignore_closed_reader, json_stderr
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.messages import visible
 
@@ -149,7 +149,7 @@ def batch(definition: Path | None, **given: Any) -> None:
     from evaluator.batch.rows.hf_rows import without_downloads
     from evaluator.batch.rows.selection import shard_of
     from evaluator.batch.run import new_folder
-    from evaluator.batch.scorers.unloaded import without_code
+    from evaluator.batch.scorers.function_scorer import without_code
     from evaluator.interpreter.evaluator import Evaluator
 
     _check_resume_flags(given)

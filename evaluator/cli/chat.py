@@ -18,7 +18,7 @@ from evaluator.cli.common import echo_text, exit_code_of, stdin_is_terminal, std
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, EvaluatorOptions, evaluator_options
 from evaluator.cli.run import write_piece
-from evaluator.cli.tasks.common import parse_id
+from evaluator.cli.tasks.list import parse_id
 from evaluator.errors.results import Outcome, TaskError
 
 if TYPE_CHECKING:

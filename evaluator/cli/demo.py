@@ -18,7 +18,7 @@ from evaluator.cli.echo import echo
 from evaluator.errors import RecordError
 from evaluator.errors.messages import duration_text
 from evaluator.errors.results import Outcome, TaskError
-from evaluator.files.shipped import shipped
+from evaluator.files.locations import shipped
 from evaluator.library import TemplateLibrary
 
 

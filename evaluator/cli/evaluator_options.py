@@ -24,7 +24,7 @@ from evaluator.cli.common import (
     warn_of_unknown_roles,
 )
 from evaluator.cli.echo import echo
-from evaluator.cli.permission import permit_schemas, project_profiles, shown_profiles, trust_option
+from evaluator.cli.trust import permit_schemas, project_profiles, shown_profiles, trust_option
 from evaluator.errors import UsageError
 from evaluator.processes.sandboxes import HELP as SANDBOX_HELP
 from evaluator.record.journal import Sync

@@ -16,8 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from evaluator.cli.echo import echo
-from evaluator.cli.stderr import batch_stderr, json_stderr
-from evaluator.cli.verbose import add_verbose_option, verbose_option
+from evaluator.cli.stderr import add_verbose_option, batch_stderr, json_stderr, verbose_option
 from evaluator.errors import (
     ConfigurationError,
     ContextError,
@@ -47,12 +46,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("init", "Begin a project that lints, tests and runs at once, offline."),
         "new": ("init", "Begin a template."),
         "examples": ("init", "List and copy the examples that ship with the package."),
-        "lint": ("lint", "Check templates: errors and warnings with line and column."),
-        "render": ("render", "Show exactly what the model would see; makes no call."),
-        "match": ("match", "Show which templates fit a request, with scores and reasons."),
+        "lint": ("templates", "Check templates: errors and warnings with line and column."),
+        "render": ("templates", "Show exactly what the model would see; makes no call."),
+        "match": ("templates", "Show which templates fit a request, with scores and reasons."),
         "parse": ("parse", "Read a value from text that a model generated."),
-        "templates": ("listing", "List the templates."),
-        "handlers": ("listing", "List the handler profiles."),
+        "templates": ("templates", "List the templates."),
+        "handlers": ("templates", "List the handler profiles."),
     },
     "Batches": {
         "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evaluator import disk
-from evaluator.batch.work_progress import WorkProgress
+from evaluator.batch.progress import WorkProgress
 from evaluator.cli.common import json_option, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import UsageError

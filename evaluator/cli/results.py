@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evaluator.batch.work_progress import WorkProgress
+from evaluator.batch.progress import WorkProgress
 from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD, exit_code_of_thresholds
 from evaluator.cli.common import json_option, print_json, terminal_width
 from evaluator.cli.echo import echo
@@ -19,7 +19,7 @@ from evaluator.errors.messages import listed
 if TYPE_CHECKING:
     from evaluator.batch import Batch
     from evaluator.batch.compare.comparison import Comparison
-    from evaluator.batch.compare.metric_differences import MetricDifference
+    from evaluator.batch.compare.differences import MetricDifference
     from evaluator.viewer.report import Transcripts
 
 _FORMATS = ("csv", "inspect", "jsonl", "junit", "markdown", "parquet")
@@ -93,7 +93,7 @@ def compare(
     """
     from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
-    from evaluator.batch.compare.metric_differences import compare_metrics
+    from evaluator.batch.compare.differences import compare_metrics
     from evaluator.batch.reading import Results, open_batch
     from evaluator.batch.thresholds import ThresholdStatus
 
@@ -143,7 +143,7 @@ def _print_comparison(
     as_json: bool,
     markdown: bool,
 ) -> None:
-    from evaluator.batch.compare.metric_differences import metric_tables
+    from evaluator.batch.compare.differences import metric_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
 
     if as_json:

@@ -1,28 +1,100 @@
-"""`evaluator start`: a task in the background, in a process of its own."""
+"""`evaluator start`: a task in the background, in a process that outlives the terminal.
+
+Runs the rest of a command in a process of its own, which outlives the command and its
+terminal.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
 import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from evaluator.cli.background import look_at_tasks, usable_store
 from evaluator.cli.common import input_option, json_option, print_json, read_inputs
-from evaluator.cli.detach import detach
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import BACKGROUND_FOLDER, EvaluatorOptions, evaluator_options
-from evaluator.errors import UsageError
+from evaluator.errors import ConfigurationError, EvaluatorError, MachineError, UsageError
+from evaluator.processes import starting
 
 if TYPE_CHECKING:
     from evaluator.background import Work
     from evaluator.tools.mcp import McpServer
+
+_KINDS: dict[bytes, type[EvaluatorError]] = {b"usage": UsageError, b"machine": MachineError}
+
+
+def detach(run: Callable[[Callable[[str], None]], None]) -> str:
+    """Calls `run` in a new process, in a session of its own and with empty standard input.
+
+    `run` gets a function `ready`, to be called once with a text when it has started; from then on
+    its output goes nowhere. Returns: that text, in this process. Must be called before this process
+    starts a thread or an event loop.
+
+    Raises: the error that `run` raised before it called `ready`.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    reading, writing = os.pipe()
+    if starting.fork() == 0:
+        os.close(reading)
+        _run_detached(run, writing)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        kind, _, text = pipe.read().partition(b"\n")
+    if kind == b"ready":
+        return text.decode()
+    raise _KINDS.get(kind, ConfigurationError)(
+        text.decode() or "the new process ended before it had started the task"
+    )
+
+
+def _run_detached(run: Callable[[Callable[[str], None]], None], writing: int) -> NoReturn:
+    """Never returns, and runs no exit handlers: those are the first process's."""
+    code = 1
+    is_ready = False
+    nothing = os.open(os.devnull, os.O_RDWR)
+
+    def ready(text: str) -> None:
+        nonlocal is_ready
+        is_ready = True
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        _send(writing, b"ready", text=text)
+
+    try:
+        os.setsid()
+        os.dup2(nothing, 0)
+        run(ready)
+        code = 0
+    except BaseException as error:
+        if not is_ready:
+            if isinstance(error, UsageError):
+                kind = b"usage"
+            else:
+                kind = b"configuration"
+            _send(
+                writing,
+                b"machine" if isinstance(error, MachineError) else kind,
+                text=str(error) or type(error).__name__,
+            )
+    finally:
+        os._exit(code)
+
+
+def _send(writing: int, kind: bytes, text: str) -> None:
+    os.write(writing, kind + b"\n" + text.encode("utf-8", "replace"))
+    os.close(writing)
+
 
 _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --consolidate FILE"
 
@@ -192,7 +264,7 @@ def _script(
         sandbox = Sandbox.parse(options.sandbox)
     if node is None:
         return ScriptWork(command, cwd=root, sandbox=sandbox), shlex.join(command)
-    from evaluator.batch.engines.ray_command import ray_node
+    from evaluator.batch.engines.ray_engine import ray_node
     from evaluator.processes.supervisor import Command
 
     return NodeWork(

@@ -1,15 +1,30 @@
-"""Parts of messages: suggestions for unknown names, lists of names, durations, quoted text, text
+"""Parts of messages, the loggers of the package, and HTML tables for notebooks.
+
 made safe to print.
+
+The loggers of the package, all below `evaluator`. They are silent until the program configures
+logging.
+
+| logger | DEBUG | INFO | WARNING |
+|---|---|---|---|
+| `evaluator.models` | a model call and its duration | a failed attempt, a retry | what a provider reported wrongly |
+| `evaluator.tools` | a tool call and its duration | a failed call, a retry | |
+| `evaluator.tasks` | the beginning and end of a task, a sample or a batch | a failed task | |
+| `evaluator.output` | | a repair of an answer | |
+| `evaluator` | details of connections and processes | a process that was lost | what a user should know |
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from heapq import nsmallest
+from html import escape
+from typing import Literal, Protocol, get_args
 
 _ACTING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -124,3 +139,60 @@ def visible(text: str, *, one_line: bool = False) -> str:
 def visible_json(text: str) -> str:
     """JSON text with the same characters escaped as JSON escapes them; it has the same value."""
     return _ACTING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+_MAX_CHARS = 2000
+
+
+def text(value: object) -> str:
+    """A value as escaped text, with control characters made visible, cut at 2,000 characters."""
+    shown = str(value)
+    if len(shown) > _MAX_CHARS:
+        shown = f"{shown[:_MAX_CHARS]}…"
+    return escape(visible(shown))
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A table; its head has the names of the columns."""
+    names = "".join(f"<th>{text(name)}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def fields(title: str, values: Mapping[str, object]) -> str:
+    """A table with a row for each value that is not None or empty."""
+    rows = "".join(
+        f'<tr><th>{text(name)}</th><td style="white-space: pre-wrap; text-align: '
+        f'left">{text(value)}</td></tr>'
+        for name, value in values.items()
+        if value not in (None, "", ())
+    )
+    return f"<table><caption>{text(title)}</caption><tbody>{rows}</tbody></table>"
+
+
+LOGGER = logging.getLogger("evaluator")
+LOGGER.addHandler(logging.NullHandler())
+
+Subject = Literal["models", "tools", "tasks", "output"]
+_LOGGERS = {subject: logging.getLogger(f"evaluator.{subject}") for subject in get_args(Subject)}
+
+
+class Redacts(Protocol):
+    """Removes secrets from a text."""
+
+    def redact(self, text: str) -> str: ...
+
+
+def is_logged(subject: Subject) -> bool:
+    """Whether anything below WARNING is logged about the subject."""
+    return _LOGGERS[subject].isEnabledFor(logging.INFO)
+
+
+def log(subject: Subject, level: int, redactor: Redacts, message: str, *arguments: object) -> None:
+    """Logs one line without secrets and control characters. Nothing is formatted if the level is
+    not enabled.
+    """
+    logger = _LOGGERS[subject]
+    if logger.isEnabledFor(level):
+        text = message % arguments if arguments else message
+        logger.log(level, "%s", visible(redactor.redact(text), one_line=True), stacklevel=2)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Literal, NewType, NoReturn, TypeAlias, TypeVar
 
-from evaluator.errors import Diagnostic, EvaluatorError, html
+from evaluator.errors import Diagnostic, EvaluatorError, messages
 from evaluator.nodes import Span
 
 TaskId = NewType("TaskId", int)
@@ -201,7 +201,7 @@ class TaskResult:
         return True
 
     def _repr_html_(self) -> str:
-        return html.fields(
+        return messages.fields(
             f"TaskResult: {self.status.value}", {"content": self.content} | _shown(self)
         )
 
@@ -266,7 +266,7 @@ class TaskError:
     def _repr_html_(self) -> str:
         title = f"TaskError: {self.type}{f' ({self.reason})' if self.reason else ''}"
         shown = {"message": self.message, "location": self.location, "content": self.content}
-        return html.fields(title, shown | _shown(self))
+        return messages.fields(title, shown | _shown(self))
 
     @property
     def parsed_content(self) -> Any:

@@ -23,8 +23,8 @@ from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.atomic import write_atomic
+from evaluator.files.locations import user_folder
 from evaluator.files.locks import locked_file
-from evaluator.files.user_folder import user_folder
 
 ENVIRONMENT = "EVALUATOR_TRUST"
 """Folders, divided by `:`. Every project in them is trusted."""

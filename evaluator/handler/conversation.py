@@ -12,9 +12,9 @@ from evaluator.limits.budget import WARN_AT
 from evaluator.models import prices
 from evaluator.models.attachment_rules import drop_unsupported, withhold_oldest
 from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, ToolSpec
+from evaluator.models.prices import estimate_tokens
 from evaluator.models.structured import kind_of
 from evaluator.models.text_tools import new_mark
-from evaluator.models.tokens import estimate_tokens
 from evaluator.nodes.sampling import SAMPLING, settings_given
 from evaluator.record.step_log import StepLog
 

@@ -35,7 +35,7 @@ from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
 from evaluator.limits.endpoints import host_of
 from evaluator.models import prices
 from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, prepare
-from evaluator.models.cache_key import CacheKey
+from evaluator.models.cache_store import CacheKey
 from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import StepEnd, cut_off_reason

@@ -26,7 +26,7 @@ from evaluator.handler.backends import (
     profile_key,
 )
 from evaluator.handler.config import BackendName, HandlerConfig
-from evaluator.library.model_ids import host_in
+from evaluator.library.structure import host_in
 from evaluator.limits.call_limiter import CallLimiter
 from evaluator.models.backend import Backend
 from evaluator.models.failures import clean

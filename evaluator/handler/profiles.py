@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from evaluator.errors import ConfigurationError
-from evaluator.files.shipped import shipped
+from evaluator.files.locations import shipped
 from evaluator.files.trust import ProjectFile, is_allowed
 from evaluator.handler.config import HandlerConfig, read_profile
 from evaluator.tools.controls import controls_of

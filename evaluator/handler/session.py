@@ -27,7 +27,7 @@ from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.tool_runner import ToolRunner
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import FinishReason, Message, ModelResponse, ToolCall, ToolSpec
-from evaluator.models.tokens import estimate_tokens
+from evaluator.models.prices import estimate_tokens
 from evaluator.tools import ToolContext, ToolRegistry
 
 

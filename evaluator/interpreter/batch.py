@@ -11,7 +11,7 @@ from typing import Any
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome
-from evaluator.processes.tasks import cancel_all
+from evaluator.processes.concurrency import cancel_all
 
 AHEAD = 4
 Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]

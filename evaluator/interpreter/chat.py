@@ -17,12 +17,11 @@ from evaluator.errors.results import Outcome, Status, TaskResult
 from evaluator.handler.session import Handler
 from evaluator.interpreter.context import NOTHING, assemble, format_items, policy_of
 from evaluator.interpreter.failures import failure, to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, Services
+from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services
 from evaluator.interpreter.operators.atomic import choose, open_handler
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.recovery import reopened
 from evaluator.interpreter.requests import recorded_options, recorded_services
-from evaluator.interpreter.run_spec import RunSpec
 from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.sandboxing import check_sandboxes, sandbox_of
 from evaluator.interpreter.toolset import tools_for

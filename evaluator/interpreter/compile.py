@@ -14,10 +14,15 @@ from evaluator.errors import Diagnostic, EvaluatorError, UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskId, Usage
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, Services, join
-from evaluator.interpreter.generated import Allowance, describe, may_call, read_allowed
-from evaluator.interpreter.internal import INTERNAL, internal_template
-from evaluator.interpreter.run_spec import RunSpec
+from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services, join
+from evaluator.interpreter.generated import (
+    INTERNAL,
+    Allowance,
+    describe,
+    internal_template,
+    may_call,
+    read_allowed,
+)
 from evaluator.interpreter.runs import record_run
 from evaluator.library import CallBound, Template
 from evaluator.library.bounds import bound

@@ -29,8 +29,8 @@ from evaluator.library.words import query_terms, stems
 from evaluator.memory import Memory
 from evaluator.models.attachments import Attachment, media_type_of, size_problem
 from evaluator.nodes import AccumulationFormat, FilePaths, FreshContext, InheritContext, Task
+from evaluator.processes.concurrency import in_thread
 from evaluator.processes.scripts import run_script
-from evaluator.processes.threads import in_thread
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import cut_off_reason
 from evaluator.record.task_lists import TaskLists

@@ -25,11 +25,10 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.logged import LoggedTracer
 from evaluator.handler.model_caller import OnMessage
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
-from evaluator.handler.tracing import UNTRACED
+from evaluator.handler.tracing import UNTRACED, LoggedTracer
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.evaluator_arguments import (
@@ -50,6 +49,7 @@ from evaluator.interpreter.frame import (
     EventCallback,
     OnBegin,
     RunOptions,
+    RunSpec,
     Services,
     Shots,
 )
@@ -57,7 +57,6 @@ from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
 from evaluator.interpreter.requests import spec_of, spec_of_words
-from evaluator.interpreter.run_spec import RunSpec
 from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
@@ -139,7 +138,7 @@ class Evaluator:
 
     What it reports:
 
-    - notice: gets each line for the user (default: the log, see `evaluator.errors.logs`).
+    - notice: gets each line for the user (default: the log, see `evaluator.errors.messages`).
     - tracer: an OpenTelemetry tracer, or True for the global provider's; see
       docs/howto/trace-runs.md.
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from evaluator.errors import ConfigurationError, UsageError
-from evaluator.errors.logs import LOGGER
-from evaluator.errors.messages import type_of, visible
-from evaluator.files.given_path import given_path
+from evaluator.errors.messages import LOGGER, type_of, visible
+from evaluator.files.locations import given_path
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import Shots
 from evaluator.language.scopes import plain

@@ -1,4 +1,5 @@
-"""The environment of a node: the Evaluator's services, the options of the run, the run, and the
+"""The environment of a node: the Evaluator's services, the options of the run, the run, and the node's frame.
+
 node's frame.
 
 | object | made by | lives |
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from evaluator import randomness
 from evaluator.errors.results import Outcome, TaskId, TaskResult
-from evaluator.files.user_folder import user_folder
+from evaluator.files.locations import user_folder
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_caller import OnMessage
 from evaluator.handler.model_choice import ModelChooser
@@ -30,11 +31,12 @@ from evaluator.language.scopes import Scope
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
 from evaluator.memory import Memory
-from evaluator.nodes import Node
-from evaluator.processes.sandbox_trials import SandboxTrials
+from evaluator.nodes import Function, Node
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
+from evaluator.processes.scripts import SandboxTrials
 from evaluator.record.redact import Redactor
 from evaluator.record.step_log import StepLog
+from evaluator.record.steps import fingerprint
 from evaluator.record.store import TaskStore
 from evaluator.tools import Asker, FileAccess, ToolRegistry
 from evaluator.tools.mcp.connections import McpConnections
@@ -43,6 +45,57 @@ if TYPE_CHECKING:
     from evaluator.interpreter.background import BackgroundService
     from evaluator.limits.call_limiter import CallLimiter
     from evaluator.models.cache import ResponseCache
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """The task that a run evaluates, and what its task file records about it.
+
+    `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs
+    in its place. `warnings` are about the request. `extra` holds further fields of the header that
+    are needed to start the run again. `context` is given with the request, for the whole run.
+    """
+
+    request: str
+    inputs: Mapping[str, Any]
+    node: Node | Function | None = None
+    template: str | None = None
+    template_sha256: str | None = None
+    template_version: str | None = None
+    arguments: Mapping[str, Any] | None = None
+    scope: Scope = field(default_factory=Scope)
+    match_score: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None
+    warnings: tuple[str, ...] = ()
+    context: tuple[ContextItem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The parent of a subtask: its run, the step at `path` that requested the subtask, and what it
+    passes on.
+
+    Equal subtasks have the same `identity`. `max_depth` counts levels from the root. `authority` is
+    the subtask's.
+    """
+
+    run: Run
+    path: str
+    budget: Budget
+    context: tuple[ContextItem, ...]
+    identity: str
+    max_depth: int
+    sandbox: Sandbox
+    authority: Authority
+
+
+def identity_of(template: str | None, description: str, inputs: Mapping[str, Any]) -> str:
+    """Identifies a task by what it does. A subtask that equals one of its ancestors would never
+    end.
+    """
+    return fingerprint({"template": template, "description": description, "inputs": dict(inputs)})
+
 
 DEFAULT_MAX_DEPTH = 5
 EventCallback = Callable[[str, str], None]

@@ -1,4 +1,9 @@
-"""Checks whether a generated task is allowed, and valid with the library that it would run with.
+"""Checks generated tasks, and names the templates that the Evaluator itself uses.
+
+The templates that the Evaluator itself uses: to extract inputs, to decompose a task, to compile
+words to a task.
+
+A template of the same name in the library comes first, so that a project can change the prompt.
 
 An `Allowance` says what the task may contain. It applies to templates that the task calls or takes
 parts from, too: one that runs a process is refused like a process in the task itself.
@@ -8,15 +13,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
-from evaluator.errors import Diagnostic, TemplateError
+from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
+from evaluator.files.locations import shipped
 from evaluator.interpreter.authority import Authority, reached_tasks
+from evaluator.interpreter.frame import Services
 from evaluator.library import TemplateLibrary
 from evaluator.library.checks import Checked, check_each
-from evaluator.nodes import Node, Span, Task
+from evaluator.nodes import Atomic, Node, Span, Task
 from evaluator.nodes.values import of_type
 from evaluator.nodes.walk import tasks
 from evaluator.xml.generated import GeneratedTask, read_generated_task
+
+_FILES = {
+    "extract_inputs": "extract/extract_inputs.xml",
+    "decompose": "plan/decompose.xml",
+    "compile_task": "plan/compile_task.xml",
+}
+INTERNAL = frozenset(_FILES)
+"""The names of these templates."""
+
+
+def internal_template(services: Services, name: str) -> Atomic:
+    """The template `name` of the library if it has an atomic one, else the shipped one.
+
+    Raises: TemplateError, if the library's own has errors.
+    """
+    has_one = name in services.library or name in services.library.broken
+    if has_one and isinstance(node := services.library.get(name).node, Atomic):
+        return node
+    return _shipped(name)
+
+
+@cache
+def _shipped(name: str) -> Atomic:
+    node = TemplateLibrary.load(shipped("templates") / _FILES[name], shipped=False).get(name).node
+    if not isinstance(node, Atomic):
+        raise ConfigurationError(
+            f"the shipped template {name!r} is not atomic; reinstall evaluator"
+        )
+    return node
+
 
 _NAME = "\x00generated"
 

@@ -13,14 +13,14 @@ from typing import Any
 from evaluator.errors import LimitReached, MachineError
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.handler.config import HandlerConfig
-from evaluator.interpreter import arguments, reparse
+from evaluator.interpreter import reparse
 from evaluator.interpreter.calls import functions_in_text, run_call, run_cond
 from evaluator.interpreter.context import assemble, policy_of
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
-from evaluator.interpreter.prepared import PreparedTask
+from evaluator.interpreter.prepared import Bound, PreparedTask, bind_task
 from evaluator.interpreter.sandboxing import sandbox_of
 from evaluator.interpreter.schemas import with_schema
 from evaluator.language.inputs import resolve_setting
@@ -48,8 +48,8 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
     try:
         frame = _frame_of(run, task, frame=frame)
         task = with_schema(run.services, task)
-        bound = await arguments.bind_task(run, task, frame)
-        if not isinstance(bound, arguments.Bound):
+        bound = await bind_task(run, task, frame)
+        if not isinstance(bound, Bound):
             return bound
         prepared = await _prepare(run, task, frame=frame, bound=bound)
         outcome = await _within_time(run, task, prepared=prepared)
@@ -109,7 +109,7 @@ def _frame_of(run: Run, task: Task, frame: Frame) -> Frame:
     return replace(frame, authority=authority, sandbox=sandbox)
 
 
-async def _prepare(run: Run, task: Task, frame: Frame, bound: arguments.Bound) -> PreparedTask:
+async def _prepare(run: Run, task: Task, frame: Frame, bound: Bound) -> PreparedTask:
     scope = bound.scope
     config = frame.authority.limited(handler_config(run, task, scope=scope))
     if frame.sandbox != config.sandbox:

@@ -11,8 +11,7 @@ from evaluator.errors.messages import did_you_mean
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.toolset import TASK_TOOLS
 from evaluator.library import TemplateLibrary
-from evaluator.library.schema_files import SchemaFileError, read_schema
-from evaluator.library.shapes import folder_of, is_file, is_model
+from evaluator.library.shapes import SchemaFileError, folder_of, is_file, is_model, read_schema
 from evaluator.nodes import Task
 from evaluator.nodes.walk import tasks
 from evaluator.output import parse_output

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
+from evaluator.models.prices import estimate_tokens
 from evaluator.models.simulated import SimulatedBackend
-from evaluator.models.tokens import estimate_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from typing import Any
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.results import TaskError
-from evaluator.interpreter.arguments import Bound, bind_task
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.notes import REQUEST
-from evaluator.interpreter.prepared import PreparedTask
+from evaluator.interpreter.prepared import Bound, PreparedTask, bind_task
 from evaluator.language.fences import block
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt

@@ -23,8 +23,7 @@ from evaluator.errors import ExpressionError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.frame import Run, join
-from evaluator.interpreter.generated import Allowance, describe, read_allowed
-from evaluator.interpreter.internal import internal_template
+from evaluator.interpreter.generated import Allowance, describe, internal_template, read_allowed
 from evaluator.interpreter.operators.atomic import choose
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting

@@ -1,4 +1,10 @@
-"""Finds what a request evaluates: a template by name, a template matched to words, or a node, also
+"""Finds what a request evaluates: a template by name, one matched to words, a node, or XML.
+
+XML text as a request: the caller's own task, evaluated like a node.
+The text is read leniently: what can be repaired is repaired, with a warning in the notes, and a
+task that has nothing but a description is matched to a template. With
+`<manual_xml>true</manual_xml>` it is taken as it is.
+
 from a record.
 """
 
@@ -7,10 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from evaluator.errors import RecordError, TemplateError, UsageError
+from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, shortened
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.trust import is_signed
@@ -22,16 +28,16 @@ from evaluator.interpreter.frame import (
     Frame,
     Run,
     RunOptions,
+    RunSpec,
     Services,
     Shots,
 )
-from evaluator.interpreter.internal import internal_template
+from evaluator.interpreter.generated import describe, internal_template
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.run_files import signed_part
-from evaluator.interpreter.run_spec import RunSpec
-from evaluator.interpreter.xml_requests import is_bare, is_xml, read_xml_request
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
+from evaluator.library.indexed import PLACEHOLDER
 from evaluator.library.matching import (
     FOREIGN_ADVICE,
     better_composites,
@@ -39,11 +45,88 @@ from evaluator.library.matching import (
     nothing_fits,
 )
 from evaluator.library.request_terms import seems_foreign
-from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Task
+from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Span, Task, TopLevel
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
+from evaluator.xml.generated import read_generated_task
+from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from evaluator.xml.write import to_xml
+
+_XML = re.compile(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
+_MANUAL = re.compile(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
+_FILE = "<request>"
+
+
+@dataclass(frozen=True, slots=True)
+class XmlRequest:
+    """The task or function in a text. `is_manual`: it is evaluated as it is, and not matched."""
+
+    node: TopLevel
+    warnings: tuple[str, ...]
+    is_manual: bool
+
+
+def is_xml(request: str) -> bool:
+    """Whether a request is XML and not words."""
+    return _XML.match(request) is not None
+
+
+def is_bare(node: Node | Function) -> bool:
+    """Whether a task has nothing but a description in plain words: then it is a request."""
+    return (
+        isinstance(node, Atomic)
+        and node == Atomic(description=node.description, span=node.span)
+        and PLACEHOLDER.search(node.description.value) is None
+    )
+
+
+def node_in(request: str) -> TopLevel | None:
+    """The node in a request that is XML; None for words, and for XML that cannot be used."""
+    try:
+        if is_xml(request):
+            return read_xml_request(request).node
+        return None
+    except TemplateError:
+        return None
+
+
+def read_xml_request(text: str) -> XmlRequest:
+    """The task in a request. Raises: TemplateError, with each mistake and its place in `text`."""
+    is_manual = _MANUAL.search(text) is not None
+    try:
+        return _read_strictly(text, is_manual)
+    except TemplateError:
+        if is_manual:
+            raise
+        generated = read_generated_task(text, _FILE)
+        # What may be incomplete is not run.
+        if generated.node is None or generated.doubts:
+            raise
+        return XmlRequest(
+            generated.node,
+            tuple(f"request, {describe(one)}" for one in generated.warnings),
+            is_manual=False,
+        )
+
+
+def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
+    source = read_source(text, _FILE)
+    found = list(validate(source, "task"))
+    built = None if found else build(source)
+    if built is not None:
+        found = [one for one in built.diagnostics if one.severity == "error"]
+    if built is None or found:
+        raise TemplateError(found)
+    if len(built.templates) != 1:
+        code = "several-tasks" if built.templates else "no-task"
+        message = f"a request is one task; this text has {len(built.templates)}"
+        raise TemplateError([Diagnostic("error", code, message=message, span=Span(_FILE))])
+    warnings = tuple(
+        f"request, {describe(one)}" for one in built.diagnostics if one.severity == "warning"
+    )
+    return XmlRequest(built.templates[0], warnings, is_manual=is_manual)
+
 
 # In scripts without spaces a whole request is one word, so only ASCII words are treated as names.
 _NAME = re.compile(r"[A-Za-z0-9_./-]+")

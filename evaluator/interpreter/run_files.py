@@ -26,9 +26,16 @@ from evaluator.errors import (
 from evaluator.errors.results import Outcome, TaskError, TaskId, outcome_from_dict
 from evaluator.files.trust import signature
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Run, RunOptions, Services, Shots
+from evaluator.interpreter.frame import (
+    DEFAULT_MAX_DEPTH,
+    Parent,
+    Run,
+    RunOptions,
+    RunSpec,
+    Services,
+    Shots,
+)
 from evaluator.interpreter.plan import planned_steps
-from evaluator.interpreter.run_spec import Parent, RunSpec
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog

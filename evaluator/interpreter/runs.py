@@ -14,7 +14,15 @@ from evaluator import clock
 from evaluator.errors import EvaluatorError, MachineError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskError, TaskId, TaskResult, Usage
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, Services
+from evaluator.interpreter.frame import (
+    Frame,
+    Parent,
+    Run,
+    RunOptions,
+    RunSpec,
+    Services,
+    identity_of,
+)
 from evaluator.interpreter.run_files import (
     abort_task_file,
     close_task_file,
@@ -22,7 +30,6 @@ from evaluator.interpreter.run_files import (
     recorded_outcome,
     task_id_of,
 )
-from evaluator.interpreter.run_spec import Parent, RunSpec, identity_of
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function, Task

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from evaluator.files.user_folder import cache_folder, user_folder
+from evaluator.files.locations import cache_folder, user_folder
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import Frame, Run, Services
 from evaluator.library.calls import text_calls

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.interpreter.frame import Services
-from evaluator.library.schema_files import SchemaFileError, read_schema
-from evaluator.library.shapes import folder_of, is_file, is_model
+from evaluator.library.shapes import SchemaFileError, folder_of, is_file, is_model, read_schema
 from evaluator.nodes import Span, Task
 
 

@@ -19,9 +19,8 @@ from evaluator.errors.results import Outcome, Resource, TaskError, TaskResult
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.context import task_list_at
-from evaluator.interpreter.frame import OnBegin, Run
+from evaluator.interpreter.frame import OnBegin, Parent, Run, RunSpec, identity_of
 from evaluator.interpreter.prepared import PreparedTask
-from evaluator.interpreter.run_spec import Parent, RunSpec, identity_of
 from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
 from evaluator.library import Template, TemplateLibrary

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from evaluator.errors import ConfigurationError
-from evaluator.files.shipped import shipped
+from evaluator.files.locations import shipped
 from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.authority import granted
 from evaluator.interpreter.background import BACKGROUND_TOOLS

@@ -14,12 +14,10 @@ from typing import Any
 from jinja2 import nodes
 
 from evaluator.language.filters import FILTERS
-from evaluator.language.functions import GLOBAL_FUNCTIONS, Evaluate, Macro
+from evaluator.language.functions import GLOBAL_FUNCTIONS, Evaluate, Macro, method_of
 from evaluator.language.locating import CAUGHT, LocatedError, guarded, raise_at, undefined_name
 from evaluator.language.meter import Rendering
-from evaluator.language.methods import method_of
-from evaluator.language.operators import BINARY, COMPARE
-from evaluator.language.predicates import TESTS
+from evaluator.language.operators import BINARY, COMPARE, TESTS
 from evaluator.language.scopes import MISSING
 from evaluator.language.syntax import CONSTANTS, free_path, is_undefined_name, offset_of
 from evaluator.language.types import describe

@@ -15,11 +15,10 @@ from typing import Any
 
 from jinja2 import filters as jinja
 
-from evaluator.language import methods
+from evaluator.language import functions
 from evaluator.language.locating import LocatedError, nearest
 from evaluator.language.meter import Rendering
-from evaluator.language.operators import add, less
-from evaluator.language.predicates import run_test
+from evaluator.language.operators import add, less, run_test
 from evaluator.language.scopes import MISSING
 from evaluator.language.types import describe, is_number
 from evaluator.language.values import absent, attribute, item, items_of, pairs_of, text_of, to_json
@@ -175,11 +174,11 @@ def _urlencode(run: Rendering, value: Any) -> str:
 
 
 def _replace(run: Rendering, value: Any, old: Any, new: Any, count: int | None = None) -> str:
-    return methods.replace(run, text_of(run, value), text_of(run, old), text_of(run, new), count)
+    return functions.replace(run, text_of(run, value), text_of(run, old), text_of(run, new), count)
 
 
 def _trim(run: Rendering, value: Any, chars: str | None = None) -> str:
-    return methods.strip(run, text_of(run, value), chars)
+    return functions.strip(run, text_of(run, value), chars)
 
 
 def _tojson(run: Rendering, value: Any, indent: int | None = None) -> str:
@@ -259,7 +258,7 @@ def _reverse(run: Rendering, value: Any) -> Any:
 def _join(run: Rendering, value: Any, d: Any = "", attribute: Any = None) -> str:
     if attribute is not None:
         value = [_field(run, each, path=attribute) for each in items_of(run, value)]
-    return methods.join(run, text_of(run, d), value)
+    return functions.join(run, text_of(run, d), value)
 
 
 def _sum(run: Rendering, value: Any, attribute: Any = None, start: Any = 0) -> Any:

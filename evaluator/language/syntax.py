@@ -23,7 +23,7 @@ from jinja2.parser import Parser
 
 from evaluator.language.filters import FILTER_NAMES, unknown_filter
 from evaluator.language.locating import LocatedError
-from evaluator.language.predicates import TEST_NAMES, unknown_test
+from evaluator.language.operators import TEST_NAMES, unknown_test
 
 GLOBALS = frozenset({"range", "dict", "namespace"})
 CONSTANTS = frozenset({"null", "undefined"})

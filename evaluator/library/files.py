@@ -14,7 +14,7 @@ from pathlib import Path
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import visible
-from evaluator.files.given_path import given_path
+from evaluator.files.locations import given_path
 from evaluator.files.open_below import FILE, open_beneath, open_root
 from evaluator.nodes import Span
 

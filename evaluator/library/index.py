@@ -18,11 +18,16 @@ from typing import NamedTuple
 from evaluator.library.calibration import Evidence
 from evaluator.library.indexed import answers_questions, count_terms
 from evaluator.library.postings import NOWHERE, Hit, Postings, RequestTerm, add_to, impacts_of
-from evaluator.library.related_words import related_stems
-from evaluator.library.request_terms import EFFECTS, LONG, Reading, Word, bigram, input_name
-from evaluator.library.similar import SimilarWords
-from evaluator.library.value_kinds import kind_term
-from evaluator.library.words import stem
+from evaluator.library.request_terms import (
+    EFFECTS,
+    LONG,
+    Reading,
+    Word,
+    bigram,
+    input_name,
+    kind_term,
+)
+from evaluator.library.words import SimilarWords, related_stems, stem
 from evaluator.nodes import Task
 
 # By field: weight of one occurrence, and how strongly a long field is discounted (BM25F's b).

@@ -12,10 +12,11 @@ from evaluator.library.request_terms import (
     QUESTION_WORDS,
     bigram,
     content_word,
+    kind_term,
+    kinds_taken,
     subtype_term,
     without_content,
 )
-from evaluator.library.value_kinds import kind_term, kinds_taken
 from evaluator.library.words import words
 from evaluator.nodes import Task
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, limited_hints, shortened, type_of
-from evaluator.files.shipped import shipped as shipped_folder
+from evaluator.files.locations import shipped as shipped_folder
 from evaluator.library.calls import calls_of
 from evaluator.library.checks import Checked, check_each, in_order, spread
 from evaluator.library.excerpt import format_with_line

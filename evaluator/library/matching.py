@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
-from evaluator.errors import html
+from evaluator.errors import messages
 from evaluator.library.calibration import LONG_FACTOR, NODE, TEXT, Evidence
 from evaluator.library.index import Hit, Index, Meaning
 from evaluator.library.indexed import texts
@@ -75,7 +75,7 @@ class Match:
 
     def _repr_html_(self) -> str:
         why = ", ".join(f"{reason.term} ({reason.field})" for reason in self.why)
-        return html.fields(
+        return messages.fields(
             f"Match: {self.template.name}",
             {"score": f"{self.score:.2f}", "why": why, "missed": ", ".join(self.missed)},
         )

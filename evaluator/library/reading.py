@@ -13,10 +13,9 @@ from evaluator.library.files import Root, Stamp, TemplateFile, read_beneath, sta
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel
 from evaluator.xml.build import build
-from evaluator.xml.decoding import normalise_newlines
 from evaluator.xml.lenient import read_tree
 from evaluator.xml.schema import MAX_FINDINGS, validate
-from evaluator.xml.source import Source, read_source
+from evaluator.xml.source import Source, normalise_newlines, read_source
 from evaluator.xml.vocabulary import task_vocabulary
 
 # An edit within this time of the read may leave the stamp unchanged, so such a stamp proves

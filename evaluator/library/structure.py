@@ -1,7 +1,15 @@
-"""Checks of a single node that do not depend on its scope."""
+"""Checks of a single node that do not depend on its scope, its model's id among them.
+
+A model's id names a model, never a host.
+Some libraries take the address that they call from the model's id (`oobabooga/http://HOST/…`).
+Hosts belong to handler profiles, so an id that is an address, or could be read as one after
+decoding or normalisation, is refused.
+"""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterator
 
 from jinja2 import nodes as jinja
@@ -12,12 +20,53 @@ from evaluator.language.analysis import analyse_expression
 from evaluator.language.locating import LocatedError
 from evaluator.language.syntax import has_markup, parse_expression
 from evaluator.language.types import is_type_name
-from evaluator.library.model_ids import host_in
-from evaluator.library.schema_files import SchemaFileError
-from evaluator.library.shapes import declared_shape, folder_of, literal_fits, of_schema
+from evaluator.library.shapes import (
+    SchemaFileError,
+    declared_shape,
+    folder_of,
+    literal_fits,
+    of_schema,
+)
 from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
 from evaluator.nodes.values import VALUE_TYPES, Shape
+
+MAX_CHARS = 512
+_OTHER_CHARACTER = re.compile(r"[^\w.:@+=,() /-]")
+_SCHEME = re.compile(r".*:|(?:https?|wss?|ftp|file|unix|data):.*", re.IGNORECASE)
+_HOST_AND_PORT = re.compile(r"[\w-]+(?:\.[\w-]+)+:\d{2,5}|localhost(?::\d*)?", re.IGNORECASE)
+_IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d*)?")
+_USER_AND_HOST = re.compile(r".*@(?:.*\..*|localhost.*)", re.IGNORECASE)
+
+
+def host_in(model: str) -> str | None:
+    """The reason why the id `model` is refused: what in it is an address or could become one. None
+    for a usable id.
+
+    Usable are names of letters and digits with `.`, `:`, `@`, `-` and the like, divided by single
+    slashes: `openai/gpt-4o`, `qwen3:8b`, `@cf/meta/llama`, `/models/a.gguf`, an AWS ARN.
+    """
+    if len(model) > MAX_CHARS:
+        return f"it is longer than {MAX_CHARS} characters"
+    # Addresses are normalised before they are used: a full-width colon becomes a colon.
+    plain = unicodedata.normalize("NFKC", model)
+    if "//" in plain:
+        return "it contains '//', as an address does"
+    other = _OTHER_CHARACTER.search(plain)
+    if other is not None:
+        return f"it contains {other[0]!a}, which names of models do not have and addresses may have"
+    for part in plain.strip().split("/"):
+        if part in (".", ".."):
+            return f"it contains the path {part!r}"
+        if _SCHEME.fullmatch(part):
+            return f"{part!r} has the scheme of an address"
+        if (
+            _HOST_AND_PORT.fullmatch(part)
+            or _IPV4.fullmatch(part)
+            or _USER_AND_HOST.fullmatch(part)
+        ):
+            return f"{part!r} is a host"
+    return None
 
 
 def check_structure(

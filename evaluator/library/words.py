@@ -1,4 +1,11 @@
-"""The words of a text as matching compares them: split, folded and stemmed; and words with one
+"""The words of a text as matching compares them: split, folded, stemmed, related, similar.
+
+Words of everyday English with a related meaning: a hint where request and template share no
+word.
+
+The groups in `related_words.txt`, one a line, were written for this project from general knowledge,
+not from the requests of any collection.
+
 typing error.
 
 Deterministic and without data files. The stemmer serves comparison, not display: it maps the forms
@@ -11,10 +18,34 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
+from pathlib import Path
+
+_FILE = Path(__file__).with_suffix(".txt")
+
+
+@cache
+def _by_stem() -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        group = frozenset(map(stem, line.split()))
+        for each in group:
+            if each in found:
+                found[each] = found[each] | group
+            else:
+                found[each] = group
+    return found
+
+
+def related_stems(stemmed: str) -> frozenset[str]:
+    """The stems of the words that are in a group with the word of this stem, which is one of
+    them.
+    """
+    return _by_stem().get(stemmed, frozenset())
+
 
 # A run of letters, or of digits; underscores and punctuation separate.
 _WORD = re.compile(r"[^\W\d_]+|\d+")
@@ -260,3 +291,36 @@ def is_one_slip(a: str, b: str) -> bool:
     if len(rest_a) == len(rest_b) == 2:
         return rest_a == rest_b[::-1]
     return max(len(rest_a), len(rest_b)) == 1
+
+
+# Shorter words are one typing error away from too many others.
+_MIN_CHARS = 6
+_MAX_CHARS = 40
+
+
+class SimilarWords:
+    """Similar words among `vocabulary`. The table is built at the first unknown word."""
+
+    def __init__(self, vocabulary: Collection[str]) -> None:
+        self._vocabulary = sorted(word for word in vocabulary if _is_long(word))
+        self._slips: dict[str, list[str]] | None = None
+
+    def find(self, word: str) -> str | None:
+        """The word of the vocabulary that was probably meant."""
+        if not _is_long(word):
+            return None
+        if self._slips is None:
+            slips: dict[str, list[str]] = {}
+            for known in self._vocabulary:
+                for key in deletions(known):
+                    slips.setdefault(key, []).append(known)
+            self._slips = slips  # whole at once: other threads may be reading
+        near = {known for key in deletions(word) for known in self._slips.get(key, ())}
+        return min(
+            (known for known in near if known[0] == word[0] and is_one_slip(word, known)),
+            default=None,
+        )
+
+
+def _is_long(word: str) -> bool:
+    return _MIN_CHARS <= len(word) <= _MAX_CHARS and word.isalpha()

@@ -1,4 +1,17 @@
-"""One model at one endpoint: its limits on concurrent calls and on rates, and its measurements."""
+"""One model at one endpoint: its limits on concurrent calls and on rates, and its measurements.
+
+A limit on concurrent calls that adapts to the capacity of an endpoint.
+It begins at its maximum. An overload (429, 503, 529) halves it, at most once a round trip: calls
+that began before a change say nothing about its effect. While calls use all of it and nothing goes
+wrong it grows again, by one in a round trip.
+
+Where answers get slower the limit shrinks by a fifth, at most down to half of the most. Answers are
+compared with answers of about the same length, by the median of sixteen, and with the smallest such
+median of recent times: a long answer is not a slow one, and one slow answer is not a trend.
+
+Source: congestion avoidance of TCP (RFC 5681), without its timers; the signal of growing latency as
+in TCP Vegas (Brakmo, Peterson, 1995).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +19,145 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import inf
+from statistics import median
 from urllib.parse import urlsplit
 
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import Permit, PlannedCall
-from evaluator.limits.concurrency import ConcurrencyLimit
-from evaluator.limits.token_bucket import RateBucket
+
+# A difference of one part in a million of an amount is rounding; no call waits for it.
+_ROUNDING = 1e-6
+
+
+class RateBucket:
+    """A token bucket of `per_minute`, in any unit: in any `t` seconds it allows at most `t / 60 *
+    per_minute` and one second's worth more (at least one whole unit). With `per_minute` inf it
+    allows everything.
+
+    An amount larger than the bucket is allowed when the bucket is full, and later amounts wait for
+    it. Times are in seconds of one clock that does not go back.
+
+    Source: Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986.
+    """
+
+    __slots__ = ("_at", "_full", "_level", "_per_second")
+
+    def __init__(self, per_minute: float) -> None:
+        self._per_second = per_minute / 60
+        self._full = max(1.0, self._per_second)
+        self._level = self._full
+        self._at: float | None = None
+
+    def ready(self, amount: float, now: float) -> float:
+        """The time from which `amount` may be taken; `now`, if at once."""
+        self._fill(now)
+        needed = min(amount, self._full)
+        missing = needed - self._level
+        if missing <= needed * _ROUNDING:
+            return now
+        return now + missing / self._per_second
+
+    def take(self, amount: float, now: float) -> None:
+        self._fill(now)
+        self._level -= amount
+
+    def give(self, amount: float, now: float) -> None:
+        """Returns what was taken and not used; a negative amount takes what was used in
+        addition.
+        """
+        self._fill(now)
+        self._level = min(self._full, self._level + amount)
+
+    def _fill(self, now: float) -> None:
+        if self._at is not None and now > self._at:
+            self._level = min(self._full, self._level + (now - self._at) * self._per_second)
+        if self._at is None or now > self._at:
+            self._at = now
+
+
+OVERLOAD = 0.5
+SLOWER = 0.8
+# A median of twice the smallest, and half a second above it, is the effect of a queue, not of
+# chance.
+_TOLERANCE = 2.0
+_TOLERANCE_S = 0.5
+_WINDOW = 16
+# Within this time the smallest median rises to the later ones: latencies of long ago are not a
+# measure.
+_FORGET_S = 900.0
+
+
+class ConcurrencyLimit:
+    """The limit of one model at one endpoint, from 1 to `most`. Times are in seconds of one
+    clock.
+    """
+
+    __slots__ = ("_changed_at", "_latencies", "_most", "_smallest", "_value")
+
+    def __init__(self, most: int) -> None:
+        self._most = self._value = float(most)
+        self._changed_at = float("-inf")
+        self._latencies: dict[int, list[float]] = {}
+        self._smallest: dict[int, tuple[float, float]] = {}
+
+    @property
+    def value(self) -> int:
+        """The number of calls that may run at once."""
+        return int(self._value)
+
+    def answered(
+        self,
+        began: float,
+        now: float,
+        latency_s: float,
+        output_tokens: int | None,
+        *,
+        is_used: bool,
+    ) -> None:
+        """Counts an answer to a call that began at `began`. `is_used`: as many calls were running
+        as may.
+        """
+        if began < self._changed_at:
+            return
+        if self._is_slower(latency_s, output_tokens, now=now):
+            self._shrink_slowly(now)
+        elif is_used:
+            self._value = min(self._most, self._value + 1.0 / self._value)
+
+    def overloaded(self, began: float, now: float) -> None:
+        """Counts an overload that the endpoint reported."""
+        if began >= self._changed_at:
+            self._shrink(self._value * OVERLOAD, now)
+
+    def timed_out(self, began: float, now: float) -> None:
+        """Counts a call without an answer in time, as the slowest answer possible."""
+        if began >= self._changed_at:
+            self._shrink_slowly(now)
+
+    def _shrink_slowly(self, now: float) -> None:
+        # Slow answers alone do not shrink it below half of the most: they may have other causes
+        # than these calls.
+        self._shrink(max(self._value * SLOWER, min(self._most / 2, self._value)), now)
+
+    def _shrink(self, value: float, now: float) -> None:
+        self._value = max(1.0, value)
+        self._changed_at = now
+        self._latencies.clear()
+
+    def _is_slower(self, latency_s: float, output_tokens: int | None, now: float) -> bool:
+        length = (output_tokens or 0).bit_length()
+        window = self._latencies.setdefault(length, [])
+        window.append(latency_s)
+        if len(window) < _WINDOW:
+            return False
+        typical = median(window)
+        window.clear()
+        smallest, at = self._smallest.get(length, (typical, now))
+        smallest = min(typical, smallest + (typical - smallest) * min(1.0, (now - at) / _FORGET_S))
+        self._smallest[length] = smallest, now
+        return typical > smallest * _TOLERANCE and typical > smallest + _TOLERANCE_S
+
 
 _OVERLOADED = frozenset({429, 503, 529})
 # The first guess at the length of answers; the answers correct it.

@@ -14,8 +14,8 @@ from typing import Any, cast
 from evaluator.errors import ContextError
 from evaluator.memory.describer_process import READY
 from evaluator.processes import starting
+from evaluator.processes.concurrency import run_together
 from evaluator.processes.supervisor import scrubbed_environment
-from evaluator.processes.tasks import run_together
 
 FILE_TIMEOUT_S = 10.0
 """How long one file may take to be read and described."""

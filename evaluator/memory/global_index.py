@@ -29,7 +29,7 @@ from evaluator.memory.index import (
 )
 from evaluator.memory.indexer import MAX_FILE_BYTES, IndexReport, Kind, index_root
 from evaluator.memory.ranking import MAX_RESULTS, rank
-from evaluator.processes.threads import in_thread
+from evaluator.processes.concurrency import in_thread
 from evaluator.store.database import close_with, transaction
 
 # With an embedder: the number of candidates by words, and the number by meaning.

@@ -24,8 +24,7 @@ from evaluator import clock
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describer_pool import DescriberPool
 from evaluator.memory.store import Stamp
-from evaluator.processes.tasks import run_together
-from evaluator.processes.threads import in_thread
+from evaluator.processes.concurrency import in_thread, run_together
 from evaluator.store.database import transaction
 
 MAX_FILE_BYTES = 4_000_000

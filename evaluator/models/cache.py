@@ -25,12 +25,12 @@ from weakref import WeakValueDictionary
 
 from evaluator import clock
 from evaluator.errors import ConfigurationError, RecordError
-from evaluator.errors.logs import LOGGER
+from evaluator.errors.messages import LOGGER
 from evaluator.errors.results import Usage
 from evaluator.files.trust import is_signed, is_trusted, signature
 from evaluator.models import cache_store
 from evaluator.models.backend import ModelResponse
-from evaluator.models.cache_key import CacheKey
+from evaluator.models.cache_store import CacheKey
 from evaluator.store.database import close_with
 
 T = TypeVar("T")

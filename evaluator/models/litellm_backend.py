@@ -36,12 +36,13 @@ from evaluator.models.litellm_errors import READ_FAILURES, causes, provider_erro
 from evaluator.models.litellm_guard import (
     NO_KEY,
     CallGuard,
+    RawStream,
     Redirected,
     ResponseRefused,
     load_litellm,
+    reason_of,
 )
 from evaluator.models.prices import cost_usd
-from evaluator.models.raw_stream import RawStream, reason_of
 from evaluator.models.stream import Assembly
 
 # Backends that have made a call: LiteLLM's connections are shared, and closed with the last of

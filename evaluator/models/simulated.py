@@ -20,8 +20,8 @@ from evaluator import clock
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.models.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
+from evaluator.models.prices import estimate_tokens
 from evaluator.models.synthesis import synthesise
-from evaluator.models.tokens import estimate_tokens
 from evaluator.nodes.sampling import settings_given
 
 ScriptItem: TypeAlias = (

@@ -33,6 +33,7 @@ from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import type_of
 from evaluator.processes import launcher, starting
+from evaluator.processes.concurrency import in_thread
 from evaluator.processes.sandboxes import (
     NO_SANDBOX,
     Sandbox,
@@ -42,7 +43,6 @@ from evaluator.processes.sandboxes import (
 )
 from evaluator.processes.script_folders import ReservedNames, TemporaryFolder
 from evaluator.processes.seccomp import keyctl_number
-from evaluator.processes.threads import in_thread
 from evaluator.processes.waiting import is_waiting
 
 MEMORY_BYTES = 8 << 30

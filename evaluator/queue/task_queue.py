@@ -17,7 +17,7 @@ from evaluator import clock as clocks
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.locks import locked_file
-from evaluator.files.private_folder import open_private_folder
+from evaluator.files.open_below import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
 from evaluator.interpreter.sync import sync_form

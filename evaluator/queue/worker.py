@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from evaluator import clock
-from evaluator.processes.tasks import run_together
+from evaluator.processes.concurrency import run_together
 from evaluator.queue.attempt_runs import CannotResume
 from evaluator.queue.dispatch import AttemptAborted, AttemptEnd, Dispatcher, released
 from evaluator.queue.entries import EntryStatus, QueueEntry, timestamp

@@ -15,8 +15,7 @@ import re
 from pathlib import Path
 
 from evaluator.files.atomic import write_atomic
-from evaluator.files.open_below import read_regular
-from evaluator.files.private_folder import not_writable, open_private_folder
+from evaluator.files.open_below import not_writable, open_private_folder, read_regular
 
 FOLDER = "attachments"
 _MAX_BYTES = 64_000_000

@@ -20,7 +20,7 @@ from evaluator.record import grammar
 from evaluator.record.other_writers import read_other
 from evaluator.record.steps import Recording, StepEnd, Summary
 from evaluator.record.store import TaskStore
-from evaluator.record.task_list_text import is_dated
+from evaluator.record.task_list_outline import is_dated
 from evaluator.record.task_lists import TaskLists
 
 MAX_BYTES = 100_000_000

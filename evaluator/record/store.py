@@ -15,10 +15,9 @@ from typing import Any
 from evaluator import clock, disk, this_process
 from evaluator.errors import CorruptRecord, RecordError, TaskBusy, TaskNotBegun, UsageError
 from evaluator.files.atomic import NEW_FILE, remove_unfinished
-from evaluator.files.given_path import given_path
+from evaluator.files.locations import given_path
 from evaluator.files.locks import lock, locked, try_lock, unlock
-from evaluator.files.open_below import open_regular
-from evaluator.files.private_folder import not_writable, open_private_folder
+from evaluator.files.open_below import not_writable, open_private_folder, open_regular
 from evaluator.record import grammar
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import SYNC_POLICIES, Journal, OpenFolders, Sync, now

@@ -1,4 +1,9 @@
-"""The outline of a task list: its owner, its sections and its steps.
+"""The text of task lists: names, templates, and the outline of sections and steps.
+
+Templates of task lists: Markdown files from which a new list begins.
+They are in `task_lists/` below the folders of templates. `{{ title }}`, `{{ name }}`, `{{ date }}`
+and `{{ role }}` are replaced; every other placeholder stays for the person or model that fills in
+the list.
 
 A section is a heading (`#` to `######`) with the lines up to the next one. A role in square
 brackets at the start of the title of a section of level 2 or deeper does that section, with the
@@ -17,11 +22,173 @@ Underlined headings are plain text here.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
 
+from evaluator import clock
+from evaluator.errors import UsageError
+from evaluator.errors.messages import did_you_mean
 from evaluator.patterns import Pattern
+
+MAX_BYTES = 1_000_000
+_DATED = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})-([a-z0-9][a-z0-9-]{0,99})")
+_BEGINS_WITH_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(-|$)")
+_BARE = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
+_EXPECTED = (
+    "expected YYYY-MM-DD-name, or the name alone: lowercase letters, digits and hyphens, "
+    "at most 100 of them"
+)
+
+
+def parse_name(name: object) -> tuple[str | None, str]:
+    """The name with its date, if it has one, and the name without.
+
+    Raises: UsageError, for an invalid name or date.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"{name!r} is not a name of a task; {_EXPECTED}")
+    text = name.removesuffix(".md")
+    shown = repr(name[:200])
+    if re.fullmatch(r"TASK-[0-9]+", text, re.IGNORECASE):
+        raise UsageError(f"{shown} is the file of a run (see: evaluator tasks show); {_EXPECTED}")
+    if not _BEGINS_WITH_DATE.match(text):
+        if not _BARE.fullmatch(text):
+            raise UsageError(f"{shown} is not a name of a task; {_EXPECTED}")
+        return None, text
+    if not is_dated(text):
+        raise UsageError(f"{shown} is not a name of a task; {_EXPECTED}")
+    return text, text[11:]
+
+
+def is_dated(text: str) -> bool:
+    """Whether `text` is a whole name with a date."""
+    if not _DATED.fullmatch(text):
+        return False
+    try:
+        date.fromisoformat(text[:10])
+    except ValueError:
+        return False
+    return True
+
+
+def checked_content(content: str) -> bytes:
+    """The bytes of a text, with line feeds and an end to its last line.
+
+    Raises: UsageError, for a text that is empty, too large or holds what is not a character.
+    """
+    text = with_line_feeds(content)
+    if not text.strip():
+        raise UsageError("the text of the task is empty; give the whole text")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UsageError(f"line {line} of the text has a NUL character; remove it")
+    if not text.endswith("\n"):
+        text += "\n"
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        line = text.count("\n", 0, error.start) + 1
+        raise UsageError(
+            f"line {line} of the text has half a surrogate pair, which is not a character"
+        ) from error
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            f"the text has {len(data):,} bytes, more than {MAX_BYTES:,}; split the task"
+        )
+    return data
+
+
+def with_line_feeds(text: str) -> str:
+    """`text` without a byte order mark, its line ends as line feeds."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+FOLDER = "task_lists"
+DEFAULT = "feature"
+ANY_ROLE = "the one who created it"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_PLACEHOLDER = re.compile(r"\{\{[ \t]*(title|name|date|role)[ \t]*\}\}")
+# The line that names the owner, and the role at the start of a heading.
+_OF_ROLE = re.compile(
+    r"^[-*+ \t]*[*_]{0,2}owner[*_]{0,2}:[*_]{0,2}[ \t]*\{\{[ \t]*role[ \t]*\}\}[ \t]*\n"
+    r"|(?<=\# )\[\{\{[ \t]*role[ \t]*\}\}\][ \t]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def template_names(folders: Iterable[Path]) -> list[str]:
+    """The names of the templates in `folders`, sorted."""
+    found: set[str] = set()
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found.update(
+                path.stem for path in (folder / FOLDER).glob("*.md") if _NAME.fullmatch(path.stem)
+            )
+    return sorted(found)
+
+
+def read_template(name: str, folders: Iterable[Path]) -> str:
+    """The text of the template called `name`; an earlier folder comes first.
+
+    Raises: UsageError, if there is none, or it cannot be read.
+    """
+    folders = list(folders)
+    for folder in folders if _NAME.fullmatch(name) else ():
+        path = folder / FOLDER / f"{name}.md"
+        try:
+            with open(os.open(path, _FILE), "rb") as file:
+                return template_text(file.read(MAX_BYTES + 1), str(path))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise UsageError(f"{path}: the template cannot be read: {error.strerror}") from error
+    known = template_names(folders)
+    hint = did_you_mean(name[:100], known, otherwise=f"the templates are: {', '.join(known)}")
+    raise UsageError(f"there is no template of task lists called {name[:100]!r}; {hint}")
+
+
+def template_text(data: bytes, path: str) -> str:
+    """The text of a template's file. Raises: UsageError, if it is too large or not text."""
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{path}: larger than {MAX_BYTES:,} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from error
+
+
+def fill_template(
+    text: str, name: str, *, role: str | None = None, today: date | None = None
+) -> str:
+    """The text of a new list called `name`, which `role` creates.
+
+    Without a role nobody owns the list, and the parts of the template's role are for any role.
+    Raises: UsageError, for an invalid name.
+    """
+    full, bare = parse_name(name)
+    if full is None:
+        day = (today or clock.now().date()).isoformat()
+    else:
+        day = full[:10]
+    words = bare.replace("-", " ")
+    values = {
+        "title": words[:1].upper() + words[1:],
+        "name": full or f"{day}-{bare}",
+        "date": day,
+    }
+    if role is None:
+        text = _OF_ROLE.sub("", text)
+        values["role"] = ANY_ROLE
+    else:
+        values["role"] = " ".join(role.split())
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
+
 
 _FENCE = Pattern(r"[ \t]*(`{3,}|~{3,})(.*)")
 _HEADING = Pattern(r" {0,3}(#{1,6})(?:[ \t]+(.*))?")

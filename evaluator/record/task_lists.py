@@ -33,14 +33,18 @@ from evaluator import clock, disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.files.atomic import NEW_FILE, write_atomic
 from evaluator.files.locks import locked_file
-from evaluator.files.private_folder import open_private_folder
-from evaluator.record.task_list_outline import Outline, TaskStep, read_outline, role_key, with_owner
-from evaluator.record.task_list_text import (
+from evaluator.files.open_below import open_private_folder
+from evaluator.record.task_list_outline import (
     MAX_BYTES,
+    Outline,
+    TaskStep,
     checked_content,
     is_dated,
     parse_name,
+    read_outline,
+    role_key,
     with_line_feeds,
+    with_owner,
 )
 
 _LOCK = ".named-lock"

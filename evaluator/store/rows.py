@@ -18,8 +18,8 @@ from hashlib import sha256
 from typing import Any
 
 from evaluator.errors import ConfigurationError, EvaluatorError
+from evaluator.files.locations import user_folder
 from evaluator.files.trust import signature, signature_check
-from evaluator.files.user_folder import user_folder
 
 _INVALID = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, AttributeError)
 

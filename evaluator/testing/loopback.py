@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
 from evaluator import clock
-from evaluator.processes.tasks import cancel_all
+from evaluator.processes.concurrency import cancel_all
 
 _HEAD: Mapping[str, Any] = {"id": "chatcmpl-1", "created": 1700000000, "model": "loopback-1"}
 _USAGE: Mapping[str, Any] = {

@@ -16,8 +16,8 @@ from typing import Any
 from evaluator.errors import ToolError
 from evaluator.files.open_below import FILE
 from evaluator.models.backend import ToolSpec
+from evaluator.processes.concurrency import in_thread
 from evaluator.processes.shell import Ending, Shell, ShellResult
-from evaluator.processes.threads import in_thread
 from evaluator.tools import editing, writing
 from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import PolicyRule

@@ -14,7 +14,7 @@ from evaluator import clock, disk
 from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.atomic import write_atomic
-from evaluator.processes.threads import in_thread
+from evaluator.processes.concurrency import in_thread
 
 _LINE_BYTES = 65536
 _ANSWER_BYTES = 1_000_000

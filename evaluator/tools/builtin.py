@@ -8,8 +8,8 @@ from functools import cache
 from typing import Annotated, Any
 
 from evaluator.errors import ToolError
+from evaluator.processes.concurrency import in_thread
 from evaluator.processes.scripts import run_script as run_bounded
-from evaluator.processes.threads import in_thread
 from evaluator.tools import searching, writing
 from evaluator.tools.decorator import tool
 from evaluator.tools.registry import ToolRegistry

@@ -18,10 +18,9 @@ from evaluator import clock
 from evaluator.errors import ToolError
 from evaluator.models.backend import ToolSpec
 from evaluator.tools.arguments import check_action
-from evaluator.tools.keys import chords
 from evaluator.tools.policy import PolicyRule
 from evaluator.tools.tool import Tool, ToolAnswer, ToolContext
-from evaluator.tools.x_display import PROGRAM_S, XDisplay
+from evaluator.tools.x_display import PROGRAM_S, XDisplay, chords
 
 COMPUTER = "computer"
 MAX_TEXT_CHARS = 4_000

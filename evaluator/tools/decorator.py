@@ -27,7 +27,7 @@ from typing import (
 from evaluator.errors import ToolError, UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.models.backend import ToolSpec
-from evaluator.processes.threads import in_thread
+from evaluator.processes.concurrency import in_thread
 from evaluator.tools.policy import Policy
 from evaluator.tools.tool import Control, Tool, ToolContext
 

@@ -20,10 +20,16 @@ from typing import Literal
 
 from evaluator.errors import ToolError
 from evaluator.files.encoding import decode
-from evaluator.files.globbing import find_files
 from evaluator.files.open_below import FILE, FOLDER
-from evaluator.files.roots import Roots, check_path, parts_of, refuse_unless_plain, tool_error
-from evaluator.processes.threads import in_thread
+from evaluator.files.roots import (
+    Roots,
+    check_path,
+    find_files,
+    parts_of,
+    refuse_unless_plain,
+    tool_error,
+)
+from evaluator.processes.concurrency import in_thread
 from evaluator.tools.editing import lines_of
 
 MAX_FILE_BYTES = 10_000_000

@@ -15,8 +15,8 @@ from typing import Any
 
 from evaluator.errors import RecordError, ToolError, UsageError
 from evaluator.models.backend import ToolSpec
-from evaluator.processes.threads import in_thread
-from evaluator.record.task_list_templates import fill_template, read_template, template_names
+from evaluator.processes.concurrency import in_thread
+from evaluator.record.task_list_outline import fill_template, read_template, template_names
 from evaluator.record.task_lists import TaskList, TaskLists
 from evaluator.tools.arguments import check_action
 from evaluator.tools.tool import Tool, ToolContext

@@ -21,13 +21,15 @@ from evaluator.errors.messages import did_you_mean, visible
 from evaluator.models.backend import ToolSpec
 from evaluator.models.text_tools import UNREADABLE
 from evaluator.tools.arguments import CALL_FORM, parse_arguments, validate_arguments, why_unreadable
-from evaluator.tools.results import as_text, checked_images, cut
 from evaluator.tools.tool import (
     Tool,
     ToolAnswer,
     ToolContext,
     ToolOutcome,
+    as_text,
     check_tool,
+    checked_images,
+    cut,
     describe_error,
     failed,
     failure,

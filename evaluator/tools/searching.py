@@ -20,7 +20,7 @@ from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.encoding import decode
 from evaluator.output.patterns import BadPattern, compile_as_re
-from evaluator.processes.threads import in_thread
+from evaluator.processes.concurrency import in_thread
 from evaluator.tools.file_access import FileAccess
 
 MAX_SEARCH_S = 10.0

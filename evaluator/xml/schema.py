@@ -14,7 +14,7 @@ import lxml.etree as etree
 
 from evaluator.errors import Diagnostic
 from evaluator.errors.messages import did_you_mean, shortened
-from evaluator.files.shipped import schemas_dir
+from evaluator.files.locations import schemas_dir
 from evaluator.nodes import Span
 from evaluator.xml.source import Source
 

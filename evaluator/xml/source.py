@@ -1,4 +1,11 @@
-"""Reads bytes into a checked tree with exact positions; every template and profile is read through
+"""Reads bytes into a checked tree with exact positions: decoding, placeholders, parsing.
+
+Decodes the bytes of an XML file: byte order marks, declared encodings, the place of an invalid
+byte.
+
+Line ends become `\n`, as XML 1.0, section 2.11, requires of every processor; lines and columns
+stay the same.
+
 this.
 
 Nothing outside the text is ever touched: no entity, no DTD, no XInclude, no network, no other file.
@@ -7,8 +14,11 @@ Bytes are bounded before decoding, elements and depth before a tree is built.
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +27,140 @@ import lxml.etree as etree
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Span, Text
 from evaluator.patterns import Match, Pattern
-from evaluator.xml.decoding import decode, normalise_newlines
 from evaluator.xml.layout import Layout, Limits, Place, Run
-from evaluator.xml.placeholders import UnclosedPlaceholder, rewrite_placeholders
 
 if TYPE_CHECKING:
-    from lxml.etree import _Element as Element  # pyright: ignore[reportPrivateUsage]
+    from lxml.etree import _Element as Element
+
+_DECLARED = re.compile(rb"""<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._\-]{1,40})["']""")
+# Codecs that are not character encodings (punycode, unicode_escape, …) are refused.
+_ENCODING = re.compile(
+    r"utf-8|utf-16(-[lb]e)?|utf-32(-[lb]e)?|ascii|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|"
+    r"shift_jis\w*|euc_\w+|iso2022_\w+|gb\w+|big5\w*|hz|johab|tis-620|ptcp154|kz1048"
+)
+
+
+def decode(data: bytes, file: str | None) -> str:
+    """The text of `data`, without a byte order mark, line ends as `\\n`.
+
+    UTF-8 unless a byte order mark (UTF-8, UTF-16) or the XML declaration says otherwise.
+    Raises: TemplateError, with the place of the first invalid byte.
+    """
+    encoding, skip = _encoding(data, file)
+    body = data[skip:]
+    try:
+        text = body.decode(encoding)
+    except UnicodeDecodeError as error:
+        before = normalise_newlines(body[: error.start].decode(encoding, "ignore"))
+        message = (
+            f"byte 0x{body[error.start]:02x} at offset {skip + error.start} is not valid {encoding}"
+        )
+        hint = 'save the file as UTF-8, or name its encoding: <?xml version="1.0" encoding="…"?>'
+        span = Span.at(before, len(before), file=file)
+        raise TemplateError(
+            [Diagnostic("error", "encoding", message=message, span=span, hint=hint)]
+        ) from error
+    return normalise_newlines(text)
+
+
+def normalise_newlines(text: str) -> str:
+    if "\r" in text:
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text
+
+
+def _encoding(data: bytes, file: str | None) -> tuple[str, int]:
+    if data.startswith(codecs.BOM_UTF8):
+        return "utf-8", 3
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16-le" if data[0] == 0xFF else "utf-16-be", 2
+    if data[:4] in (b"<\0?\0", b"\0<\0?") or data[:2] in (b"<\0", b"\0<"):
+        raise _unusable("this looks like UTF-16 without a byte order mark", file)
+    declared = _DECLARED.match(data[:400])
+    if declared is None:
+        return "utf-8", 0
+    name = declared[1].decode("ascii")
+    try:
+        known = codecs.lookup(name).name
+    except LookupError as error:
+        raise _unusable(f"the declared encoding {name!r} is unknown", file) from error
+    if _ENCODING.fullmatch(known) is None or known.startswith(("utf-16", "utf-32")):
+        # A file whose declaration reads as ASCII is not UTF-16 or UTF-32, whatever it says.
+        raise _unusable(f"the declared encoding {name!r} is not supported in templates", file)
+    return known, 0
+
+
+def _unusable(message: str, file: str | None) -> TemplateError:
+    return TemplateError(
+        [
+            Diagnostic(
+                "error", "encoding", message=message, span=Span(file), hint="save the file as UTF-8"
+            )
+        ]
+    )
+
+
+_PLACEHOLDER = Pattern(r"<<(?:[^<]*?(>>))?")
+# What is skipped, whether it is closed or not (comments, processing instructions), a CDATA section,
+# or a tag.
+_PIECE = Pattern(
+    r"""<!--.*?(?:-->|\Z)|(?P<cdata><!\[CDATA\[.*?(?:\]\]>|\Z))|<\?.*?(?:\?>|\Z)|(?P<placeholder><<)"""
+    r"""|(?P<tag><[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+)""",
+    "s",
+)
+# In CDATA `<<` may be an operator of a program: a shift, a stream, a here-document. A variable
+# stands on one line, begins with a name and has no blank space at its ends.
+_IN_CDATA = Pattern(r"<<(?=[^\W\d])[^<>\n]*(?<=\S)>>")
+_QUOTED = Pattern(r""""[^"]*+"|'[^']*+'""")
+
+
+class UnclosedPlaceholder(Exception):
+    """A `<<` at `offset` has no `>>`."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"unclosed << at {offset}")
+        self.offset = offset
+
+
+def rewrite_placeholders(text: str) -> str:
+    """`text` with every `<<expr>>` as `{{expr}}`, outside comments and processing instructions.
+
+    In CDATA only `<<name…>>` on one line, without blank space at its ends, is a placeholder. The
+    length stays the same, so every position does.
+    Raises: UnclosedPlaceholder, for a `<<` without `>>` before the next `<` or the attribute's end.
+    """
+    if "<<" not in text:
+        return text
+    parts: list[str] = []
+    copied = 0
+    for start, end in _placeholders(text):
+        parts += text[copied:start], "{{", text[start + 2 : end - 2], "}}"
+        copied = end
+    return "".join([*parts, text[copied:]])
+
+
+def _placeholders(text: str) -> Iterator[tuple[int, int]]:
+    position = 0
+    while (piece := _PIECE.search(text, position)) is not None:
+        position = piece.end()
+        if piece["placeholder"]:
+            start, position = _span(text, piece.start(), limit=len(text))
+            yield start, position
+        elif piece["cdata"] is not None:
+            for inner in _IN_CDATA.finditer(text, *piece.span("cdata")):
+                yield inner.span()
+        elif piece["tag"] and "<<" in piece[0]:
+            for value in _QUOTED.finditer(text, *piece.span()):
+                for inner in _PLACEHOLDER.finditer(text, *value.span()):
+                    yield _span(text, inner.start(), limit=value.end())
+
+
+def _span(text: str, start: int, limit: int) -> tuple[int, int]:
+    found = _PLACEHOLDER.match(text, start, limit)
+    if found is None or found[1] is None:
+        raise UnclosedPlaceholder(start)
+    return start, found.end()
+
 
 _TAG = Pattern(r"""<[^<>"']*+(?:(?:"[^"]*+"|'[^']*+')[^<>"']*+)*+>""")
 _ATTRIBUTE = Pattern(r"""([^\s=<>"'/]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)')""")

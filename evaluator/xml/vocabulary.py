@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import lxml.etree as etree
 
-from evaluator.files.shipped import schemas_dir
+from evaluator.files.locations import schemas_dir
 from evaluator.xml.lenient import Grammar
 
 if TYPE_CHECKING:

@@ -152,7 +152,7 @@ def test_nothing_is_left_when_the_process_on_the_node_ends_and_kills_its_childre
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
-    from evaluator.batch.engines.ray_command import ray_node
+    from evaluator.batch.engines.ray_engine import ray_node
 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'evaluator\[ray\]'"):
@@ -162,7 +162,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
 @pytest.mark.timeout(300)
 def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
     pytest.importorskip("ray", reason="ray is not installed: pip install 'evaluator[ray]'")
-    from evaluator.batch.engines.ray_command import ray_node
+    from evaluator.batch.engines.ray_engine import ray_node
     from tests.batch.engines.test_ray import a_cluster
 
     async def work(nodes):
@@ -204,7 +204,7 @@ def test_a_command_runs_on_a_node_of_ray_and_a_kill_ends_it_there(tmp_path):
 @pytest.mark.timeout(300)
 def test_a_cluster_that_is_started_for_a_command_lives_until_its_end(tmp_path):
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'evaluator[ray]'")
-    from evaluator.batch.engines.ray_command import ray_node
+    from evaluator.batch.engines.ray_engine import ray_node
 
     async def work():
         async with BackgroundTasks(tmp_path / "bg") as tasks:

@@ -11,7 +11,7 @@ import pytest
 
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.batch import run_batch_sync
-from evaluator.files.shipped import shipped
+from evaluator.files.locations import shipped
 from evaluator.handler.config import read_profile
 from evaluator.testing import Answer, LoopbackServer
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evaluator.batch import BatchResult, NoDisplay, open_batch
-from evaluator.batch.checksums import is_sealed, seal_line
+from evaluator.batch.identity import is_sealed, seal_line
 from evaluator.cli.main import main
 from evaluator.errors import RecordError
 from tests.batch.conftest import Calls, Run

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator import ModelResponse, ProviderError, Usage
 from evaluator.batch import open_batch
-from evaluator.batch.limited import is_limited, limited_answer
+from evaluator.batch.records import is_limited, limited_answer
 from evaluator.errors.results import Resource, TaskError
 from evaluator.nodes import OutputFormat, Span
 from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted

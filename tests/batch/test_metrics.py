@@ -319,7 +319,7 @@ def test_a_file_has_a_metric_which_needs_a_permission_and_a_dry_run_does_not_imp
     tmp_path: Path,
 ) -> None:
     from evaluator.batch.permissions import read_with_claims
-    from evaluator.batch.scorers.unloaded import without_code
+    from evaluator.batch.scorers.function_scorer import without_code
 
     (tmp_path / "own.py").write_text("raise RuntimeError('imported')")
     file = tmp_path / "batch.toml"

@@ -13,8 +13,8 @@ import pytest
 from lxml import etree
 
 from evaluator import TemplateLibrary
-from evaluator.cli.scaffold import DATA, PROJECTS, template_types
-from evaluator.files.shipped import shipped
+from evaluator.cli.init import DATA, PROJECTS, template_types
+from evaluator.files.locations import shipped
 from evaluator.handler.config import read_profile
 from evaluator.nodes.declare import FIELDS, OPERATORS
 from tests.cli.conftest import Run

@@ -10,8 +10,8 @@ import pytest
 
 from evaluator import Evaluator, ModelRequest, SimulatedBackend, TemplateLibrary, run_batch_sync
 from evaluator.batch import SampleResult, read_definition
-from evaluator.cli.scaffold import SUITES
-from evaluator.files.shipped import shipped
+from evaluator.cli.init import SUITES
+from evaluator.files.locations import shipped
 from tests.cli.conftest import Run
 from tests.sandboxes import require_bubblewrap
 

@@ -49,9 +49,9 @@ from evaluator.errors.results import ErrorType, FailureReason, ResourceName
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.context import SUBTASK_DEFAULT, ContextPolicy
 from evaluator.interpreter.toolset import TASK_TOOLS
-from evaluator.language import methods
+from evaluator.language import functions
 from evaluator.language.filters import FILTER_NAMES
-from evaluator.language.predicates import TEST_NAMES
+from evaluator.language.operators import TEST_NAMES
 from evaluator.nodes import ContextSettings, Task
 from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.tools import builtin_tools
@@ -124,10 +124,10 @@ def test_every_element_attribute_and_choice_of_a_schema_is_in_its_reference(
         ("Filters: ", FILTER_NAMES, "filters"),
         # Other spellings of tests that are listed.
         ("Tests after `is`: ", TEST_NAMES - {"equalto", "lessthan", "greaterthan"}, "predicates"),
-        ("Methods of text: ", {*methods.OF_STRING}, "methods"),
-        ("of lists ", {*methods.OF_LIST}, "methods"),
-        ("of objects ", {*methods.OF_MAPPING}, "methods"),
-        ("of `loop` ", {*methods.OF_LOOP}, "methods"),
+        ("Methods of text: ", {*functions.OF_STRING}, "methods"),
+        ("of lists ", {*functions.OF_LIST}, "methods"),
+        ("of objects ", {*functions.OF_MAPPING}, "methods"),
+        ("of `loop` ", {*functions.OF_LOOP}, "methods"),
     ],
 )
 def test_every_filter_test_and_method_is_in_the_reference(

@@ -12,7 +12,7 @@ import pytest
 
 from evaluator import HandlerConfig, ProviderError, SimulatedBackend
 from evaluator.cli.main import main
-from evaluator.errors.logs import LOGGER
+from evaluator.errors.messages import LOGGER
 from evaluator.tools import tool
 
 SECRET = "correct-horse-battery-staple"
@@ -96,7 +96,7 @@ def test_nothing_is_logged_and_no_span_is_made_unless_asked(make_evaluator, capl
 
 
 def test_a_program_without_logging_sees_nothing_on_its_streams(tmp_path: Path) -> None:
-    program = "from evaluator.errors.logs import LOGGER; LOGGER.warning('seen'); LOGGER.getChild('models').error('seen')"
+    program = "from evaluator.errors.messages import LOGGER; LOGGER.warning('seen'); LOGGER.getChild('models').error('seen')"
     ran = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )

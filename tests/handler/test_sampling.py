@@ -16,7 +16,7 @@ from evaluator.errors import ConfigurationError
 from evaluator.errors.results import TaskError
 from evaluator.handler.config import HandlerConfig, read_profile
 from evaluator.models.backend import Message, ModelRequest
-from evaluator.models.cache_key import CacheKey
+from evaluator.models.cache_store import CacheKey
 from evaluator.models.litellm_backend import LiteLLMBackend
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.nodes.sampling import SAMPLING, check_extra_body, read_stop

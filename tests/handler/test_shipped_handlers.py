@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluator.files.shipped import shipped
+from evaluator.files.locations import shipped
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.profiles import load_profiles
 

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator import ProviderError, TemplateLibrary, UsageError
 from evaluator.interpreter.compile import compile_task
-from evaluator.interpreter.internal import INTERNAL
+from evaluator.interpreter.generated import INTERNAL
 from evaluator.nodes import Sequential
 from evaluator.xml.generated import read_generated_task
 from tests.interpreter.crashes import reading

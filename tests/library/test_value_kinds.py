@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluator.library.matching import LexicalRanker
-from evaluator.library.value_kinds import VALUE_KINDS, kinds_in, kinds_taken
+from evaluator.library.request_terms import VALUE_KINDS, kinds_in, kinds_taken
 from evaluator.library.words import words
 from evaluator.nodes import Atomic, Input, Span, Text
 

@@ -10,10 +10,8 @@ import pytest
 from evaluator.errors import CallRejected, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import PlannedCall
-from evaluator.limits.concurrency import ConcurrencyLimit
-from evaluator.limits.endpoints import Endpoint, Pace
+from evaluator.limits.endpoints import ConcurrencyLimit, Endpoint, Pace, RateBucket
 from evaluator.limits.rate_limiter import RateLimiter
-from evaluator.limits.token_bucket import RateBucket
 from tests.limits.virtual_time import run
 
 

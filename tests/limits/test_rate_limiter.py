@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from evaluator.errors import CallRejected, LimitReached, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.limits.call_limiter import UNUSED
-from evaluator.limits.concurrency import ConcurrencyLimit
-from evaluator.limits.endpoints import Endpoint
+from evaluator.limits.endpoints import ConcurrencyLimit, Endpoint, RateBucket
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
-from evaluator.limits.token_bucket import RateBucket
 from tests.limits.limiter_checks import ANSWERED, BUSY, acquiring, planned
 from tests.limits.virtual_time import run
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.models.backend import Hints, Message, ModelResponse, ToolCall
+from evaluator.models.prices import estimate_tokens
 from evaluator.models.simulated import Script, SimulatedBackend
 from evaluator.models.synthesis import synthesise
-from evaluator.models.tokens import estimate_tokens
 from evaluator.testing import a_request
 
 EXAMPLES = (({"text": "the cat sat"}, "feline"), ({"text": "stocks fell today"}, "finance"))

@@ -26,7 +26,7 @@ from evaluator.models import cache_store
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Message, ModelRequest, ToolCall, ToolSpec
 from evaluator.models.cache import ResponseCache
-from evaluator.models.cache_key import CacheKey
+from evaluator.models.cache_store import CacheKey
 from evaluator.testing import LoopbackServer, json_reply
 
 TOOL = ToolSpec("look", "Looks.", {"type": "object", "properties": {}})

@@ -18,7 +18,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.handler.conversation import Conversation
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, ToolCall
-from evaluator.models.cache_key import CacheKey
+from evaluator.models.cache_store import CacheKey
 from evaluator.models.simulated import SimulatedBackend
 from evaluator.models.text_tools import UNREADABLE, TextToolsBackend
 from evaluator.testing import TOOL, a_request

@@ -7,7 +7,7 @@ from pathlib import Path
 import lxml.etree as etree
 import pytest
 
-from evaluator.files.shipped import schemas_dir, shipped
+from evaluator.files.locations import schemas_dir, shipped
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.language.types import matches
 from evaluator.nodes import Call, Cond, ContextSettings, Function, HandlerSpec

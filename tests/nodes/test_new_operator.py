@@ -17,7 +17,7 @@ import pytest
 from evaluator import TaskError, TaskResult, TaskStore
 from evaluator.cli.main import main
 from evaluator.errors.results import CONDITION_MET, Outcome
-from evaluator.files import shipped
+from evaluator.files import locations
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.notes import REQUEST
@@ -107,7 +107,7 @@ ELEMENT = '<xs:element name="steps" type="steps"/>'
 def best_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The steps to add an operator: its class, its type and elements in the schema, its runner."""
     folder = tmp_path / "schemas"
-    shutil.copytree(shipped.schemas_dir(), folder)
+    shutil.copytree(locations.schemas_dir(), folder)
     xsd = (folder / "task.xsd").read_text(encoding="utf-8")
     xsd = xsd.replace(TYPE, f'{TYPE}<xs:enumeration value="best_draft"/>', 1)
     new = (
@@ -115,9 +115,9 @@ def best_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         '<xs:element name="good_enough" type="condition"/>'
     )
     (folder / "task.xsd").write_text(xsd.replace(ELEMENT, ELEMENT + new, 1), encoding="utf-8")
-    original = shipped.shipped
+    original = locations.shipped
     monkeypatch.setattr(
-        shipped, "shipped", lambda kind: folder if kind == "schemas" else original(kind)
+        locations, "shipped", lambda kind: folder if kind == "schemas" else original(kind)
     )
     forget_schemas()
     cls = define()

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.errors import ConfigurationError, ToolError, UsageError
-from evaluator.processes.sandbox_trials import SandboxTrials, try_sandbox
 from evaluator.processes.sandboxes import KINDS, Sandbox
-from evaluator.processes.scripts import ScriptResult
+from evaluator.processes.scripts import SandboxTrials, ScriptResult, try_sandbox
 from evaluator.processes.shell import Shell
 from evaluator.tools import run_script
 from tests.patience import with_enough_time

@@ -25,7 +25,7 @@ from typing import Any
 from recovery_cases import BY_NAME, MODEL, Case
 
 from evaluator import Evaluator, HandlerConfig, TemplateLibrary, ToolError, disk, tool
-from evaluator.interpreter import internal
+from evaluator.interpreter import generated
 from evaluator.models import prices
 from evaluator.record import recorded_steps
 from evaluator.record.redact import Redactor
@@ -343,7 +343,7 @@ def _read_tables() -> None:
     prices.context_window(MODEL)
     Redactor.from_environment()
     for name in ("decompose", "extract_inputs"):
-        internal._shipped(name)
+        generated._shipped(name)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolS
 from evaluator.tools import CallbackAsker, FileAccess, ToolContext, ToolRegistry
 from evaluator.tools.builtin import builtin_tools
 from evaluator.tools.mcp import connection as mcp_connection
-from evaluator.tools.mcp import process as mcp_process
+from evaluator.tools.mcp import transport as mcp_process
 from evaluator.tools.mcp.content import MAX_IMAGES, answer_of_result, listing_of
 from tests.tools.test_mcp_stdio import PNG, Client
 

@@ -29,7 +29,7 @@ from evaluator.batch.permissions import claims_of_manifest, read_with_claims, si
 from evaluator.cli.main import main
 from evaluator.errors.results import TaskError
 from evaluator.files import trust
-from evaluator.files.shipped import shipped
+from evaluator.files.locations import shipped
 from evaluator.handler.profiles import files_of_profiles, profile_named
 from evaluator.testing.loopback import LoopbackServer
 from evaluator.tools import FileAccess, builtin_tools

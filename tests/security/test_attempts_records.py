@@ -20,7 +20,7 @@ from evaluator.batch.work import Worker
 from evaluator.errors.results import TaskError, Usage
 from evaluator.interpreter.run_files import signed_part
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
-from evaluator.models.cache_key import CacheKey
+from evaluator.models.cache_store import CacheKey
 from evaluator.record.steps import Header
 
 PACKAGE = Path(__file__).parents[2] / "evaluator"

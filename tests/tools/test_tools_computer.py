@@ -24,8 +24,7 @@ from evaluator.errors import ConfigurationError, ToolError
 from evaluator.handler.config import HandlerConfig, read_profile
 from evaluator.tools import FileAccess, PolicyRule, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.computer import computer_tool
-from evaluator.tools.keys import _KEYS, chords  # pyright: ignore[reportPrivateUsage]
-from evaluator.tools.x_display import XDisplay
+from evaluator.tools.x_display import _KEYS, XDisplay, chords  # pyright: ignore[reportPrivateUsage]
 
 WIDTH, HEIGHT = 320, 240
 REAL = all(map(shutil.which, ("Xvfb", "xdotool", "import")))

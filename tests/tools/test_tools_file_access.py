@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from evaluator.errors import ToolError, UsageError
-from evaluator.files import globbing, open_below
+from evaluator.files import open_below, roots
 from evaluator.tools import FileAccess, FolderEntry, file_access
 
 SECRET = "outside"
@@ -291,7 +291,7 @@ def test_a_pattern_cannot_leave_the_root(root, pattern):
 def test_a_pattern_with_too_many_matches_is_an_error_and_not_a_part(root, monkeypatch):
     with pytest.raises(ToolError, match="more than 1 files"):
         FileAccess([root]).glob("**", limit=1)
-    monkeypatch.setattr(globbing, "MAX_VISITED", 2)
+    monkeypatch.setattr(roots, "MAX_VISITED", 2)
     with pytest.raises(ToolError, match="names would have to be examined"):
         FileAccess([root]).glob("**")
 

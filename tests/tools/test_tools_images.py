@@ -136,7 +136,7 @@ def test_an_invalid_or_too_large_image_is_an_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(attachments, "MAX_IMAGE_BYTES", 59)
     assert "60 bytes, at most 59" in (answer(Attachment("image/png", png(1), "x")).error or "")
     monkeypatch.setattr(attachments, "MAX_IMAGE_BYTES", 60)
-    monkeypatch.setattr("evaluator.tools.results.MAX_BYTES_TOGETHER", 119)
+    monkeypatch.setattr("evaluator.tools.tool.MAX_BYTES_TOGETHER", 119)
     image = Attachment("image/png", png(1), "x")
     assert answer(image).ok
     assert (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evaluator.errors import RecordError
-from evaluator.files.shipped import shipped
+from evaluator.files.locations import shipped
 from evaluator.record.task_lists import MAX_BYTES, TaskLists
 from evaluator.tools import FileAccess, Tool, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.manage_task import RunAccess, manage_task_tool

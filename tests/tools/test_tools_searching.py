@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from evaluator.errors import ToolError
-from evaluator.files import globbing
+from evaluator.files import roots
 from evaluator.tools import FileAccess, ToolContext, builtin_tools
 from evaluator.tools.searching import FileMatch, search_files
 from tests.patience import with_enough_time
@@ -183,7 +183,7 @@ def test_names_and_lines_cannot_forge_a_result(root):
 
 
 def test_too_many_names_are_an_error(root, monkeypatch):
-    monkeypatch.setattr(globbing, "MAX_VISITED", 3)
+    monkeypatch.setattr(roots, "MAX_VISITED", 3)
     with pytest.raises(ToolError, match="names would have to be examined"):
         search(root, "x")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.batch.checksums import seal_line
 from evaluator.batch.folder import RESULTS
+from evaluator.batch.identity import seal_line
 from evaluator.viewer.server import batch_index, text_store
 from evaluator.viewer.server.batch_index import BatchIndex, ResultQuery
 from evaluator.viewer.server.text_store import TextStore

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Score
 from evaluator.viewer import compare_batches
-from evaluator.viewer.differences import marked
+from evaluator.viewer.report_comparison import marked
 from evaluator.viewer.server import state
 from tests.batch.export.results import HOSTILE, result
 from tests.viewer.batches import write_batch

@@ -3,7 +3,7 @@
 import pytest
 from lxml import etree
 
-from evaluator.files.shipped import schemas_dir
+from evaluator.files.locations import schemas_dir
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 

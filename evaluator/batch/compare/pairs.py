@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from evaluator.batch.compare.comparison import Comparison, Side
-from evaluator.batch.compare.other_differences import other_differences
+from evaluator.batch.compare.differences import other_differences
 from evaluator.batch.compare.sides import SideSamples, key_of
 from evaluator.batch.fields import nearest_field
 from evaluator.batch.interning import Interner

@@ -1,15 +1,26 @@
-"""The Engine protocol, and the concurrent run that the shipped engines share."""
+"""The Engine protocol, the concurrent run that engines share, and the jobs and links of a pool.
+
+A job of the pool: a sample that a process evaluates, and its result if it ends every process
+that evaluates it.
+
+The connection to one Host: sends queued messages, delivers received ones, and reports when the
+process is lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from evaluator import clock
+from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError
-from evaluator.processes.tasks import run_together
+from evaluator.processes.concurrency import cancel_all, run_together
+from evaluator.record.journal import now
 
 NextWork = Callable[[], Awaitable[WorkItem | None]]
 OnDone = Callable[[WorkResult], None]
@@ -105,3 +116,121 @@ class LocalEngine:
     ) -> None:
         """See `Engine`. Work starts when it is taken, so that `is_stopping` has no effect."""
         await self._run.run(worker.perform, next_work, on_done)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """`unrecorded`: task files of the sample, by label. `lost`: how many processes were lost with
+    it.
+    """
+
+    number: int
+    work: WorkItem
+    is_stopping: Callable[[], bool]
+    unrecorded: dict[str, int]
+    done: asyncio.Future[WorkResult]
+    lost: int = 0
+
+    def end(self, outcome: WorkResult | Exception) -> None:
+        if self.done.done():
+            return
+        if isinstance(outcome, Exception):
+            self.done.set_exception(outcome)
+        else:
+            self.done.set_result(outcome)
+
+
+def crash_result(job: Job) -> SampleResult:
+    """The error of a sample whose process ended while it evaluated only that sample."""
+    work = job.work
+    sample = work.sample
+    cell = work.cell
+    number = job.unrecorded.get(work.identity.value)
+    message = (
+        "the process that evaluated only this sample ended unexpectedly: it crashed, or ran "
+        "out of memory"
+    )
+    return SampleResult(
+        identity=work.identity.value,
+        sample_id=sample.id,
+        place=sample.place,
+        epoch=work.epoch,
+        template=cell.template,
+        variant=cell.variant,
+        verdict=Verdict.ERROR,
+        inputs=sample.inputs,
+        target=sample.target,
+        metadata=sample.metadata,
+        failure=Failure("TASK_FAILURE", "unexpected_error", message=message),
+        started=now(),
+        parts=work.identity.parts,
+        scored_by=work.scored_by,
+        task_id=number,
+        task_file=None if number is None else f"tasks/active/TASK-{number}.md",
+    )
+
+
+class HostLost(Exception):
+    """The process, or its node, is gone."""
+
+
+class Remote(Protocol):
+    """A Host in another process."""
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """The answer of a method of the Host. Raises: HostLost, if the process is gone."""
+        ...
+
+    def kill(self) -> None:
+        """Ends the process at once."""
+        ...
+
+
+class Link:
+    """Messages to and from `remote`. One `post` is under way at a time, and takes everything queued
+    meanwhile.
+
+    `on_message` is called for each message, in order; `on_lost` once, with the reason; nothing is
+    called after it.
+    """
+
+    def __init__(
+        self,
+        remote: Remote,
+        on_message: Callable[[tuple[Any, ...]], None],
+        on_lost: Callable[[Exception], None],
+    ) -> None:
+        self.remote = remote
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._queued: list[bytes] = []
+        self._has_messages = asyncio.Event()
+        self._task = asyncio.ensure_future(self._run())
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Queues a message; does not wait. Messages to a lost process are dropped."""
+        self._queued.append(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        self._has_messages.set()
+
+    async def _run(self) -> None:
+        try:
+            await run_together(self._post(), self._listen())
+        except Exception as error:
+            self._on_lost(error)
+
+    async def _post(self) -> None:
+        while True:
+            await self._has_messages.wait()
+            self._has_messages.clear()
+            messages = self._queued
+            self._queued = []
+            await self.remote.call("post", messages)
+
+    async def _listen(self) -> None:
+        while True:
+            for packed in await self.remote.call("listen"):
+                self._on_message(pickle.loads(packed))
+
+    async def stop(self) -> None:
+        """No further message is sent or delivered."""
+        await cancel_all([self._task])

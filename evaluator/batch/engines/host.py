@@ -26,7 +26,7 @@ from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.files.project_code import guard_process
 from evaluator.interpreter.background import NoBackground
-from evaluator.processes.tasks import cancel_all
+from evaluator.processes.concurrency import cancel_all
 from evaluator.record.owner import current_owner
 
 VERSIONS = (

@@ -19,18 +19,16 @@ from itertools import count
 from math import ceil
 from typing import Any
 
-from evaluator.batch.engines.base import ClusterLost
+from evaluator.batch.engines.base import ClusterLost, HostLost, Job, Link, Remote, crash_result
 from evaluator.batch.engines.host import VERSIONS, Opened, portable_error
-from evaluator.batch.engines.job import Job, crash_result
-from evaluator.batch.engines.link import HostLost, Link, Remote
 from evaluator.batch.engines.recipe import Recipe
 from evaluator.batch.engines.remote_limiter import LimiterProxy
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.records import SampleResult
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
-from evaluator.errors.logs import LOGGER
-from evaluator.processes.tasks import cancel_all
+from evaluator.errors.messages import LOGGER
+from evaluator.processes.concurrency import cancel_all
 from evaluator.record.owner import current_owner
 from evaluator.record.store import TaskStore
 

@@ -18,13 +18,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from evaluator import clock
+from evaluator.batch.engines.base import HostLost
 from evaluator.batch.engines.host import Host
-from evaluator.batch.engines.link import HostLost
 from evaluator.batch.engines.pool import Node
 from evaluator.errors import ConfigurationError, EvaluatorError
-from evaluator.errors.logs import LOGGER
+from evaluator.errors.messages import LOGGER
 from evaluator.files.libraries import import_extra, import_library
-from evaluator.processes.threads import in_thread
+from evaluator.processes.concurrency import in_thread
 
 _TELEMETRY = "RAY_USAGE_STATS_ENABLED"
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit): ")

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.limited import Limited
+from evaluator.batch.records import Limited
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
 from evaluator.files.project_code import CodeGuard, process_guards

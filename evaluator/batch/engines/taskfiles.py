@@ -22,7 +22,7 @@ from evaluator import clock, disk, randomness
 from evaluator.batch.work import WorkItem, sample_label
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import lock, try_lock
-from evaluator.files.private_folder import open_private_folder
+from evaluator.files.open_below import open_private_folder
 from evaluator.record.store import TaskStore
 
 _PROBE = ".probe-"

@@ -11,13 +11,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evaluator.batch.export.about import About, Metrics, Total
-from evaluator.batch.export.csv import write_csv
-from evaluator.batch.export.frames import to_pandas, to_polars, write_parquet
+from evaluator.batch.export.frames import (
+    to_pandas,
+    to_polars,
+    write_csv,
+    write_jsonl,
+    write_parquet,
+)
 from evaluator.batch.export.inspect import write_inspect
-from evaluator.batch.export.jsonl import write_jsonl
 from evaluator.batch.export.junit import write_junit
 from evaluator.batch.export.markdown import write_markdown
+from evaluator.batch.export.output_path import About, Metrics, Total
 from evaluator.batch.records import SampleResult
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed

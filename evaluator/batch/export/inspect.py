@@ -29,8 +29,7 @@ from urllib.parse import quote
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from evaluator import disk
-from evaluator.batch.export.about import About
-from evaluator.batch.export.output_path import output_file
+from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.export.result_table import as_text, clean
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary import GroupSummary, ScorerSummary

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import IO
 from xml.sax.saxutils import escape, quoteattr
 
-from evaluator.batch.export.about import About
-from evaluator.batch.export.output_path import output_file
+from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.export.result_table import as_text
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary import MetricValue

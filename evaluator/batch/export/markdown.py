@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from evaluator.batch.export.about import About
-from evaluator.batch.export.output_path import output_file
+from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.export.result_table import as_text
 from evaluator.batch.records import SampleResult, Verdict
 

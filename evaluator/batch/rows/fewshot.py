@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.records import Shot
+from evaluator.batch.rows.json_values import RowError
 from evaluator.batch.rows.mapping import (
     Getter,
     Mapper,
@@ -20,7 +21,6 @@ from evaluator.batch.rows.mapping import (
     answer_text,
     getter,
 )
-from evaluator.batch.rows.row_error import RowError
 from evaluator.batch.rows.row_ids import content_digest
 from evaluator.batch.rows.row_source import RowsInput, open_origin
 from evaluator.errors import UsageError

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from evaluator import disk
-from evaluator.batch.rows.json_values import read_objects
-from evaluator.batch.rows.row_error import RowError
+from evaluator.batch.rows.json_values import RowError, read_objects
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.atomic import atomic_file
 from evaluator.files.libraries import import_extra
-from evaluator.files.user_folder import cache_folder
+from evaluator.files.locations import cache_folder
 
 PREFIX = "hf:"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, cast
 
-from evaluator.batch.rows.json_values import Rows
-from evaluator.batch.rows.row_error import RowError
+from evaluator.batch.rows.json_values import RowError, Rows
 from evaluator.batch.rows.text_lines import (
     MAX_ROW_BYTES,
     not_utf8,

@@ -1,4 +1,4 @@
-"""Rows from Python objects, whose values are converted to JSON values."""
+"""Rows from Python objects, and the error for rows that cannot be used."""
 
 from __future__ import annotations
 
@@ -6,13 +6,50 @@ import math
 from collections.abc import Generator, Iterable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from evaluator.batch.rows.row_error import RowError
 from evaluator.errors import UsageError
 from evaluator.errors.messages import MAX_DIGITS
 from evaluator.language.scopes import plain_integer
+
+
+class RowError(UsageError):
+    """A row, or the source of the rows, cannot be used; reading ends there.
+
+    `source` is a file's path or the type of the object with the rows. `line` and `column` count
+    from 1, `place` counts rows from 0; None where unknown, or for the whole source. `id` is the
+    row's id, if known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        source: str,
+        line: int | None = None,
+        column: int | None = None,
+        place: int | None = None,
+        id: str | None = None,
+    ) -> None:
+        where = source
+        if line is not None:
+            where += f":{line}" if column is None else f":{line}:{column}"
+        elif place is not None:
+            where += f":row {place}"
+        super().__init__(f"{where}{'' if id is None else f' (id {id!r})'}: {message}")
+        self.message = message
+        self.source = source
+        self.line = line
+        self.column = column
+        self.place = place
+        self.id = id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: getattr(self, name) for name in ("source", "line", "column", "place", "id")}
+        return (partial(RowError, **fields), (self.message,))
+
 
 Rows: TypeAlias = Generator[tuple[int | None, dict[str, Any]], None, None]
 """The rows that a reader returns, each with the line of its file where it begins."""

@@ -12,7 +12,7 @@ from jinja2 import nodes
 
 from evaluator.batch.records import Sample, Shot
 from evaluator.batch.rows.choice_order import shuffle_choices
-from evaluator.batch.rows.row_error import RowError
+from evaluator.batch.rows.json_values import RowError
 from evaluator.batch.rows.row_ids import SeenIds, content_id
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean, listed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from evaluator.batch.rows.row_error import RowError
+from evaluator.batch.rows.json_values import RowError
 
 MAX_ROW_BYTES = 64 * 1024 * 1024
 """The longest row that is read: anything longer is a file of another format."""

@@ -8,7 +8,7 @@ from evaluator.batch.scorers.contract import run_scores as run_scores
 from evaluator.batch.scorers.contract import score_names as score_names
 from evaluator.batch.scorers.function_scorer import FunctionScorer as FunctionScorer
 from evaluator.batch.scorers.function_scorer import scorer as scorer
-from evaluator.batch.scorers.majority import member_scorers as member_scorers
+from evaluator.batch.scorers.panels import member_scorers as member_scorers
 from evaluator.batch.scorers.scorer_registry import SCORERS as SCORERS
 from evaluator.batch.scorers.scorer_registry import ScorerSpec as ScorerSpec
 from evaluator.batch.scorers.scorer_registry import describe_scorer as describe_scorer

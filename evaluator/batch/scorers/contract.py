@@ -17,8 +17,7 @@ from types import NoneType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from evaluator.batch.records import Sample, Score
-from evaluator.batch.scorers.computing import GivenBack
-from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
+from evaluator.batch.scorers.computing import GivenBack, copied, plain_scalar, type_name
 from evaluator.errors import UsageError
 from evaluator.errors.machine import machine_error
 from evaluator.errors.messages import cut

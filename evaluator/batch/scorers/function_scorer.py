@@ -1,17 +1,22 @@
-"""Python functions as scorers, also loaded from a module or file.
+"""Python functions as scorers, loaded from a module or file, or only named.
 
 A function's parameters select what it gets: `output` (the text), `parsed`, `turns`, `target`,
 `inputs`, `metadata`, `result` (the TaskResult), `recording` (the task file, read only for this
 parameter). Lists and mappings are copies. The function returns a bool, a number in [0, 1] or a
 Score; numbers of NumPy, PyTorch, `decimal` and `fractions` are accepted. A function that is not
 async runs in a thread, one sample after the other: make it async if it waits.
+
+Scorers whose code is named and not imported: to plan a batch, and to ask the user about its
+code.
 """
 
 from __future__ import annotations
 
 import inspect
 import marshal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -19,7 +24,7 @@ from typing import Any, cast, overload
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import check_name, fits, suggestion
-from evaluator.batch.scorers.computing import compute_queue
+from evaluator.batch.scorers.computing import compute_queue, copied, plain_scalar, type_name
 from evaluator.batch.scorers.contract import (
     LeavesInputUnchanged,
     ScorerInput,
@@ -28,10 +33,10 @@ from evaluator.batch.scorers.contract import (
     exception_text,
     graded_score,
 )
-from evaluator.batch.scorers.foreign_values import copied, plain_scalar, type_name
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.files.modules import FILE_NAMES, import_place
+from evaluator.output.schema import schema_imports
 
 _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {
     "output": lambda scored: scored.outcome.content,
@@ -274,3 +279,53 @@ def load_function(path: str) -> Any:
             )
         found = getattr(found, part)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCode:
+    """Code that was named and not imported: functions, and classes that are schemas, as
+    `place:name`.
+    """
+
+    functions: list[str]
+    schemas: list[str]
+
+
+_named: ContextVar[NamedCode | None] = ContextVar("evaluator_unloaded_code", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadedScorer(LeavesInputUnchanged):
+    """Stands for the function at `path`, which is not imported. It cannot score."""
+
+    path: str
+    name: str
+
+    def describe(self) -> dict[str, Any]:
+        return {"type": "function", "function": self.path}
+
+    async def score(self, scored: ScorerInput) -> Score:
+        raise UsageError(f"the scorer {self.path} was not imported")
+
+
+@contextmanager
+def without_code() -> Generator[NamedCode]:
+    """Inside, scorers, metrics and schemas of a project are not imported. Yields: their code, as it
+    is found.
+    """
+    with schema_imports("none") as schemas:
+        named = NamedCode([], schemas)
+        token = _named.set(named)
+        try:
+            yield named
+        finally:
+            _named.reset(token)
+
+
+def unloaded(path: str, name: object) -> UnloadedScorer | None:
+    """What stands for the code at `path` inside `without_code`; None outside of it."""
+    named = _named.get()
+    if named is None:
+        return None
+    named.functions.append(path)
+    return UnloadedScorer(path, name if isinstance(name, str) else path.rpartition(":")[2])

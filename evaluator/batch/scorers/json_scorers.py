@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
-from evaluator.batch.scorers.prose_numbers import exact_number, is_close
+from evaluator.batch.scorers.numeric_scorer import exact_number, is_close
 from evaluator.batch.scorers.result_scorer import ResultScorer
 from evaluator.errors import UsageError
 from evaluator.errors.messages import cut

@@ -16,25 +16,28 @@ from evaluator.batch.scorers.answers_scorers import DropScorer, QuasiExactScorer
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, fits, suggestion
 from evaluator.batch.scorers.calls_scorer import CallsScorer
 from evaluator.batch.scorers.choice_scorer import ChoiceScorer
+from evaluator.batch.scorers.computing import type_name
 from evaluator.batch.scorers.contract import Scorer, exception_text, score_names
-from evaluator.batch.scorers.foreign_values import type_name
-from evaluator.batch.scorers.function_scorer import FunctionScorer, function_scorer, load_function
+from evaluator.batch.scorers.function_scorer import (
+    FunctionScorer,
+    function_scorer,
+    load_function,
+    unloaded,
+)
 from evaluator.batch.scorers.ifeval_scorer import IfevalScorer
 from evaluator.batch.scorers.json_scorers import JsonEqualScorer, JsonSchemaScorer, JsonSubsetScorer
-from evaluator.batch.scorers.majority import MajorityScorer
 from evaluator.batch.scorers.math_scorer import MathScorer
 from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer, RubricScorer
 from evaluator.batch.scorers.numeric_scorer import NumericScorer
-from evaluator.batch.scorers.pairwise import PairwiseScorer
-from evaluator.batch.scorers.similarity_scorer import SimilarityScorer
+from evaluator.batch.scorers.panels import MajorityScorer, PairwiseScorer
 from evaluator.batch.scorers.text_scorers import (
     ExactScorer,
     F1Scorer,
     IncludesScorer,
     RegexScorer,
     RougeLScorer,
+    SimilarityScorer,
 )
-from evaluator.batch.scorers.unloaded import unloaded
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.library import TemplateLibrary

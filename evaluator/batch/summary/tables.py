@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from evaluator.errors import html
+from evaluator.errors import messages
 from evaluator.errors.messages import visible
 
 _ACTS = re.compile(r"([\\`*_{}\[\]<>()#|~!&$])")
@@ -87,10 +87,10 @@ def as_html(tables: Iterable[Table]) -> str:
     """Tables as HTML, with every text escaped."""
     parts: list[str] = []
     for each in tables:
-        parts.append(f"<h4>{html.text(each.title)}</h4>")
-        parts.extend(f"<div>{html.text(line)}</div>" for line in each.lines)
+        parts.append(f"<h4>{messages.text(each.title)}</h4>")
+        parts.extend(f"<div>{messages.text(line)}</div>" for line in each.lines)
         if each.rows:
-            parts.append(html.table(each.head, each.rows))
+            parts.append(messages.table(each.head, each.rows))
     return "".join(parts)
 
 

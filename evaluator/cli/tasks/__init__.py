@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import click
 
-from evaluator.cli.tasks.import_ import import_tasks
-from evaluator.cli.tasks.list import list_tasks
+from evaluator.cli.tasks.list import list_tasks, show
 from evaluator.cli.tasks.lists import COMMANDS as TASK_LISTS
-from evaluator.cli.tasks.replay import replay
-from evaluator.cli.tasks.resume import resume
-from evaluator.cli.tasks.show import show
+from evaluator.cli.tasks.resume import import_tasks, replay, resume
 
 
 @click.group(epilog="Example:  evaluator tasks show 17")

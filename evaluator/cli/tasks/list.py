@@ -1,23 +1,81 @@
-"""`evaluator tasks list`."""
+"""`evaluator tasks list` and `show`, and the task file that a command names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
-from evaluator.cli.common import json_option, print_json, print_table, terminal_width
-from evaluator.cli.echo import echo
+from evaluator.cli.common import (
+    json_option,
+    print_json,
+    print_table,
+    stdout_is_terminal,
+    terminal_width,
+)
+from evaluator.cli.echo import echo, echo_raw
 from evaluator.cli.evaluator_options import tasks_option
-from evaluator.cli.tasks.common import parse_id
-from evaluator.errors import UsageError
+from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import cut, duration_text
 from evaluator.record.render import cost_text, tokens_text
 from evaluator.record.search import find, models_of
 from evaluator.record.steps import RunStatus
 from evaluator.record.store import TaskStore, TaskSummary
+
+_MAX_DIGITS = 18
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def task_id(text: str) -> int | None:
+    """The id in `17` or `TASK-17`; None for anything else."""
+    bare = text.removeprefix("TASK-")
+    if bare.isascii() and bare.isdigit() and len(bare) <= _MAX_DIGITS:
+        return int(bare)
+    return None
+
+
+def parse_id(text: str) -> int:
+    """As `task_id`. Raises: UsageError, for anything else."""
+    number = task_id(text)
+    if number is None:
+        raise UsageError(f"{text[:100]!r} is not a task's id; write 17 or TASK-17")
+    return number
+
+
+def store_beside(path: Path, store: TaskStore) -> TaskStore:
+    """The store that contains the file `path`; `store` if none does."""
+    if path.parent.name in ("active", "done"):
+        return TaskStore(path.parent.parent)
+    return store
+
+
+def path_of(store: TaskStore, task: str) -> Path:
+    """The path of the file of `task`, which is an id or a path.
+
+    Raises: RecordError, if there is no such task; UsageError, if it is neither.
+    """
+    number = task_id(task)
+    if number is not None:
+        try:
+            return store.path_of(number)
+        except RecordError as error:
+            raise RecordError(f"{error}; see: evaluator tasks list --tasks {store.root}") from error
+    try:
+        if Path(task).is_file():
+            return Path(task)
+    except (OSError, ValueError):
+        pass  # too long for a path, or with a NUL
+    if _NAME.fullmatch(task):
+        # The id of another program may not be a number.
+        for place in (".", "active", "done"):
+            path = store.root / place / f"TASK-{task.removeprefix('TASK-')}.md"
+            if path.is_file():
+                return path
+    raise UsageError(f"{task[:100]!r} is neither a task's id nor a file; see: evaluator tasks list")
+
 
 # Columns that are left out, in this order, where the terminal is too narrow.
 SPARE = ("steps", "model", "duration", "tokens", "cost")
@@ -151,3 +209,57 @@ def _cells(task: TaskSummary) -> list[str]:
         cut(", ".join(models_of(task)), NAME_WIDTH),
         task.error or (summary and summary.reason) or (header and header.request) or "",
     ]
+
+
+@click.command("show", epilog="Example:  evaluator tasks show 17 --messages")
+@click.argument("task")
+@click.option(
+    "--tree", "as_tree", is_flag=True, help="Its steps, one line each, and those of its subtasks."
+)
+@click.option(
+    "--messages",
+    "as_messages",
+    is_flag=True,
+    help="Its conversations with the model, message by message.",
+)
+@tasks_option
+@json_option
+def show(task: str, as_tree: bool, as_messages: bool, tasks_dir: Path, as_json: bool) -> None:
+    """Show one task file: TASK is its id or its path."""
+    if as_tree and as_messages:
+        raise UsageError("--tree and --messages exclude each other; give one of them")
+    store = TaskStore(tasks_dir)
+    path = path_of(store, task)
+    recording = store.read(path)
+    colour = stdout_is_terminal()
+    if as_tree:
+        from evaluator.record.tree import read_tree, render_tree
+
+        tree = read_tree(store_beside(path, store), recording)
+        _print(tree.to_dict() if as_json else render_tree(tree, colour))
+    elif as_messages:
+        from evaluator.record.conversation import conversations
+        from evaluator.record.render import render_messages
+
+        _print(
+            {
+                "id": None if recording.header is None else recording.header.task_id,
+                "status": recording.status,
+                "conversations": [
+                    conversation.to_dict() for conversation in conversations(recording)
+                ],
+            }
+            if as_json
+            else render_messages(recording, colour)
+        )
+    else:
+        from evaluator.record.render import render_text
+
+        _print(recording.to_dict() if as_json else render_text(recording, colour))
+
+
+def _print(shown: str | dict[str, object]) -> None:
+    if isinstance(shown, str):
+        echo_raw(shown, nl=False)
+    else:
+        print_json(shown)

@@ -11,8 +11,8 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
-from evaluator.files.shipped import shipped
-from evaluator.record.task_list_templates import DEFAULT, fill_template, read_template
+from evaluator.files.locations import shipped
+from evaluator.record.task_list_outline import DEFAULT, fill_template, read_template
 from evaluator.record.task_lists import TaskList, TaskLists
 
 

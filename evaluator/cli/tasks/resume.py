@@ -1,20 +1,33 @@
-"""`evaluator tasks resume`."""
+"""`evaluator tasks resume`, `replay` and `import`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.common import echo_text, exit_code_of, json_option, print_json, read_inputs
+from evaluator.cli.common import (
+    echo_text,
+    exit_code_of,
+    json_option,
+    print_json,
+    read_inputs,
+    stdout_is_terminal,
+)
 from evaluator.cli.echo import echo
-from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
+from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options, tasks_option
 from evaluator.cli.run import announce, output_of, print_outcome, print_resume_command
-from evaluator.cli.tasks.common import parse_id, path_of, store_beside
+from evaluator.cli.tasks.list import parse_id, path_of, store_beside
 from evaluator.errors import CorruptRecord, RecordError, StepChanged, StepUnfinished, UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.record.importing import ImportedFile, import_files
+from evaluator.record.redact import Redactor
 from evaluator.record.store import TaskStore
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.replay import Replay
 
 _REPAIR = "hint: --repair continues from the whole records before the damage"
 
@@ -128,3 +141,112 @@ def _print_hint(error: TaskError) -> None:
         else:
             tell = ""
         echo(f"hint: --unfinished repeat runs it again{tell}", err=True)
+
+
+@click.command("replay", epilog="Example:  evaluator tasks replay 17 --template-changes")
+@click.argument("task")
+@click.option(
+    "--template-changes",
+    is_flag=True,
+    help="Continue past changed steps with the recorded answers, and show what the model would "
+    "now see "
+    "differently.",
+)
+@evaluator_options("library", "root", "tasks")
+@json_option
+def replay(task: str, template_changes: bool, options: EvaluatorOptions, as_json: bool) -> None:
+    """Evaluate a recorded run again from its record alone: TASK is its id or its file.
+
+    No call is made, no tool is run, nothing is written. Exit code 0 if everything is as recorded, 1
+    if a step or the result differs: the first that differs is shown with both sides.
+    """
+    store = TaskStore(options.tasks_dir)
+    path = path_of(store, task)
+    evaluator = replace(options, tasks_dir=store_beside(path, store).root).make_evaluator(
+        sends=False
+    )
+    found = evaluator.replay_sync(path, template_changes=template_changes)
+    evaluator.close()
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _print_replay(found)
+    if not found.ok:
+        raise click.exceptions.Exit(1)
+
+
+def _print_replay(found: Replay) -> None:
+    from evaluator.record.json_difference import changed_lines
+
+    if stdout_is_terminal():
+        colours = {"-": "red", "+": "green"}
+    else:
+        colours = {}
+    for change in found.changes:
+        echo(f"{change.path}: {change.kind} {change.name} would now see")
+        for line in changed_lines(change.recorded, change.now):
+            echo(f"  {line}", colour=colours.get(line[0]))
+    for path in found.gone:
+        echo(f"{path}: is no longer reached")
+    if found.divergence is not None:
+        echo(f"diverges at {found.divergence.path}: {found.divergence.message}")
+        sides = (("recorded", found.divergence.recorded), ("now", found.divergence.now))
+        for label, side in sides if any(side is not None for _, side in sides) else ():
+            echo(f"  {label}: {'nothing' if side is None else side}")
+    if found.task_id is None:
+        name = "the record"
+    else:
+        name = f"TASK-{found.task_id}"
+    steps = f"{found.steps} step{'' if found.steps == 1 else 's'}"
+    if found.ok and found.ends_at is not None:
+        echo(f"{name}: as recorded ({steps}) up to {found.ends_at}, where its record ends")
+    elif found.ok:
+        echo(f"{name}: as recorded ({steps})")
+    else:
+        many = len(found.changes)
+        if many:
+            what = f"{many} step{'' if many == 1 else 's'} changed"
+        else:
+            what = "not as recorded"
+        echo(f"{name}: {what}; {found.steps} answers were taken from the record")
+
+
+@click.command("import", epilog="Example:  evaluator tasks import ~/other-program/tasks")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@tasks_option
+@json_option
+def import_tasks(paths: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
+    """Take over task files and task lists of other programs: PATHS are files or folders.
+
+    Each file becomes a finished task with a number of its own; its source stays as it is. Standard
+    error names each part of a file that is left out, with its line. Exit code 1 if a file cannot be
+    read.
+    """
+    found: list[ImportedFile] = []
+    for file in import_files(TaskStore(tasks_dir, redactor=Redactor.from_environment()), paths):
+        found.append(file)
+        if not as_json:
+            _print_imported(file)
+    if as_json:
+        print_json([file.to_dict() for file in found])
+    elif not found:
+        echo("there is no file to import", err=True)
+    if any(file.state == "unreadable" for file in found):
+        raise click.exceptions.Exit(1)
+
+
+def _print_imported(file: ImportedFile) -> None:
+    if file.line is None:
+        place = str(file.path)
+    else:
+        place = f"{file.path}:{file.line}"
+    if file.state == "imported":
+        echo(f"{file.name}  {place}")
+    else:
+        if file.name is None:
+            what = "not imported"
+        else:
+            what = f"is {file.name}"
+        echo(f"{place}: {what}: {file.reason}", err=True)
+    for warning in file.warnings:
+        echo(f"{place}: {warning}", err=True)

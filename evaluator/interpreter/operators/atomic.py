@@ -9,7 +9,7 @@ from logging import WARNING
 from typing import Any, cast
 
 from evaluator.errors import Diagnostic, RecordError, TemplateError
-from evaluator.errors.logs import log
+from evaluator.errors.messages import log
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.model_choice import ModelChoice
@@ -29,8 +29,7 @@ from evaluator.interpreter.prompt import (
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import as_text, render
-from evaluator.library.model_ids import host_in
-from evaluator.library.structure import model_with_host
+from evaluator.library.structure import host_in, model_with_host
 from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolSpec
 from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn

@@ -15,7 +15,7 @@ from evaluator.interpreter.operators.outcomes import failed, partial
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.nodes import Iteration
-from evaluator.processes.tasks import cancel_all
+from evaluator.processes.concurrency import cancel_all
 
 
 async def inner_outcomes(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from logging import INFO
 from typing import Any
 
-from evaluator.errors.logs import log
+from evaluator.errors.messages import log
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.model_caller import MAYBE_BILLED
 from evaluator.interpreter.frame import ContextItem, Run, join

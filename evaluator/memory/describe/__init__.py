@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from evaluator.memory.describe.base import Description, make
-from evaluator.memory.describe.code import EXTENSIONS, describe_code
+from evaluator.memory.describe.code import EXTENSIONS, describe_code, describe_python
 from evaluator.memory.describe.data import (
     describe_json,
     describe_settings,
@@ -26,7 +26,6 @@ from evaluator.memory.describe.documents import (
     describe_notebook,
     describe_rst,
 )
-from evaluator.memory.describe.python import describe_python
 
 __all__ = ["VERSION", "Description", "describe"]
 

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evaluator.errors import EvaluatorError, MissingExtra, ToolError
-from evaluator.errors.logs import LOGGER
+from evaluator.errors.messages import LOGGER
 from evaluator.files.libraries import import_extra
-from evaluator.processes.threads import in_thread
+from evaluator.processes.concurrency import in_thread
 from evaluator.record.redact import Redactor
-from evaluator.tools.mcp.content import ToolListing, listing_of
-from evaluator.tools.mcp.events import EventWatch, event_of
-from evaluator.tools.mcp.process import GRACE_S, ServerProcess
+from evaluator.tools.mcp.content import EventWatch, ToolListing, event_of, listing_of
 from evaluator.tools.mcp.servers import McpServer
-from evaluator.tools.mcp.transport import http, stdio
+from evaluator.tools.mcp.transport import GRACE_S, ServerProcess, http, stdio
 
 if TYPE_CHECKING:
     from mcp import Client

@@ -1,4 +1,8 @@
-"""Converts the messages of a server to texts and plain values: its tools, the results of calls, its
+"""Converts what an MCP server sends to texts and plain values: tools, results, announcements.
+
+What an MCP server announces by itself: changes of its lists and of subscribed resources, and log
+messages.
+
 resources.
 
 All of it is untrusted. Valid images are shown to the model; everything else that a model cannot
@@ -10,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -18,8 +22,40 @@ from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import did_you_mean, listed, visible
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment
 from evaluator.tools.mcp.servers import McpServer, offered_name
-from evaluator.tools.results import image_problem
-from evaluator.tools.tool import ToolAnswer
+from evaluator.tools.tool import ToolAnswer, image_problem
+
+_LISTS = {
+    "notifications/tools/list_changed": "tools_changed",
+    "notifications/prompts/list_changed": "prompts_changed",
+    "notifications/resources/list_changed": "resources_changed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EventWatch:
+    """What a session watches: the resources `uris`, and everything else that the server announces.
+
+    `on_event` gets each event as a JSON value: `event` is `resource_updated` (with `uri`),
+    `tools_changed`, `prompts_changed`, `resources_changed`, or `log` (with `level`, `logger` and
+    `data`).
+    """
+
+    uris: tuple[str, ...]
+    on_event: Callable[[Mapping[str, Any]], None]
+
+
+def event_of(message: Any) -> dict[str, Any] | None:
+    """The event in a notification of the server; None if it is something else."""
+    method: str = getattr(message, "method", "")
+    params: Any = getattr(message, "params", None)
+    if method == "notifications/message":
+        return {"event": "log", "level": params.level, "logger": params.logger, "data": params.data}
+    if method == "notifications/resources/updated":
+        return {"event": "resource_updated", "uri": str(params.uri)}
+    if method in _LISTS:
+        return {"event": _LISTS[method]}
+    return None
+
 
 MAX_TOOL_NAME = 64
 MAX_SCHEMA_BYTES = 100_000

@@ -1,18 +1,137 @@
-"""What changed between attempts of one conversation: repeated calls, corrected answers, iterations
+"""What changed between attempts of a conversation, and when the steps of a run happened.
+
+When the steps of a run happened: the place of each step and subtask on an axis that begins with
+the run.
+
+The times are those of the record: a step's start and duration, and the creation and duration of a
+subtask's file. The time between the last step of an interrupted run and the process that resumed it
+is left out.
+
 of a loop.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 
+from evaluator import clock
 from evaluator.record.conversation import RecordedConversation, answered_steps, messages_of
 from evaluator.record.steps import Recording, Step
-from evaluator.viewer.differences import MarkedPart, marked
+from evaluator.viewer.report_comparison import MarkedPart, marked
 from evaluator.viewer.server.rendering import mapping, pretty
+
+MIN_PERCENT = 0.6
+"""The width of the shortest bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A part of the axis, in seconds since the start of the run. `is_open`: it has not ended."""
+
+    start_s: float
+    end_s: float
+    is_open: bool = False
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+class Timeline:
+    """The axis of the run in `recording`. A bar is None where the record has no time, as in files
+    of other programs.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        header = recording.header
+        self._now = clock.wall()
+        if header is None:
+            self._start = None
+        else:
+            self._start = _moment(header.created)
+        if self._start is None:
+            self._pauses = []
+        else:
+            self._pauses = list(_pauses(recording, self._start))
+
+    def of_step(self, step: Step, *, is_running: bool) -> Bar | None:
+        return self._bar(
+            step.start.started,
+            None if step.end is None else step.end.duration_s,
+            is_running=is_running,
+        )
+
+    def of_task(self, recording: Recording) -> Bar | None:
+        if recording.header is None:
+            return None
+        if recording.summary is None:
+            duration_s = None
+        else:
+            duration_s = recording.summary.duration_s
+        return self._bar(
+            recording.header.created, duration_s, is_running=recording.status == "running"
+        )
+
+    def _bar(self, started: str | None, duration_s: float | None, is_running: bool) -> Bar | None:
+        """Without a duration it lasts until now, or, where nothing runs any more, no time."""
+        start = _moment(started)
+        if start is None or self._start is None:
+            return None
+        until = self._now if is_running else start
+        start_s = self._seconds(start, self._start)
+        end_s = self._seconds(until if duration_s is None else start + duration_s, self._start)
+        return Bar(start_s, max(start_s, end_s), is_open=duration_s is None)
+
+    def _seconds(self, moment: float, start: float) -> float:
+        left_out = sum(min(moment, end) - begin for begin, end in self._pauses if moment > begin)
+        return max(0.0, moment - start - left_out)
+
+
+def enclosing(bars: Iterable[Bar]) -> Bar | None:
+    """The bar from the earliest start to the latest end; None without bars."""
+    found = list(bars)
+    if not found:
+        return None
+    return Bar(
+        min(bar.start_s for bar in found),
+        max(bar.end_s for bar in found),
+        is_open=any(bar.is_open for bar in found),
+    )
+
+
+def percents(bar: Bar, length_s: float) -> tuple[float, float]:
+    """Where a bar begins and how wide it is, on an axis of this length."""
+    if length_s <= 0:
+        return 0.0, 100.0
+    width = max(MIN_PERCENT, 100 * bar.length_s / length_s)
+    return round(min(100 * bar.start_s / length_s, 100 - width), 2), round(width, 2)
+
+
+def _pauses(recording: Recording, start: float) -> Iterable[tuple[float, float]]:
+    ends = [
+        begun + (0.0 if step.end is None else step.end.duration_s)
+        for step in recording.steps
+        if (begun := _moment(step.start.started)) is not None
+    ]
+    for resumption in recording.resumptions:
+        resumed = _moment(resumption.at)
+        if resumed is not None:
+            yield max((end for end in ends if end <= resumed), default=min(start, resumed)), resumed
+
+
+def _moment(text: str | None) -> float | None:
+    """An ISO time in seconds since 1970; None where it is none."""
+    try:
+        if text is None:
+            return None
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
 
 MAX_CHANGES = 50
 MAX_CHARS = 20_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from evaluator.batch import Batch
 from evaluator.batch.compare import Comparison, compare
-from evaluator.batch.compare.metric_differences import (
+from evaluator.batch.compare.differences import (
     MetricDifference,
     compare_metrics,
     metric_tables,
@@ -18,7 +18,7 @@ from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult, key_of
 from evaluator.batch.summary import Table
 from evaluator.errors import UsageError
-from evaluator.viewer.differences import MarkedPart, marked
+from evaluator.viewer.report_comparison import MarkedPart, marked
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.batches import entries, opened, page_of
 from evaluator.viewer.server.rendering import Page

@@ -15,20 +15,20 @@ from evaluator.record.search import TaskFilter, models_of
 from evaluator.record.steps import Recording, RunStatus, Step
 from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
-from evaluator.viewer.server.attempts import changes
-from evaluator.viewer.server.excerpts import findings, read_lines
+from evaluator.viewer.server.attempts import Bar, Timeline, changes, enclosing, percents
 from evaluator.viewer.server.project import NoSuchPage, Project, ProjectFolders
 from evaluator.viewer.server.rendering import Page, mapping, pretty
 from evaluator.viewer.server.sources import (
     PromptSpan,
     answer_sources,
+    findings,
     input_sources,
     line_numbers,
+    read_lines,
     spans,
 )
 from evaluator.viewer.server.state import State
 from evaluator.viewer.server.templates import template_id
-from evaluator.viewer.server.timeline import Bar, Timeline, enclosing, percents
 
 RUNS_PER_PAGE = 50
 MAX_FILES = 5_000

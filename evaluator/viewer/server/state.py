@@ -15,7 +15,7 @@ from typing import Any
 
 from evaluator import clock
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.files.shipped import shipped
+from evaluator.files.locations import shipped
 from evaluator.library import TemplateLibrary
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.project import Project

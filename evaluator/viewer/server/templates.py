@@ -20,9 +20,9 @@ from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
 from evaluator.library.loader import Template
 from evaluator.nodes import Function
-from evaluator.viewer.server.excerpts import excerpt, read_lines
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.rendering import Page
+from evaluator.viewer.server.sources import excerpt, read_lines
 from evaluator.viewer.server.state import State
 
 MAX_LINES = 3_000

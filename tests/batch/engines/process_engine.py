@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from evaluator.batch.engines.link import HostLost
+from evaluator.batch.engines.base import HostLost
 from evaluator.batch.engines.pool import Node
-from evaluator.batch.engines.process_engine import ProcessEngine
-from evaluator.batch.engines.process_host import ProcessHost
+from evaluator.batch.engines.process_engine import ProcessEngine, ProcessHost
 
 
 class KillableEngine(ProcessEngine):

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evaluator.batch.export import EXPORTERS, export, to_pandas, to_polars
-from evaluator.batch.export.csv import guarded, unguarded
+from evaluator.batch.export.frames import guarded, unguarded
 from evaluator.batch.records import SampleResult, Score
 from evaluator.errors import MissingExtra, RecordError, UsageError
 from tests.batch.export.results import EACH, ERROR, HOSTILE, PASSED, hostile, many, result

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator.batch.records import NOTHING, SampleResult, Score, Verdict
 from evaluator.batch.scorers import make_scorer, run_scorer
-from evaluator.batch.scorers.grades import InvalidJudgement, find_grade
+from evaluator.batch.scorers.model_graded import InvalidJudgement, find_grade
 from evaluator.batch.summary import summarise
 from evaluator.errors import UsageError
 from evaluator.errors.results import Status, TaskResult

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evaluator.batch.scorers.choice_scorer import choose
 from evaluator.batch.scorers.json_scorers import ComparisonRules, canonical, json_difference
-from evaluator.batch.scorers.prose_numbers import find_numbers
+from evaluator.batch.scorers.numeric_scorer import find_numbers
 from tests.batch.scorers.scorer_inputs import score
 
 

@@ -1,0 +1,388 @@
+"""Commands that look at templates and run nothing: `templates`, `handlers`, `lint`, `render`, `match`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from evaluator.cli.common import (
+    cost_bound,
+    describe_bound,
+    echo_text,
+    exit_code_of,
+    handler_option,
+    input_option,
+    json_option,
+    library_option,
+    load_library,
+    print_json,
+    print_json_or_table,
+    print_table,
+    read_inputs,
+    read_library,
+    read_text,
+)
+from evaluator.cli.echo import echo
+from evaluator.cli.trust import shown_profiles
+from evaluator.errors import UsageError
+from evaluator.errors.messages import visible
+from evaluator.errors.results import TaskError
+from evaluator.interpreter.preflight import check_surroundings
+from evaluator.interpreter.requests import is_bare, is_xml, read_xml_request
+from evaluator.library import TemplateLibrary
+from evaluator.library.bounds import CallCounter, bound
+from evaluator.library.matching import (
+    FOREIGN_ADVICE,
+    LOW_SCORE,
+    Match,
+    better_composites,
+    describe_composites,
+    nothing_fits,
+)
+from evaluator.library.request_terms import seems_foreign
+from evaluator.nodes import Atomic, Function, Task
+from evaluator.tools import builtin_tools
+
+
+@click.group(invoke_without_command=True, epilog="Example:  evaluator templates --json")
+@library_option
+@json_option
+@click.pass_context
+def templates(context: click.Context, folders: tuple[Path, ...], as_json: bool) -> None:
+    """List the templates: name, type, inputs, description."""
+    if context.invoked_subcommand is not None:
+        return
+    library = load_library(folders)
+    rows: list[dict[str, str]] = []
+    for name, template in sorted(library.templates.items()):
+        node = template.node
+        if isinstance(node, Function):
+            kind = "function"
+            inputs = [p.name for p in node.params]
+            description = node.description
+        else:
+            kind = node.type
+            inputs = [i.name for i in node.inputs]
+            description = node.description.value
+        rows.append(
+            {
+                "name": name,
+                "type": kind,
+                "inputs": ", ".join(inputs),
+                "description": " ".join(description.split()),
+                "file": template.file or "",
+                "sha256": template.sha256,
+            }
+        )
+    cells = [[row["name"], row["type"], row["inputs"], row["description"]] for row in rows]
+    print_json_or_table(
+        as_json, rows, head=["template", "type", "inputs", "description"], rows=cells
+    )
+
+
+@templates.command(epilog="Example:  evaluator templates overlap")
+@library_option
+@json_option
+def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Show which atomic templates requests will mistake for each other.
+
+    Each template is matched by its own description and by each phrase of its criteria. Listed is
+    where another one comes first or close behind: on which words, and what to add.
+    """
+    from evaluator.library.overlap import find_overlaps
+
+    found = find_overlaps(load_library(folders).templates.values())
+    if as_json:
+        print_json([{**asdict(each), "advice": each.advice} for each in found])
+        return
+    print_table(
+        ["template", "mistaken for", "scores", "words"],
+        [
+            [o.template, o.other, f"{o.score:.2f} : {o.other_score:.2f}", ", ".join(o.shared)]
+            for o in found
+        ],
+    )
+    for each in found:
+        echo(visible(f"{each.template}, asked for {each.asked!r}: {each.advice}."))
+    if not found:
+        echo("No templates overlap.")
+
+
+@click.command(epilog="Example:  evaluator handlers")
+@json_option
+def handlers(as_json: bool) -> None:
+    """List the handler profiles: name, backend, model, limits."""
+    from evaluator.handler.profiles import load_profiles
+
+    profiles = shown_profiles()
+    untrusted = load_profiles().untrusted
+    found = sorted(profiles.items())
+    head = ["profile", "backend", "model", "turns", "timeout", "description"]
+    rows = [
+        [name, p.backend, p.model or "-", str(p.max_turns), f"{p.timeout_s:g} s", p.description]
+        for name, p in found
+    ]
+    print_json_or_table(
+        as_json,
+        [{**p.to_dict(), "allowed": name not in untrusted} for name, p in found],
+        head=head,
+        rows=rows,
+    )
+    for name, path in sorted(profiles.replacing.items()):
+        echo(f"{name} is that of {path}, not the shipped one", err=True)
+    for name, file in sorted(untrusted.items()):
+        echo(f"{name} is not used: {file.refusal()}", err=True)
+    for problem in profiles.broken.values():
+        echo(problem, err=True)
+    if profiles.broken:
+        raise click.exceptions.Exit(3)
+
+
+@click.command(epilog="Example:  evaluator lint templates/")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Warnings fail too.")
+@click.option("--model", metavar="MODEL", help="Also bound the cost with this model's price.")
+@json_option
+def lint(paths: tuple[Path, ...], strict: bool, model: str | None, as_json: bool) -> None:
+    """Check the templates in PATHS (default: templates/ here), offline and without a model call.
+
+    Prints each error and warning with file, line and column, and for each template an upper bound
+    on the model calls that it can make, with --model also on their cost. The bound assumes calls as
+    long as the model's window allows, so the real cost is far lower; retries after a failed call
+    are not counted. Exit code 1 if there is an error (with --strict: a warning).
+    """
+    if not paths and not Path("templates").is_dir():
+        raise UsageError("there is no templates/ here; name what to check: evaluator lint FOLDER")
+    paths = paths or (Path("templates"),)
+    library = read_library(paths)
+    own = [t for t in library.templates.values() if any(_inside(t.file, p) for p in paths)]
+    counter = CallCounter(library)
+    bounds = {t.name: counter.bound(t.node) for t in own}
+    costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
+    profiles = shown_profiles()
+    servers = [server for profile in profiles.values() for server in profile.mcp]
+    sandboxes = {name: profile.sandbox for name, profile in profiles.items()}
+    names = [*profiles, *profiles.broken]
+    surroundings = check_surroundings(
+        library, builtin_tools().names(), profiles=names, servers=servers, sandboxes=sandboxes
+    )
+    diagnostics = [*library.diagnostics, *surroundings]
+    errors = [d for d in diagnostics if d.severity == "error"]
+    warnings = [d for d in diagnostics if d.severity == "warning"]
+    if as_json:
+        print_json(
+            {
+                "diagnostics": [diagnostic.to_dict() for diagnostic in diagnostics],
+                "templates": {
+                    name: {
+                        "min_calls": b.min_calls,
+                        "max_calls": b.max_calls,
+                        "max_cost_usd": costs[name],
+                        "explanation": b.explanation,
+                    }
+                    for name, b in bounds.items()
+                },
+            }
+        )
+    else:
+        for diagnostic in diagnostics:
+            echo(library.format_diagnostic(diagnostic))
+        for name, limit in sorted(bounds.items()):
+            echo(f"{name}: {describe_bound(limit, model, cost_usd=costs[name])}")
+        counts = [(len(own), "template"), (len(errors), "error"), (len(warnings), "warning")]
+        echo(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
+    if errors or (strict and warnings):
+        raise click.exceptions.Exit(1)
+
+
+def _inside(file: str | None, path: Path) -> bool:
+    return file is not None and Path(file).resolve().is_relative_to(path.resolve())
+
+
+@click.command(epilog="Example:  evaluator render summarise --input document=@notes.md")
+@click.argument("name")
+@input_option
+@library_option
+@handler_option
+@click.option("--model", metavar="MODEL", help="Also bound the cost with this model's price.")
+@json_option
+def render(
+    name: str,
+    inputs: tuple[str, ...],
+    folders: tuple[Path, ...],
+    handler: str | None,
+    model: str | None,
+    as_json: bool,
+) -> None:
+    """Show exactly what the model would see for the template NAME, without a call and without
+    running a script.
+
+    Where a later task depends on an earlier answer, that answer is simulated, and the output says
+    so.
+    """
+    from evaluator.interpreter.evaluator import Evaluator
+
+    library = load_library(folders)
+    node = library.get(name).node
+    evaluator = Evaluator(
+        library,
+        handler,
+        tasks_dir=None,
+        profiles=shown_profiles(),
+        notice=lambda line: echo(line, err=True),
+    )
+    values = read_inputs(inputs, node)
+    outcome, seen = evaluator.render(name, values)
+    limit = bound(node, library, inputs=values)
+    cost = cost_bound(limit, model)
+    if as_json:
+        print_json(
+            {
+                "requests": [preview.to_dict() for preview in seen],
+                "max_calls": limit.max_calls,
+                "max_cost_usd": cost,
+                "error": outcome.to_dict() if isinstance(outcome, TaskError) else None,
+            }
+        )
+    else:
+        for number, preview in enumerate(seen, 1):
+            if preview.exact:
+                simulated = ""
+            else:
+                simulated = ", after simulated answers"
+            echo(
+                f"=== request {number}: {preview.task or 'task'} (about {preview.input_tokens} "
+                f"tokens{simulated})"
+            )
+            if preview.tools:
+                echo(f"tools: {', '.join(preview.tools)}")
+            for message in preview.messages:
+                echo_text(f"--- {message.role}\n{message.content}")
+        echo(f"a run makes {describe_bound(limit, model, cost_usd=cost)}", err=True)
+        if isinstance(outcome, TaskError):
+            echo(f"error: {outcome}", err=True)
+            for violation in outcome.violations:
+                echo(library.format_diagnostic(violation), err=True)
+    if isinstance(outcome, TaskError):
+        raise click.exceptions.Exit(exit_code_of(outcome))
+
+
+_SHOWN = 6
+
+
+@click.command(epilog='Example:  evaluator match "is this review positive?"')
+@click.argument("request")
+@click.option(
+    "--limit",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1, 5),
+    help="Maximum number of templates.",
+)
+@click.option("--explain", metavar="NAME", help="Show all that counted for one template.")
+@library_option
+@json_option
+def match(
+    request: str, limit: int, explain: str | None, folders: tuple[Path, ...], as_json: bool
+) -> None:
+    """Show the templates that fit REQUEST best.
+
+    REQUEST is words or an atomic task as XML. It is read from standard input for -, and from a file
+    for @FILE or the path of an XML file. Each template has a score in [0, 1], the terms that
+    counted with their parts of the score, and the words of the request that it does not hold; the
+    table shows the first six. Only atomic templates take part. A task as XML is evaluated as it is
+    written, unless it has nothing but a description.
+
+    Exit code 1 if no template fits.
+    """
+    wanted = _read(request)
+    library = load_library(folders)
+    if explain is not None:
+        _explain_one(library, wanted, name=explain, as_json=as_json)
+        return
+    matches = library.match(wanted, limit=limit)
+    composites = library.match_composites(wanted) if isinstance(wanted, str) else []
+    fits = not nothing_fits(next(iter(matches), None), composites)
+    rows = [[m.template.name, f"{m.score:.2f}", _explain(m)] for m in matches]
+    print_json_or_table(
+        as_json, [_to_json(each) for each in matches], head=["template", "score", "why"], rows=rows
+    )
+    if not fits:
+        low = not matches or matches[0].score < LOW_SCORE
+        if low:
+            reason = f"every score is below {LOW_SCORE:.2f}"
+        else:
+            reason = "one that is not atomic fits far better"
+        echo(f"No template fits: {reason}.", err=as_json)
+    if better := better_composites(next(iter(matches), None), composites):
+        echo(visible(_sentence(describe_composites(better))), err=as_json)
+    if isinstance(wanted, str):
+        if not fits and seems_foreign(wanted):
+            echo(_sentence(FOREIGN_ADVICE), err=as_json)
+    elif not is_bare(wanted):
+        echo(
+            "`evaluator run` evaluates this task as it is written and none of these templates, "
+            "because it has more than a description.",
+            err=as_json,
+        )
+    if not fits:
+        raise click.exceptions.Exit(1)
+
+
+def _sentence(message: str) -> str:
+    return f"{message[0].upper()}{message[1:]}."
+
+
+def _explain_one(library: TemplateLibrary, wanted: str | Task, name: str, as_json: bool) -> None:
+    """Shows all that counted for the template `name`."""
+    every = max(1, len(library))
+    node = library.get(name).node
+    if isinstance(node, Function):
+        raise UsageError(f"{name!r} is a function, which no request is matched to")
+    if isinstance(node, Atomic):
+        matches = library.match(wanted, limit=every)
+    else:
+        matches = library.match_composites(wanted, limit=every)
+    found = next((each for each in matches if each.template.name == name), None)
+    if found is None:
+        raise UsageError(
+            f"{name!r} shares no word with the request; add words of such requests to its "
+            "<criteria>"
+        )
+    rows = [[r.term, r.field, f"{r.weight:.4f}"] for r in found.why]
+    rows += [[term, "not held", ""] for term in found.missed]
+    print_json_or_table(as_json, _to_json(found), head=["term", "field", "weight"], rows=rows)
+    echo(f"Score of {visible(name)}: {found.score:.2f}.", err=as_json)
+
+
+def _read(request: str) -> str | Task:
+    """The words of a request, or the node that is in it. Raises: UsageError, TemplateError."""
+    if request == "-" or request.startswith("@"):
+        request = read_text(request.removeprefix("@"))
+    elif request.endswith(".xml") and Path(request).is_file():
+        request = read_text(request)
+    if not is_xml(request):
+        return request
+    node = read_xml_request(request).node
+    if isinstance(node, Function):
+        raise UsageError("a function cannot be matched: only atomic templates take part")
+    return node
+
+
+def _to_json(each: Match) -> dict[str, object]:
+    return {
+        "template": each.template.name,
+        "score": round(each.score, 4),
+        "why": [{"term": r.term, "field": r.field, "weight": round(r.weight, 4)} for r in each.why],
+        "missed": list(each.missed),
+    }
+
+
+def _explain(each: Match) -> str:
+    counted = ", ".join(
+        f"{r.term} ({r.field} {r.weight:.2f})" for r in each.why[:_SHOWN] if r.weight >= 0.005
+    )
+    missed = ", ".join(each.missed[:_SHOWN])
+    return "; ".join(filter(None, [counted, missed and f"not held: {missed}"]))
