@@ -92,8 +92,8 @@ def test_nothing_is_shown(
     error = stream()
     monkeypatch.setattr(sys, "stderr", error)
     monkeypatch.setattr(progress, "DELAY_S", delay_s)
-    with WorkProgress("reading", "rows", is_shown=is_shown) as progress:
-        assert list(progress.each("abc")) == ["a", "b", "c"]
+    with WorkProgress("reading", "rows", is_shown=is_shown) as shown:
+        assert list(shown.each("abc")) == ["a", "b", "c"]
     assert error is None or error.getvalue() == ""
 
 
