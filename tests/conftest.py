@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,22 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_user_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each test process has a user's folder of its own, and so have the processes that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "user"))
+        patch.setenv("EVALUATOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def no_real_model(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """No provider's key and no model name reaches a test, so that none can be billed. Each test process has a user's
-    folder of its own."""
+def no_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No provider's key and no model name reaches a test, so that none can be billed."""
     for variable, _ in KEYS:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.delenv("EVALUATOR_MODEL", raising=False)
     monkeypatch.delenv("EVALUATOR_TRUST", raising=False)
-    monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path_factory.getbasetemp() / "user"))
-    monkeypatch.setenv("EVALUATOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 

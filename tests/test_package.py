@@ -334,7 +334,7 @@ PATH_METHODS = {"write_text", "write_bytes", "touch", "mkdir", "rename", "symlin
 EFFECT_EXCEPTIONS = {
     "processes/launcher.py": "a program of its own, which imports nothing of this package",
     "processes/shell.py": "writes to named pipes, in which nothing lasts",
-    "cli/detach.py os.write": "a pipe",
+    "cli/start.py os.write": "a pipe",
     "processes/supervisor.py subprocess.Popen": "a type",
     "batch/export/inspect.py open with 'w'": "a part of an archive",
     "testing/clock.py asyncio.sleep": "lets others run; it does not wait for a time",

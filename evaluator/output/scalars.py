@@ -87,7 +87,7 @@ _ESTIMATE = Pattern(
     r"|[~≈<>≤≥])\s?\Z",
     "i",
 )
-_RADIX = re.compile(r"0(?:[xX][0-9a-fA-F]|[oO][0-7]|[bB][01])")
+_RADIX = Pattern(r"0(?:[xX][0-9a-fA-F]|[oO][0-7]|[bB][01])")
 _DENIED_BEFORE = Pattern(
     r"(?:\bnot|n['’]t|\bnever|\bfar from|\bopposite of|\b(?:anything but|other than|instead of|rather than))"
     r"[ \"'*_$`]{1,6}\Z",

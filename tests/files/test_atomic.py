@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_written_is_the_error_that_the_caller_names(tmp_pa
 
 def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_path, monkeypatch):
     done = []
-    sync, rename = os.fsync, os.rename
+    sync, rename = disk.fsync, disk.rename
 
     def synced(descriptor):
         done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
@@ -107,8 +107,8 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_
         done.append("name")
         rename(*args, **more)
 
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(disk, "fsync", synced)
+    monkeypatch.setattr(disk, "rename", renamed)
     write_atomic(tmp_path / "a", b"new")
     assert done == ["file", "name", "folder"]
     done.clear()

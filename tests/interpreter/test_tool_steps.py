@@ -147,7 +147,9 @@ def test_a_call_of_a_tool_that_is_not_retryable_is_made_once(make_evaluator, tmp
     assert (step.status, step.start.attempt, step.start.max_attempts) == ("failed", 1, 1)
 
 
-def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(tmp_path):
+def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(
+    tmp_path, monkeypatch
+):
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -163,7 +165,6 @@ def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(t
                 SessionLog(StepLog(journal)),
                 lambda _: None,
                 HandlerConfig().backoff_s,
-                sleep,
             )
             [(message, _)] = await runner.run(
                 [ToolCall("1", "flaky", '{"place": "here"}')], 1, Budget("work")
@@ -171,6 +172,7 @@ def test_by_default_a_call_is_made_four_times_with_waits_of_2_6_and_18_seconds(t
         return message.content
 
     calls: list[str] = []
+    monkeypatch.setattr("evaluator.clock.sleep", sleep)
     assert "down" in asyncio.run(run())
     assert (len(calls), slept) == (4, [2.0, 6.0, 18.0])
     assert [(s.start.attempt, s.start.backoff_s) for s in tool_steps(tmp_path)] == [

@@ -368,6 +368,8 @@ SAME: dict[str, tuple[str, list[HttpReply | Answer], bool, dict[str, Any]]] = {
 }
 _MASKED = frozenset(
     {
+        "signature",
+        "signature",
         "task_id",
         "created",
         "started",
@@ -393,7 +395,7 @@ def said(body: Any) -> Any:
 
 
 def masked(value: Any, label: str) -> Any:
-    """A recording without its times, ids and the model's label."""
+    """A recording without its times, ids, signature and the model's label."""
     if isinstance(value, Mapping):
         known: dict[str, Any] = dict(value)
         return {key: masked(item, label) for key, item in known.items() if key not in _MASKED}

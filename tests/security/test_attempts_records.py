@@ -203,8 +203,8 @@ def test_a_response_that_was_changed_is_not_used(column: str, project: Path) -> 
 # What is unpickled, and from whom: messages of the process that started this one, or of Ray.
 UNPICKLED = {
     "batch/engines/process_worker.py": "the socket of the parent process",
-    "batch/engines/process_host.py": "the socket of a child process",
-    "batch/engines/link.py": "messages between hosts of one batch",
+    "batch/engines/process_engine.py": "the socket of a child process",
+    "batch/engines/base.py": "messages between hosts of one batch",
     "batch/engines/host.py": "the recipe that the parent sends",
     "testing/answer_checks.py": "a copy that the check makes itself",
 }

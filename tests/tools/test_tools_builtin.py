@@ -73,7 +73,7 @@ def test_a_tool_that_runs_programs_declares_it(tool):
     starts = {
         name
         for name in modules
-        if name.startswith("evaluator.processes.") and not name.endswith(".threads")
+        if name.startswith("evaluator.processes.") and not name.endswith(".concurrency")
     }
     assert bool(starts) == (tool.controls == "programs"), 'declare @tool(controls="programs")'
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def test_an_invalid_or_too_large_image_is_an_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(attachments, "MAX_IMAGE_BYTES", 59)
     assert "60 bytes, at most 59" in (answer(Attachment("image/png", png(1), "x")).error or "")
     monkeypatch.setattr(attachments, "MAX_IMAGE_BYTES", 60)
-    monkeypatch.setattr("evaluator.tools.tool.MAX_BYTES_TOGETHER", 119)
+    monkeypatch.setattr(sys.modules["evaluator.tools.tool"], "MAX_BYTES_TOGETHER", 119)
     image = Attachment("image/png", png(1), "x")
     assert answer(image).ok
     assert (
