@@ -22,7 +22,7 @@ from evaluator.cli.common import (
 )
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
-from evaluator.errors import EvaluatorError, MachineError, UsageError
+from evaluator.errors import EvaluatorError, MachineError, TaskNotBegun, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import CONDITION_MET, Outcome, TaskError, TaskResult
 from evaluator.interpreter.requests import node_in
@@ -145,11 +145,12 @@ def print_resume_command(number: int, options: EvaluatorOptions) -> None:
     from evaluator.record.store import TaskStore
 
     try:
-        header = TaskStore(options.tasks_dir).read(number).header
+        if TaskStore(options.tasks_dir).read(number).header is None:
+            return
+    except TaskNotBegun:
+        return
     except EvaluatorError:
-        return
-    if header is None:
-        return
+        pass  # the disk fails: the file is there and can be read later
     words = ["evaluator tasks resume", str(number)]
     words += (
         []

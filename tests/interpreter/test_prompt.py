@@ -136,7 +136,7 @@ def test_a_pydantic_model_comes_back_as_an_instance_and_is_data_in_the_record(
     (tmp_path / "city_for_test.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
     script = scripted({"say": "done"}, default='{"name": "Oslo"}')
-    evaluator = make_evaluator(CITY.format("city_for_test.py:City"), script=script)
+    evaluator = make_evaluator(CITY.format("city_for_test.py:City"), script=script, trust=True)
     for name in ("city", "outer"):
         result = asyncio.run(evaluator.evaluate(name)).unwrap()
         assert type(result.parsed_content).__name__ == "City"
@@ -163,7 +163,7 @@ def test_the_simulated_model_answers_schemas_in_files_and_modules(
         '{"type": "object", "properties": {"name": {"type": "string"}, "size": {}}, "required": ["name"]}'
     )
     monkeypatch.chdir(tmp_path)
-    result = asyncio.run(make_evaluator(CITY.format(schema)).evaluate("city")).unwrap()
+    result = asyncio.run(make_evaluator(CITY.format(schema), trust=True).evaluate("city")).unwrap()
     assert isinstance(result.parsed_data["name"], str)
 
 
