@@ -330,7 +330,9 @@ def shipped(root: Path) -> list[Collection]:
 
 
 def written(file: str) -> tuple[list[Template], dict[str, list[list[str]]]]:
-    """The templates of our own file of requests, and the cells of each line of its other sections."""
+    """The templates of our own file of requests, and the cells of each line of its other
+    sections.
+    """
     sections: dict[str, list[list[str]]] = {}
     section: list[list[str]] = []
     for line in (Path(__file__).parent / file).read_text("utf-8").splitlines():
@@ -417,8 +419,9 @@ def large(root: Path) -> list[Collection]:
 
 
 def as_nodes(collection: Collection, kinds: Sequence[str] = NODE_KINDS) -> Collection:
-    """The requests of a collection as descriptions of nodes, of these kinds in turn: with the inputs
-    of the right template (of any, if none is right), and with an input whose name says nothing.
+    """The requests of a collection as descriptions of nodes, of these kinds in turn: with the
+    inputs of the right template (of any, if none is right), and with an input whose name says
+    nothing.
     """
     by_name = {template.name: template.node for template in collection.templates}
     every = list(by_name)

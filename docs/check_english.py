@@ -34,7 +34,8 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"what (?:came|comes|became|becomes|has become) of", "the result of"),
     (r"(?:came|comes|come) to (?:no|nothing|something|an error)", "returned no, ended with"),
     (
-        r"(?<!there )is no (?:integer|number|text|string|list|object|folder|file|template|name|schema|JSON|XML)\b",
+        r"(?<!there )is no (?:integer|number|text|string|list|object|folder|file|template|name"
+        r"|schema|JSON|XML)\b",
         "is not a",
     ),
     (r"(?:that|which) are no(?:ne)?\b", "that are not"),

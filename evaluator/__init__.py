@@ -1,11 +1,13 @@
 """evaluator: LLM tasks written as XML templates, evaluated in isolation, limited and recorded.
 
 >>> from evaluator import Evaluator, run_batch_sync
->>> evaluator = Evaluator(handler="offline")  # a simulated model; without `handler` a real one, if one is configured
->>> evaluator.evaluate_sync("answer_question", {"question": "What is the capital of Australia?"}).unwrap().content
+>>> evaluator = Evaluator(handler="offline")  # a simulated model; without it a real one
+>>> question = {"question": "What is the capital of Australia?"}
+>>> evaluator.evaluate_sync("answer_question", question).unwrap().content
 'Canberra'
 >>> rows = [{"question": "What is the symbol of iron?", "target": "Fe"}]
->>> run_batch_sync("answer_question", rows, evaluator=evaluator, scorers=["includes"]).summary.counts.passed
+>>> batch = run_batch_sync("answer_question", rows, evaluator=evaluator, scorers=["includes"])
+>>> batch.summary.counts.passed
 1
 
 Names are loaded when they are first used, so that importing the package costs next to nothing.

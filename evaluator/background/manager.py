@@ -276,7 +276,8 @@ class BackgroundTasks:
             is_check = self._clock.time() >= next_check
             try:
                 self._look_at_all(is_check)
-            except Exception as error:  # the disk is full, or the database is locked: it may be better the next time
+            except Exception as error:
+                # The disk is full, or the database is locked: it may be better the next time.
                 if str(error) != told:
                     told = str(error)
                     self._notice(f"the background tasks cannot be watched: {error}")

@@ -86,9 +86,9 @@ class MacroAverage(_Average):
     whatever its size.
 
     `by`: a metadata field or an expression; None: that of `group_by`. `weights`: how much each
-    group counts; None: each the same. Without a value for some group there is no average. The groups
-    are taken as given, not as drawn: the interval is of the samples within them, and there is none
-    if a cluster has samples of several groups.
+    group counts; None: each the same. Without a value for some group there is no average. The
+    groups are taken as given, not as drawn: the interval is of the samples within them, and there
+    is none if a cluster has samples of several groups.
     """
 
     type: ClassVar[str] = "macro"

@@ -55,7 +55,8 @@ CHANGED = "changed.txt"
 DAMAGED = "damaged.jsonl"
 PROGRESS = "progress.json"
 _HEAD = re.compile(
-    rb'\{"crc32":"[0-9a-f]{8}","key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"([0-9a-f]*)",'
+    rb'\{"crc32":"[0-9a-f]{8}","key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"(['
+    rb'0-9a-f]*)",'
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
 )
 _MAX_PROGRESS_BYTES = 1_000_000
@@ -503,7 +504,8 @@ def _corrupt(path: Path, number: int | None, what: str) -> BatchDamaged:
 def _too_long(path: Path, number: int | None) -> BatchDamaged:
     where = "" if number is None else f":{number}"
     return BatchDamaged(
-        f"{path / RESULTS}{where}: a line has more than {MAX_LINE_BYTES:,} bytes; restore the file, "
+        f"{path / RESULTS}{where}: a line has more than {MAX_LINE_BYTES:,} bytes; restore the "
+        "file, "
         "or run the batch into a new folder"
     )
 

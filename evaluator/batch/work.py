@@ -352,8 +352,8 @@ class Worker:
         return wanted == recorded
 
     async def _resume(self, task_id: int, inputs: Mapping[str, Any], shots: Shots = ()) -> Outcome:
-        """Resumes a task of an earlier session that `_is_run`, with the inputs and examples that were redacted in
-        its file.
+        """Resumes a task of an earlier session that `_is_run`, with the inputs and examples that
+        were redacted in its file.
         """
         recording = self._recording(task_id)
         if recording is None or recording.header is None:

@@ -1,4 +1,5 @@
-"""`evaluator init`, `new` and `examples`: files copied from what ships, never over an existing file.
+"""`evaluator init`, `new` and `examples`: files copied from what ships, never over an existing
+file.
 
 The files of `evaluator init`, `new` and `examples`, copied from what ships, never over an
 existing file.

@@ -1,4 +1,6 @@
-"""Commands that look at templates and run nothing: `templates`, `handlers`, `lint`, `render`, `match`."""
+"""Commands that look at templates and run nothing: `templates`, `handlers`, `lint`, `render`,
+`match`.
+"""
 
 from __future__ import annotations
 

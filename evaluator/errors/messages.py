@@ -7,11 +7,11 @@ logging.
 
 | logger | DEBUG | INFO | WARNING |
 |---|---|---|---|
-| `evaluator.models` | a model call and its duration | a failed attempt, a retry | what a provider reported wrongly |
+| `evaluator.models` | a model call and its duration | a failed attempt, a retry | a wrong report |
 | `evaluator.tools` | a tool call and its duration | a failed call, a retry | |
 | `evaluator.tasks` | the beginning and end of a task, a sample or a batch | a failed task | |
 | `evaluator.output` | | a repair of an answer | |
-| `evaluator` | details of connections and processes | a process that was lost | what a user should know |
+| `evaluator` | details of connections and processes | a lost process | what a user should know |
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ first row that fits decides, and a request goes only where it says:
 | any | `simulated` | any | any | simulated; `auto` if the caller named another model |
 | any | `replay` | any | any | ConfigurationError: only Python has the recording |
 | any | `litellm` | yes | profile's or none | LiteLLM at that address, with the whole id |
-| any | others | yes | profile's or none | OpenAI-compatible server, without the prefix `openai/` or `local/` |
-| `openai/…` | others | no | profile's or `OPENAI_API_KEY` | OpenAI or `OPENAI_BASE_URL`, without the prefix |
+| any | others | yes | profile's or none | the server, without the prefix `openai/` or `local/` |
+| `openai/…` | others | no | profile's or `OPENAI_API_KEY` | `OPENAI_BASE_URL` or OpenAI |
 | no prefix | `openai_compatible` | no | as above | OpenAI or `OPENAI_BASE_URL` |
 | `x/…` | `openai_compatible` | no | any | ConfigurationError: no address |
 | no prefix | `auto` | no | any | ConfigurationError: no provider |

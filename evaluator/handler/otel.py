@@ -361,7 +361,9 @@ def _usage(usage: Usage) -> dict[str, Any]:
 
 
 def _exportable(attributes: Mapping[str, Any], redactor: Redactor) -> dict[str, Any]:
-    """The known attributes, as a span has no null, with their texts as an exporter may show them."""
+    """The known attributes, as a span has no null, with their texts as an exporter may show
+    them.
+    """
     found: dict[str, Any] = {}
     for name, value in attributes.items():
         if value is None:

@@ -87,8 +87,9 @@ MAX_REPORTED = 5
 class Evaluator:
     """Evaluates tasks. One Evaluator serves any number of concurrent evaluations of one event loop.
 
-    >>> evaluator = Evaluator(handler="offline", tasks_dir=None)  # a simulated model; without `handler` a real one
-    >>> evaluator.evaluate_sync("answer_question", {"question": "What is the capital of Australia?"}).unwrap().content
+    >>> evaluator = Evaluator(handler="offline", tasks_dir=None)  # a simulated model
+    >>> question = {"question": "What is the capital of Australia?"}
+    >>> evaluator.evaluate_sync("answer_question", question).unwrap().content
     'Canberra'
     >>> evaluator.evaluate_sync("sentiment", {}).reason  # a failure is a value; unwrap() raises it
     'input_validation_failure'
@@ -399,8 +400,8 @@ class Evaluator:
         """Evaluates a request in words, whatever they look like, with the template of this name.
 
         Inputs that the template needs and `inputs` lacks are extracted from the words by the model.
-        The task sees `context`, each a source and a text, whatever it inherits. `labels` and the result are as
-        for `evaluate`.
+        The task sees `context`, each a source and a text, whatever it inherits. `labels` and the
+        result are as for `evaluate`.
         """
         check_types(words, inputs)
         self._report_interrupted()

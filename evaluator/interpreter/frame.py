@@ -1,4 +1,5 @@
-"""The environment of a node: the Evaluator's services, the options of the run, the run, and the node's frame.
+"""The environment of a node: the Evaluator's services, the options of the run, the run, and the
+node's frame.
 
 node's frame.
 

@@ -135,7 +135,8 @@ def _changed(run: Rendering, loop: Loop, *values: Any) -> bool:
 
 
 _PLAIN = """
-count endswith find isalnum isalpha isdigit islower isspace isupper lower lstrip removeprefix removesuffix rstrip
+count endswith find isalnum isalpha isdigit islower isspace isupper lower lstrip removeprefix
+removesuffix rstrip
 startswith strip swapcase
 """
 

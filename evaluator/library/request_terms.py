@@ -46,7 +46,8 @@ _KINDS = {
         "today tomorrow tonight yesterday weekend noon midnight monday tuesday wednesday thursday "
         "friday saturday "
         "sunday january february april june july august september october november december",
-        pattern=r"(?=[\dm])\b(?:(?:19|20)\d\d\b|\d{1,2}(?:st|nd|rd|th|:\d\d| ?[ap]\.?m| (?:march|may))\b|(?:march|may) \d"
+        pattern=r"(?=[\dm])\b(?:(?:19|20)\d\d\b|\d{1,2}(?:st|nd|rd|th|:\d\d| ?[ap]\.?m| (?:march"
+        r"|may))\b|(?:march|may) \d"
         r"|\d{4}[-./]\d{1,2}\b|\d{1,2}[-/.]\d{1,2}[-/.]\d{2})",
     ),
     "place": _Kind(
@@ -54,7 +55,8 @@ _KINDS = {
         "where near from to "
         "origin destination departure arrival coordinates latitude",
         "",
-        pattern=r"\b(?-i:(?:[Ii]n|[Nn]ear|[Aa]t|[Ff]rom|[Tt]o|[Aa]round|of|for) (?:the )?[A-Z][a-z])",
+        pattern=r"\b(?-i:(?:[Ii]n|[Nn]ear|[Aa]t|[Ff]rom|[Tt]o|[Aa]round|of"
+        r"|for) (?:the )?[A-Z][a-z])",
     ),
     "amount": _Kind(
         "amount price cost budget salary income principal value payment fee fare balance "
@@ -124,19 +126,27 @@ _QUESTION_WORDS = "what which who whom whose when where why how many much often"
 QUESTION_WORDS = frozenset(_QUESTION_WORDS.split())
 # Words that requests are put in, whatever they ask for.
 _REQUEST_WORDS = """
-    tell show know provide suggest able wish hope try going above below following attached given something
+    tell show know provide suggest able wish hope try going above below following attached given
+    something
     someone anything now today tomorrow right good great sure ok okay
 """
 # Words that qualify what is asked for, whatever it is: they distinguish templates less than their
 # rarity suggests.
 _SLIGHT_WORDS = """
-    access additional around available based best better comprehensive complete curious current currently detail
-    detailed different discover discovering during easily easy effective efficient enhance ensure example examples
-    experience explore extra fast full go helpful high ideal important include including information info insight
-    insights interested interesting latest look looking main many multiple new newest nice offer online option options
-    overall own particular perfect popular possible potential provided providing quick quickly range recent recently
-    recommendation recommendations related relevant reliable several similar specific specifically stay suggestion
-    suggestions suitable thing things think thinking through together top under updated useful various way ways wide
+    access additional around available based best better comprehensive complete curious current
+    currently detail
+    detailed different discover discovering during easily easy effective efficient enhance ensure
+    example examples
+    experience explore extra fast full go helpful high ideal important include including
+    information info insight
+    insights interested interesting latest look looking main many multiple new newest nice offer
+    online option options
+    overall own particular perfect popular possible potential provided providing quick quickly
+    range recent recently
+    recommendation recommendations related relevant reliable several similar specific specifically
+    stay suggestion
+    suggestions suitable thing things think thinking through together top under updated useful
+    various way ways wide
     within wonder wondering working assist assistance between above per good
 """
 _SLIGHT = frozenset(map(stem, _SLIGHT_WORDS.split()))

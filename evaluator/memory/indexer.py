@@ -43,7 +43,8 @@ CREATE TEMP TABLE found (
 _WANTED = """
 CREATE TEMP TABLE wanted AS
 SELECT found.path, found.size, found.mtime_ns, found.ctime_ns, found.seen_ns,
-       CASE WHEN :all THEN NULL ELSE file.hash END AS known, file.id IS NOT NULL AND file.skipped IS NULL AS described
+       CASE WHEN :all THEN NULL ELSE file.hash END AS known, file.id IS NOT NULL AND file.skipped
+       IS NULL AS described
 FROM found LEFT JOIN file ON file.root = :root AND file.path = found.path
 WHERE file.id IS NULL OR :all OR file.size <> found.size OR file.mtime_ns <> found.mtime_ns
    OR file.ctime_ns <> found.ctime_ns OR max(file.mtime_ns, file.ctime_ns) > file.seen_ns - :tick

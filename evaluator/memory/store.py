@@ -32,11 +32,13 @@ _MANY = 500
 
 _TABLES = f"""
 CREATE TABLE root (
-    id INTEGER PRIMARY KEY, place TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, describers INTEGER NOT NULL
+    id INTEGER PRIMARY KEY, place TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, describers INTEGER NOT
+    NULL
 );
 CREATE TABLE file (
     id INTEGER PRIMARY KEY, root INTEGER NOT NULL REFERENCES root(id), path TEXT NOT NULL,
-    size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, seen_ns INTEGER NOT NULL,
+    size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL, seen_ns INTEGER
+    NOT NULL,
     hash TEXT, language TEXT, summary TEXT, headings TEXT, names TEXT, skipped TEXT,
     UNIQUE (root, path)
 );

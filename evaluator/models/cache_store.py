@@ -144,8 +144,10 @@ def _differences(stored: CacheKey, now: CacheKey) -> Iterator[str]:
 _NEAR = 50
 _TABLES = """
 CREATE TABLE response (
-    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, endpoint TEXT NOT NULL,
-    model TEXT NOT NULL, settings TEXT NOT NULL, tools TEXT NOT NULL, schema TEXT NOT NULL, system TEXT NOT NULL,
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, endpoint TEXT NOT
+    NULL,
+    model TEXT NOT NULL, settings TEXT NOT NULL, tools TEXT NOT NULL, schema TEXT NOT NULL, system
+    TEXT NOT NULL,
     messages TEXT NOT NULL, first TEXT NOT NULL,
     response TEXT NOT NULL, usage TEXT NOT NULL, signature TEXT,
     created REAL NOT NULL, used REAL NOT NULL, hits INTEGER NOT NULL DEFAULT 0

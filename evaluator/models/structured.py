@@ -33,7 +33,8 @@ _STRICT_WORDS = frozenset(
     }
 )
 _NAMED = re.compile(
-    r"response[ _]?format|response[ _]?schema|response[ _]?mime[ _]?type|json[ _]?schema|output[ _]?(?:format|config)"
+    r"response[ _]?format|response[ _]?schema|response[ _]?mime[ _]?type|json[ _]?schema"
+    r"|output[ _]?(?:format|config)"
     r"|structured[ _]?output|guided[ _](?:json|decoding)|grammar",
     re.IGNORECASE,
 )

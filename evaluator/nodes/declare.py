@@ -8,7 +8,7 @@ it binds.
 | `expression` | an expression | attribute of a child element |
 | `setting` | a number or boolean, or a placeholder for one | element or attribute |
 | `choice` | one of several words | element |
-| `attribute`, `flag`, `names`, `literal` | a string, a boolean, names of inputs, data, as written | attribute |
+| `attribute`, `flag`, `names`, `literal` | a string, a boolean, names of inputs, data | attribute |
 | `child` | one node or several, and the names that it sees | element |
 | `part` | an object with fields of its own, or several | element |
 | `inner` | a field of such an object, which XML reads and writes by hand | |

@@ -18,7 +18,8 @@ from evaluator.patterns import Match, Pattern
 
 _SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _ESCAPE = Pattern(
-    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|([\s\S]?))"
+    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})"
+    r"|([\s\S]?))"
 )
 # LaTeX commands that are not a word without their first letter, and the others.
 _COMMAND = (
@@ -44,7 +45,8 @@ _ROW_END = Pattern(r"\\\\(?=\s|\\n|\Z)")
 _ESCAPE_AT = Pattern(r"\\[\s\S]?")
 _STRING = Pattern(r'"[^"\\]*+(?:\\.[^"\\]*+)++"', "s")
 _PATH = Pattern(
-    r"(?<![\w.])(?:([A-Za-z]):|\.{1,2}|%\w{1,40}%)(?:\\(?!u[0-9a-fA-F]{4})[\w.$~()+@#&-]{2,200}+){1,50}+(?![:\\])"
+    r"(?<![\w.])(?:([A-Za-z]):|\.{1,2}|%\w{1,40}%)(?:\\(?!u[0-9a-fA-F]{4})[\w.$~()+@#&-]{2,200}+)"
+    r"{1,50}+(?![:\\])"
 )
 # Folders whose names are not words without their first letter.
 _FOLDER = Pattern(r"[^\\]*+\\(?:te?mp|tests?|tools?|repos?|results?)(?:\\|\Z)", "i")

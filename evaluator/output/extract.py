@@ -24,7 +24,8 @@ _LEAST_STEPS = 1_000
 _FAR = 1 << 62
 _OBJECT = (
     rf"\{{(?={WS}*+(?:[}}/#,]|<!--|[bBrRuU]?{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
-    rf"|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']|\{{{WS}*+{QUOTE}"
+    rf"|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}*+{COLON}{WS}*+{VALUE}|{WORD}[ \t]++[\"']"
+    rf"|\{{{WS}*+{QUOTE}"
     rf"|(?:\.\.\.|…){WS}*+,?{WS}*+{QUOTED}{WS}*+{COLON}))"
 )
 _ARRAY = (
@@ -86,13 +87,15 @@ _FENCE_BEFORE = Pattern(r"\s*```[\w+#.-]{0,20}\s*\Z")
 _ROLE = Pattern(
     r"\b(?:(?P<answer>correct(?:ed|ion)?|right|fixed|final|actual)"
     r"|wrong|incorrect|invalid|bad|counterexample"
-    r"|(?:for|as an) (?:example|instance|illustration)|e\.g|example of|for (?:reference|comparison))\b",
+    r"|(?:for|as an) (?:example|instance|illustration)|e\.g|example of|for (?:reference"
+    r"|comparison))\b",
     "i",
 )
 _HYPOTHETICAL = Pattern(r"\bwould (?:be|have been)\b", "i")
 _DENIED_AFTER = Pattern(
     r"[\s\"'`*]{0,8}(?:is|was|would be|would have been)(?:n['’]t| not)? "
-    r"(?:(?:an? )?(?:wrong|incorrect|invalid|bad)|not\b|(?:just |only |merely )?an example)|[\s\"'`*]{0,8}isn['’]t\b",
+    r"(?:(?:an? )?(?:wrong|incorrect|invalid|bad)|not\b|(?:just |only |merely )?an example)"
+    r"|[\s\"'`*]{0,8}isn['’]t\b",
     "i",
 )
 
@@ -469,7 +472,8 @@ def is_reasoning(name: str) -> bool:
 
 
 _LEADING = Pattern(
-    r"\s*(?:<(think(?:ing)?)\s{0,8}>(.*?)</\1\s{0,8}>|◁think▷(.*?)◁/think▷|\[THINK\](.*?)\[/THINK\])",
+    r"\s*(?:<(think(?:ing)?)\s{0,8}>(.*?)</\1\s{0,8}>|◁think▷(.*?)◁/think▷"
+    r"|\[THINK\](.*?)\[/THINK\])",
     "is",
 )
 

@@ -209,10 +209,7 @@ def _all(rules: list[_Rule]) -> _Rule:
         run.left -= steps
         if run.left < 0:
             raise _Undecided
-        for one in rules:
-            if not one(value, run):
-                return False
-        return True
+        return all(one(value, run) for one in rules)
 
     return rule
 

@@ -28,13 +28,16 @@ _MAX_LINES = 2_000
 _MAX_REGIONS = 8
 _MAX_STEPS = 5_000
 _CALL = Pattern(
-    r"\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\\\n]|\\.)*+'|[A-Za-z_][\w.]{0,80}+\((?=\s*(?:[A-Za-z_]\w{0,80}+\s*(?:=(?!=)|:\s)|\)))|[()]"
+    r"\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\\\n]|\\.)*+'"
+    r"|[A-Za-z_][\w.]{0,80}+\((?=\s*(?:[A-Za-z_]\w{0,80}+\s*(?:=(?!=)|:\s)|\)))|[()]"
 )
 _IS_CALL = Pattern(
-    r"(?:[A-Za-z_]\w{0,80}\s*=\s*)?(\[?\s*[A-Za-z_][\w.]{0,80}\(\s*[A-Za-z_]\w{0,80}\s*(?:=(?!=)|:\s)[\s\S]*[)\]])"
+    r"(?:[A-Za-z_]\w{0,80}\s*=\s*)?(\[?\s*[A-Za-z_][\w.]{0,80}\(\s*[A-Za-z_]\w{0,80}\s*(?:=(?!=)"
+    r"|:\s)[\s\S]*[)\]])"
 )
 _RULE = Pattern(
-    r"\|?[ \t]*:?-{2,}:?[ \t]*(?:\|[ \t]*:?-{2,}:?[ \t]*)*\|?|\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?"
+    r"\|?[ \t]*:?-{2,}:?[ \t]*(?:\|[ \t]*:?-{2,}:?[ \t]*)*\|?"
+    r"|\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?"
 )
 _CELL = Pattern(r"(?<!\\)\|")
 _SPECIAL_TOKEN = Pattern(r"<\|[\w ]{1,40}\|>")
@@ -43,7 +46,9 @@ _WITH_COMMENTS = ("yaml", "yml", "toml", "ini")
 _QUOTED_LINES = Pattern(r"^>[ \t]?", "m")
 _ALL_QUOTED = Pattern(r">[^\n]*(?:\n>[^\n]*)*")
 _PARAMETER = Pattern(
-    r"<(parameter|param|argument|arg|field)(?:=|\s+name\s*=\s*)[\"']?([\w.-]{1,80})[\"']?\s*>([^<]*(?:<(?!/?(?:parameter|param|argument|arg|field)\b)[^<]*)*)</\1\s*>"
+    r"<(parameter|param|argument|arg|field)(?:="
+    r"|\s+name\s*=\s*)[\"']?([\w.-]{1,80})[\"']?\s*>([^<]*(?:<(?!/?(?:parameter|param|argument"
+    r"|arg|field)\b)[^<]*)*)</\1\s*>"
     r"|<arg_key>([^<]{1,80})</arg_key>\s*<arg_value>([^<]*)</arg_value>"
 )
 

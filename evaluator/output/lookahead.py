@@ -27,7 +27,8 @@ QUOTED = (
     r'(?:"(?:[^"\\\n]|\\.){0,200}+"'
     r"|'(?:[^'\\\n]|\\.){0,200}+'"
     r"|[“”„‟＂](?:[^“”„‟＂\"\\\n]|\\.){0,200}+[“”„‟＂\"]"
-    r"|[‘’‚‛][^‘’‚‛\\\n]{0,200}+[‘’‚‛]|`[^`\n]{0,200}+`|«[^»\n]{0,200}+»|‹[^›\n]{0,200}+›|「[^」\n]{0,200}+」"
+    r"|[‘’‚‛][^‘’‚‛\\\n]{0,200}+[‘’‚‛]|`[^`\n]{0,200}+`|«[^»\n]{0,200}+»|‹[^›\n]{0,200}+›"
+    r"|「[^」\n]{0,200}+」"
     r"|『[^』\n]{0,200}+』|〝[^〞\n]{0,200}+〞)"
 )
 """A short quoted text on one line."""
@@ -43,7 +44,10 @@ def open_text(commas: int) -> str:
     """A text of one line that has a closing quote and no opening one, with at most `commas` outside
     brackets.
     """
-    comma = rf",[ ](?=[^\W\d])(?!{WORD}(?:[ ]{WORD}){{0,5}}{QUOTE}?{WS}{{0,8}}+(?:{COLON}{WS}*+{VALUE}|=))"
+    comma = (
+        rf",[ ](?=[^\W\d])(?!{WORD}(?:[ ]{WORD}){{0,5}}{QUOTE}?{WS}{{0,8}}+(?:{COLON}{WS}*"
+        rf"+{VALUE}|=))"
+    )
     texts: list[str] = []
     for quote, apostrophe in (
         ('"', ""),
@@ -79,28 +83,35 @@ _GAP_AT = Pattern(_GAP)
 # What may follow a comma. Inside a pair of unescaped quotes a quote counts only if the text that it
 # opens ends well.
 _BARE_MEMBER = (
-    rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
+    rf":?{WORD}{QUOTE}?{WS}{{0,64}}+(?:{COLON}|=)"
+    rf"|{WORD}(?:[ ]{WORD}){{1,5}}{QUOTE}?{WS}{{0,64}}+{COLON}{WS}*+{VALUE}"
     rf"|{_END}|\{{|\w{{1,64}}+\Z"
 )
-_BARE_ITEM = rf"[\[{{(\d.$€£+-]|[A-Za-z]{{2,12}}://|(?i:{LITERAL})|{WORD}{WS}*+[{_COMMA}\]]|{MARK}|{_END}|\w{{1,64}}+\Z"
+_BARE_ITEM = (
+    rf"[\[{{(\d.$€£+-]|[A-Za-z]{{2,12}}://|(?i:{LITERAL})|{WORD}{WS}*+[{_COMMA}\]]"
+    rf"|{MARK}|{_END}|\w{{1,64}}+\Z"
+)
 _NEXT_MEMBER = Pattern(rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_MEMBER})")
 _NEXT_ITEM = Pattern(
     rf"{_SHORT_GAP}(?:{_PREFIX}{QUOTE}|{_BARE_ITEM}|{open_text(8)}{WS}*+[{_COMMA}\]])"
 )
 _NEXT_MEMBER_IN_QUOTES = Pattern(
     rf"{_SHORT_GAP}(?:(?!{_PREFIX}{QUOTED}{WS}*+(?!{COLON}|[=}}]|\Z|//|/\*)){_PREFIX}{QUOTE}"
-    rf"|{QUOTE}{{2}}[^{OPENING}\n]{{1,64}}{QUOTE}{{2}}{WS}*+{COLON}|{QUOTE}{_OPEN}|{QUOTE}{WORD}{COLON}{WS}*+{VALUE}"
+    rf"|{QUOTE}{{2}}[^{OPENING}\n]{{1,64}}{QUOTE}{{2}}{WS}*+{COLON}|{QUOTE}{_OPEN}"
+    rf"|{QUOTE}{WORD}{COLON}{WS}*+{VALUE}"
     rf"|{_BARE_MEMBER})"
 )
 _NEXT_ITEM_IN_QUOTES = Pattern(
-    rf"{_SHORT_GAP}(?:(?!{_PREFIX}{QUOTED}{WS}*+(?!{QUOTE}|[+:;；{_COMMA}}}\]):\[{{]|\Z|//|/\*|\#)){_PREFIX}{QUOTE}"
+    rf"{_SHORT_GAP}(?:(?!{_PREFIX}{QUOTED}{WS}*+(?!{QUOTE}|[+:;；{_COMMA}}}\]):\[{{]|\Z|//|/\*"
+    rf"|\#)){_PREFIX}{QUOTE}"
     rf"|{QUOTE}{_OPEN}|{_BARE_ITEM})"
 )
 _QUOTED_MEMBER = rf"{QUOTED}{WS}*+(?:{COLON}|=)|\+{WS}*+{QUOTE}|\.{WS}++{QUOTED}{WS}*+:|```"
 _MEMBER_AFTER_GAP = Pattern(rf"{_QUOTED_MEMBER}|{WORD}{WS}{{0,64}}+{COLON}{WS}*+{VALUE}")
 _MEMBER_AFTER_GAP_IN_QUOTES = Pattern(_QUOTED_MEMBER)
 _ITEM_AFTER_GAP = Pattern(
-    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}(?!{WS}*+[{_COMMA}}}\]])|[+{_COMMA}}}\])]|\Z|//|/\*|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
+    rf"(?!{QUOTED}{WS}*+(?!{QUOTE}(?!{WS}*+[{_COMMA}}}\]])|[+{_COMMA}}}\])]|\Z|//|/\*"
+    rf"|\#)){QUOTE}(?!{WS}*+[}}\],])|[\[{{]|\+{WS}*+{QUOTE}|```"
 )
 # After a semicolon only a complete key or item counts: in code a quote and a semicolon stand side
 # by side often.
@@ -121,7 +132,8 @@ _LINE_END = Pattern(r"[\s)\];,.`]*+(?:\n|\Z|```)")
 # A quote directly behind a block: the block was inside a string, unless the rest of the line only
 # ends a call.
 _NOT_AFTER_BLOCK = Pattern(
-    rf"{QUOTE}(?!{QUOTE}{{0,2}}[ \t)\];,.]*+(?:\n|\Z))|{_SHORT_GAP}[{_COMMA}]{_SHORT_GAP}{QUOTED}{WS}*+{COLON}"
+    rf"{QUOTE}(?!{QUOTE}{{0,2}}[ \t)\];,.]*+(?:\n|\Z))"
+    rf"|{_SHORT_GAP}[{_COMMA}]{_SHORT_GAP}{QUOTED}{WS}*+{COLON}"
 )
 # The next quote ends a string: a block that ended before it was code inside that string.
 _STILL_INSIDE = Pattern(
@@ -134,7 +146,8 @@ STOP_COLON = rf"{WS}*+[{_SEMICOLON}](?={WS}*+(?!{QUOTED}{WS}*+[{COLON[1:-1]}=]){
 """A semicolon in place of a colon: a value follows, not a key."""
 
 _WEAK_KEY_END = Pattern(
-    rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|{STOP_COLON}|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
+    rf"{_GAP}(?:[{_COMMA}}}\]]|\Z)|{WS}++{VALUE}|{STOP_COLON}"
+    rf"|\{{|\[|{_WHOLE}|{QUOTE}(?:[^{OPENING}\\\n]|\\.){{200}}"
 )
 _OPENS_MEMBER = Pattern(
     rf"{QUOTE}[^{OPENING}\\\n:]{{1,64}}+{QUOTE}{WS}*+{COLON}{WS}*+(?:{VALUE}|\Z)"
@@ -142,7 +155,8 @@ _OPENS_MEMBER = Pattern(
 _OPENS_ITEM = Pattern(rf"({QUOTED}){WS}*+(?:[{_COMMA}]|\](?!{QUOTE}{WS}*+[,}}\]])|\Z)")
 # Further arguments or items inside a string, and the bracket after them.
 _ARGUMENTS = Pattern(
-    rf"(?:{WS}*+[,:=]{WS}*+(?:{QUOTED}|-?\w[\w.]{{0,63}}+)){{0,8}}+{WS}*+(?:\)|\](?={QUOTE}{WS}*+[,}}\]]))"
+    rf"(?:{WS}*+[,:=]{WS}*+(?:{QUOTED}|-?\w[\w.]{{0,63}}+)){{0,8}}+{WS}*+(?:\)"
+    rf"|\](?={QUOTE}{WS}*+[,}}\]]))"
 )
 _BRACKET = Pattern(r"[\[\]{}()]|\"(?:[^\"\\\n]++|\\.){0,2000}+\"|'[^'\\\n]{0,200}+'(?=\s*[:,\]}])")
 _FAR_BRACKETS = _NEAR_BRACKETS = 400

@@ -117,9 +117,9 @@ def parse_output(
     warnings name them. Valid JSON is read as it is.
 
     Guarantees: valid JSON is read unchanged and without a warning, except escapes that nobody meant
-    (`\\frac`); each kind of change has a warning; nothing else is invented. With an error `value` is None. Text without JSON is an error
-    only where a schema was declared. Time is linear in the length of the text; nesting deeper than
-    200 is not read.
+    (`\\frac`); each kind of change has a warning; nothing else is invented. With an error `value`
+    is None. Text without JSON is an error only where a schema was declared. Time is linear in the
+    length of the text; nesting deeper than 200 is not read.
 
     Source: docs/explanation, "Output".
     """

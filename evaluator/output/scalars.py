@@ -15,7 +15,10 @@ from evaluator.patterns import Match, Pattern
 
 _MAX_LENGTH = 400
 _MINUS = dict.fromkeys(map(ord, "−–﹣－⁻"), "-")
-_CODES = "USD|EUR|GBP|JPY|CNY|INR|CHF|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|MXN|ZAR|SGD|HKD|KRW|TRY|RUB|ILS|THB"
+_CODES = (
+    "USD|EUR|GBP|JPY|CNY|INR|CHF|CAD|AUD|NZD|SEK|NOK|DKK|PLN|CZK|HUF|BRL|MXN|ZAR|SGD|HKD|KRW|TRY"
+    "|RUB|ILS|THB"
+)
 _SYMBOLS = "$€£¥₹₩₽₺₴₦₱฿₫₪"
 _CURRENCY = rf"(?:(?:US|R|A|C|CA|AU|NZ|HK|S)\$|[{_SYMBOLS}]|(?:{_CODES})(?=[ \d.-]))"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
@@ -47,13 +50,16 @@ _BOOLEANS = {
     "いいえ": False,
 }
 _STATEMENT = Pattern(
-    r"(?:(?:the|this|that)\s(?:\w{1,30}\s)?|it\s)(?:is|was)\s[\"'*_]{0,4}(true|false)[\"'*_]{0,4}[.!]?",
+    r"(?:(?:the|this|that)\s(?:\w{1,30}\s)?|it\s)(?:is|was)\s[\"'*_]{0,4}(true"
+    r"|false)[\"'*_]{0,4}[.!]?",
     "i",
 )
 
 _LABEL = (
-    r"(?:\b(?:final[ _]?answer|answer|ans|result|verdict|value|score|rating|grade|total|output|conclusion|decision"
-    r"|prediction|antwort|ergebnis|lösung|réponse|résultat|respuesta|resultado|resposta|risposta|risultato|antwoord"
+    r"(?:\b(?:final[ _]?answer|answer|ans|result|verdict|value|score|rating|grade|total|output"
+    r"|conclusion|decision"
+    r"|prediction|antwort|ergebnis|lösung|réponse|résultat|respuesta|resultado|resposta|risposta"
+    r"|risultato|antwoord"
     r"|ответ|итого|результат)\b|答案|答え|结果|結果|답|정답)"
 )
 _REST = r"[\"'*_ \t:]{0,8}+([^\n]{1,200})"
@@ -70,37 +76,43 @@ _BOLD = Pattern(r"(?:\*\*|__)([^*_\n]{1,40})(?:\*\*|__)")
 _EQUATION = Pattern(rf"(?<![=<>!])=(?!=){_REST}")
 _BOXED = Pattern(r"\\boxed\s{0,4}\{((?:[^{}]|\{[^{}]{0,200}\}){0,200})\}")
 _BOX_BEFORE = Pattern(
-    r"\\boxed\s{0,4}\{([^{}]{0,40})\}[$\s]{0,4}[,;/]?[$\s]{0,4}(?:and|or|und|oder|\\(?:text|quad)\s?(?:\{\s?(?:and|or)\s?\})?)?"
+    r"\\boxed\s{0,4}\{([^{}]{0,40})\}[$\s]{0,4}[,;/]?[$\s]{0,4}(?:and|or|und|oder|\\(?:text"
+    r"|quad)\s?(?:\{\s?(?:and|or)\s?\})?)?"
     r"[$\s]{0,4}(?:[A-Za-z]\w{0,2}\s?=\s?)?\Z"
 )
 _MAX_BOX = 120
 _TEXT_MACRO = Pattern(r"\\(?:text|mathrm|mathbf|textbf)\s?\{([^{}]*)\}")
 _PROSE_NUMBER = Pattern(
-    rf"(?<![\w.,/%^])[-+−–﹣－]?(?:{_CURRENCY}[ ]?)?[-+−]?(?:\d[\d,.']*\d|\d)(?:[eE][+-]?\d{{1,3}})?(?!\d)"
+    rf"(?<![\w.,/%^])[-+−–﹣－]?(?:{_CURRENCY}[ ]?)?[-+−]?(?:\d[\d,.']*\d"
+    rf"|\d)(?:[eE][+-]?\d{{1,3}})?(?!\d)"
 )
 _FOLLOWED = Pattern(
     r"\s?(?:/\s?\d|:\d|-\d|\^|\+(?!\s?\d))|\s(?:and\s)?(?:an?\s|one\s)?(?:half|quarter)\b"
     r"|\s?(?:°\s?[WS]|(?:°\s?[CF]?\s?|degrees?\s)?(?:below|[ap]m))\b"
 )
 _ESTIMATE = Pattern(
-    r"(?:\b(?:about|around|approximately|approx\.?|roughly|nearly|almost|over|under|than|some|up to|at least|ca\.?)"
+    r"(?:\b(?:about|around|approximately|approx\.?|roughly|nearly|almost|over|under|than|some"
+    r"|up to|at least|ca\.?)"
     r"|[~≈<>≤≥])\s?\Z",
     "i",
 )
 _RADIX = Pattern(r"0(?:[xX][0-9a-fA-F]|[oO][0-7]|[bB][01])")
 _DENIED_BEFORE = Pattern(
-    r"(?:\bnot|n['’]t|\bnever|\bfar from|\bopposite of|\b(?:anything but|other than|instead of|rather than))"
+    r"(?:\bnot|n['’]t|\bnever|\bfar from|\bopposite of|\b(?:anything but|other than|instead of"
+    r"|rather than))"
     r"[ \"'*_$`]{1,6}\Z",
     "i",
 )
 _DENIED_AFTER = Pattern(
-    r"[\"'*_$`]{0,4}\s(?:(?:is|was|would be|does|do|did|cannot|can)(?:n['’]t|\s+not\b)|(?:is|was|would be)\s+(?:wrong|incorrect|false))",
+    r"[\"'*_$`]{0,4}\s(?:(?:is|was|would be|does|do|did|cannot|can)(?:n['’]t|\s+not\b)|(?:is|was"
+    r"|would be)\s+(?:wrong|incorrect|false))",
     "i",
 )
 _LETTERS_AFTER = Pattern(r"[\w²³]{0,30}+")
 _WORD_AFTER = Pattern(r"[ \t\u00a0\u202f](\w{1,20}+\.?)")
 _QUANTITY = Pattern(
-    rf"([+-]?\s?(?:{_CURRENCY}\s?)?[+-]?(?:{_GROUPED}|{_PLAIN})(?!\d))(\s?(?:thousand|million|billion|trillion)\b)?(.*)",
+    rf"([+-]?\s?(?:{_CURRENCY}\s?)?[+-]?(?:{_GROUPED}|{_PLAIN})(?!\d))(\s?(?:thousand|million"
+    rf"|billion|trillion)\b)?(.*)",
     "as",
 )
 _MAX_QUANTITY = 80
@@ -241,7 +253,8 @@ def _is_second(found: deque[Match], text: str, group: int) -> bool:
 
 
 def find_answer(text: str) -> tuple[str, str] | None:
-    """The result in a prose answer: the last `\\boxed{…}`, else what follows the last `####`, label (`Answer:`) or `=`.
+    """The result in a prose answer: the last `\\boxed{…}`, else what follows the last `####`, label
+    (`Answer:`) or `=`.
 
     Returns the text of the result and where it was found; None if there is none.
     """

@@ -102,7 +102,8 @@ def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
 # an escaped quote, or one of the other kind, is inside a string, so there is only one reading.
 _END = r"(?=[ \t\r\n]*+[,:\]}])"
 _UNIFORM = Pattern(
-    rf"""(?:[ \t\r\n\[\]{{}},:]++|'(?:[^'\\\n]++|\\['\\nrt])*+'{_END}|"(?:[^"\\\n]++|\\.)*+"{_END}|“[^“”"\\\n]*+”{_END}"""
+    rf"""(?:[ \t\r\n\[\]{{}},:]++|'(?:[^'\\\n]++|\\['\\nrt])*+'{_END}"""
+    rf"""|"(?:[^"\\\n]++|\\.)*+"{_END}|“[^“”"\\\n]*+”{_END}"""
     r"|-?\d[\d.eE+-]*+|True|False|None|true|false|null)++"
 )
 _FOREIGN = Pattern(r"""("(?:[^"\\]++|\\.)*+")|'((?:[^'\\]++|\\.)*+)'|“([^”]*+)”|True|False|None""")

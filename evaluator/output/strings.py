@@ -8,7 +8,10 @@ from evaluator.output.escapes import decode
 from evaluator.output.lookahead import CLOSERS, COLON, OPENING, QUOTE, QUOTED, VALUE, WS, Lookahead
 from evaluator.patterns import Pattern
 
-REASONING_WORDS = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis|chain_of_thought|cot)"
+REASONING_WORDS = (
+    r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis"
+    r"|chain_of_thought|cot)"
+)
 CLOSING_TAG = rf"</{REASONING_WORDS}\s{{0,8}}>"
 
 _FAMILIES = ('"“”„‟＂', "'‘’‚‛", "`", "«»", "‹›", "「」", "『』", "〝〞")
@@ -27,7 +30,8 @@ _LAST_LINE = Pattern(r"\n[\s,]*+[\]}][\s\]},]*+(?:```\s*+)?\Z")
 _PATH = Pattern(rf'(?:[A-Za-z]:\\|\\\\)[^"\n<>|*?]{{0,400}}?(?<!\\)(?:\\\\)*\\"(?={WS}*+[,\]}}])')
 # The end of a text whose last quote is a sign of its own: inches, or the apostrophe of a genitive.
 _MEASURE = Pattern(
-    r"(?:(?:\A|[ (x×'′’])(?:\d{0,3}[½¼¾]|\d{1,3}(?:[.,]\d{1,2}|(?:[ -]\d)?/\d{1,2})?)(?:['′’]?\"|['’])|s['’])\Z"
+    r"(?:(?:\A|[ (x×'′’])(?:\d{0,3}[½¼¾]|\d{1,3}(?:[.,]\d{1,2}|(?:[ -]\d)?/\d{1,2})?)(?:['′’]?\""
+    r"|['’])|s['’])\Z"
 )
 _MAX_MEASURE = 16
 _STEPS_PER_WALK = 5

@@ -28,7 +28,8 @@ _WS = r"[ \t\r\n]*+"
 KEY = Pattern(rf'{_WS}"([^"\\\x00-\x1f]*+)"{_WS}:')
 _SCALAR = (
     r'"([^"\\\x00-\x1f]*+)"(?={ws},{ws}{after})'
-    r"|(-?(?:0|[1-9]\d*+)(\.\d++)?([eE][+-]?\d++)?)(?=[ \t\r\n]++(?:[\"\]}},]|\Z)|[\]}}]|,{grouped})"
+    r"|(-?(?:0|[1-9]\d*+)(\.\d++)?([eE][+-]?\d++)?)(?=[ \t\r\n]++(?:[\"\]}},]|\Z)|[\]}}]"
+    r"|,{grouped})"
     r"|(true|false|null)(?=[ \t\r\n]*+[,\]}}])"
 )
 _SHORT = r'"[^"\\\n]{0,200}+"'
@@ -73,7 +74,8 @@ MEMBER_TOKEN = Pattern(
     rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS}])|(?:{WS}*+{QUOTED}|{WS}++{WORD}){WS}*+{COLON})"
 )
 ITEM_TOKEN = Pattern(
-    rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS})]|;{WS}*+(?:[\[{{+-]|\d|(?i:{LITERAL})|{QUOTE}))"
+    rf"{_TOKEN}(?=[ \t]*+(?:{COMMENT}|[{WIDE_MARKS})]|;{WS}*+(?:[\[{{+-]|\d|(?i:{LITERAL})"
+    rf"|{QUOTE}))"
     rf"|{WS}++(?:{QUOTE}|[\[{{(\d-]|(?i:{LITERAL}))|[\[{{]|{QUOTED}{WS}*+[,\]])"
 )
 # A text without its opening quote; in an array that has texts without quotes, a comma ends it.
@@ -81,10 +83,14 @@ OPEN_TEXT = Pattern(open_text(8))
 OPEN_ITEM = Pattern(open_text(0))
 _CHUNK = r"[^,;}\]\n\"{\[<`]{1,400}+"
 # A comma in a text without quotes: no key follows.
-_PROSE = rf"(?:,[ ](?=\w)(?!{WORD}(?:[ ]{WORD}){{0,5}}\"?{WS}*+(?:{COLON}|=)){_CHUNK}(?=[ \t]*+[,}}\n])){{0,8}}+"
+_PROSE = (
+    rf"(?:,[ ](?=\w)(?!{WORD}(?:[ ]{WORD}){{0,5}}\"?{WS}*+(?:{COLON}"
+    rf"|=)){_CHUNK}(?=[ \t]*+[,}}\n])){{0,8}}+"
+)
 # A call or an amount of money, which may hold commas, or an address.
 ATOM = Pattern(
-    rf"((?:new[ ])?[A-Za-z_][\w.]{{0,63}}+\([^()\n]{{0,400}}+\)|[$€£¥₹][ ]?\d{{1,3}}(?:[.,]\d{{3}}){{1,8}}(?:[.,]\d+)?"
+    rf"((?:new[ ])?[A-Za-z_][\w.]{{0,63}}+\([^()\n]{{0,400}}+\)"
+    rf"|[$€£¥₹][ ]?\d{{1,3}}(?:[.,]\d{{3}}){{1,8}}(?:[.,]\d+)?"
     r"|[A-Za-z][A-Za-z0-9+.-]{1,15}+://[^\s,\"'<>\[\]{}]{1,400}+)"
     rf"(?={WS}*+[,}}\]])"
 )
@@ -99,7 +105,8 @@ REMARK = Pattern(r"[ \t]*+\([^()\n]{0,200}+\)(?=\s*+\Z)")
 GROUPED = Pattern(r"-?\d{1,3}(?:,\d{3})++(?:\.\d+)?+(?=[ \t\r\n]*+(?:\}|,[ \t\r\n]*+[\"'}]))", "a")
 # Prose in which a block was given up: it ends before another block, after a blank line or a colon.
 ABANDONED = Pattern(
-    r"[^\W\d][^\"{}\[\]\n]{8,400}+(?:\n[^\"{}\[\]\n]{1,400}+){0,4}+(?:(?<=[:：])\n|\n[ \t\r]*\n)(?=[{\[]|```)"
+    r"[^\W\d][^\"{}\[\]\n]{8,400}+(?:\n[^\"{}\[\]\n]{1,400}+){0,4}+(?:(?<=[:：])\n"
+    r"|\n[ \t\r]*\n)(?=[{\[]|```)"
 )
 BOUNDARY = Pattern(rf"```|{CLOSING_TAG}", "i")
 BRACKET = Pattern(r"[\[\]{}]|\"(?:[^\"\\\n]++|\\.)*+\"?")

@@ -29,21 +29,28 @@ _AND = f"{_OR}|and|und|et|to|through|bis|plus|vs|versus|и"
 _ALTERNATIVE = Pattern(rf" (?:{_AND}) ")
 _EITHER = Pattern(rf"(?: (?:{_OR}) \|)|(?:\| (?:{_OR}) )")
 _OTHER_LETTER = Pattern(
-    r"(?<![\w'’])([A-Z])[.)]?(?:\s*[,/;&+|]\s*|\s+)(?:(?:and|or|und|oder|et|ou|y|e|o|also|possibly|maybe|perhaps)\s+)*"
+    r"(?<![\w'’])([A-Z])[.)]?(?:\s*[,/;&+|]\s*|\s+)(?:(?:and|or|und|oder|et|ou|y|e|o|also"
+    r"|possibly|maybe|perhaps)\s+)*"
     r"[(\[]?([A-HJ-Z])(?![\w'’])(?!\s[a-z])"
 )
 _OTHER_NUMBER = Pattern(
-    rf"(?<![\w.,])(\d{{1,9}})(?:\s*[,/;&+|–-]\s*|\s+)(?:(?:{_AND}|also|possibly|maybe|perhaps)\s+)*(\d{{1,9}})(?![\w.])(?!\s[a-z])"
+    rf"(?<![\w.,])(\d{{1,9}})(?:\s*[,/;&+|–-]\s*|\s+)(?:(?:{_AND}|also|possibly|maybe"
+    rf"|perhaps)\s+)*(\d{{1,9}})(?![\w.])(?!\s[a-z])"
 )
 _CORRECTION = Pattern(
-    r"\b(?:wait|actually|correction|scratch that|(?:on )?second thoughts?|i mean|or rather|no(?=\s*[,.:;—–-]))\b",
+    r"\b(?:wait|actually|correction|scratch that|(?:on )?second thoughts?|i mean|or rather"
+    r"|no(?=\s*[,.:;—–-]))\b",
     "i",
 )
-_JOINING = rf"(?: (?:{_AND}|also|as|well|both|possibly|probably|maybe|perhaps|even|then|but|the|options?|answer|choice))++"
+_JOINING = (
+    rf"(?: (?:{_AND}|also|as|well|both|possibly|probably|maybe|perhaps|even|then|but|the"
+    rf"|options?|answer|choice))++"
+)
 _VERB = "is|are|was|were|would|has|have|does|do|can|could|cannot|isn|doesn|s|says|states|describes"
 _NEW_SENTENCE = Pattern(rf"\.\s+(?=[A-Z])(?!(?:Or|And|Also|But)\b)(?=[^.\n]*?\s(?:{_VERB})\b)")
 _EXPLAINS = Pattern(
-    r"\b(?:because|since|unlike|not|than|whereas|while|over|instead|rather|given|between|among|from|of|out|both)\b"
+    r"\b(?:because|since|unlike|not|than|whereas|while|over|instead|rather|given|between|among"
+    r"|from|of|out|both)\b"
 )
 
 

@@ -1,5 +1,5 @@
-"""Starts processes, and the threads of tools. No other module starts a process, except the launcher,
-which is a program of its own.
+"""Starts processes, and the threads of tools. No other module starts a process, except the
+launcher, which is a program of its own.
 
 Call the functions through the module (`starting.popen(…)`), so that simulations can replace them.
 """

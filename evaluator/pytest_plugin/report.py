@@ -88,7 +88,8 @@ def _reasons(result: SampleResult) -> Iterator[str]:
         if score.error is not None:
             yield f"{name} failed: {score.error}"
         elif score.passed is not True:
-            yield f"{name}: {score.explanation or ('no' if score.passed is False else 'could not judge')}"
+            verdict = "no" if score.passed is False else "could not judge"
+            yield f"{name}: {score.explanation or verdict}"
     if not result.scores and result.failure is None:
         yield "there is no scorer"
 

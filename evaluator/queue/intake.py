@@ -193,7 +193,8 @@ def checked_text(text: str, noun: str = "text") -> str:
 @cache
 def _ranker() -> LexicalRanker:
     tasks = "".join(
-        f'<task name="{name}"><description>{description}</description><criteria>{criteria}</criteria></task>'
+        f'<task name="{name}"><description>{description}</description>'
+        f"<criteria>{criteria}</criteria></task>"
         for name, (description, criteria) in _DESCRIPTIONS.items()
     )
     built = build(read_source(f"<library>{tasks}</library>".encode(), "<types of entries>"))

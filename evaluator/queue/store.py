@@ -50,8 +50,10 @@ _STATUS_OF_NEEDED = """
 # wait.
 _STUCK = f"""
     WITH RECURSIVE stuck (number, cause, status) AS (
-        SELECT number, needs, {_STATUS_OF_NEEDED} AS status FROM dependency WHERE status IN ('skipped', 'blocked')
-        UNION SELECT dependency.number, cause, status FROM dependency JOIN stuck ON needs = stuck.number
+        SELECT number, needs, {_STATUS_OF_NEEDED} AS status FROM dependency WHERE status IN
+        ('skipped', 'blocked')
+        UNION SELECT dependency.number, cause, status FROM dependency JOIN stuck ON needs =
+        stuck.number
     )
     SELECT stuck.number, cause, stuck.status FROM stuck JOIN entry ON entry.number = stuck.number
     WHERE entry.status = 'pending' ORDER BY 1, 2"""

@@ -108,15 +108,16 @@ ENTRY = Table(
     name_of=lambda number: f"the entry {entry_id(number)}",
     check=_check_entry,
 )
-# What decides in SQL is in an index too, so that damage to one of the two shows; the checks hold for
-# what somebody else has written. See `Format.is_checked`.
+# What decides in SQL is in an index too, so that damage to one of the two shows; the checks hold
+# for what somebody else has written. See `Format.is_checked`.
 _TABLES = f"""
 {_QUEUE.statement};
 INSERT INTO queue VALUES ({", ".join(map(repr, _NEW_QUEUE))}, '{_SEAL}', NULL);
 {ENTRY.statement};
 CREATE INDEX entry_order ON entry (status, priority DESC, number, not_before, completed);
 CREATE TABLE dependency (
-    number INTEGER CHECK (typeof(number) = 'integer'), needs INTEGER CHECK (typeof(needs) = 'integer'),
+    number INTEGER CHECK (typeof(number) = 'integer'), needs INTEGER CHECK (typeof(needs) =
+    'integer'),
     PRIMARY KEY (number, needs)
 ) WITHOUT ROWID;
 CREATE INDEX dependents ON dependency (needs);

@@ -47,11 +47,13 @@ from evaluator.record.steps import (
 )
 
 _TITLE = re.compile(
-    rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
+    rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f"
+    rb"]{8}) -->"
 )
 _OPEN = re.compile(
     rb"(?:## (?:Step [0-9]{1,12}(?: \((?:retry|result)\))?: (.+)|Resumed|Result|Summary) )?"
-    rb"<!-- (begin|end|note|resume|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->"
+    rb"<!-- (begin|end|note|resume|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-"
+    rb"9a-f]{8}) -->"
 )
 _MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
 _TORN_TITLE = re.compile(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")

@@ -15,7 +15,8 @@ from urllib.parse import quote, quote_plus, unquote
 from evaluator.record.encoded import HINTS, Decoded, dumped_bytes, joined_lines, without_escapes
 
 _NAME = re.compile(
-    r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?|CREDS|PAT|DSN"
+    r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?"
+    r"|CREDS|PAT|DSN"
     r"|CONNECTION_STRING|PRIVATE_KEY)(?:_|$)|PASSWORD(?:_|$)|PASSWD(?:_|$)|.PWD(?:_|$)",
     re.I,
 )

@@ -276,7 +276,8 @@ def _resumption_text(resumption: Resumption) -> str:
         cut = f", {resumption.cut_bytes} bytes cut off its end"
     else:
         cut = ""
-    return f"{resumption.at}{by}{cut}{f', with {resumption.allowed} allowed' if resumption.allowed else ''}"
+    allowed = f", with {resumption.allowed} allowed" if resumption.allowed else ""
+    return f"{resumption.at}{by}{cut}{allowed}"
 
 
 def tokens_text(usage: Mapping[str, Any] | None) -> str:

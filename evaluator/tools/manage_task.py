@@ -53,11 +53,12 @@ _ARGUMENTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 _DESCRIPTION = """\
-Keep tasks of several steps: Markdown files with sections and steps (- [ ] open, - [x] done), which outlive this \
-conversation. Call list_active first: it says what there is and where each task goes on; resume there at the first \
-open step. The role that creates a task owns it: it alone changes the file, marks the steps of every section and \
-closes it; other roles read it. A role in square brackets at the start of a heading ("## [PLANNER] Preparation") says \
-who does that part."""
+Keep tasks of several steps: Markdown files with sections and steps (- [ ] open, - [x] done), \
+which outlive this conversation. Call list_active first: it says what there is and where each \
+task goes on; resume there at the first open step. The role that creates a task owns it: it \
+alone changes the file, marks the steps of every section and closes it; other roles read it. A \
+role in square brackets at the start of a heading ("## [PLANNER] Preparation") says who does \
+that part."""
 
 _ACTIONS = (
     "list_active: all active tasks; read: one task with its text and version; create: a new task; "

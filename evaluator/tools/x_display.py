@@ -28,16 +28,23 @@ from evaluator.processes.supervisor import scrubbed_environment
 MAX_CHORDS = 100
 _PLAIN = re.compile(r"[A-Za-z0-9]|[Ff](?:[1-9]|[12][0-9]|3[0-5])|KP_[0-9]|U[0-9A-Fa-f]{4,5}")
 _NAMED = """
-    Return Escape Tab BackSpace Delete Insert Home End Page_Up Page_Down Prior Next Left Right Up Down space Menu Print
-    Pause Break Scroll_Lock Caps_Lock Num_Lock Multi_key Undo Redo Find Cancel Clear Select ISO_Left_Tab
-    alt ctrl shift super meta Alt_L Alt_R Control_L Control_R Shift_L Shift_R Super_L Super_R Meta_L Meta_R
+    Return Escape Tab BackSpace Delete Insert Home End Page_Up Page_Down Prior Next Left Right Up
+    Down space Menu Print
+    Pause Break Scroll_Lock Caps_Lock Num_Lock Multi_key Undo Redo Find Cancel Clear Select
+    ISO_Left_Tab
+    alt ctrl shift super meta Alt_L Alt_R Control_L Control_R Shift_L Shift_R Super_L Super_R
+    Meta_L Meta_R
     ISO_Level3_Shift Mode_switch
-    KP_Enter KP_Add KP_Subtract KP_Multiply KP_Divide KP_Decimal KP_Separator KP_Equal KP_Home KP_End KP_Prior KP_Next
+    KP_Enter KP_Add KP_Subtract KP_Multiply KP_Divide KP_Decimal KP_Separator KP_Equal KP_Home
+    KP_End KP_Prior KP_Next
     KP_Page_Up KP_Page_Down KP_Left KP_Right KP_Up KP_Down KP_Insert KP_Delete KP_Begin
-    minus plus equal underscore comma period slash backslash semicolon colon apostrophe quotedbl grave asciitilde
-    bracketleft bracketright braceleft braceright parenleft parenright less greater question exclam at numbersign
+    minus plus equal underscore comma period slash backslash semicolon colon apostrophe quotedbl
+    grave asciitilde
+    bracketleft bracketright braceleft braceright parenleft parenright less greater question exclam
+    at numbersign
     dollar percent asciicircum ampersand asterisk bar
-    XF86Back XF86Forward XF86Reload XF86Search XF86Copy XF86Cut XF86Paste XF86AudioPlay XF86AudioStop XF86AudioMute
+    XF86Back XF86Forward XF86Reload XF86Search XF86Copy XF86Cut XF86Paste XF86AudioPlay
+    XF86AudioStop XF86AudioMute
     XF86AudioRaiseVolume XF86AudioLowerVolume
 """
 _ALSO = {

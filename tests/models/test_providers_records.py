@@ -369,7 +369,6 @@ SAME: dict[str, tuple[str, list[HttpReply | Answer], bool, dict[str, Any]]] = {
 _MASKED = frozenset(
     {
         "signature",
-        "signature",
         "task_id",
         "created",
         "started",

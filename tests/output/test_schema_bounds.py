@@ -84,7 +84,10 @@ def test_the_fast_verdict_is_that_of_jsonschema(
     try:
         expected = Draft202012Validator(document).is_valid(value)
     except BaseException as error:  # `{"$ref": "#"}`, at which a library in Rust may panic
-        assert isinstance(error, RecursionError) or type(error).__name__ == "PanicException"
+        if not isinstance(error, RecursionError) and type(error).__name__ != "PanicException":
+            raise
+        expected = None
+    if expected is None:
         assert fast(value) is None
         return
     assert fast(value) in (expected, None)

@@ -33,7 +33,8 @@ from evaluator.files.locations import cache_folder
 PREFIX = "hf:"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _NAME = re.compile(
-    rf"hf:(?P<name>{_WORD}/{_WORD})(?:/(?P<config>{_WORD}))?:(?P<split>[A-Za-z0-9_.-]+(?:\[[0-9:%]+\])?)"
+    rf"hf:(?P<name>{_WORD}/{_WORD})(?:/(?P<config>{_WORD}))?:(?P<split>[A-Za-z0-9_.-]+(?:\[[0-9:%"
+    rf"]+\])?)"
     rf"(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?"
 )
 # What a name on the Hub starts with, for `datasets`.
@@ -66,7 +67,8 @@ class HubRows:
 
     def __str__(self) -> str:
         config = f"/{self.config}" if self.config else ""
-        return f"{PREFIX}{self.name}{config}:{self.split}{f'@{self.revision}' if self.revision else ''}"
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"{PREFIX}{self.name}{config}:{self.split}{revision}"
 
     @property
     def is_pinned(self) -> bool:

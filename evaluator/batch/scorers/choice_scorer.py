@@ -2,16 +2,18 @@
 
 The first of these that names an option decides:
 
-- a label (`Answer: B`, `the answer is (B)`, `\\boxed{B}`); the last one, as models correct themselves later in a text
+- a label (`Answer: B`, `the answer is (B)`, `\\boxed{B}`); the last one, as models correct
+  themselves later in a text
 - a letter that is the whole text
-- a capital letter that is the whole last line or sentence, or ends it after a word such as `so` or `therefore`
+- a capital letter that is the whole last line or sentence, or ends it after a word such as `so` or
+  `therefore`
 - a statement such as `it must be B` or `B is correct`; the last one
 - a letter at the beginning of the text (`B. Paris`)
 - letters in brackets
 - the words of the options
 
-Where it names several options, a letter beside the words of another option, or lines that are only different options,
-nothing is chosen. With a set as the target the letters of a list count.
+Where it names several options, a letter beside the words of another option, or lines that are only
+different options, nothing is chosen. With a set as the target the letters of a list count.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _NO_WORD = r"(?!(?-i:a)\s+(?!(?:or|and|because|as|since)\b)\w|(?-i:I)\s+[a-z])"
 _MARK = rf"[(\[]?(?:\\(?:text|mathbf)\{{)?{_NO_WORD}([A-Za-z]|\d{{1,2}})(?![\w'’])[}})\].]?"
 _IS = r"(?:is|are|was|(?:must|should|would|will|has\sto|can\sonly)\sbe|[:=：])"
 _LABEL = (
-    rf"(?:\b(?:answers?|choices?|options?|choose|pick|select)\b{_WRAP}(?:{_IS}|(?=[(\[])){_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP}[:]?{_WRAP})?"
+    rf"(?:\b(?:answers?|choices?|options?|choose|pick|select)\b{_WRAP}(?:{_IS}"
+    rf"|(?=[(\[])){_WRAP}(?:\b(?:option|choice|answer)\b{_WRAP}[:]?{_WRAP})?"
     rf"|<answer>{_WRAP}|\\boxed\s?\{{{_WRAP}|(?:^|\n){_WRAP}(?:I\s(?:choose|pick|select)|option|choice){_WRAP})"
 )
 _LABELLED = re.compile(_LABEL + _MARK, re.IGNORECASE)

@@ -93,7 +93,8 @@ class FunctionScorer(LeavesInputUnchanged):
         else:
             function = self.function
         module = getattr(function, "__module__", "")
-        where = f"{FILE_NAMES.get(module, module)}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        where = f"{FILE_NAMES.get(module, module)}:{name}"
         more: dict[str, Any] = {}
         if isinstance(self.function, partial):
             more["arguments"] = repr((self.function.args, sorted(self.function.keywords.items())))

@@ -34,7 +34,8 @@ _WALL_S = 60.0
 _CHILD = Path(__file__).with_name("math_child.py")
 
 _FINAL = re.compile(
-    r"(?:final\s+answer|\banswer)\b[*_`\s]{0,8}(?::|\bis\b)[*_`\s]{0,8}(?:the\s+final\s+answer\s+is[:\s]*)?([^\n]+)",
+    r"(?:final\s+answer|\banswer)\b[*_`\s]{0,8}(?::"
+    r"|\bis\b)[*_`\s]{0,8}(?:the\s+final\s+answer\s+is[:\s]*)?([^\n]+)",
     re.IGNORECASE,
 )
 _HOPE = re.compile(r"\.?\s*I hope it is correct.*", re.DOTALL)
@@ -61,10 +62,11 @@ class MathFailed(EvaluatorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MathScorer(TargetScorer):
-    """The answer equals the target, or one of several, as a mathematical expression in LaTeX or plain text: fractions,
-    roots, intervals, sets, matrices, units, degree signs, `\\text{…}`. The answer is the last `\\boxed{}`, else the
-    text after the last `Answer:` or `the final answer is`, else the last formula, else the last line. Needs the extra
-    `evaluator[math]`. Source: Hendrycks et al., "Measuring Mathematical Problem Solving With the MATH Dataset", 2021.
+    """The answer equals the target, or one of several, as a mathematical expression in LaTeX or
+    plain text: fractions, roots, intervals, sets, matrices, units, degree signs, `\\text{…}`. The
+    answer is the last `\\boxed{}`, else the text after the last `Answer:` or `the final answer is`,
+    else the last formula, else the last line. Needs the extra `evaluator[math]`. Source: Hendrycks
+    et al., "Measuring Mathematical Problem Solving With the MATH Dataset", 2021.
     """
 
     type: ClassVar[str] = "math"

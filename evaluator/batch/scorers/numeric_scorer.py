@@ -50,7 +50,10 @@ def _pattern(decimal: str) -> Pattern:
     plain = rf"(?:{grouped}|(?!{start})\d++)(?:{point}\d++)?+|{point}\d++"
     # A number in the other notation: 1.234,5 or, with several groups, 1,234,567 where the comma is
     # decimal.
-    foreign = rf"\d{{1,3}}(?:{point}\d{{3}})++(?:{other}\d++(?!\d|[.,]\d)|(?<={point}\d\d\d{point}\d\d\d)(?![.,]?\d))"
+    foreign = (
+        rf"\d{{1,3}}(?:{point}\d{{3}})++(?:{other}\d++(?!\d|[.,]\d)"
+        rf"|(?<={point}\d\d\d{point}\d\d\d)(?![.,]?\d))"
+    )
     return Pattern(
         rf"""(?<![\w./:^])(?<!\^[{_MINUS}])(?:(?<![)\]])(?P<sign>[{_MINUS}+])\s?)?+[$€£¥₹]?+
         (?:(?!{foreign})(?:
@@ -192,14 +195,17 @@ _ENDS = Pattern(r"\b(?:because|since|as)\b|;|\s\(|[.!?]\s", "i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericScorer(ResultScorer):
-    """The number in the text, or the parsed value if it is a number, equals the target. The number is the one in the
-    last `\\boxed{}` with a number, else the first after the last `Answer:` or `the answer is` with a number (in `3 + 4
-    = 7` the 7), else the last in the text (`take="first"`: the first). `abs_tol` is in the target's unit, `rel_tol` a
-    share of the target; the wider one applies. Two different numbers as one answer (`70 or 71`, `20-25`) fail, unless
-    the target is a range (`20-25`, `between 20 and 25`): any number or range in it is right. `decimal` is the decimal
-    point of the text; a target always has a point. `percent="number"` reads 50 % as 50 and not as 0.5, in the text and
-    in the target. `strict="lm_eval"` reads as lm-eval's `flexible-extract` of GSM8K: the last number, compared as a
-    text without commas, dollar signs and a final point."""
+    """The number in the text, or the parsed value if it is a number, equals the target. The number
+    is the one in the last `\\boxed{}` with a number, else the first after the last `Answer:` or
+    `the answer is` with a number (in `3 + 4 = 7` the 7), else the last in the text (`take="first"`:
+    the first). `abs_tol` is in the target's unit, `rel_tol` a share of the target; the wider one
+    applies. Two different numbers as one answer (`70 or 71`, `20-25`) fail, unless the target is a
+    range (`20-25`, `between 20 and 25`): any number or range in it is right. `decimal` is the
+    decimal point of the text; a target always has a point. `percent="number"` reads 50 % as 50 and
+    not as 0.5, in the text and in the target. `strict="lm_eval"` reads as lm-eval's
+    `flexible-extract` of GSM8K: the last number, compared as a text without commas, dollar signs
+    and a final point.
+    """
 
     type: ClassVar[str] = "numeric"
     abs_tol: float = 0.0

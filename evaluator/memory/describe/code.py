@@ -19,7 +19,8 @@ from evaluator.memory.describe.base import LOOKED_AT_CHARS, Description, make
 from evaluator.patterns import Pattern
 
 _KEYWORDS = """
-    if for while switch catch return else function do new await yield case typeof sizeof delete throw using lock
+    if for while switch catch return else function do new await yield case typeof sizeof delete
+    throw using lock
     defined elif foreach synchronized super this assert
 """
 _NOT_NAMES = frozenset(_KEYWORDS.split())
@@ -38,8 +39,10 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         r"[ \t]*(?:[\w$]{1,60}\.){1,4}([A-Za-z_$][\w$]*)[ \t]*=[ \t]*(?:async[ \t]+)?"
         r"(?:function\b|class\b|\([^()\n]{0,200}\)[ \t]*=>)",
         r"[ \t]+([A-Za-z_$][\w$]*)[ \t]*:[ \t]*(?:async[ \t]+)?function\b",
-        r"[ \t]+(?:(?:public|private|protected|static|async|readonly|override|abstract|get|set)[ \t]+){0,4}[*#]?"
-        r"([A-Za-z_$][\w$]*)[ \t]*(?:<[^<>\n]{0,80}>)?\([^()\n]{0,200}\)[ \t]*(?::[^={;\n]{0,100})?\{",
+        r"[ \t]+(?:(?:public|private|protected|static|async|readonly|override|abstract|get"
+        r"|set)[ \t]+){0,4}[*#]?"
+        r"([A-Za-z_$][\w$]*)[ \t]*(?:<[^<>\n]{0,80}>)?\([^()\n]{0,200}\)[ \t]*(?::[^={;\n]{0,100}"
+        r")?\{",
     ),
     "go": (
         r"func[ \t]+(?:\([^()\n]{0,100}\)[ \t]*)?(\w+)",
@@ -48,29 +51,37 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "rust": (
         r"[ \t]*(?:pub(?:\([^()\n]{0,40}\))?[ \t]+)?"
         r"(?:(?:default|async|unsafe|const|extern(?:[ \t]+\"[^\"\n]{0,20}\")?)[ \t]+){0,4}"
-        r"(?:fn|struct|enum|trait|union|mod|type|static|const|macro_rules!)[ \t]+(?:mut[ \t]+)?(\w+)",
+        r"(?:fn|struct|enum|trait|union|mod|type|static|const"
+        r"|macro_rules!)[ \t]+(?:mut[ \t]+)?(\w+)",
     ),
     "java": (
         r"[ \t]*(?:[a-z]+[ \t]+){0,5}(?:class|interface|enum|record|@interface)[ \t]+(\w+)",
-        r"[ \t]+(?:(?:public|private|protected|static|final|abstract|synchronized|native|default)[ \t]+){0,5}"
+        r"[ \t]+(?:(?:public|private|protected|static|final|abstract|synchronized|native"
+        r"|default)[ \t]+){0,5}"
         r"(?:<[^<>\n]{0,80}>[ \t]*)?(?:[\w<>\[\],.?]{1,80}[ \t]+){1,3}(\w+)[ \t]*\([^;\n]{0,300}$",
         r"[ \t]+(?:public|private|protected)[ \t]+(\w+)[ \t]*\(",
         r"package[ \t]+([\w.]+)",
     ),
     "csharp": (
-        r"[ \t]*(?:[a-z]+[ \t]+){0,5}(?:class|interface|enum|record|struct|namespace)[ \t]+([\w.]+)",
-        r"[ \t]+(?:(?:public|private|protected|internal|static|virtual|override|abstract|sealed|async|extern|readonly)"
-        r"[ \t]+){1,5}(?:[\w<>\[\],.?]{1,80}[ \t]+){0,3}(\w+)[ \t]*(?:<[^<>\n]{0,80}>)?(?:\(|\{[ \t]*get\b)",
+        r"[ \t]*(?:[a-z]+[ \t]+){0,5}(?:class|interface|enum|record|struct"
+        r"|namespace)[ \t]+([\w.]+)",
+        r"[ \t]+(?:(?:public|private|protected|internal|static|virtual|override|abstract|sealed"
+        r"|async|extern|readonly)"
+        r"[ \t]+){1,5}(?:[\w<>\[\],.?]{1,80}[ \t]+){0,3}(\w+)[ \t]*(?:<[^<>\n]{0,80}>)?(?:\("
+        r"|\{[ \t]*get\b)",
     ),
     "c": (
         r"#[ \t]*define[ \t]+(\w+)",
         r"[ \t]*(?:typedef[ \t]+)?(?:template[^\n]{0,80}>[ \t]*)?"
-        r"(?:class|struct|union|enum|namespace)(?:[ \t]+class)?[ \t]+(?:[A-Z][A-Z0-9_]+[ \t]+)?(\w+)[^;()=\n]{0,200}$",
+        r"(?:class|struct|union|enum|namespace)(?:[ \t]+class)?[ \t]+(?:[A-Z][A-Z0-9_]+[ \t]+)?"
+        r"(\w+)[^;()=\n]{0,200}$",
         r"typedef[^\n]{0,200}[ \t*}](\w++)[ \t]*;[ \t]*$",
         r"typedef[^;()\n]{0,100}\([ \t]*\*?[ \t]*(\w+)[ \t]*\)",
         r"\}[ \t]*(\w+)[ \t]*;",
-        r"(?!typedef\b|return\b|else\b)(?:[A-Za-z_][\w \t*&:<>,~]{0,200}?)??\b([A-Za-z_]\w*+)[ \t]*\(",
-        r"[ \t]+(?:[\w:<>,*&]{1,80}[ \t]+){1,4}[*&]{0,2}(\w+)[ \t]*\([^;(){}\n]{0,200}\)[^;\n]{0,40}[{;]",
+        r"(?!typedef\b|return\b|else\b)(?:[A-Za-z_][\w \t*&:<>,~]{0,200}?)??\b([A-Za-z_]\w*+)[ \t"
+        r"]*\(",
+        r"[ \t]+(?:[\w:<>,*&]{1,80}[ \t]+){1,4}[*&]{0,2}(\w+)[ \t]*\([^;(){}\n]{0,200}\)[^;\n]{0,"
+        r"40}[{;]",
     ),
     "ruby": (
         r"[ \t]*(?:class|module)[ \t]+([A-Z][\w:]*)",
@@ -78,10 +89,13 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
         r"[ \t]*([A-Z][A-Z0-9_]+)[ \t]*=(?!=)",
     ),
     "php": (
-        r"[ \t]*(?:(?:abstract|final|readonly)[ \t]+){0,3}(?:class|interface|trait|enum)[ \t]+(\w+)",
+        r"[ \t]*(?:(?:abstract|final|readonly)[ \t]+){0,3}(?:class|interface|trait"
+        r"|enum)[ \t]+(\w+)",
         r"namespace[ \t]+([\w\\]+)",
-        r"[ \t]*(?:(?:public|private|protected|static|abstract|final)[ \t]+){0,4}function[ \t]+&?[ \t]*(\w+)",
-        r"[ \t]*(?:(?:public|private|protected|final)[ \t]+){0,3}const[ \t]+(?:\w+[ \t]+)?([A-Z]\w*)[ \t]*=",
+        r"[ \t]*(?:(?:public|private|protected|static|abstract"
+        r"|final)[ \t]+){0,4}function[ \t]+&?[ \t]*(\w+)",
+        r"[ \t]*(?:(?:public|private|protected"
+        r"|final)[ \t]+){0,3}const[ \t]+(?:\w+[ \t]+)?([A-Z]\w*)[ \t]*=",
     ),
     "shell": (r"[ \t]*(?:function[ \t]+)?([\w:.-]+)[ \t]*\(\)", r"[ \t]*function[ \t]+([\w:.-]+)"),
 }

@@ -18,8 +18,10 @@ _JSON_TOKEN = Pattern(r'"((?:[^"\\]|\\.)*+)(?:"(\s*+:)?|\\?\Z)|[{}\[\]]', "s")
 _SECTION = Pattern(r"^\[{1,2}+([^\[\],\n]{1,200}+)\]{1,2}+[ \t]*+(?:[#;]|$)", "m")
 _TOP_KEY = Pattern(r"^([A-Za-z_][\w.-]{0,80}|\"[^\"\n]{1,80}\")[ \t]*[=:]", "m")
 _TABLE = Pattern(
-    r"\b(?:CREATE|ALTER)[ \t\n]+(?:(?:OR[ \t\n]+REPLACE|TEMP(?:ORARY)?|UNIQUE|MATERIALIZED)[ \t\n]+)?"
-    r"(?:TABLE|VIEW|INDEX|FUNCTION|PROCEDURE|TRIGGER|TYPE|SCHEMA)[ \t\n]+(?:IF[ \t\n]+NOT[ \t\n]+EXISTS[ \t\n]+)?"
+    r"\b(?:CREATE|ALTER)[ \t\n]+(?:(?:OR[ \t\n]+REPLACE|TEMP(?:ORARY)?|UNIQUE"
+    r"|MATERIALIZED)[ \t\n]+)?"
+    r"(?:TABLE|VIEW|INDEX|FUNCTION|PROCEDURE|TRIGGER|TYPE"
+    r"|SCHEMA)[ \t\n]+(?:IF[ \t\n]+NOT[ \t\n]+EXISTS[ \t\n]+)?"
     r"[\"`\[]?([\w.]{1,100})",
     "i",
 )
