@@ -19,7 +19,7 @@ from evaluator.errors.results import Outcome, Resource, TaskError, TaskResult
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.context import task_list_at
-from evaluator.interpreter.frame import OnBegin, Parent, Run, RunSpec, identity_of
+from evaluator.interpreter.frame import Frame, OnBegin, Run, RunSpec, identity_of
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
@@ -138,7 +138,7 @@ class Spawner:
         chosen = self._choose(request, context)
         authority = await self._with_files(chosen.authority, request, context=context)
         identity = identity_of(chosen.template, request.description, inputs=request.inputs)
-        if identity in run.ancestors():
+        if identity in run.identities():
             raise ToolError(
                 "this subtask is equal to one that it would run inside of: it would never end"
             )
@@ -159,12 +159,11 @@ class Spawner:
             arguments={k: v for k, v in request.inputs.items() if k in declared},
             scope=Scope(dict(request.inputs)),
             match_score=chosen.score,
+            max_depth=max_depth,
         )
         return await self._run(
             spec,
-            identity,
-            max_depth=max_depth,
-            authority=authority,
+            authority,
             context=context,
             on_message=on_message,
             on_begin=on_begin,
@@ -178,12 +177,9 @@ class Spawner:
         """
         if (refusal := self._depth_refusal()) is not None:
             return refusal
-        identity = identity_of(spec.request, context.step_path, inputs={})
         return await self._run(
             spec,
-            identity,
-            max_depth=self.run.max_depth,
-            authority=self.authority(),
+            self.authority(),
             context=context,
             on_message=on_message,
             on_begin=on_begin,
@@ -205,8 +201,6 @@ class Spawner:
     async def _run(
         self,
         spec: RunSpec,
-        identity: str,
-        max_depth: int,
         authority: Authority,
         context: ToolContext,
         on_message: OnMessage | None,
@@ -214,18 +208,18 @@ class Spawner:
     ) -> Outcome:
         run = self.run
         prepared = self.prepared
-        parent = Parent(
-            run,
+        caller = Frame(
+            spec.scope,
             context.step_path,
-            budget=prepared.budget,
             context=prepared.context.items,
-            identity=identity,
-            max_depth=max_depth,
+            arguments=spec.arguments,
+            is_subtask=True,
+            budget=prepared.budget,
             sandbox=prepared.frame.sandbox,
             authority=authority,
         )
         options = replace(run.options.inner(), on_message=on_message, on_begin=on_begin)
-        outcome = await record_run(run.services, spec, options=options, parent=parent)
+        outcome = await record_run(run.services, spec, options=options, parent=run, caller=caller)
         if run.budget.refused is not None:
             # The outcome is not an answer, and nothing may continue from it.
             raise run.budget.refused
