@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.errors.messages import json_problem
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.sandbox import evaluate_expression_sync
+from evaluator.language.scopes import Scope
 from evaluator.models.backend import ToolCall, ToolSpec
-from evaluator.nodes import Atomic, Span
+from evaluator.nodes import Expression, Span
 
 _INVALID = re.compile(r"[^A-Za-z0-9_-]")
 MAX_NAME = 64
@@ -66,8 +66,8 @@ class OfferedFunctions:
         ]
 
 
-async def offered_functions(task: Atomic, prepared: PreparedTask) -> OfferedFunctions | None:
-    """The functions that `task` offers; None if its tools are not from an expression.
+def offered_functions(tools_from: Expression, scope: Scope) -> OfferedFunctions:
+    """The functions that the expression `tools_from` of a task gives.
 
     A function is `{name, description, parameters}`, or that in the field `function` of OpenAI's
     form; the list may be JSON text. Characters in names that providers refuse become `_`.
@@ -75,10 +75,8 @@ async def offered_functions(task: Atomic, prepared: PreparedTask) -> OfferedFunc
     Raises: TemplateError, for a value that is not a list of functions; ExpressionError, from the
     expression.
     """
-    if task.tools_from is None:
-        return None
-    span = task.tools_from.span
-    value = evaluate_expression_sync(task.tools_from, prepared.scope)
+    span = tools_from.span
+    value = evaluate_expression_sync(tools_from, scope)
     if isinstance(value, str):
         try:
             value = json.loads(value)

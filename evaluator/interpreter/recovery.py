@@ -20,7 +20,7 @@ from evaluator.errors.messages import visible
 from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
 from evaluator.interpreter.background import BACKGROUND_SAFE
-from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
+from evaluator.interpreter.evaluation import EVALUATION_REQUEST
 from evaluator.interpreter.frame import RunOptions, Services, Shots
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
 from evaluator.interpreter.run_files import recorded_outcome, recorded_shots

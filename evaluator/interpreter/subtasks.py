@@ -9,13 +9,14 @@ whose model asked, see `authority`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, cast
 
 from evaluator.errors import ToolError
 from evaluator.errors.messages import listed
-from evaluator.errors.results import Outcome, Resource, TaskError, TaskResult
+from evaluator.errors.results import ErrorType, Outcome, Resource, TaskError
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.context import task_list_at
@@ -37,7 +38,7 @@ from evaluator.nodes import (
     Text,
     TopLevel,
 )
-from evaluator.tools import Tool, ToolContext, ToolOutcome
+from evaluator.tools import Tool, ToolContext, ToolOutcome, ToolPreview
 from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.registry import ask_consent
 
@@ -336,11 +337,35 @@ class _Chosen:
     authority: Authority
 
 
-def subtask_tool(spawner: Spawner) -> Tool:
-    """The general subtask tool of one task."""
+def spawning_tool(
+    spawner: Spawner,
+    spec: ToolSpec,
+    request_in: Callable[[dict[str, Any]], SubtaskRequest],
+    *,
+    answer_of: Callable[[Outcome], str] = attrgetter("content"),
+    accepted: Collection[ErrorType] = (),
+    preview: ToolPreview | None = None,
+) -> Tool:
+    """A tool whose call runs a subtask: `request_in` reads the arguments of the call, and
+    `answer_of` makes the tool's response of the outcome.
+
+    An error of a type that is not `accepted` is a ToolError with the whole failure as JSON for the
+    model, which may continue without the subtask.
+    """
 
     async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
-        return await _answer(spawner, read_request(arguments), context=context)
+        request = request_in(arguments)
+        outcome = await spawner.spawn(request, context)
+        if isinstance(outcome, TaskError) and outcome.type not in accepted:
+            failure = _failure(outcome, request, depth=spawner.run.depth + 1)
+            raise ToolError(json.dumps(failure, ensure_ascii=False))
+        return answer_of(outcome)
+
+    return Tool(spec, spawn, kind="subtask", preview=preview)
+
+
+def subtask_tool(spawner: Spawner) -> Tool:
+    """The general subtask tool of one task."""
 
     async def preview(arguments: dict[str, Any], context: ToolContext) -> str:
         template = read_request(arguments).template
@@ -354,9 +379,8 @@ def subtask_tool(spawner: Spawner) -> Tool:
         return shown + "".join(needs)
 
     text = "Hands a part of the work to a fresh session of its own and returns its result."
-    return Tool(
-        ToolSpec(SUBTASK, text, parameters=PARAMETERS), spawn, kind="subtask", preview=preview
-    )
+    spec = ToolSpec(SUBTASK, text, parameters=PARAMETERS)
+    return spawning_tool(spawner, spec, read_request, preview=preview)
 
 
 def template_tool(spawner: Spawner, template: Template) -> Tool:
@@ -365,12 +389,11 @@ def template_tool(spawner: Spawner, template: Template) -> Tool:
     if not isinstance(node, Task):
         raise ToolError(f"{template.name!r} is a function; only tasks can be tools")
 
-    async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
-        request = SubtaskRequest(node.description.value, arguments, template=template.name)
-        return await _answer(spawner, request, context=context)
+    def request_in(arguments: dict[str, Any]) -> SubtaskRequest:
+        return SubtaskRequest(node.description.value, arguments, template=template.name)
 
     spec = ToolSpec(template.name, node.description.value, parameters=inputs_schema(node))
-    return Tool(spec, spawn, kind="subtask")
+    return spawning_tool(spawner, spec, request_in)
 
 
 def inputs_schema(task: Task) -> dict[str, Any]:
@@ -419,23 +442,7 @@ def read_request(arguments: Mapping[str, Any]) -> SubtaskRequest:
     )
 
 
-async def _answer(spawner: Spawner, request: SubtaskRequest, context: ToolContext) -> str:
-    """The subtask's text, as the tool's response.
-
-    Raises: ToolError, with the whole failure as JSON for the model, which may continue without the
-    subtask.
-    """
-    outcome = await spawner.spawn(request, context)
-    if isinstance(outcome, TaskResult):
-        return outcome.content
-    raise ToolError(
-        json.dumps(
-            subtask_failure(outcome, request, depth=spawner.run.depth + 1), ensure_ascii=False
-        )
-    )
-
-
-def subtask_failure(error: TaskError, request: SubtaskRequest, depth: int) -> dict[str, Any]:
+def _failure(error: TaskError, request: SubtaskRequest, depth: int) -> dict[str, Any]:
     """The report of a failed subtask to its parent: the request, the depth, the error, any partial
     output.
     """

@@ -18,7 +18,7 @@ from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.authority import granted
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.context import Recorder
-from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
+from evaluator.interpreter.evaluation import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.run_access import run_access

@@ -63,11 +63,12 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += prepared.context.warnings
-    functions = await offered_functions(task, prepared)
-    if functions is not None:
-        tools = None
-    else:
+    functions = None
+    tools = None
+    if task.tools_from is None:
         tools = await tools_for(run, task, prepared=prepared, provider=choice.endpoint)
+    else:
+        functions = offered_functions(task.tools_from, prepared.scope)
     if prepared.config.native_output:
         schema = native_schema(task.output)
     else:
