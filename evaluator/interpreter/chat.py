@@ -85,13 +85,7 @@ class Chat:
                     f"{task_id}"
                 )
             services = recorded_services(header, services)
-            options = recorded_options(header, services)
-            options = replace(
-                options,
-                on_text=callbacks.on_text,
-                on_message=callbacks.on_message,
-                on_begin=callbacks.on_begin,
-            )
+            options = recorded_options(header, services, callbacks)
             steps = StepLog(journal, ResumedSteps(recording, _tell), scrub=store.redactor)
             return await record_run(services, spec_of(self), options=options, steps=steps)
 

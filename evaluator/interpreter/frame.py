@@ -101,11 +101,28 @@ class RunOptions:
     on_message: OnMessage | None = None
     on_begin: OnBegin | None = None
 
+    def recorded(self) -> dict[str, Any]:
+        """Those of RECORDED_OPTIONS that are not the default."""
+        options = {name: getattr(self, name) for name in RECORDED_OPTIONS}
+        return {
+            name: value
+            for name, value in options.items()
+            if value != {} and value != getattr(_NO_OPTIONS, name)
+        }
+
     def inner(self, target: str | None = None) -> RunOptions:
         """The options of a task inside this run: its text is not streamed, its beginning not
         reported, it has no few-shot examples, and `target` is its own.
         """
         return replace(self, on_text=None, on_begin=None, target=target, shots=())
+
+
+_NO_OPTIONS = RunOptions()
+RECORDED_OPTIONS = ("handler", "target", "epoch", "model_roles")
+"""The options that a task file has in its header, and that a resumed run takes from it.
+
+`model` is a field of the header, `shots` may hold secrets, and `labels` are not needed again.
+"""
 
 
 @dataclass(frozen=True, slots=True)

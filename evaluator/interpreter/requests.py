@@ -24,13 +24,13 @@ from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
+    RECORDED_OPTIONS,
     ContextItem,
     Frame,
     Run,
     RunOptions,
     RunSpec,
     Services,
-    Shots,
 )
 from evaluator.interpreter.generated import describe, internal_template
 from evaluator.interpreter.interpret import evaluate_node
@@ -270,9 +270,13 @@ def recorded_spec(
     return _of_template(library, header.template, request=header.request, values=values)
 
 
-def recorded_options(header: Header, services: Services, shots: Shots | None = None) -> RunOptions:
-    """The options with which the run of this header was started; `shots` are its examples, if the
-    header may lack them.
+def recorded_options(
+    header: Header, services: Services, callbacks: RunOptions | None = None
+) -> RunOptions:
+    """The options with which the run of this header was started.
+
+    What a header does not have is that of `callbacks`: what receives text, messages and events, and
+    `shots`, if there are any.
 
     Raises: UsageError, if the evaluator was made for another root.
     """
@@ -283,15 +287,13 @@ def recorded_options(header: Header, services: Services, shots: Shots | None = N
             f"TASK-{header.task_id} ran with the root {extra['root']}, not {root}; resume it with "
             "that root"
         )
-    return RunOptions(
+    callbacks = callbacks or RunOptions()
+    recorded_shots = [(inputs, answer) for inputs, answer in extra.get("shots", ())]
+    return replace(
+        callbacks,
         model=header.model,
-        handler=extra.get("handler"),
-        model_roles=extra.get("model_roles"),
-        target=extra.get("target"),
-        epoch=extra.get("epoch", 1),
-        shots=[(inputs, answer) for inputs, answer in extra.get("shots", ())]
-        if shots is None
-        else shots,
+        shots=callbacks.shots or recorded_shots,
+        **{name: extra[name] for name in RECORDED_OPTIONS if name in extra},
     )
 
 

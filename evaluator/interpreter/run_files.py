@@ -131,10 +131,7 @@ def _header_extra(run: Run) -> dict[str, Any]:
                 name for name, value in spec.inputs.items() if scrub.redact_value(value) != value
             ]
         values = {
-            "handler": options.handler,
-            "target": options.target,
-            "epoch": options.epoch if options.epoch != 1 else None,
-            "model_roles": options.model_roles or None,
+            **options.recorded(),
             "max_depth": services.max_depth if services.max_depth != DEFAULT_MAX_DEPTH else None,
             "reparse": services.reparse or None,
             "redacted_inputs": redacted or None,
