@@ -53,7 +53,7 @@ async def run_call(run: Run, node: Call, frame: Frame) -> Outcome:
     """The result of the called template; its arguments are resolved in the caller's scope."""
     types = _declared_types(run, node.template)
     values = [
-        await argument_value(run, a, frame=frame, wanted=_type_of(a, i, types=types))
+        await argument_value(run, a, frame=frame, expected_type=_type_of(a, i, types=types))
         for i, a in enumerate(node.args)
     ]
     positional = [
@@ -177,9 +177,9 @@ def _type_of(argument: Argument, position: int, types: Mapping[str, str]) -> str
     return "any"
 
 
-async def argument_value(run: Run, argument: Argument, frame: Frame, wanted: str) -> Any:
+async def argument_value(run: Run, argument: Argument, frame: Frame, expected_type: str) -> Any:
     """The variable of that name (dotted and indexed access too) if there is one, else the text read
-    as `wanted`.
+    as `expected_type`.
     """
     text = argument.value
     bare = text.value.strip()
@@ -191,10 +191,10 @@ async def argument_value(run: Run, argument: Argument, frame: Frame, wanted: str
     if inner is not None:
         return await evaluate_expression(Expression(inner), frame.scope, functions=functions)
     literal = await render(text, frame.scope, functions=functions)
-    if wanted in ("any", "string"):
+    if expected_type in ("any", "string"):
         return literal
     try:
-        return read_typed(literal, wanted)
+        return read_typed(literal, expected_type)
     except UsageError as error:
         raise ExpressionError(
             f"argument {argument.name or literal!r}: {error}", text.span, code="wrong-type"

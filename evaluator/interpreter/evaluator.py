@@ -622,8 +622,10 @@ class Evaluator:
         inside their header, where nothing was done.
         """
         store = self.services.store
-        found = () if store is None else store.interrupted()
-        return [task for task in found if task.header is not None and task.header.parent is None]
+        summaries = () if store is None else store.interrupted()
+        return [
+            task for task in summaries if task.header is not None and task.header.parent is None
+        ]
 
     def _report_interrupted(self) -> None:
         """Tells the user about interrupted runs, once. They are never resumed automatically."""
@@ -631,14 +633,14 @@ class Evaluator:
             return
         self._reports_interrupted = False
         try:
-            found = [str(task.id) for task in self.interrupted()]
+            ids = [str(task.id) for task in self.interrupted()]
         except (RecordError, OSError, ValueError):
             # The next run reports the problem with the folder.
             return
-        if found:
-            more = " and more" if len(found) > MAX_REPORTED else ""
+        if ids:
+            more = " and more" if len(ids) > MAX_REPORTED else ""
             self.services.notice(
-                f"interrupted and not resumed: TASK-{', TASK-'.join(found[:MAX_REPORTED])}{more}; "
+                f"interrupted and not resumed: TASK-{', TASK-'.join(ids[:MAX_REPORTED])}{more}; "
                 "see: evaluator tasks list --interrupted"
             )
 

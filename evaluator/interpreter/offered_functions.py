@@ -125,23 +125,23 @@ def _spec(item: Any, number: int, span: Span) -> ToolSpec:
 def _standard(schema: Any) -> Any:
     """A schema with JSON Schema's names of types."""
     if isinstance(schema, list | tuple):
-        return [_standard(each) for each in cast("Sequence[Any]", schema)]
+        return [_standard(part) for part in cast("Sequence[Any]", schema)]
     if not isinstance(schema, Mapping):
         return schema
-    found: dict[str, Any] = {}
+    standard: dict[str, Any] = {}
     for key, value in cast("Mapping[str, Any]", schema).items():
         if key == "type" and isinstance(value, str):
             lower = value.lower()
-            found[key] = _TYPES.get(lower, lower if lower in _STANDARD else value)
+            standard[key] = _TYPES.get(lower, lower if lower in _STANDARD else value)
         elif key == "properties" and isinstance(value, Mapping):
-            found[key] = {
-                name: _standard(each) for name, each in cast("Mapping[str, Any]", value).items()
+            standard[key] = {
+                name: _standard(part) for name, part in cast("Mapping[str, Any]", value).items()
             }
         elif key in ("items", "additionalProperties", "anyOf", "oneOf", "allOf"):
-            found[key] = _standard(value)
+            standard[key] = _standard(value)
         else:
-            found[key] = value
-    return found
+            standard[key] = value
+    return standard
 
 
 def _arguments(text: str) -> Any:

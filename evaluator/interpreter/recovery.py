@@ -164,26 +164,26 @@ def _refuse_subtask(store: TaskStore, header: Header) -> None:
         )
 
 
-def _inputs_of(header: Header, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The recorded inputs of the run, and those in `given`, which the record lacks because they
+def _inputs_of(header: Header, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The recorded inputs of the run, and those in `inputs`, which the record lacks because they
     hold a secret.
 
     Raises: UsageError, if one is missing, or given though it is recorded.
     """
     redacted = list(header.extra.get("redacted_inputs", ()))
-    for name in given:
+    for name in inputs:
         if name not in redacted:
             raise UsageError(
                 f"input {name!r} is recorded and cannot be changed; start a new run for other "
                 "inputs"
             )
-    missing = [name for name in redacted if name not in given]
+    missing = [name for name in redacted if name not in inputs]
     if missing:
         names = ", ".join(missing)
         raise UsageError(
             f"secret inputs are not recorded: give {names} again, as --input {missing[0]}=VALUE"
         )
-    return {**header.inputs, **given}
+    return {**header.inputs, **inputs}
 
 
 def _check_shots(header: Header, shots: Shots, redact: Callable[[Any], Any] | None) -> None:

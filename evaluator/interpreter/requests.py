@@ -112,12 +112,12 @@ def read_xml_request(text: str) -> XmlRequest:
 
 def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
     source = read_source(text, _FILE)
-    found = list(validate(source, "task"))
-    built = None if found else build(source)
+    errors = list(validate(source, "task"))
+    built = None if errors else build(source)
     if built is not None:
-        found = [one for one in built.diagnostics if one.severity == "error"]
-    if built is None or found:
-        raise TemplateError(found)
+        errors = [one for one in built.diagnostics if one.severity == "error"]
+    if built is None or errors:
+        raise TemplateError(errors)
     if len(built.templates) != 1:
         code = "several-tasks" if built.templates else "no-task"
         message = f"a request is one task; this text has {len(built.templates)}"
@@ -389,10 +389,10 @@ def _read_node(xml: str) -> Node | Function:
         raise RecordError(
             "the node in the task file cannot be read: " + "; ".join(map(str, built.diagnostics))
         )
-    found = built.templates[0]
-    if is_root or not isinstance(found, Sequential):
-        return found
-    return found.steps[0]
+    node = built.templates[0]
+    if is_root or not isinstance(node, Sequential):
+        return node
+    return node.steps[0]
 
 
 def _of_match(
@@ -439,10 +439,12 @@ def _with_extraction(spec: RunSpec, words: str, values: dict[str, Any]) -> RunSp
         return spec
 
     async def body(run: Run, frame: Frame) -> Outcome:
-        found = await _extract_inputs(run, frame, request=words, missing=missing, node=node)
-        if isinstance(found, TaskError):
-            return found
-        return await evaluate_node(run, node, frame=replace(frame, arguments={**found, **values}))
+        extracted = await _extract_inputs(run, frame, request=words, missing=missing, node=node)
+        if isinstance(extracted, TaskError):
+            return extracted
+        return await evaluate_node(
+            run, node, frame=replace(frame, arguments={**extracted, **values})
+        )
 
     return replace(spec, body=body)
 
@@ -467,9 +469,9 @@ async def _extract_inputs(
     )
     if isinstance(outcome, TaskError):
         return outcome
-    found = outcome.parsed_data
-    if isinstance(found, Mapping):
-        values = cast("Mapping[str, Any]", found)
+    answer = outcome.parsed_data
+    if isinstance(answer, Mapping):
+        values = cast("Mapping[str, Any]", answer)
     else:
         values = {}
     names = {i.name for i in missing}

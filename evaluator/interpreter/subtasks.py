@@ -269,7 +269,7 @@ class Spawner:
         asked = replace(
             bare,
             description=Text(request.description, _SPAN),
-            inputs=tuple(each for each in bare.inputs if each.name in request.inputs),
+            inputs=tuple(declared for declared in bare.inputs if declared.name in request.inputs),
         )
         for match in library.match(asked, limit=MAX_MATCHES):
             if match.score < LOW_SCORE:
@@ -287,16 +287,16 @@ class Spawner:
         self, request: SubtaskRequest, template: str, authority: Authority, context: ToolContext
     ) -> _Chosen:
         library = self.run.services.library
-        own = self.prepared.frame.authority
+        task_authority = self.prepared.frame.authority
         node = _hinted_task(library, template)
         _check_inputs(node, template, request=request)
         if self._is_granted(template):
-            return _Chosen(node, template, score=None, authority=own.of_template_tools())
+            return _Chosen(node, template, score=None, authority=task_authority.of_template_tools())
         refusals = self.refusals(template)
         if not refusals:
             return _Chosen(node, template, score=None, authority=authority)
         if context.has_consent:
-            return _Chosen(node, template, score=None, authority=own.approved())
+            return _Chosen(node, template, score=None, authority=task_authority.approved())
         raise ToolError(
             f"the template {template!r} cannot be chosen here: a subtask of this task may not "
             f"{' or '.join(refusals)}. "
@@ -311,13 +311,13 @@ class Spawner:
 
         Raises: ToolError, for a path that it may not read.
         """
-        own = self.authority()
+        task_authority = self.authority()
         for path in request.file_paths:
             if MANAGE_TASK in self.offered and task_list_at(self.run.services, path) is not None:
                 continue
-            policy = own.reading(path, context.roots)
-            if policy == "ask" and own.reader is not None:
-                consent = await ask_consent(own.reader, {"path": path}, context=context)
+            policy = task_authority.reading(path, context.roots)
+            if policy == "ask" and task_authority.reader is not None:
+                consent = await ask_consent(task_authority.reader, {"path": path}, context=context)
                 if isinstance(consent, ToolOutcome):
                     raise ToolError(f"file_paths: {consent.error}")
             elif policy != "allow":
@@ -508,11 +508,11 @@ def _fits(node: TopLevel, request: SubtaskRequest) -> bool:
 
 def _with_request(node: Task, request: SubtaskRequest) -> Task:
     asked = request.context
-    own = node.context
+    settings = node.context
     context = replace(
-        own,
-        inherit_context=asked.inherit_context or own.inherit_context,
-        fresh_context=asked.fresh_context or own.fresh_context,
+        settings,
+        inherit_context=asked.inherit_context or settings.inherit_context,
+        fresh_context=asked.fresh_context or settings.fresh_context,
     )
     inputs = node.inputs
     if isinstance(node, Atomic) and _says_more(request, node):
