@@ -1,11 +1,10 @@
 """The environment of a node, in four objects with one lifetime each.
 
-| object | made by | lives |
-|---|---|---|
-| `Services` | the Evaluator, `evaluator.py` | as long as its Evaluator; some calls use a changed copy |
-| `Run` | `runs.py`, of a `RunSpec` (what) and `RunOptions` (how) | one task file: a call, or a subtask of it |
-| `PreparedTask` (in `prepared.py`) | `interpret.py`, once the inputs of a task are bound | one task, within its frame |
-| `Frame` | `runs.py` for the first node; `Frame.at` for each node inside | one node |
+- `Services`: the program. The Evaluator makes them; some calls use a changed copy.
+- `Run`: one task file, of a call or of a subtask. `runs.py` makes it of a `RunSpec` (what is
+  evaluated) and `RunOptions` (how).
+- `PreparedTask` (in `prepared.py`): one task. `interpret.py` makes it once the inputs are bound.
+- `Frame`: one node. `runs.py` makes the first one, `Frame.at` those of the nodes inside.
 """
 
 from __future__ import annotations
@@ -209,10 +208,11 @@ class ContextItem:
 
 @dataclass(slots=True)
 class Run:
-    """The state that the nodes of one evaluation share: `spec` says what is evaluated, `options` how.
+    """The state that the nodes of one evaluation share.
 
-    A subtask is a separate run with its own task file. `parent` is the run whose model asked for
-    it, and `caller` the frame of the tool call there, with what the subtask gets from it.
+    `spec` says what is evaluated, `options` how. A subtask is a separate run with its own task
+    file: `parent` is the run whose model asked for it, and `caller` the frame of the tool call
+    there, with what the subtask gets from it.
     """
 
     services: Services

@@ -1,7 +1,7 @@
 """One recorded run: its task file is begun before anything is done, and closed with the outcome.
 
-A run is described by a `RunSpec` (what is evaluated), `RunOptions` (how) and, for a subtask, the run
-and the frame of the tool call that asked for it.
+A run is described by a `RunSpec` (what is evaluated), `RunOptions` (how) and, for a subtask, the
+run and the frame of the tool call that asked for it.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def completed(
 
 
 def read_output(run: Run, result: TaskResult, declared: OutputFormat | None, path: str) -> Outcome:
-    """`result` with its text read as `declared`; a value that does not fit is an error that keeps the
-    text.
+    """`result` with its text read as `declared`; a value that does not fit is an error that keeps
+    the text.
     """
     if declared is None or (declared.type == "text" and declared.schema is None):
         return result
