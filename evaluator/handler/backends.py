@@ -118,10 +118,10 @@ def origin_of(backend: Backend) -> Origin:
     """Where the answers of `backend` come from; a backend that is not declared here is taken for a
     provider.
     """
-    found = declared(backend.name)
-    if found is None:
+    declaration = declared(backend.name)
+    if declaration is None:
         return "provider"
-    return found.origin
+    return declaration.origin
 
 
 def is_simulated_model(label: str) -> bool:
@@ -133,12 +133,12 @@ def declaration_for(model: str, config: HandlerConfig, explicit: str | None) -> 
     """The declaration of the backend that answers for `model`; `explicit`: the model that the
     caller named, if any.
     """
-    own = BACKENDS[config.backend]
+    named = BACKENDS[config.backend]
     if _of_prefix(model).prefix is not None:
         return _of_prefix(model)
-    if explicit and own.is_replaced:
+    if explicit and named.is_replaced:
         return BACKENDS["auto"]
-    return own
+    return named
 
 
 def _of_prefix(model: str) -> BackendDeclaration:
@@ -188,12 +188,12 @@ def is_own_endpoint(
 def _provider(config: HandlerConfig, model: str) -> str | None:
     prefix, slash, _ = model.partition("/")
     if config.backend == "openai_compatible":
-        own = "openai"
+        prefix_of_model = "openai"
     else:
-        own = BACKENDS[config.backend].prefix
+        prefix_of_model = BACKENDS[config.backend].prefix
     if slash:
         return prefix
-    return own
+    return prefix_of_model
 
 
 def _auto(target: Target) -> tuple[Backend, str]:

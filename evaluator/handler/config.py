@@ -116,12 +116,12 @@ class HandlerConfig:
     def __post_init__(self) -> None:
         for name, kind, is_valid, expected in _CHECKS:
             values: Any = self.backoff_s if name == "backoff_s" else (getattr(self, name),)
-            for each in values:
-                if each is None and name in _OPTIONAL:
+            for value in values:
+                if value is None and name in _OPTIONAL:
                     continue
-                if isinstance(each, bool) or not isinstance(each, kind) or not is_valid(each):
+                if isinstance(value, bool) or not isinstance(value, kind) or not is_valid(value):
                     raise ConfigurationError(
-                        f"profile {self.name!r}: {name} is {each!r}, expected {expected}"
+                        f"profile {self.name!r}: {name} is {value!r}, expected {expected}"
                     )
 
         try:
@@ -142,14 +142,14 @@ class HandlerConfig:
         """The environment variables whose values the profile sends to its endpoint or to its MCP
         servers.
         """
-        own = (self.api_key_env,) if self.api_key_env else ()
-        return (*own, *(name for server in self.mcp for name in server.variables()))
+        key_variables = (self.api_key_env,) if self.api_key_env else ()
+        return (*key_variables, *(name for server in self.mcp for name in server.variables()))
 
     def override(self, **changes: Any) -> HandlerConfig:
         """The same profile with each given value that is not None."""
-        given = {key: value for key, value in changes.items() if value is not None}
-        if given:
-            return replace(self, **given)
+        settings = {key: value for key, value in changes.items() if value is not None}
+        if settings:
+            return replace(self, **settings)
         return self
 
     def to_dict(self) -> dict[str, Any]:

@@ -424,11 +424,11 @@ class ModelCaller:
             raise
         if not isinstance(response, ModelResponse) or type(response.usage) is not Usage:
             if not isinstance(response, ModelResponse):
-                given = type(response).__name__
+                what = type(response).__name__
             else:
-                given = "one without its usage"
+                what = "one without its usage"
             raise ProviderError(
-                f"the backend returned {given}, expected a ModelResponse",
+                f"the backend returned {what}, expected a ModelResponse",
                 kind="malformed_response",
                 maybe_billed=True,
             )
@@ -493,5 +493,5 @@ def _is_from_outside(error: asyncio.CancelledError | SystemExit, on_text: OnText
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     outside = on_text, *map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(each, "__code__", None) for each in outside}
+    codes = {getattr(function, "__code__", None) for function in outside}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))

@@ -163,8 +163,8 @@ class BackendPool:
         """Closes every backend that was made here; the given one belongs to its owner."""
         for backend in self._backends.values():
             await backend.aclose()
-        for made in (self._backends, self._with_text_tools, self._refused_schemas):
-            made.clear()
+        for table in (self._backends, self._with_text_tools, self._refused_schemas):
+            table.clear()
 
 
 class ModelChooser:
@@ -311,13 +311,13 @@ def endpoint_of(backend: Backend, model: str, base_url: str | None) -> str:
     `base_url` is the address for which a declared backend was opened. The cache never mixes the
     answers of two.
     """
-    own = getattr(backend, "endpoint", None)
-    if isinstance(own, str):
-        return own
-    found = declared(backend.name)
-    if base_url is not None and found is not None and found.origin == "provider":
+    endpoint = getattr(backend, "endpoint", None)
+    if isinstance(endpoint, str):
+        return endpoint
+    declaration = declared(backend.name)
+    if base_url is not None and declaration is not None and declaration.origin == "provider":
         return clean(base_url, (urlsplit(base_url).password or "",))
-    if found is not None and found.has_providers:
+    if declaration is not None and declaration.has_providers:
         return model.partition("/")[0]
     return backend.name
 

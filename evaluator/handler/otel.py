@@ -330,8 +330,8 @@ def provider_of(backend: str, label: str) -> str:
     """
     if backend == "openai_compatible":
         return "openai"
-    found, (prefix, slash, _) = declared(backend), label.partition("/")
-    if found is not None and found.has_providers and slash:
+    declaration, (prefix, slash, _) = declared(backend), label.partition("/")
+    if declaration is not None and declaration.has_providers and slash:
         return _PROVIDERS.get(prefix, prefix)
     return backend
 
@@ -364,7 +364,7 @@ def _exportable(attributes: Mapping[str, Any], redactor: Redactor) -> dict[str, 
     """The known attributes, as a span has no null, with their texts as an exporter may show
     them.
     """
-    found: dict[str, Any] = {}
+    exportable: dict[str, Any] = {}
     for name, value in attributes.items():
         if value is None:
             continue
@@ -375,8 +375,8 @@ def _exportable(attributes: Mapping[str, Any], redactor: Redactor) -> dict[str, 
         elif isinstance(value, list | tuple):
             items = cast("Sequence[Any]", value)[:_MAX_ITEMS]
             value = [_identifier(str(item), redactor) for item in items]
-        found[name] = value
-    return found
+        exportable[name] = value
+    return exportable
 
 
 def _identifier(text: str, redactor: Redactor) -> str:

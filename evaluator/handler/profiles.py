@@ -49,47 +49,49 @@ def load_profiles(*folders: str | Path, trust: bool = False) -> Profiles:
     Raises: ConfigurationError, if one of `folders` does not exist, or the user's permissions cannot
     be read.
     """
-    own = shipped("handlers")
+    shipped_folder = shipped("handlers")
     project = Path("handlers")
     # In a checkout of evaluator, the folder here is the shipped one.
-    has_own = project.is_dir() and not project.samefile(own)
+    has_own = project.is_dir() and not project.samefile(shipped_folder)
     if folders:
         searched = [Path(f) for f in folders]
     else:
         searched = [project] * has_own
-    found = Profiles()
-    for folder in [*searched, own]:
+    profiles = Profiles()
+    for folder in [*searched, shipped_folder]:
         if not folder.is_dir():
             raise ConfigurationError(f"no folder of handler profiles at {folder}")
         for path in sorted(folder.glob("*.xml")):
             _add_profile(
-                found, path, needs_permission=not folders and not trust and folder is not own
+                profiles,
+                path,
+                needs_permission=not folders and not trust and folder is not shipped_folder,
             )
-    return found
+    return profiles
 
 
-def _add_profile(found: Profiles, path: Path, *, needs_permission: bool) -> None:
+def _add_profile(profiles: Profiles, path: Path, *, needs_permission: bool) -> None:
     """Adds the profile in `path`, unless an earlier one has its name."""
     try:
         config, text = read_profile(path)
     except ConfigurationError as error:
-        if path.stem not in found and path.stem not in found.untrusted:
-            found.broken.setdefault(path.stem, str(error))
+        if path.stem not in profiles and path.stem not in profiles.untrusted:
+            profiles.broken.setdefault(path.stem, str(error))
         return
     name = config.name
-    if name in found or name in found.untrusted:
-        found.replacing[name] = found.files[name]
+    if name in profiles or name in profiles.untrusted:
+        profiles.replacing[name] = profiles.files[name]
         return
-    if name in found.broken:
+    if name in profiles.broken:
         return
-    found.files[name] = str(path)
+    profiles.files[name] = str(path)
     if needs_permission:
         here = Path.cwd()
         file = ProjectFile.of(here, path, content=text, names=names_of(config, here))
         if not is_allowed(file):
-            found.untrusted[name] = file
+            profiles.untrusted[name] = file
             return
-    found[name] = config
+    profiles[name] = config
 
 
 def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerConfig:
@@ -119,14 +121,14 @@ def files_of_profiles(project: str | Path) -> list[ProjectFile]:
     """The profiles in `handlers/` of a project that name something; those that cannot be read are
     left out.
     """
-    found: list[ProjectFile] = []
+    files: list[ProjectFile] = []
     for path in sorted(Path(project, "handlers").glob("*.xml")):
         with suppress(ConfigurationError):
             config, text = read_profile(path)
-            found.append(
+            files.append(
                 ProjectFile.of(project, path, content=text, names=names_of(config, project))
             )
-    return [file for file in found if file.names]
+    return [file for file in files if file.names]
 
 
 def names_of(config: HandlerConfig, project: str | Path) -> tuple[str, ...]:

@@ -95,7 +95,9 @@ class Authority:
             ToolGrant(tool.name, tool.policy, rules=tool.rules) for tool in tools.values()
         )
         names = frozenset(tools)
-        own = {name: getattr(config, name) for name in _LIMITS if getattr(config, name) is not None}
+        limits = {
+            name: getattr(config, name) for name in _LIMITS if getattr(config, name) is not None
+        }
         above = self.limits or {}
         return Authority(
             tools=names if self.tools is None else names & self.tools,
@@ -105,7 +107,7 @@ class Authority:
             grants=(*self.grants, policies),
             providers=frozenset({provider}),
             profile=config.name,
-            limits={**above, **{n: min(v, above.get(n, v)) for n, v in own.items()}},
+            limits={**above, **{n: min(v, above.get(n, v)) for n, v in limits.items()}},
             author=self.of_template_tools(),
         )
 
@@ -165,13 +167,15 @@ class Authority:
         """Whether a rule or policy above denies `read_file` this path. It holds for what memory
         finds, too.
         """
-        found = (grant for grants in self.grants for grant in grants if grant.name == READ_FILE)
+        reading_grants = (
+            grant for grants in self.grants for grant in grants if grant.name == READ_FILE
+        )
         return any(
             decide(
                 grant.rules, grant.policy or "allow", arguments={"path": path}, roots=access.roots
             )
             == "deny"
-            for grant in found
+            for grant in reading_grants
         )
 
     def excess(self, task: Task) -> Iterator[Excess]:
@@ -197,10 +201,10 @@ class Authority:
 
     def check(self, task: Task) -> None:
         """Raises: NotAllowed, if `task` needs what it may not have."""
-        found = [excess.what for excess in self.excess(task)]
-        if found:
+        excesses = [excess.what for excess in self.excess(task)]
+        if excesses:
             raise NotAllowed(
-                f"{_name(task)} may not {' or '.join(found)}: the task that started it may not"
+                f"{_name(task)} may not {' or '.join(excesses)}: the task that started it may not"
             )
 
     def check_provider(self, task: Task, provider: str, profile: str, *, by_template: bool) -> None:
@@ -229,18 +233,18 @@ def granted(grant: ToolGrant, tool: Tool) -> ToolGrant:
     """`grant` with the tool's own policy and rules where it states none. The tool's rules cannot
     relax a policy.
     """
-    own = () if grant.policy is not None else tool.rules
-    return ToolGrant(tool.name, grant.policy or tool.policy, rules=(*grant.rules, *own))
+    tool_rules = () if grant.policy is not None else tool.rules
+    return ToolGrant(tool.name, grant.policy or tool.policy, rules=(*grant.rules, *tool_rules))
 
 
 def excess_of(node: TopLevel, library: TemplateLibrary, authority: Authority) -> list[Excess]:
     """What `node` needs and may not have, with the tasks inside it and the templates that it
     reaches.
     """
-    found = [excess for task in tasks(node) for excess in authority.excess(task)]
+    excesses = [excess for task in tasks(node) for excess in authority.excess(task)]
     for _, _, task in reached_tasks(node, library, granted_tools=authority.tools or ()):
-        found += authority.excess(task)
-    return list({excess.what: excess for excess in found}.values())
+        excesses += authority.excess(task)
+    return list({excess.what: excess for excess in excesses}.values())
 
 
 def reached_tasks(

@@ -64,8 +64,8 @@ async def _evaluated(
 
     async def feed() -> None:
         try:
-            async with aclosing(_aiter(rows)) as given:
-                async for row in given:
+            async with aclosing(_aiter(rows)) as source:
+                async for row in source:
                     await unread.acquire()
                     await running.acquire()
                     task = asyncio.ensure_future(one(row))

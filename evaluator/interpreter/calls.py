@@ -2,7 +2,8 @@
 `<cond>`.
 
 A function sees only its parameters and inherits no context. A named task is a standard template: it
-sees the whole lexical scope of its caller.
+sees the whole lexical scope of its caller. The schema that a function returns, and that of a task's
+output, is read by `usable_schema`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from evaluator.errors import ExpressionError, UsageError
+from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskError, TaskFailed, TaskResult
-from evaluator.interpreter.frame import Frame, Run, join, value_of
-from evaluator.interpreter.schemas import usable_schema
+from evaluator.interpreter.frame import Frame, Run, Services, join, value_of
 from evaluator.language.inputs import bind_arguments
 from evaluator.language.sandbox import (
     FunctionCaller,
@@ -24,6 +24,7 @@ from evaluator.language.sandbox import (
 )
 from evaluator.language.scopes import Scope
 from evaluator.language.types import read_typed
+from evaluator.library.shapes import SchemaFileError, folder_of, is_file, is_model, read_schema
 from evaluator.nodes import Argument, Call, Cond, Expression, Function, Span, Task, Text
 from evaluator.output import parse_output
 
@@ -52,7 +53,7 @@ async def run_call(run: Run, node: Call, frame: Frame) -> Outcome:
     """The result of the called template; its arguments are resolved in the caller's scope."""
     types = _declared_types(run, node.template)
     values = [
-        await argument_value(run, a, frame=frame, wanted=_type_of(a, i, types=types))
+        await argument_value(run, a, frame=frame, expected_type=_type_of(a, i, types=types))
         for i, a in enumerate(node.args)
     ]
     positional = [
@@ -176,9 +177,9 @@ def _type_of(argument: Argument, position: int, types: Mapping[str, str]) -> str
     return "any"
 
 
-async def argument_value(run: Run, argument: Argument, frame: Frame, wanted: str) -> Any:
+async def argument_value(run: Run, argument: Argument, frame: Frame, expected_type: str) -> Any:
     """The variable of that name (dotted and indexed access too) if there is one, else the text read
-    as `wanted`.
+    as `expected_type`.
     """
     text = argument.value
     bare = text.value.strip()
@@ -190,10 +191,10 @@ async def argument_value(run: Run, argument: Argument, frame: Frame, wanted: str
     if inner is not None:
         return await evaluate_expression(Expression(inner), frame.scope, functions=functions)
     literal = await render(text, frame.scope, functions=functions)
-    if wanted in ("any", "string"):
+    if expected_type in ("any", "string"):
         return literal
     try:
-        return read_typed(literal, wanted)
+        return read_typed(literal, expected_type)
     except UsageError as error:
         raise ExpressionError(
             f"argument {argument.name or literal!r}: {error}", text.span, code="wrong-type"
@@ -234,3 +235,28 @@ def functions_in_text(run: Run, frame: Frame, field: str) -> FunctionCaller:
         return value_of(outcome)
 
     return call
+
+
+def usable_schema(services: Services, declared: str, span: Span) -> str | None:
+    """A declared schema without access to files. None in a preview for a `module:Model`, which
+    would be imported.
+
+    Raises: TemplateError, for a file that is outside of the template's folder and of the roots, or
+    cannot be read.
+    """
+    if is_file(declared):
+        try:
+            return read_schema(
+                declared.strip(), folder_of(span.file), roots=services.files.roots.folders
+            )
+        except SchemaFileError as bad:
+            raise TemplateError(
+                [Diagnostic("error", bad.code, message=bad.message, span=span, hint=bad.hint)]
+            ) from bad
+    if services.dry_run and is_model(declared):
+        services.notice(
+            f"the schema {declared.strip()} is not imported; a run also shows its JSON Schema to "
+            "the model"
+        )
+        return None
+    return declared

@@ -85,13 +85,7 @@ class Chat:
                     f"{task_id}"
                 )
             services = recorded_services(header, services)
-            options = recorded_options(header, services)
-            options = replace(
-                options,
-                on_text=callbacks.on_text,
-                on_message=callbacks.on_message,
-                on_begin=callbacks.on_begin,
-            )
+            options = recorded_options(header, services, callbacks)
             steps = StepLog(journal, ResumedSteps(recording, _tell), scrub=store.redactor)
             return await record_run(services, spec_of(self), options=options, steps=steps)
 
@@ -227,7 +221,7 @@ class _Queries:
             parent=self.prepared.budget,
         )
         path = f"query[{self.count}]"
-        found = await assemble(
+        context = await assemble(
             self.run,
             _TASK,
             policy=_POLICY,
@@ -238,7 +232,7 @@ class _Queries:
             config=config,
             authority=self.prepared.frame.authority,
         )
-        items = [item for item in found.items if item.source not in self.sources]
+        items = [item for item in context.items if item.source not in self.sources]
         self.sources.update(item.source for item in items)
         messages = [Message("user", f"{format_items(items)}\n\n{query}" if items else query)]
         if self.count == 1 and config.system:
@@ -251,7 +245,7 @@ class _Queries:
                 "execution_timeout", f"there was no answer within {config.timeout_s:g} s"
             )
         notes: dict[str, Any] = {
-            "warnings": [*found.warnings, *answer.warnings],
+            "warnings": [*context.warnings, *answer.warnings],
             "context": [item.source for item in items],
         }
         reasoning, content = split_thinking(answer.content)

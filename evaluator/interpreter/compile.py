@@ -187,11 +187,11 @@ def _profile_problems(node: Node, services: Services, allowance: Allowance) -> l
     have.
     """
     allowed = allowance.authority.tools or frozenset()
-    found: list[Diagnostic] = []
+    problems: list[Diagnostic] = []
     for task in tasks(node):
         ref = None if task.handler is None else task.handler.ref
         if ref is not None and ref not in services.profiles:
-            found.append(
+            problems.append(
                 Diagnostic(
                     "error",
                     "unknown-handler",
@@ -206,8 +206,8 @@ def _profile_problems(node: Node, services: Services, allowance: Allowance) -> l
                 f"{allowance.who} may not have the tools of the profile {ref!r}: "
                 f"{', '.join(sorted(granted))}"
             )
-            found.append(Diagnostic("error", "forbidden", message=message, span=task.span))
-    return found
+            problems.append(Diagnostic("error", "forbidden", message=message, span=task.span))
+    return problems
 
 
 def _allowed(allow_scripts: bool, allow_tools: Collection[str]) -> str:

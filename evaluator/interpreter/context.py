@@ -66,16 +66,16 @@ SUBTASK_DEFAULT = ContextPolicy(
 def policy_of(task: Task, *, is_subtask: bool = False) -> ContextPolicy:
     """The template's settings, each else the default of subtasks, or of the task's operator."""
     # Every operator declares all of its defaults.
-    own = task.context
+    settings = task.context
     if is_subtask:
         default = SUBTASK_DEFAULT
     else:
         default = cast("ContextPolicy", task.default_context)
     return ContextPolicy(
-        own.inherit_context or default.inherit_context,
-        default.accumulate_data if own.accumulate_data is None else own.accumulate_data,
-        accumulation_format=own.accumulation_format or default.accumulation_format,
-        fresh_context=own.fresh_context or default.fresh_context,
+        settings.inherit_context or default.inherit_context,
+        default.accumulate_data if settings.accumulate_data is None else settings.accumulate_data,
+        accumulation_format=settings.accumulation_format or default.accumulation_format,
+        fresh_context=settings.fresh_context or default.fresh_context,
     )
 
 
@@ -126,20 +126,20 @@ async def assemble(
         return NOTHING
     context = _Assembly(run.services, Recorder(run.steps, path), config=config, authority=authority)
     is_subset = policy.inherit_context == "subset" and bool(items)
-    found: list[str] = []
+    paths: list[str] = []
     if memory is not None and (wants_fresh or is_subset):
-        found = await context.ask_memory(memory, description, "memory")
+        paths = await context.ask_memory(memory, description, "memory")
     if is_subset:
         items = relevant(
             items,
             description,
             characters=SUBSET_CHARACTERS,
-            known={f"file:{run.services.files.name_of(name)}" for name in found},
+            known={f"file:{run.services.files.name_of(name)}" for name in paths},
         )
     context.items = {item.source: item for item in items}
     if task.file_paths is not None:
         await context.add_file_paths(task.file_paths, scope)
-    for name in found if wants_fresh else ():
+    for name in paths if wants_fresh else ():
         if not authority.denies_reading(name, run.services.files):
             await context.read_file(name, attach=False)
     return Assembled(tuple(context.items.values()), tuple(context.warnings))
@@ -241,7 +241,7 @@ class _Assembly:
                 await self.read_file(name, attach=True)
 
     async def _match(self, patterns: Sequence[str]) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         for pattern in patterns:
             try:
                 matched = await self.services.files.aglob(pattern)
@@ -251,17 +251,17 @@ class _Assembly:
                 continue
             if not matched:
                 self._warn(f"no file matches {pattern}")
-            found += matched
-        return found
+            names += matched
+        return names
 
     async def _find_described(self, description: str) -> list[str]:
         if self.services.memory is None:
             self._warn("a description of files needs a memory, but the evaluator has none")
             return []
-        found = await self.ask_memory(self.services.memory, description, segment="file_paths")
-        if not found:
+        paths = await self.ask_memory(self.services.memory, description, segment="file_paths")
+        if not paths:
             self._warn(f"memory knows no path for {description!r}")
-        return found
+        return paths
 
     async def ask_memory(self, memory: Memory, description: str, segment: str) -> list[str]:
         """The paths that `memory` finds. Raises: ContextError, whatever a memory raises; that is
@@ -271,8 +271,8 @@ class _Assembly:
         async def look() -> list[str]:
             try:
                 return [
-                    found.path
-                    for found in await memory.get_relevant_context_for(description, MAX_FRESH)
+                    match.path
+                    for match in await memory.get_relevant_context_for(description, MAX_FRESH)
                 ]
             except Exception as error:
                 raise ContextError(f"memory failed: {type(error).__name__}: {error}") from error
@@ -335,13 +335,13 @@ class _Assembly:
                 _raise_machine_error(error)
                 return {"error": str(error)}
 
-        found = await self.recorder.step(
+        answer = await self.recorder.step(
             f"resource[{path}]", path[:60], {"server": server.name, "uri": uri}, look
         )
-        if "error" in found:
-            self._warn(found["error"])
+        if "error" in answer:
+            self._warn(answer["error"])
         else:
-            self.items[path] = ContextItem(path, found["text"])
+            self.items[path] = ContextItem(path, answer["text"])
 
     async def _task_list(self, path: str) -> bytes | None:
         """The text of the task list at `path`; None for other files.

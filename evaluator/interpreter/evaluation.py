@@ -1,12 +1,55 @@
-"""Reads an evaluator's answer as `success`, `feedback` and `details`, whatever its form."""
+"""Evaluations: an evaluator's answer, and the tool `evaluation_request`.
+
+With the tool a director requests an evaluation by criteria of its choice. It is a subtask like any
+other, in its own Handler with its own task file. It is matched to a template of the subtype
+`evaluator` that takes `criteria` and `target`; without one, a standard prompt is used.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
 from evaluator.errors.results import Outcome, TaskResult
+from evaluator.interpreter.subtasks import Spawner, SubtaskRequest, spawning_tool
+from evaluator.models.backend import ToolSpec
+from evaluator.nodes import OutputFormat, Span, Text
 from evaluator.output import parse_output
+from evaluator.tools import Tool
+
+EVALUATION_REQUEST = "evaluation_request"
+SUBTYPE = "evaluator"
+
+PARAMETERS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "type": {
+            "type": "string",
+            "minLength": 1,
+            "description": "What kind of evaluation, e.g. correctness.",
+        },
+        "criteria": {
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ],
+            "description": "What has to hold.",
+        },
+        "target": {"description": "What is evaluated: a text, or any value."},
+    },
+    "required": ["type", "criteria", "target"],
+    "additionalProperties": False,
+}
+_OUTPUT = OutputFormat("json", "object", span=Span("<evaluation>", 1, column=1))
+_INSTRUCTIONS = (
+    "Evaluate the target below by these criteria, strictly, and by nothing else.\n\nKind of "
+    "evaluation:\n{{ type }}\n\n"
+    "Criteria:\n{{ criteria }}\n\nTarget:\n{{ target }}\n\nAnswer with a JSON object: `success` "
+    "(true only if all "
+    "criteria hold), `feedback` (what to change, in words), `details` (what was found for each "
+    "criterion)."
+)
 
 
 def evaluation_of(outcome: Outcome) -> tuple[dict[str, Any], bool]:
@@ -32,3 +75,34 @@ def evaluation_of(outcome: Outcome) -> tuple[dict[str, Any], bool]:
         "details": answer.get("details"),
     }
     return evaluation, isinstance(answer.get("success"), bool)
+
+
+def evaluation_tool(spawner: Spawner) -> Tool:
+    """The tool for one task. Its answer always has `success`, `feedback` and `details`."""
+    text = (
+        "Asks a fresh session to evaluate something by your criteria; returns success, "
+        "feedback and details."
+    )
+    return spawning_tool(
+        spawner,
+        ToolSpec(EVALUATION_REQUEST, text, parameters=PARAMETERS),
+        _request_in,
+        answer_of=lambda outcome: json.dumps(evaluation_of(outcome)[0], ensure_ascii=False),
+        accepted=("INVALID_OUTPUT",),
+    )
+
+
+def _request_in(arguments: Mapping[str, Any]) -> SubtaskRequest:
+    criteria = arguments["criteria"]
+    if isinstance(criteria, str):
+        listed = criteria
+    else:
+        listed = "\n".join(f"- {one}" for one in cast("list[str]", criteria))
+    inputs = {"type": arguments["type"], "criteria": listed, "target": arguments["target"]}
+    return SubtaskRequest(
+        f"Evaluate the {arguments['type']} of a result by given criteria",
+        inputs,
+        subtype=SUBTYPE,
+        instructions=Text(_INSTRUCTIONS, Span("<evaluation>", 1, column=1)),
+        output=_OUTPUT,
+    )

@@ -32,15 +32,14 @@ from evaluator.handler.tracing import UNTRACED, LoggedTracer
 from evaluator.interpreter.batch import evaluate_rows
 from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.evaluator_arguments import (
-    EvaluatorArguments,
     check_arguments,
     check_flag,
+    check_tools,
     check_types,
-    given_cache,
-    given_roots,
-    given_shots,
-    given_tools,
     log_notice,
+    open_cache,
+    plain_shots,
+    root_folders,
 )
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
@@ -174,8 +173,6 @@ class Evaluator:
         check_arguments(locals())
         if profiles is None:
             profiles = load_profiles(trust=trust)
-        else:
-            profiles = profiles
         if isinstance(handler, HandlerConfig):
             default = handler
         else:
@@ -191,40 +188,77 @@ class Evaluator:
                 "the shipped one"
             )
         folders = tuple(
-            os.path.abspath(root) for root in given_roots(roots) or default.roots or [Path.cwd()]
+            os.path.abspath(root) for root in root_folders(roots) or default.roots or [Path.cwd()]
         )
         if not isinstance(library, TemplateLibrary):
             library = TemplateLibrary.load(*([] if library is None else [library]))
-        self.init_args = EvaluatorArguments(
-            library,
-            handler,
-            model=model,
-            model_roles=dict(model_roles or {}),
-            backend=backend,
-            memory=memory,
-            tools=given_tools(tools),
-            roots=folders,
+        if isinstance(sandbox, str):
+            sandbox = Sandbox.parse(sandbox)
+        own_tools = check_tools(tools)
+        self.init_args: Mapping[str, Any] = {
+            "library": library,
+            "handler": handler,
+            "model": model,
+            "model_roles": dict(model_roles or {}),
+            "backend": backend,
+            "memory": memory,
+            "tools": own_tools,
+            "roots": folders,
+            "asker": asker,
+            "max_depth": max_depth,
+            "reparse": reparse,
+            "sync": sync,
+            "profiles": profiles,
+            "sandbox": sandbox,
+            "background": background,
+        }
+        """The arguments with which another process can make an equal Evaluator.
+
+        Library and profiles are loaded. `tasks_dir`, `cache`, `notice`, `tracer` and `trust` belong
+        to one process.
+        """
+        secrets = {
+            name for profile in (default, *profiles.values()) for name in profile.secret_variables()
+        }
+        redactor = Redactor.from_environment(also=secrets)
+        opened_cache = open_cache(cache, notice)
+        opened_tracer = UNTRACED
+        if tracer is not None:
+            from evaluator.handler.otel import open_tracer
+
+            opened_tracer = open_tracer(tracer, redactor)
+        store = None
+        if tasks_dir is not None:
+            store = TaskStore(tasks_dir, redactor=redactor, sync=sync)
+        root = Path(folders[0])
+        self.services = Services(
+            library=library,
+            chooser=ModelChooser(backend=backend, notice=notice, cache=opened_cache),
+            profiles=profiles,
+            default_profile=default,
+            tools=builtin_tools().with_tools(*own_tools),
+            files=FileAccess(folders),
+            root=root,
             asker=asker,
+            memory=memory,
+            store=store,
+            mcp=McpConnections(root, notice=notice),
+            evaluate=evaluate_node,
+            redactor=redactor,
+            notice=notice,
+            cache=opened_cache,
             max_depth=max_depth,
             reparse=reparse,
-            sync=sync,
-            profiles=profiles,
-            sandbox=Sandbox.parse(sandbox) if isinstance(sandbox, str) else sandbox,
-            background=background,
-        )
-        self.services = _make_services(
-            self.init_args,
-            default,
-            tasks_dir=tasks_dir,
-            cache=cache,
-            notice=notice,
             trust=trust,
-            tracer=tracer,
+            tracer=LoggedTracer(opened_tracer, redactor),
+            resume=resume_within,
+            sandbox=sandbox,
+            background=background,
         )
         self._reports_interrupted = True
 
     @classmethod
-    def _of(cls, init_args: EvaluatorArguments, services: Services) -> Self:
+    def _of(cls, init_args: Mapping[str, Any], services: Services) -> Self:
         """Makes an Evaluator of these parts. It does not report interrupted runs."""
         evaluator = cls.__new__(cls)
         evaluator.init_args = init_args
@@ -249,11 +283,11 @@ class Evaluator:
         if cache is None:
             cache = services.cache
         else:
-            cache = given_cache(cache, services.notice)
+            cache = open_cache(cache, services.notice)
         services = replace(
             services,
             chooser=services.chooser.with_limiter(limiter, cache),
-            store=TaskStore(tasks_dir, redactor=services.redactor, sync=self.init_args.sync),
+            store=TaskStore(tasks_dir, redactor=services.redactor, sync=self.init_args["sync"]),
             files=services.files.without(denied),
             cache=cache,
             limiter=limiter,
@@ -265,7 +299,7 @@ class Evaluator:
         connections of both.
         """
         return self._of(
-            replace(self.init_args, sandbox=sandbox), replace(self.services, sandbox=sandbox)
+            {**self.init_args, "sandbox": sandbox}, replace(self.services, sandbox=sandbox)
         )
 
     def without_files(self, denied: Iterable[Path]) -> Self:
@@ -321,12 +355,12 @@ class Evaluator:
     @property
     def model(self) -> str | None:
         """The model that every task uses; None: templates and profiles decide."""
-        return self.init_args.model
+        return self.init_args["model"]
 
     @property
     def model_roles(self) -> Mapping[str, str]:
         """The models of roles that templates name."""
-        return self.init_args.model_roles
+        return self.init_args["model_roles"]
 
     async def evaluate(
         self,
@@ -378,7 +412,7 @@ class Evaluator:
             epoch=epoch,
             ask_model=ask_model,
             labels=labels,
-            shots=given_shots(shots),
+            shots=plain_shots(shots),
             on_text=on_text,
             on_event=on_event,
             on_message=on_message,
@@ -430,7 +464,7 @@ class Evaluator:
 
     @property
     def _profile(self) -> str | None:
-        if self.init_args.handler is None:
+        if self.init_args["handler"] is None:
             return None
         return self.services.default_profile.name
 
@@ -480,7 +514,7 @@ class Evaluator:
         check_flag("allow_changed", allow_changed)
         check_flag("repair", repair)
         check_flag("trust", trust)
-        callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=given_shots(shots))
+        callbacks = RunOptions(on_text=on_text, on_event=on_event, shots=plain_shots(shots))
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {}), "inputs"))
             return await resume(
@@ -589,8 +623,10 @@ class Evaluator:
         inside their header, where nothing was done.
         """
         store = self.services.store
-        found = () if store is None else store.interrupted()
-        return [task for task in found if task.header is not None and task.header.parent is None]
+        summaries = () if store is None else store.interrupted()
+        return [
+            task for task in summaries if task.header is not None and task.header.parent is None
+        ]
 
     def _report_interrupted(self) -> None:
         """Tells the user about interrupted runs, once. They are never resumed automatically."""
@@ -598,14 +634,14 @@ class Evaluator:
             return
         self._reports_interrupted = False
         try:
-            found = [str(task.id) for task in self.interrupted()]
+            ids = [str(task.id) for task in self.interrupted()]
         except (RecordError, OSError, ValueError):
             # The next run reports the problem with the folder.
             return
-        if found:
-            more = " and more" if len(found) > MAX_REPORTED else ""
+        if ids:
+            more = " and more" if len(ids) > MAX_REPORTED else ""
             self.services.notice(
-                f"interrupted and not resumed: TASK-{', TASK-'.join(found[:MAX_REPORTED])}{more}; "
+                f"interrupted and not resumed: TASK-{', TASK-'.join(ids[:MAX_REPORTED])}{more}; "
                 "see: evaluator tasks list --interrupted"
             )
 
@@ -631,7 +667,7 @@ class Evaluator:
         services = replace(
             self.services, chooser=ModelChooser(backend=backend), store=None, dry_run=True
         )
-        outcome = self._of(replace(self.init_args, model=None), services).evaluate_sync(
+        outcome = self._of({**self.init_args, "model": None}, services).evaluate_sync(
             request, inputs
         )
         return outcome, backend.seen
@@ -697,55 +733,3 @@ class Evaluator:
             f"Evaluator({len(self.library.templates)} templates, "
             f"handler={self.services.default_profile.name!r})"
         )
-
-
-def _make_services(
-    init_args: EvaluatorArguments,
-    default: HandlerConfig,
-    *,
-    tasks_dir: str | Path | None,
-    cache: ResponseCache | str | Path | None,
-    notice: Callable[[str], None],
-    trust: bool,
-    tracer: trace.Tracer | Literal[True] | None,
-) -> Services:
-    """The services of this process, for arguments that other processes may share."""
-    secrets = {
-        name
-        for profile in (default, *init_args.profiles.values())
-        for name in profile.secret_variables()
-    }
-    redactor = Redactor.from_environment(also=secrets)
-    root = Path(init_args.roots[0])
-    cache = given_cache(cache, notice)
-    opened_tracer = UNTRACED
-    if tracer is not None:
-        from evaluator.handler.otel import open_tracer
-
-        opened_tracer = open_tracer(tracer, redactor)
-    return Services(
-        library=init_args.library,
-        chooser=ModelChooser(backend=init_args.backend, notice=notice, cache=cache),
-        profiles=init_args.profiles,
-        default_profile=default,
-        tools=builtin_tools().with_tools(*init_args.tools),
-        files=FileAccess(init_args.roots),
-        root=root,
-        asker=init_args.asker,
-        memory=init_args.memory,
-        store=None
-        if tasks_dir is None
-        else TaskStore(tasks_dir, redactor=redactor, sync=init_args.sync),
-        mcp=McpConnections(root, notice=notice),
-        evaluate=evaluate_node,
-        redactor=redactor,
-        notice=notice,
-        cache=cache,
-        max_depth=init_args.max_depth,
-        reparse=init_args.reparse,
-        trust=trust,
-        tracer=LoggedTracer(opened_tracer, redactor),
-        resume=resume_within,
-        sandbox=init_args.sandbox,
-        background=init_args.background,
-    )

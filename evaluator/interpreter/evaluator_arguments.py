@@ -1,12 +1,9 @@
-"""The arguments of an Evaluator: what another process needs to make an equal one, and their
-checks.
-"""
+"""Checks of the arguments of an Evaluator and of its methods."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,44 +13,13 @@ from evaluator.files.locations import given_path
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.frame import Shots
 from evaluator.language.scopes import plain
-from evaluator.library import TemplateLibrary
-from evaluator.memory import Memory
 from evaluator.models.backend import Backend
 from evaluator.nodes import Call, Cond, Function, Task
 from evaluator.processes.sandboxes import Sandbox
-from evaluator.record.journal import Sync
-from evaluator.tools import Asker, Tool
+from evaluator.tools import Tool
 
 if TYPE_CHECKING:
-    from evaluator.interpreter.background import BackgroundService
     from evaluator.models.cache import ResponseCache
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluatorArguments:
-    """The arguments with which another process can make an equal Evaluator; library and profiles
-    are loaded.
-
-    `tasks_dir`, `cache`, `notice` and `tracer` are not among them: each process has its own.
-    Neither is
-    `trust`: the profiles are loaded.
-    """
-
-    library: TemplateLibrary
-    handler: HandlerConfig | str | None
-    model: str | None
-    model_roles: Mapping[str, str]
-    backend: Backend | None
-    memory: Memory | None
-    tools: tuple[Tool, ...]
-    roots: tuple[str, ...]
-    asker: Asker | None
-    max_depth: int
-    reparse: bool
-    sync: Sync
-    profiles: Mapping[str, HandlerConfig]
-    sandbox: Sandbox | None
-    background: BackgroundService | None
 
 
 def _has(*methods: str) -> Callable[[object], bool]:
@@ -83,12 +49,12 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def check_arguments(given: Mapping[str, object]) -> None:
+def check_arguments(arguments: Mapping[str, object]) -> None:
     """Raises: UsageError, for an argument of the wrong Python type."""
     for name, (fits, expected) in _ARGUMENTS.items():
-        if given[name] is not None and not fits(given[name]):
-            raise UsageError(f"{name} is {type_of(given[name])}, expected {expected}")
-    max_depth = given["max_depth"]
+        if arguments[name] is not None and not fits(arguments[name]):
+            raise UsageError(f"{name} is {type_of(arguments[name])}, expected {expected}")
+    max_depth = arguments["max_depth"]
     if not isinstance(max_depth, int) or max_depth < 0:
         raise UsageError(f"max_depth is {max_depth!r}, expected an integer, 0 or more")
 
@@ -118,7 +84,7 @@ def _is_shot(value: object) -> bool:
     return isinstance(value[0], Mapping)
 
 
-def given_shots(shots: Shots) -> Shots:
+def plain_shots(shots: Shots) -> Shots:
     """Few-shot examples as plain data.
 
     Raises: UsageError, for anything but pairs of inputs and answer.
@@ -131,8 +97,8 @@ def given_shots(shots: Shots) -> Shots:
     )
 
 
-def given_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Raises: UsageError, for anything but tools."""
+def check_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
+    """The tools as a tuple. Raises: UsageError, for anything but tools."""
     if not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"tools is {type_of(tools)}, expected a list of tools")
     tools = tuple(tools)
@@ -144,9 +110,11 @@ def given_tools(tools: Iterable[Tool]) -> tuple[Tool, ...]:
     return tools
 
 
-def given_roots(roots: Iterable[str | Path]) -> list[Path]:
-    """Raises: UsageError, for one path in place of several; ConfigurationError, where there is no
-    such folder.
+def root_folders(roots: Iterable[str | Path]) -> list[Path]:
+    """The roots as paths.
+
+    Raises: UsageError, for one path in place of several; ConfigurationError, where there is no such
+    folder.
     """
     if isinstance(roots, (str, Path)):
         raise UsageError(f"roots is one path, expected a list of folders: [{str(roots)!r}]")
@@ -161,7 +129,7 @@ def given_roots(roots: Iterable[str | Path]) -> list[Path]:
     return folders
 
 
-def given_cache(
+def open_cache(
     cache: ResponseCache | str | Path | None, notice: Callable[[str], None]
 ) -> ResponseCache | None:
     """The cache itself, or the one in that file."""

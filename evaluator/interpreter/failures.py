@@ -83,11 +83,13 @@ def to_task_error(
     if isinstance(error, TaskFailed):
         return error.error
     error = machine_error(error) or error
-    reason: FailureReason = next(each for classes, each in _REASONS if isinstance(error, classes))
+    reason: FailureReason = next(
+        reason_of_classes for classes, reason_of_classes in _REASONS if isinstance(error, classes)
+    )
     message = str(error)
     if reason == "unexpected_error":
         message = ", ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
-    found = TaskError(
+    failed = TaskError(
         "TASK_FAILURE",
         message,
         reason=reason,
@@ -98,7 +100,7 @@ def to_task_error(
     match error:
         case LimitReached():
             return replace(
-                found,
+                failed,
                 type="RESOURCE_EXHAUSTION",
                 message=error.message,
                 reason="execution_timeout" if error.resource == "time" else None,
@@ -109,7 +111,7 @@ def to_task_error(
             )
         case ProviderError():
             return replace(
-                found,
+                failed,
                 message=_of_provider(error),
                 content=error.partial or "",
                 retryable=error.retryable,
@@ -118,20 +120,20 @@ def to_task_error(
             )
         case ExpressionError():
             return replace(
-                found, message=error.message, location=error.span, violations=(error.diagnostic(),)
+                failed, message=error.message, location=error.span, violations=(error.diagnostic(),)
             )
         case TemplateError():
-            return _of_template(error, found)
+            return _of_template(error, failed)
         case StepChanged():
             return replace(
-                found, details={"path": error.path, "recorded": error.recorded, "now": error.now}
+                failed, details={"path": error.path, "recorded": error.recorded, "now": error.now}
             )
         case StepUnfinished():
             return replace(
-                found, details={"path": error.path, "name": error.name, "can_tell": error.can_tell}
+                failed, details={"path": error.path, "name": error.name, "can_tell": error.can_tell}
             )
         case _:
-            return found
+            return failed
 
 
 # What to do about a failed model call, by its kind. Other kinds say it themselves.
@@ -163,15 +165,17 @@ _SYNTAX_CODES = frozenset(
 )
 
 
-def _of_template(error: TemplateError, found: TaskError) -> TaskError:
+def _of_template(error: TemplateError, failed: TaskError) -> TaskError:
     violations = error.diagnostics
     kind: ErrorType = "TASK_FAILURE" if isinstance(error, InputError) else "VALIDATION_ERROR"
-    if kind == "VALIDATION_ERROR" and any(each.code in _SYNTAX_CODES for each in violations):
+    if kind == "VALIDATION_ERROR" and any(
+        violation.code in _SYNTAX_CODES for violation in violations
+    ):
         kind = "XML_PARSE_ERROR"
     return replace(
-        found,
+        failed,
         type=kind,
-        message="; ".join(each.message for each in violations),
+        message="; ".join(violation.message for violation in violations),
         violations=violations,
-        location=violations[0].span if violations else found.location,
+        location=violations[0].span if violations else failed.location,
     )

@@ -1,15 +1,10 @@
-"""The environment of a node: the Evaluator's services, the options of the run, the run, and the
-node's frame.
+"""The environment of a node, in four objects with one lifetime each.
 
-node's frame.
-
-| object | made by | lives |
-|---|---|---|
-| `Services` | the Evaluator, `evaluator.py` | as long as its Evaluator; some calls use a changed copy |
-| `RunOptions` | the methods of the Evaluator, `requests.py` | one call; `inner` gives that of a task inside it |
-| `Run` | `runs.py` | one task file: a call, or a subtask of it |
-| `Frame` | `runs.py` for the first node; `Frame.at` for each node inside | one node |
-| `PreparedTask` (in `prepared.py`) | `interpret.py`, once the inputs of a task are bound | one task, within its frame |
+- `Services`: the program. The Evaluator makes them; some calls use a changed copy.
+- `Run`: one task file, of a call or of a subtask. `runs.py` makes it of a `RunSpec` (what is
+  evaluated) and `RunOptions` (how).
+- `PreparedTask` (in `prepared.py`): one task. `interpret.py` makes it once the inputs are bound.
+- `Frame`: one node. `runs.py` makes the first one, `Frame.at` those of the nodes inside.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ from evaluator.language.scopes import Scope
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
 from evaluator.memory import Memory
-from evaluator.nodes import Function, Node
+from evaluator.nodes import Function, Node, Task
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.scripts import SandboxTrials
 from evaluator.record.redact import Redactor
@@ -55,6 +50,7 @@ class RunSpec:
     `node` is evaluated with `arguments` (values of its declared inputs) in `scope`. A `body` runs
     in its place. `warnings` are about the request. `extra` holds further fields of the header that
     are needed to start the run again. `context` is given with the request, for the whole run.
+    `max_depth` counts levels of subtasks from the root; None: as many as the run above has.
     """
 
     request: str
@@ -70,25 +66,7 @@ class RunSpec:
     body: Callable[[Run, Frame], Awaitable[Outcome]] | None = None
     warnings: tuple[str, ...] = ()
     context: tuple[ContextItem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Parent:
-    """The parent of a subtask: its run, the step at `path` that requested the subtask, and what it
-    passes on.
-
-    Equal subtasks have the same `identity`. `max_depth` counts levels from the root. `authority` is
-    the subtask's.
-    """
-
-    run: Run
-    path: str
-    budget: Budget
-    context: tuple[ContextItem, ...]
-    identity: str
-    max_depth: int
-    sandbox: Sandbox
-    authority: Authority
+    max_depth: int | None = None
 
 
 def identity_of(template: str | None, description: str, inputs: Mapping[str, Any]) -> str:
@@ -122,11 +100,28 @@ class RunOptions:
     on_message: OnMessage | None = None
     on_begin: OnBegin | None = None
 
+    def recorded(self) -> dict[str, Any]:
+        """Those of RECORDED_OPTIONS that are not the default."""
+        options = {name: getattr(self, name) for name in RECORDED_OPTIONS}
+        return {
+            name: value
+            for name, value in options.items()
+            if value != {} and value != getattr(_NO_OPTIONS, name)
+        }
+
     def inner(self, target: str | None = None) -> RunOptions:
         """The options of a task inside this run: its text is not streamed, its beginning not
         reported, it has no few-shot examples, and `target` is its own.
         """
         return replace(self, on_text=None, on_begin=None, target=target, shots=())
+
+
+_NO_OPTIONS = RunOptions()
+RECORDED_OPTIONS = ("handler", "target", "epoch", "model_roles")
+"""The options that a task file has in its header, and that a resumed run takes from it.
+
+`model` is a field of the header, `shots` may hold secrets, and `labels` are not needed again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,24 +208,55 @@ class ContextItem:
 
 @dataclass(slots=True)
 class Run:
-    """The state that the nodes of one evaluation share. A subtask is a separate run with its own
-    task file.
+    """The state that the nodes of one evaluation share.
 
-    `depth` counts the subtasks above it; `ancestors` identify the run itself and those above it.
+    `spec` says what is evaluated, `options` how. A subtask is a separate run with its own task
+    file: `parent` is the run whose model asked for it, and `caller` the frame of the tool call
+    there, with what the subtask gets from it.
     """
 
     services: Services
-    steps: StepLog
+    spec: RunSpec
+    options: RunOptions
     budget: Budget
-    options: RunOptions = field(default_factory=RunOptions)
-    depth: int = 0
-    max_depth: int = DEFAULT_MAX_DEPTH
-    ancestors: Callable[[], tuple[str, ...]] = tuple
+    steps: StepLog
+    parent: Run | None = None
+    caller: Frame | None = None
     unmapped: set[str] = field(default_factory=set[str], compare=False)
     """Roles without a model that a warning has already named."""
 
     key: str = field(default="", compare=False)
     """Identifies a run that is not recorded, once a session has asked."""
+
+    @property
+    def depth(self) -> int:
+        """How many levels of subtasks the run is below the root."""
+        if self.parent is None:
+            return 0
+        return self.parent.depth + 1
+
+    @property
+    def max_depth(self) -> int:
+        """How many levels of subtasks there may be, from the root."""
+        if self.spec.max_depth is not None:
+            return self.spec.max_depth
+        if self.parent is None:
+            return self.services.max_depth
+        return self.parent.max_depth
+
+    def identities(self) -> tuple[str, ...]:
+        """The identities of this run and those above it.
+
+        A root may have been requested in words or by the name of its template: it has both.
+        """
+        spec = self.spec
+        identity = identity_of(spec.template, spec.request, inputs=spec.inputs)
+        if self.parent is not None:
+            return (*self.parent.identities(), identity)
+        if not isinstance(spec.node, Task):
+            return (identity,)
+        described = spec.node.description.value
+        return (identity, identity_of(spec.template, described, inputs=spec.inputs))
 
     def session(self, path: str) -> str:
         """Identifies the session with a model at `path`: the same after a resume, if the run is

@@ -86,22 +86,22 @@ def read_allowed(
     node = generated.node
     if node is None:
         return generated
-    found = list(_forbidden(node, library, allowance=allowance))
-    if not found:
+    problems = list(_forbidden(node, library, allowance=allowance))
+    if not problems:
         try:
             node = library.whole(node)
-            found = list(_reached(node, library, allowance=allowance))
+            problems = list(_reached(node, library, allowance=allowance))
         except TemplateError as error:
-            found = list(error.diagnostics)
-    if not found:
+            problems = list(error.diagnostics)
+    if not problems:
         known = {name: template.node for name, template in library.templates.items()}
         # The templates of the library have been checked already.
         reuse = {name: Checked() for name in known}
-        found = check_each({**known, _NAME: node}, broken=library.broken, reuse=reuse)[
+        problems = check_each({**known, _NAME: node}, broken=library.broken, reuse=reuse)[
             _NAME
         ].diagnostics
-    errors = [one for one in found if one.severity == "error"]
-    warnings = [one for one in found if one.severity == "warning"]
+    errors = [one for one in problems if one.severity == "error"]
+    warnings = [one for one in problems if one.severity == "warning"]
     return replace(generated, node=node, warnings=(*generated.warnings, *warnings)).with_errors(
         errors
     )

@@ -14,15 +14,14 @@ from evaluator.errors import LimitReached, MachineError
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter import reparse
-from evaluator.interpreter.calls import functions_in_text, run_call, run_cond
+from evaluator.interpreter.calls import functions_in_text, run_call, run_cond, usable_schema
 from evaluator.interpreter.context import assemble, policy_of
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run
+from evaluator.interpreter.frame import Frame, Run, Services
 from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.prepared import Bound, PreparedTask, bind_task
 from evaluator.interpreter.sandboxing import sandbox_of
-from evaluator.interpreter.schemas import with_schema
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render_prompt
 from evaluator.language.scopes import Scope
@@ -47,7 +46,7 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
     prepared: PreparedTask | None = None
     try:
         frame = _frame_of(run, task, frame=frame)
-        task = with_schema(run.services, task)
+        task = _with_schema(run.services, task)
         bound = await bind_task(run, task, frame)
         if not isinstance(bound, Bound):
             return bound
@@ -107,6 +106,17 @@ def _frame_of(run: Run, task: Task, frame: Frame) -> Frame:
     if authority is frame.authority and sandbox == frame.sandbox:
         return frame
     return replace(frame, authority=authority, sandbox=sandbox)
+
+
+def _with_schema(services: Services, task: Task) -> Task:
+    """`task` with the content of its schema file in place of the path. Raises: TemplateError."""
+    output = task.output
+    if output is None or output.schema is None:
+        return task
+    schema = usable_schema(services, output.schema, span=output.span)
+    if schema is output.schema:
+        return task
+    return replace(task, output=replace(output, schema=schema))
 
 
 async def _prepare(run: Run, task: Task, frame: Frame, bound: Bound) -> PreparedTask:

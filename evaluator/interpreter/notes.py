@@ -68,12 +68,12 @@ def read_notes(answer: str, *, asked: bool) -> Notes:
         if entries is None or (not asked and _NOTES in entries):
             continue
         data = entries.get(_DATA)
-        found = Notes(
+        notes = Notes(
             answer, entries.get(_NOTES) or None, data_usage=None if data is None else _sources(data)
         )
         if asked:
-            return _without_entries(found, label.start())
-        return found
+            return _without_entries(notes, label.start())
+        return notes
     return Notes(answer)
 
 
@@ -81,15 +81,15 @@ def _entries(text: str) -> dict[str, str] | None:
     """The entries that `text` consists of, by label; None if it has anything else, or an entry
     twice.
     """
-    found: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
     lines: list[str] = []
     is_closed = is_after_blank = False
     for line in text.rstrip().split("\n"):
         label = _LABEL.match(line)
         if label is not None:
-            if label[1].lower() in found:
+            if label[1].lower() in entries:
                 return None
-            lines = found[label[1].lower()] = [label[2].rstrip(" \t*_`")]
+            lines = entries[label[1].lower()] = [label[2].rstrip(" \t*_`")]
         elif not line.strip():
             is_after_blank = True
             continue
@@ -100,15 +100,15 @@ def _entries(text: str) -> dict[str, str] | None:
         else:
             lines.append(line.strip())
         is_after_blank = False
-    return {label: "\n".join(line for line in value if line) for label, value in found.items()}
+    return {label: "\n".join(line for line in value if line) for label, value in entries.items()}
 
 
-def _without_entries(found: Notes, start: int) -> Notes:
-    """`found` with the content before `start`. A fence that closes after the entries is closed
+def _without_entries(notes: Notes, start: int) -> Notes:
+    """`notes` with the content before `start`. A fence that closes after the entries is closed
     before them.
     """
-    body = found.content[:start].rstrip()
-    entries = found.content[start:]
+    body = notes.content[:start].rstrip()
+    entries = notes.content[start:]
     if len(_FENCE.findall(body)) % 2:
         opening = list(_FENCE.finditer(body))[-1]
         if not body[opening.end() :].strip():
@@ -117,8 +117,8 @@ def _without_entries(found: Notes, start: int) -> Notes:
             body += f"\n{opening[1]}"
     body = _RULE.sub("", body).rstrip()
     if body.strip():
-        return Notes(body, found.summary, data_usage=found.data_usage)
-    return Notes(found.content)
+        return Notes(body, notes.summary, data_usage=notes.data_usage)
+    return Notes(notes.content)
 
 
 def _sources(text: str) -> list[str]:

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.errors.messages import json_problem
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.sandbox import evaluate_expression_sync
+from evaluator.language.scopes import Scope
 from evaluator.models.backend import ToolCall, ToolSpec
-from evaluator.nodes import Atomic, Span
+from evaluator.nodes import Expression, Span
 
 _INVALID = re.compile(r"[^A-Za-z0-9_-]")
 MAX_NAME = 64
@@ -66,8 +66,8 @@ class OfferedFunctions:
         ]
 
 
-async def offered_functions(task: Atomic, prepared: PreparedTask) -> OfferedFunctions | None:
-    """The functions that `task` offers; None if its tools are not from an expression.
+def offered_functions(tools_from: Expression, scope: Scope) -> OfferedFunctions:
+    """The functions that the expression `tools_from` of a task gives.
 
     A function is `{name, description, parameters}`, or that in the field `function` of OpenAI's
     form; the list may be JSON text. Characters in names that providers refuse become `_`.
@@ -75,10 +75,8 @@ async def offered_functions(task: Atomic, prepared: PreparedTask) -> OfferedFunc
     Raises: TemplateError, for a value that is not a list of functions; ExpressionError, from the
     expression.
     """
-    if task.tools_from is None:
-        return None
-    span = task.tools_from.span
-    value = evaluate_expression_sync(task.tools_from, prepared.scope)
+    span = tools_from.span
+    value = evaluate_expression_sync(tools_from, scope)
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -127,23 +125,23 @@ def _spec(item: Any, number: int, span: Span) -> ToolSpec:
 def _standard(schema: Any) -> Any:
     """A schema with JSON Schema's names of types."""
     if isinstance(schema, list | tuple):
-        return [_standard(each) for each in cast("Sequence[Any]", schema)]
+        return [_standard(part) for part in cast("Sequence[Any]", schema)]
     if not isinstance(schema, Mapping):
         return schema
-    found: dict[str, Any] = {}
+    standard: dict[str, Any] = {}
     for key, value in cast("Mapping[str, Any]", schema).items():
         if key == "type" and isinstance(value, str):
             lower = value.lower()
-            found[key] = _TYPES.get(lower, lower if lower in _STANDARD else value)
+            standard[key] = _TYPES.get(lower, lower if lower in _STANDARD else value)
         elif key == "properties" and isinstance(value, Mapping):
-            found[key] = {
-                name: _standard(each) for name, each in cast("Mapping[str, Any]", value).items()
+            standard[key] = {
+                name: _standard(part) for name, part in cast("Mapping[str, Any]", value).items()
             }
         elif key in ("items", "additionalProperties", "anyOf", "oneOf", "allOf"):
-            found[key] = _standard(value)
+            standard[key] = _standard(value)
         else:
-            found[key] = value
-    return found
+            standard[key] = value
+    return standard
 
 
 def _arguments(text: str) -> Any:

@@ -40,15 +40,15 @@ class _Planner:
         if isinstance(node, Call):
             return self._called(node.template, depth + 1)
         run = [
-            (each.one_of, _times(inside(each.node), each.repeats.most))
-            for each in operands(node, inputs)
+            (operand.one_of, _times(inside(operand.node), operand.repeats.most))
+            for operand in operands(node, inputs)
         ]
-        own = [
+        child_steps = [
             *(steps for one_of, steps in run if not one_of),
             _largest(steps for one_of, steps in run if one_of),
         ]
         if not isinstance(node, Task):
-            return _total(own)
+            return _total(child_steps)
         nested = [
             inside(i.task) for i in node.inputs if i.task is not None and i.name not in inputs
         ]
@@ -58,7 +58,7 @@ class _Planner:
             for turn in turns
             if turn.node is not None
         ]
-        return _total([_own_steps(node), *played, *own, *nested])
+        return _total([_own_steps(node), *played, *child_steps, *nested])
 
     def _called(self, name: str, depth: int) -> int | None:
         if name not in self._known:
@@ -95,9 +95,9 @@ def _total(parts: Iterable[int | None]) -> int | None:
     return sum(filter(None, counts))
 
 
-def _times(each: int | None, count: int | None) -> int | None:
-    if each == 0:
+def _times(steps: int | None, count: int | None) -> int | None:
+    if steps == 0:
         return 0
-    if each is None or count is None:
+    if steps is None or count is None:
         return None
-    return each * count
+    return steps * count

@@ -35,7 +35,7 @@ def check_surroundings(
     below their template's folder or `roots`.
     """
     known = {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates}
-    found: list[Diagnostic] = []
+    problems: list[Diagnostic] = []
     for template in library.templates.values():
         for task in tasks(template.node):
             for tool in task.tools:
@@ -43,7 +43,7 @@ def check_surroundings(
                 if tool not in known and server_of_tool(tool, servers) is None:
                     message = f"no tool and no template is called {tool!r}"
                     hint = did_you_mean(tool, sorted(known))
-                    found.append(
+                    problems.append(
                         Diagnostic(
                             "error", "unknown-tool", message=message, span=task.span, hint=hint
                         )
@@ -52,7 +52,7 @@ def check_surroundings(
             if task.handler is not None and ref is not None and ref not in profiles:
                 message = f"no handler profile is called {ref!r}"
                 hint = did_you_mean(ref, sorted(profiles))
-                found.append(
+                problems.append(
                     Diagnostic(
                         "error",
                         "unknown-handler",
@@ -61,9 +61,9 @@ def check_surroundings(
                         hint=hint,
                     )
                 )
-            found += _of_output(task, roots)
-            found += _of_sandbox(task, sandboxes)
-    return list(dict.fromkeys(found))
+            problems += _of_output(task, roots)
+            problems += _of_sandbox(task, sandboxes)
+    return list(dict.fromkeys(problems))
 
 
 def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic]:
@@ -71,8 +71,8 @@ def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic
         return []
     severity: Literal["error", "warning"] = "error"
     try:
-        own = sandboxes.get(task.handler.ref or "default", NO_SANDBOX)
-        sandbox = own.stricter(cast("SandboxKind", task.handler.sandbox))
+        profile_sandbox = sandboxes.get(task.handler.ref or "default", NO_SANDBOX)
+        sandbox = profile_sandbox.stricter(cast("SandboxKind", task.handler.sandbox))
         severity = "warning"  # another machine may have the program
         sandbox.program()
     except ConfigurationError as error:
@@ -81,28 +81,28 @@ def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic
 
 
 def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
-    wanted = task.output
+    output = task.output
     if (
-        wanted is None
-        or wanted.type == "text"
-        or (wanted.schema is not None and is_model(wanted.schema))
+        output is None
+        or output.type == "text"
+        or (output.schema is not None and is_model(output.schema))
     ):
         return []
-    schema = wanted.schema
+    schema = output.schema
     try:
         if schema is not None and is_file(schema):
-            schema = read_schema(schema, folder_of(wanted.span.file), roots=roots)
+            schema = read_schema(schema, folder_of(output.span.file), roots=roots)
     except SchemaFileError as bad:
-        return [Diagnostic("error", bad.code, message=bad.message, span=wanted.span, hint=bad.hint)]
+        return [Diagnostic("error", bad.code, message=bad.message, span=output.span, hint=bad.hint)]
     problem = schema_problem(schema)
     if problem is not None:
-        return [Diagnostic("error", "bad-schema", message=problem, span=wanted.span)]
-    found: list[Diagnostic] = []
+        return [Diagnostic("error", "bad-schema", message=problem, span=output.span)]
+    problems: list[Diagnostic] = []
     for example in task.examples:
-        error = parse_output(example.output, wanted.type, schema=schema).error
+        error = parse_output(example.output, output.type, schema=schema).error
         if error is not None:
             message = f"the output of this example does not fit output_format: {error.message}"
-            found.append(
+            problems.append(
                 Diagnostic("warning", "example-output", message=message, span=example.span)
             )
-    return found
+    return problems

@@ -76,15 +76,13 @@ class PreparedTask:
         """
         items = self.context.items if context is None else context
         if wants_notes is None:
-            wanted = self.frame.wants_notes
-        else:
-            wanted = wants_notes
+            wants_notes = self.frame.wants_notes
         return self.frame.at(
             segment,
             scope=scope or self.scope,
             context=items,
             budget=self.budget,
-            wants_notes=wanted,
+            wants_notes=wants_notes,
         )
 
     @property
@@ -121,31 +119,31 @@ async def bind_task(run: Run, task: Task, frame: Frame) -> Bound | TaskError:
     Raises: InputError, with one finding for each input that is missing, excess or of the wrong
     type.
     """
-    given: dict[str, Any] = dict(frame.arguments or {})
-    if not task.inputs and not given:
-        return Bound(frame.scope, given)
+    arguments: dict[str, Any] = dict(frame.arguments or {})
+    if not task.inputs and not arguments:
+        return Bound(frame.scope, arguments)
     for declared in task.inputs:
-        if declared.name not in given and declared.task is None and declared.source is None:
-            await _from_scope(run, declared, given=given, frame=frame)
+        if declared.name not in arguments and declared.task is None and declared.source is None:
+            await _from_scope(run, declared, arguments=arguments, frame=frame)
     if all(declared.task is None and declared.source is None for declared in task.inputs):
-        values = bind_inputs(task.inputs, given, location=task.span)
+        values = bind_inputs(task.inputs, arguments, location=task.span)
         return Bound(frame.scope.child(values), values)
     # Nested tasks and `from` see the task's plain inputs.
-    frame = replace(frame, scope=frame.scope.child(dict(given)))
-    nested = [(i, i.task) for i in task.inputs if i.task is not None and i.name not in given]
+    frame = replace(frame, scope=frame.scope.child(dict(arguments)))
+    nested = [(i, i.task) for i in task.inputs if i.task is not None and i.name not in arguments]
     for (declared, _), outcome in zip(
         nested, await _run_nested(run, nested, frame=frame), strict=True
     ):
         if isinstance(outcome, TaskError):
             details = {**outcome.details, "failed_input": declared.name}
             return replace(outcome, details=details, location=outcome.location or declared.span)
-        given[declared.name] = _as_declared(value_of(outcome), declared)
+        arguments[declared.name] = _as_declared(value_of(outcome), declared)
     for declared in task.inputs:
-        if declared.name not in given and declared.source is not None:
+        if declared.name not in arguments and declared.source is not None:
             functions = functions_in_text(run, frame, field=f"inputs.{declared.name}.from")
             value = await evaluate_expression(declared.source, frame.scope, functions=functions)
-            given[declared.name] = _as_declared(value, declared)
-    values = bind_inputs(task.inputs, given, location=task.span)
+            arguments[declared.name] = _as_declared(value, declared)
+    values = bind_inputs(task.inputs, arguments, location=task.span)
     return Bound(frame.scope.child(values), values)
 
 
@@ -159,16 +157,16 @@ async def _run_nested(run: Run, nested: list[tuple[Input, Node]], frame: Frame) 
     )
 
 
-async def _from_scope(run: Run, declared: Input, given: dict[str, Any], frame: Frame) -> None:
+async def _from_scope(run: Run, declared: Input, arguments: dict[str, Any], frame: Frame) -> None:
     """Binds the variable of the same name in the enclosing scope, else the default."""
     scope = frame.scope
     if frame.arguments is None and declared.name in scope:
-        given[declared.name] = scope.lookup(declared.name)
+        arguments[declared.name] = scope.lookup(declared.name)
     elif declared.default is not None:
         functions = functions_in_text(run, frame, field=f"inputs.{declared.name}.default")
-        text = await render(declared.default, scope.child(dict(given)), functions=functions)
+        text = await render(declared.default, scope.child(dict(arguments)), functions=functions)
         try:
-            given[declared.name] = read_typed(text, declared.type)
+            arguments[declared.name] = read_typed(text, declared.type)
         except UsageError as error:
             raise ExpressionError(
                 f"the default of input {declared.name!r}: {error}",

@@ -34,8 +34,8 @@ async def build_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tupl
     """
     system = prepared.config.system
     if task.system is not None:
-        own = await _resolve(run, task.system, prepared=prepared, field="system")
-        system = f"{system}\n\n{own}" if system else own
+        task_system = await _resolve(run, task.system, prepared=prepared, field="system")
+        system = f"{system}\n\n{task_system}" if system else task_system
     messages = [Message("system", system)] if system else []
     if task.shots:
         for example in task.examples:
@@ -65,10 +65,10 @@ async def later_messages(
     A turn that another task writes stays as it is. Raises: TemplateError, for a text that is empty.
     """
     later = task.later_turns()
-    found: list[Message | Turn] = []
+    messages: list[Message | Turn] = []
     for at, turn in enumerate(later, 2):
         if turn.text is None:
-            found.append(turn)
+            messages.append(turn)
             continue
         body = await _resolve(run, turn.text, prepared=prepared, field=f"turns[{at}]")
         if not body.strip():
@@ -79,12 +79,12 @@ async def later_messages(
                     )
                 ]
             )
-        found.append(
+        messages.append(
             Message(
                 "user", _with_ending(body, task, prepared=prepared) if turn is later[-1] else body
             )
         )
-    return tuple(found)
+    return tuple(messages)
 
 
 async def _prompt(run: Run, task: Atomic, prepared: PreparedTask) -> str:
@@ -171,9 +171,9 @@ async def _shot_text(run: Run, task: Task, prepared: PreparedTask, bound: Bound)
 
 
 def _with_format(body: str, task: Task) -> str:
-    wanted = format_instruction(task.output)
-    if wanted:
-        return f"{body}\n\n{wanted}"
+    instruction = format_instruction(task.output)
+    if instruction:
+        return f"{body}\n\n{instruction}"
     return body
 
 

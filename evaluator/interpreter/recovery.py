@@ -11,7 +11,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +19,7 @@ from evaluator.errors.messages import visible
 from evaluator.errors.results import Outcome
 from evaluator.files.trust import is_trusted
 from evaluator.interpreter.background import BACKGROUND_SAFE
-from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST
+from evaluator.interpreter.evaluation import EVALUATION_REQUEST
 from evaluator.interpreter.frame import RunOptions, Services, Shots
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
 from evaluator.interpreter.run_files import recorded_outcome, recorded_shots
@@ -63,8 +62,8 @@ async def resume(
     """The outcome of the run, as if it had not been interrupted. A completed run gives its recorded
     result.
 
-    `callbacks` has the `on_text` and `on_event` of the resumed run, and its `shots` where the
-    record lacks them because they hold a secret; its other options are recorded. The limits of
+    `callbacks` has what receives text and events of the resumed run, and its `shots` where the
+    record lacks them because they hold a secret; the other options are recorded. The limits of
     `above` apply to it too. `trust`: the caller has checked what the file names. `repair`: see
     `TaskStore.reopen`; it applies to subtasks too.
 
@@ -79,7 +78,7 @@ async def resume(
             journal.settle("completed")
             return recorded_outcome(recording)
         values = _inputs_of(header, inputs)
-        shots = _shots_of(
+        _check_shots(
             header,
             callbacks.shots,
             redact=None if store.redactor is None else store.redactor.redact_value,
@@ -100,8 +99,7 @@ async def resume(
             values=values,
             trust=trust or services.trust or is_trusted(services.root),
         )
-        options = recorded_options(header, services, shots=shots)
-        options = replace(options, on_text=callbacks.on_text, on_event=callbacks.on_event)
+        options = recorded_options(header, services, callbacks)
         return await record_run(
             services,
             spec,
@@ -166,48 +164,45 @@ def _refuse_subtask(store: TaskStore, header: Header) -> None:
         )
 
 
-def _inputs_of(header: Header, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The recorded inputs of the run, and those in `given`, which the record lacks because they
+def _inputs_of(header: Header, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The recorded inputs of the run, and those in `inputs`, which the record lacks because they
     hold a secret.
 
     Raises: UsageError, if one is missing, or given though it is recorded.
     """
     redacted = list(header.extra.get("redacted_inputs", ()))
-    for name in given:
+    for name in inputs:
         if name not in redacted:
             raise UsageError(
                 f"input {name!r} is recorded and cannot be changed; start a new run for other "
                 "inputs"
             )
-    missing = [name for name in redacted if name not in given]
+    missing = [name for name in redacted if name not in inputs]
     if missing:
         names = ", ".join(missing)
         raise UsageError(
             f"secret inputs are not recorded: give {names} again, as --input {missing[0]}=VALUE"
         )
-    return {**header.inputs, **given}
+    return {**header.inputs, **inputs}
 
 
-def _shots_of(header: Header, given: Shots, redact: Callable[[Any], Any] | None) -> Shots | None:
-    """The few-shot examples in `given`, where the record lacks them because they hold a secret;
-    else None.
-
-    Raises: UsageError, if they are missing, or not those of the run.
+def _check_shots(header: Header, shots: Shots, redact: Callable[[Any], Any] | None) -> None:
+    """Raises: UsageError, if `shots` are missing where the record lacks them because they hold a
+    secret, or are not those of the run.
     """
-    recorded = header.extra.get("shots", [])
-    is_redacted = bool(header.extra.get("redacted_shots"))
-    if not given:
-        if is_redacted:
+    if not shots:
+        if header.extra.get("redacted_shots"):
             raise UsageError(
                 "few-shot examples with a secret are not recorded: resume the batch that this run "
                 "belongs to, or give "
                 "them again in Python, as shots of Evaluator.resume"
             )
-        return None
-    shown = recorded_shots(given)
-    if (shown if redact is None else redact(shown)) != recorded:
+        return
+    shown = recorded_shots(shots)
+    if redact is not None:
+        shown = redact(shown)
+    if shown != header.extra.get("shots", []):
         raise UsageError("the shots are not those of this run; start a new run for other examples")
-    return given
 
 
 def _edited_templates(recording: Recording, library: TemplateLibrary) -> str | None:

@@ -51,13 +51,15 @@ class Replay:
         return self.divergence is None and not self.changes and not self.gone
 
     def to_dict(self) -> dict[str, Any]:
-        found = self.divergence
+        divergence = self.divergence
         names = ("path", "message", "recorded", "now")
         return {
             "task_id": self.task_id,
             "ok": self.ok,
             "steps": self.steps,
-            "divergence": None if found is None else {name: getattr(found, name) for name in names},
+            "divergence": None
+            if divergence is None
+            else {name: getattr(divergence, name) for name in names},
             "changes": [asdict(change) for change in self.changes],
             "gone": list(self.gone),
             "ends_at": self.ends_at,
@@ -126,7 +128,10 @@ def _result_change(
         {name: result[name] for name in _COMPARED if name in result}
         for result in (summary.result, now)
     )
-    found = first_difference(recorded, now)
-    return found and StepChanged(
-        "result", f"the result differs at {found.where}", recorded=found.recorded, now=found.now
+    difference = first_difference(recorded, now)
+    return difference and StepChanged(
+        "result",
+        f"the result differs at {difference.where}",
+        recorded=difference.recorded,
+        now=difference.now,
     )

@@ -24,13 +24,13 @@ from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
+    RECORDED_OPTIONS,
     ContextItem,
     Frame,
     Run,
     RunOptions,
     RunSpec,
     Services,
-    Shots,
 )
 from evaluator.interpreter.generated import describe, internal_template
 from evaluator.interpreter.interpret import evaluate_node
@@ -112,12 +112,12 @@ def read_xml_request(text: str) -> XmlRequest:
 
 def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
     source = read_source(text, _FILE)
-    found = list(validate(source, "task"))
-    built = None if found else build(source)
+    errors = list(validate(source, "task"))
+    built = None if errors else build(source)
     if built is not None:
-        found = [one for one in built.diagnostics if one.severity == "error"]
-    if built is None or found:
-        raise TemplateError(found)
+        errors = [one for one in built.diagnostics if one.severity == "error"]
+    if built is None or errors:
+        raise TemplateError(errors)
     if len(built.templates) != 1:
         code = "several-tasks" if built.templates else "no-task"
         message = f"a request is one task; this text has {len(built.templates)}"
@@ -270,9 +270,13 @@ def recorded_spec(
     return _of_template(library, header.template, request=header.request, values=values)
 
 
-def recorded_options(header: Header, services: Services, shots: Shots | None = None) -> RunOptions:
-    """The options with which the run of this header was started; `shots` are its examples, if the
-    header may lack them.
+def recorded_options(
+    header: Header, services: Services, callbacks: RunOptions | None = None
+) -> RunOptions:
+    """The options with which the run of this header was started.
+
+    What a header does not have is that of `callbacks`: what receives text, messages and events, and
+    `shots`, if there are any.
 
     Raises: UsageError, if the evaluator was made for another root.
     """
@@ -283,15 +287,13 @@ def recorded_options(header: Header, services: Services, shots: Shots | None = N
             f"TASK-{header.task_id} ran with the root {extra['root']}, not {root}; resume it with "
             "that root"
         )
-    return RunOptions(
+    callbacks = callbacks or RunOptions()
+    recorded_shots = [(inputs, answer) for inputs, answer in extra.get("shots", ())]
+    return replace(
+        callbacks,
         model=header.model,
-        handler=extra.get("handler"),
-        model_roles=extra.get("model_roles"),
-        target=extra.get("target"),
-        epoch=extra.get("epoch", 1),
-        shots=[(inputs, answer) for inputs, answer in extra.get("shots", ())]
-        if shots is None
-        else shots,
+        shots=callbacks.shots or recorded_shots,
+        **{name: extra[name] for name in RECORDED_OPTIONS if name in extra},
     )
 
 
@@ -387,10 +389,10 @@ def _read_node(xml: str) -> Node | Function:
         raise RecordError(
             "the node in the task file cannot be read: " + "; ".join(map(str, built.diagnostics))
         )
-    found = built.templates[0]
-    if is_root or not isinstance(found, Sequential):
-        return found
-    return found.steps[0]
+    node = built.templates[0]
+    if is_root or not isinstance(node, Sequential):
+        return node
+    return node.steps[0]
 
 
 def _of_match(
@@ -437,10 +439,12 @@ def _with_extraction(spec: RunSpec, words: str, values: dict[str, Any]) -> RunSp
         return spec
 
     async def body(run: Run, frame: Frame) -> Outcome:
-        found = await _extract_inputs(run, frame, request=words, missing=missing, node=node)
-        if isinstance(found, TaskError):
-            return found
-        return await evaluate_node(run, node, frame=replace(frame, arguments={**found, **values}))
+        extracted = await _extract_inputs(run, frame, request=words, missing=missing, node=node)
+        if isinstance(extracted, TaskError):
+            return extracted
+        return await evaluate_node(
+            run, node, frame=replace(frame, arguments={**extracted, **values})
+        )
 
     return replace(spec, body=body)
 
@@ -465,9 +469,9 @@ async def _extract_inputs(
     )
     if isinstance(outcome, TaskError):
         return outcome
-    found = outcome.parsed_data
-    if isinstance(found, Mapping):
-        values = cast("Mapping[str, Any]", found)
+    answer = outcome.parsed_data
+    if isinstance(answer, Mapping):
+        values = cast("Mapping[str, Any]", answer)
     else:
         values = {}
     names = {i.name for i in missing}

@@ -26,15 +26,7 @@ from evaluator.errors import (
 from evaluator.errors.results import Outcome, TaskError, TaskId, outcome_from_dict
 from evaluator.files.trust import signature
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import (
-    DEFAULT_MAX_DEPTH,
-    Parent,
-    Run,
-    RunOptions,
-    RunSpec,
-    Services,
-    Shots,
-)
+from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Run, Services, Shots
 from evaluator.interpreter.plan import planned_steps
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
@@ -70,18 +62,16 @@ def task_id_of(steps: StepLog) -> TaskId | None:
     return TaskId(header.task_id)
 
 
-async def open_task_file(
-    services: Services, spec: RunSpec, options: RunOptions, parent: Parent | None
-) -> StepLog | Recording:
+async def open_task_file(run: Run) -> StepLog | Recording:
     """A new task file, or that of the subtask which an earlier run began: as its recording, if it
     has ended.
     """
     try:
-        return await _open(services, spec, options=options, parent=parent)
+        return await _open(run)
     except (OSError, ValueError) as error:
         # The path cannot be that of a file: it is too long, or contains a NUL.
-        if services.store is not None:
-            place = ascii(str(services.store.root))[:200]
+        if run.services.store is not None:
+            place = ascii(str(run.services.store.root))[:200]
         else:
             place = "the task folder"
         why = getattr(error, "strerror", None) or error
@@ -89,15 +79,14 @@ async def open_task_file(
         raise RecordNotWritten(message) from error
 
 
-async def _open(
-    services: Services, spec: RunSpec, options: RunOptions, parent: Parent | None
-) -> StepLog | Recording:
-    above = None if parent is None else parent.run.steps
-    if parent is not None and above is not None and above.earlier is not None:
-        found = await _open_child(services, parent, earlier=above.earlier)
-        if found is not None:
-            return found
-    store = services.store
+async def _open(run: Run) -> StepLog | Recording:
+    spec = run.spec
+    above = None if run.parent is None else run.parent.steps
+    if above is not None and above.earlier is not None and run.caller is not None:
+        opened = await _open_child(run.services, run.caller.path, earlier=above.earlier)
+        if opened is not None:
+            return opened
+    store = run.services.store
     if store is None:
         return StepLog(None)
     journal = store.create(
@@ -106,27 +95,29 @@ async def _open(
         template_version=spec.template_version,
         request=spec.request,
         inputs=spec.inputs,
-        model=options.model,
+        model=run.options.model,
         parent=None if above is None or above.journal is None else above.journal.id,
-        extra=_header_extra(services, spec, options=options if parent is None else None),
+        extra=_header_extra(run),
     )
     if above is None or above.earlier is None:
         earlier = None
     else:
         earlier = above.earlier.child(Recording(None))
     steps = StepLog(journal, earlier, scrub=store.redactor)
-    if parent is not None:
+    if above is not None:
         await steps.begin_file()
     return steps
 
 
-def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None) -> dict[str, Any]:
-    """Further header fields: the non-default options that are needed to start the run again.
-
-    `options` is None for a subtask, which is resumed with its parent.
+def _header_extra(run: Run) -> dict[str, Any]:
+    """Further header fields: those of the spec and, except for a subtask, which is resumed with its
+    parent, the non-default options that are needed to start the run again, with a signature.
     """
+    spec = run.spec
+    options = run.options
+    services = run.services
     extra = dict(spec.extra)
-    if options is not None:
+    if run.parent is None:
         shots = recorded_shots(options.shots)
         redacted = list[str]()
         if services.store is None:
@@ -140,10 +131,7 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
                 name for name, value in spec.inputs.items() if scrub.redact_value(value) != value
             ]
         values = {
-            "handler": options.handler,
-            "target": options.target,
-            "epoch": options.epoch if options.epoch != 1 else None,
-            "model_roles": options.model_roles or None,
+            **options.recorded(),
             "max_depth": services.max_depth if services.max_depth != DEFAULT_MAX_DEPTH else None,
             "reparse": services.reparse or None,
             "redacted_inputs": redacted or None,
@@ -155,7 +143,7 @@ def _header_extra(services: Services, spec: RunSpec, options: RunOptions | None)
         extra.update((name, value) for name, value in values.items() if value is not None)
     if spec.match_score is not None:
         extra["match_score"] = spec.match_score
-    if options is not None and services.store is not None:
+    if run.parent is None and services.store is not None:
         header = Header(
             0,
             "",
@@ -196,13 +184,13 @@ def recorded_shots(shots: Shots) -> list[Any]:
 
 
 async def _open_child(
-    services: Services, parent: Parent, earlier: RecordedSteps
+    services: Services, path: str, earlier: RecordedSteps
 ) -> StepLog | Recording | None:
-    """The task file of a subtask that the earlier run began; None if a new one is needed, also if
-    the subtask never began.
+    """The task file of the subtask that the earlier run began at `path`; None if a new one is
+    needed, also if the subtask never began.
     """
     store = services.store
-    task_id = earlier.child_id(f"{parent.path}/subtask")
+    task_id = earlier.child_id(f"{path}/subtask")
     if store is None or task_id is None:
         if earlier.may_run():
             return None
@@ -218,14 +206,13 @@ async def _open_child(
     except TaskNotBegun:
         # A kill or a loss of power left a file without a header, or none.
         earlier.progress.warnings.append(
-            f"{parent.path}: TASK-{task_id} never began, or its file is gone; the subtask is run "
-            "again"
+            f"{path}: TASK-{task_id} never began, or its file is gone; the subtask is run again"
         )
         return None
     except RecordError as error:
         if earlier.repair and isinstance(error, CorruptRecord):
             earlier.progress.warnings.append(
-                f"{parent.path}: the header of TASK-{task_id} is damaged; the subtask is run again"
+                f"{path}: the header of TASK-{task_id} is damaged; the subtask is run again"
             )
             return None
         # A second run would cost money twice, and the parent's model must not read this as an
@@ -258,14 +245,13 @@ def recorded_outcome(recording: Recording) -> Outcome:
         ) from error
 
 
-async def close_task_file(
-    run: Run, spec: RunSpec, outcome: Outcome, duration_s: float, *, is_root: bool
-) -> Outcome:
+async def close_task_file(run: Run, outcome: Outcome, duration_s: float) -> Outcome:
     """Closes the task file. Returns: the outcome, changed if the run was halted or its end cannot
     be written.
     """
     journal = run.steps.journal
     steps = run.steps
+    is_root = run.parent is None
     was_not_resumed = False
     if journal is not None and journal.is_untouched and isinstance(outcome, TaskError):
         was_not_resumed = isinstance(outcome.cause, _FIXABLE)
@@ -305,8 +291,7 @@ async def close_task_file(
         await steps.close(
             _summary(
                 run,
-                spec,
-                journal=journal,
+                journal,
                 status=status,
                 duration_s=duration_s,
                 reason=reason,
@@ -331,7 +316,7 @@ async def close_task_file(
     return outcome
 
 
-def abort_task_file(run: Run, spec: RunSpec, error: BaseException, duration_s: float) -> None:
+def abort_task_file(run: Run, error: BaseException, duration_s: float) -> None:
     """Closes the task file of a run that an exception ends."""
     journal = run.steps.journal
     if journal is None:
@@ -348,8 +333,7 @@ def abort_task_file(run: Run, spec: RunSpec, error: BaseException, duration_s: f
             journal.close(
                 _summary(
                     run,
-                    spec,
-                    journal=journal,
+                    journal,
                     status="aborted",
                     duration_s=duration_s,
                     reason=reason,
@@ -361,7 +345,6 @@ def abort_task_file(run: Run, spec: RunSpec, error: BaseException, duration_s: f
 
 def _summary(
     run: Run,
-    spec: RunSpec,
     journal: Journal,
     status: FinalStatus,
     duration_s: float,
@@ -369,6 +352,7 @@ def _summary(
     usage: Mapping[str, Any],
     result: Any = None,
 ) -> Summary:
+    spec = run.spec
     planned = None
     if status != "completed" and spec.node is not None:
         planned = planned_steps(spec.node, run.services.library, inputs=spec.inputs)

@@ -1,28 +1,19 @@
 """One recorded run: its task file is begun before anything is done, and closed with the outcome.
 
-A run is described by three values: a `RunSpec` (what is evaluated), `RunOptions` (how) and, for a
-subtask, a `Parent` (which task asked for it).
+A run is described by a `RunSpec` (what is evaluated), `RunOptions` (how) and, for a subtask, the
+run and the frame of the tool call that asked for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from evaluator import clock
 from evaluator.errors import EvaluatorError, MachineError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskError, TaskId, TaskResult, Usage
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import (
-    Frame,
-    Parent,
-    Run,
-    RunOptions,
-    RunSpec,
-    Services,
-    identity_of,
-)
+from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services
 from evaluator.interpreter.run_files import (
     abort_task_file,
     close_task_file,
@@ -32,9 +23,8 @@ from evaluator.interpreter.run_files import (
 )
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.limits.budget import Budget
-from evaluator.nodes import Atomic, Function, Task
+from evaluator.nodes import Atomic, Function
 from evaluator.output.schema import schema_imports
-from evaluator.processes.sandboxes import NO_SANDBOX
 from evaluator.record.recorded_steps import ResumedSteps
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import Recording, cut_off_reason
@@ -48,34 +38,45 @@ async def record_run(
     options: RunOptions,
     *,
     steps: StepLog | None = None,
-    parent: Parent | None = None,
+    parent: Run | None = None,
+    caller: Frame | None = None,
     above: Budget | None = None,
 ) -> Outcome:
     """Runs `spec`. Returns: the outcome with its usage and task id, after the task file is closed.
 
     `steps` is the log of a run that is resumed or replayed; without it a new task file is created.
     If the task file cannot be created or written, the run ends with an error before the next call.
-    The limits of `above`, or of the parent's budget, apply to it too.
+    `parent` and `caller` are those of a subtask, see `Run`. The limits of `above`, or of the
+    caller's budget, apply to the run too.
     """
     budget = Budget(
-        spec.template or "the evaluation", parent=above if parent is None else parent.budget
+        spec.template or "the evaluation", parent=above if caller is None else caller.budget
     )
-    if parent is None:
+    run = Run(
+        services,
+        spec,
+        options=options,
+        budget=budget,
+        steps=steps or StepLog(None),
+        parent=parent,
+        caller=caller,
+    )
+    if parent is None or caller is None:
         link = None
     else:
-        link = _SubtaskLink(parent, spec)
+        link = _SubtaskLink(parent.steps, caller.path, spec=spec)
     try:
-        opened = steps or await open_task_file(services, spec, options=options, parent=parent)
-        if isinstance(opened, Recording):
-            return await _return_recorded(opened, parent, link=link)
-        steps = opened
-        run = _make_run(services, steps, budget=budget, spec=spec, options=options, parent=parent)
-        task_id = task_id_of(steps)
+        if steps is None:
+            opened = await open_task_file(run)
+            if isinstance(opened, Recording):
+                return await _return_recorded(opened, caller, link=link)
+            run.steps = opened
+        task_id = task_id_of(run.steps)
         if options.on_begin is not None and task_id is not None:
             options.on_begin(task_id)
         started = clock.monotonic()
         if link is not None:
-            await _begin_link(link, steps, task_id=task_id)
+            await _begin_link(link, run.steps, task_id=task_id)
     except EvaluatorError as error:
         failed = to_task_error(error)
         if isinstance(failed.cause, MachineError):
@@ -84,27 +85,25 @@ async def record_run(
         return failed
     try:
         with services.tracer.task(spec.template, spec.template_version, task_id) as span:
-            outcome = await _evaluate_and_close(run, spec, parent=parent, started=started)
+            outcome = await _evaluate_and_close(run, started)
             span.set_result(outcome)
     except BaseException as error:
         duration_s = clock.monotonic() - started
-        abort_task_file(run, spec, error=error, duration_s=duration_s)
+        abort_task_file(run, error, duration_s)
         if link is not None:
             link.abort(duration_s, cut_off_reason(error, is_late=budget.is_late()))
         raise
     if link is not None and budget.refused is not None:
         link.abort(clock.monotonic() - started, str(budget.refused))
-    elif link is not None and steps.halted is None:
+    elif link is not None and run.steps.halted is None:
         await link.end(outcome, clock.monotonic() - started)
     return outcome
 
 
-async def _evaluate_and_close(
-    run: Run, spec: RunSpec, parent: Parent | None, started: float
-) -> Outcome:
+async def _evaluate_and_close(run: Run, started: float) -> Outcome:
     steps = run.steps
     budget = run.budget
-    outcome = await _evaluate(run, spec, parent=parent)
+    outcome = await _evaluate(run)
     if budget.refused is not None:
         stopped = to_task_error(budget.refused)
         if isinstance(outcome, TaskError):
@@ -115,11 +114,9 @@ async def _evaluate_and_close(
     if isinstance(steps.earlier, ResumedSteps):
         for usage in steps.earlier.unused_usage():
             budget.charge(Usage.from_dict(usage))
-    outcome = _complete(outcome, run, spec=spec, is_root=parent is None)
+    outcome = _complete(run, outcome)
     duration_s = clock.monotonic() - started - budget.waited_s()
-    return await close_task_file(
-        run, spec, outcome=outcome, duration_s=max(0.0, duration_s), is_root=parent is None
-    )
+    return await close_task_file(run, outcome, duration_s=max(0.0, duration_s))
 
 
 async def _begin_link(link: _SubtaskLink, steps: StepLog, task_id: TaskId | None) -> None:
@@ -131,96 +128,47 @@ async def _begin_link(link: _SubtaskLink, steps: StepLog, task_id: TaskId | None
         raise
 
 
-def _make_run(
-    services: Services,
-    steps: StepLog,
-    budget: Budget,
-    spec: RunSpec,
-    options: RunOptions,
-    parent: Parent | None,
-) -> Run:
-    if parent is None:
-        ancestors = partial(_root_identities, spec)
-        return Run(
-            services,
-            steps,
-            budget=budget,
-            options=options,
-            max_depth=services.max_depth,
-            ancestors=ancestors,
+async def _evaluate(run: Run) -> Outcome:
+    spec = run.spec
+    services = run.services
+    if run.caller is None:
+        frame = Frame(
+            spec.scope,
+            context=spec.context,
+            arguments=spec.arguments,
+            budget=run.budget,
+            authority=services.authority,
         )
-    above = parent.run
-    identity = parent.identity
-    return Run(
-        services,
-        steps,
-        budget=budget,
-        options=options,
-        depth=above.depth + 1,
-        max_depth=parent.max_depth,
-        ancestors=lambda: (*above.ancestors(), identity),
-    )
-
-
-def _root_identities(spec: RunSpec) -> tuple[str, ...]:
-    """The identity of a root, which may have been requested in words or by the name of its
-    template.
-    """
-    if isinstance(spec.node, Task):
-        described = spec.node.description.value
     else:
-        described = spec.request
-    return tuple(
-        identity_of(spec.template, text, inputs=spec.inputs) for text in (spec.request, described)
-    )
-
-
-async def _evaluate(run: Run, spec: RunSpec, parent: Parent | None) -> Outcome:
-    context = spec.context if parent is None else parent.context
-    if parent is None:
-        authority, sandbox = (run.services.authority, NO_SANDBOX)
-    else:
-        authority, sandbox = (parent.authority, parent.sandbox)
-    frame = Frame(
-        spec.scope,
-        "",
-        context=context,
-        arguments=spec.arguments,
-        is_subtask=parent is not None,
-        budget=run.budget,
-        sandbox=sandbox,
-        authority=authority,
-    )
+        frame = replace(run.caller, path="", budget=run.budget)
     # A preview runs nothing of the project, so it imports nothing either.
-    if run.services.dry_run:
+    if services.dry_run:
         imports = "none"
-    elif run.services.trust:
+    elif services.trust:
         imports = "all"
     else:
         imports = "allowed"
-    with schema_imports(imports):
-        return await _evaluate_in(run, spec, frame=frame)
-
-
-async def _evaluate_in(run: Run, spec: RunSpec, frame: Frame) -> Outcome:
     try:
-        if spec.node is not None:
-            await check_sandboxes(run, spec.node, frame=frame)
-        if run.options.shots and not isinstance(spec.node, Atomic):
-            raise UsageError(
-                "shots are turns of the conversation of an atomic task, and this task is not atomic"
-            )
-        if spec.body is not None:
-            return await spec.body(run, frame)
-        if spec.node is None or isinstance(spec.node, Function):
-            raise TypeError(f"a run of {spec.request!r} has neither a node nor a body")
-        return await run.services.evaluate(run, spec.node, frame)
+        with schema_imports(imports):
+            if spec.node is not None:
+                await check_sandboxes(run, spec.node, frame=frame)
+            if run.options.shots and not isinstance(spec.node, Atomic):
+                raise UsageError(
+                    "shots are turns of the conversation of an atomic task, and this task is not "
+                    "atomic"
+                )
+            if spec.body is not None:
+                return await spec.body(run, frame)
+            if spec.node is None or isinstance(spec.node, Function):
+                raise TypeError(f"a run of {spec.request!r} has neither a node nor a body")
+            return await services.evaluate(run, spec.node, frame)
     except Exception as error:
         return to_task_error(error, run.budget.usage)
 
 
-def _complete(outcome: Outcome, run: Run, spec: RunSpec, *, is_root: bool) -> Outcome:
+def _complete(run: Run, outcome: Outcome) -> Outcome:
     """The outcome with its task id, its usage, and the notes that belong to the run as a whole."""
+    spec = run.spec
     budget = run.budget
     earlier = run.steps.earlier
     task_id = task_id_of(run.steps)
@@ -234,7 +182,7 @@ def _complete(outcome: Outcome, run: Run, spec: RunSpec, *, is_root: bool) -> Ou
         notes["waited_s"] = round(waited_s, 3)
     if spec.match_score is not None:
         notes["matched"] = {"template": spec.template, "score": round(spec.match_score, 4)}
-    if isinstance(earlier, ResumedSteps) and is_root:
+    if isinstance(earlier, ResumedSteps) and run.parent is None:
         progress = earlier.progress
         notes["resumed"] = {"steps_from_record": progress.reused, "steps_run": progress.ran}
         notes["warnings"] = [*notes.get("warnings", ()), *progress.warnings]
@@ -251,17 +199,17 @@ def _complete(outcome: Outcome, run: Run, spec: RunSpec, *, is_root: bool) -> Ou
 
 
 async def _return_recorded(
-    recording: Recording, parent: Parent | None, link: _SubtaskLink | None
+    recording: Recording, caller: Frame | None, link: _SubtaskLink | None
 ) -> Outcome:
     """The outcome of a subtask that ended before its parent was interrupted. Also ends the step
     that names it.
     """
     outcome = recorded_outcome(recording)
-    if parent is not None:
-        parent.budget.charge(outcome.usage)
+    if caller is not None and caller.budget is not None:
+        caller.budget.charge(outcome.usage)
         for model in outcome.notes.get("models", ()):
-            parent.budget.add_model(model)
-        parent.budget.count_cached(outcome.notes.get("cached_calls", 0))
+            caller.budget.add_model(model)
+        caller.budget.count_cached(outcome.notes.get("cached_calls", 0))
     if link is not None and recording.header is not None and recording.summary is not None:
         await link.begin(TaskId(recording.header.task_id))
         await link.end(outcome, recording.summary.duration_s)
@@ -275,9 +223,9 @@ class _SubtaskLink:
 
     __slots__ = ("_number", "_path", "_spec", "_steps")
 
-    def __init__(self, parent: Parent, spec: RunSpec) -> None:
-        self._steps = parent.run.steps
-        self._path = f"{parent.path}/subtask"
+    def __init__(self, steps: StepLog, path: str, spec: RunSpec) -> None:
+        self._steps = steps
+        self._path = f"{path}/subtask"
         self._spec = spec
         # None: the step is not begun, or an earlier run ended it already.
         self._number: int | None = None

@@ -9,17 +9,18 @@ whose model asked, see `authority`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, cast
 
 from evaluator.errors import ToolError
 from evaluator.errors.messages import listed
-from evaluator.errors.results import Outcome, Resource, TaskError, TaskResult
+from evaluator.errors.results import ErrorType, Outcome, Resource, TaskError
 from evaluator.handler.model_caller import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.context import task_list_at
-from evaluator.interpreter.frame import OnBegin, Parent, Run, RunSpec, identity_of
+from evaluator.interpreter.frame import Frame, OnBegin, Run, RunSpec, identity_of
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
@@ -37,7 +38,7 @@ from evaluator.nodes import (
     Text,
     TopLevel,
 )
-from evaluator.tools import Tool, ToolContext, ToolOutcome
+from evaluator.tools import Tool, ToolContext, ToolOutcome, ToolPreview
 from evaluator.tools.manage_task import MANAGE_TASK
 from evaluator.tools.registry import ask_consent
 
@@ -138,7 +139,7 @@ class Spawner:
         chosen = self._choose(request, context)
         authority = await self._with_files(chosen.authority, request, context=context)
         identity = identity_of(chosen.template, request.description, inputs=request.inputs)
-        if identity in run.ancestors():
+        if identity in run.identities():
             raise ToolError(
                 "this subtask is equal to one that it would run inside of: it would never end"
             )
@@ -159,12 +160,11 @@ class Spawner:
             arguments={k: v for k, v in request.inputs.items() if k in declared},
             scope=Scope(dict(request.inputs)),
             match_score=chosen.score,
+            max_depth=max_depth,
         )
         return await self._run(
             spec,
-            identity,
-            max_depth=max_depth,
-            authority=authority,
+            authority,
             context=context,
             on_message=on_message,
             on_begin=on_begin,
@@ -178,12 +178,9 @@ class Spawner:
         """
         if (refusal := self._depth_refusal()) is not None:
             return refusal
-        identity = identity_of(spec.request, context.step_path, inputs={})
         return await self._run(
             spec,
-            identity,
-            max_depth=self.run.max_depth,
-            authority=self.authority(),
+            self.authority(),
             context=context,
             on_message=on_message,
             on_begin=on_begin,
@@ -205,8 +202,6 @@ class Spawner:
     async def _run(
         self,
         spec: RunSpec,
-        identity: str,
-        max_depth: int,
         authority: Authority,
         context: ToolContext,
         on_message: OnMessage | None,
@@ -214,18 +209,18 @@ class Spawner:
     ) -> Outcome:
         run = self.run
         prepared = self.prepared
-        parent = Parent(
-            run,
+        caller = Frame(
+            spec.scope,
             context.step_path,
-            budget=prepared.budget,
             context=prepared.context.items,
-            identity=identity,
-            max_depth=max_depth,
+            arguments=spec.arguments,
+            is_subtask=True,
+            budget=prepared.budget,
             sandbox=prepared.frame.sandbox,
             authority=authority,
         )
         options = replace(run.options.inner(), on_message=on_message, on_begin=on_begin)
-        outcome = await record_run(run.services, spec, options=options, parent=parent)
+        outcome = await record_run(run.services, spec, options=options, parent=run, caller=caller)
         if run.budget.refused is not None:
             # The outcome is not an answer, and nothing may continue from it.
             raise run.budget.refused
@@ -274,7 +269,7 @@ class Spawner:
         asked = replace(
             bare,
             description=Text(request.description, _SPAN),
-            inputs=tuple(each for each in bare.inputs if each.name in request.inputs),
+            inputs=tuple(declared for declared in bare.inputs if declared.name in request.inputs),
         )
         for match in library.match(asked, limit=MAX_MATCHES):
             if match.score < LOW_SCORE:
@@ -292,16 +287,16 @@ class Spawner:
         self, request: SubtaskRequest, template: str, authority: Authority, context: ToolContext
     ) -> _Chosen:
         library = self.run.services.library
-        own = self.prepared.frame.authority
+        task_authority = self.prepared.frame.authority
         node = _hinted_task(library, template)
         _check_inputs(node, template, request=request)
         if self._is_granted(template):
-            return _Chosen(node, template, score=None, authority=own.of_template_tools())
+            return _Chosen(node, template, score=None, authority=task_authority.of_template_tools())
         refusals = self.refusals(template)
         if not refusals:
             return _Chosen(node, template, score=None, authority=authority)
         if context.has_consent:
-            return _Chosen(node, template, score=None, authority=own.approved())
+            return _Chosen(node, template, score=None, authority=task_authority.approved())
         raise ToolError(
             f"the template {template!r} cannot be chosen here: a subtask of this task may not "
             f"{' or '.join(refusals)}. "
@@ -316,13 +311,13 @@ class Spawner:
 
         Raises: ToolError, for a path that it may not read.
         """
-        own = self.authority()
+        task_authority = self.authority()
         for path in request.file_paths:
             if MANAGE_TASK in self.offered and task_list_at(self.run.services, path) is not None:
                 continue
-            policy = own.reading(path, context.roots)
-            if policy == "ask" and own.reader is not None:
-                consent = await ask_consent(own.reader, {"path": path}, context=context)
+            policy = task_authority.reading(path, context.roots)
+            if policy == "ask" and task_authority.reader is not None:
+                consent = await ask_consent(task_authority.reader, {"path": path}, context=context)
                 if isinstance(consent, ToolOutcome):
                     raise ToolError(f"file_paths: {consent.error}")
             elif policy != "allow":
@@ -342,11 +337,35 @@ class _Chosen:
     authority: Authority
 
 
-def subtask_tool(spawner: Spawner) -> Tool:
-    """The general subtask tool of one task."""
+def spawning_tool(
+    spawner: Spawner,
+    spec: ToolSpec,
+    request_in: Callable[[dict[str, Any]], SubtaskRequest],
+    *,
+    answer_of: Callable[[Outcome], str] = attrgetter("content"),
+    accepted: Collection[ErrorType] = (),
+    preview: ToolPreview | None = None,
+) -> Tool:
+    """A tool whose call runs a subtask: `request_in` reads the arguments of the call, and
+    `answer_of` makes the tool's response of the outcome.
+
+    An error of a type that is not `accepted` is a ToolError with the whole failure as JSON for the
+    model, which may continue without the subtask.
+    """
 
     async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
-        return await _answer(spawner, read_request(arguments), context=context)
+        request = request_in(arguments)
+        outcome = await spawner.spawn(request, context)
+        if isinstance(outcome, TaskError) and outcome.type not in accepted:
+            failure = _failure(outcome, request, depth=spawner.run.depth + 1)
+            raise ToolError(json.dumps(failure, ensure_ascii=False))
+        return answer_of(outcome)
+
+    return Tool(spec, spawn, kind="subtask", preview=preview)
+
+
+def subtask_tool(spawner: Spawner) -> Tool:
+    """The general subtask tool of one task."""
 
     async def preview(arguments: dict[str, Any], context: ToolContext) -> str:
         template = read_request(arguments).template
@@ -360,9 +379,8 @@ def subtask_tool(spawner: Spawner) -> Tool:
         return shown + "".join(needs)
 
     text = "Hands a part of the work to a fresh session of its own and returns its result."
-    return Tool(
-        ToolSpec(SUBTASK, text, parameters=PARAMETERS), spawn, kind="subtask", preview=preview
-    )
+    spec = ToolSpec(SUBTASK, text, parameters=PARAMETERS)
+    return spawning_tool(spawner, spec, read_request, preview=preview)
 
 
 def template_tool(spawner: Spawner, template: Template) -> Tool:
@@ -371,12 +389,11 @@ def template_tool(spawner: Spawner, template: Template) -> Tool:
     if not isinstance(node, Task):
         raise ToolError(f"{template.name!r} is a function; only tasks can be tools")
 
-    async def spawn(arguments: dict[str, Any], context: ToolContext) -> str:
-        request = SubtaskRequest(node.description.value, arguments, template=template.name)
-        return await _answer(spawner, request, context=context)
+    def request_in(arguments: dict[str, Any]) -> SubtaskRequest:
+        return SubtaskRequest(node.description.value, arguments, template=template.name)
 
     spec = ToolSpec(template.name, node.description.value, parameters=inputs_schema(node))
-    return Tool(spec, spawn, kind="subtask")
+    return spawning_tool(spawner, spec, request_in)
 
 
 def inputs_schema(task: Task) -> dict[str, Any]:
@@ -425,23 +442,7 @@ def read_request(arguments: Mapping[str, Any]) -> SubtaskRequest:
     )
 
 
-async def _answer(spawner: Spawner, request: SubtaskRequest, context: ToolContext) -> str:
-    """The subtask's text, as the tool's response.
-
-    Raises: ToolError, with the whole failure as JSON for the model, which may continue without the
-    subtask.
-    """
-    outcome = await spawner.spawn(request, context)
-    if isinstance(outcome, TaskResult):
-        return outcome.content
-    raise ToolError(
-        json.dumps(
-            subtask_failure(outcome, request, depth=spawner.run.depth + 1), ensure_ascii=False
-        )
-    )
-
-
-def subtask_failure(error: TaskError, request: SubtaskRequest, depth: int) -> dict[str, Any]:
+def _failure(error: TaskError, request: SubtaskRequest, depth: int) -> dict[str, Any]:
     """The report of a failed subtask to its parent: the request, the depth, the error, any partial
     output.
     """
@@ -507,11 +508,11 @@ def _fits(node: TopLevel, request: SubtaskRequest) -> bool:
 
 def _with_request(node: Task, request: SubtaskRequest) -> Task:
     asked = request.context
-    own = node.context
+    settings = node.context
     context = replace(
-        own,
-        inherit_context=asked.inherit_context or own.inherit_context,
-        fresh_context=asked.fresh_context or own.fresh_context,
+        settings,
+        inherit_context=asked.inherit_context or settings.inherit_context,
+        fresh_context=asked.fresh_context or settings.fresh_context,
     )
     inputs = node.inputs
     if isinstance(node, Atomic) and _says_more(request, node):

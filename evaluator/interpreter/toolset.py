@@ -18,7 +18,7 @@ from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.authority import granted
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.context import Recorder
-from evaluator.interpreter.evaluation_request import EVALUATION_REQUEST, evaluation_tool
+from evaluator.interpreter.evaluation import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.run_access import run_access
@@ -64,8 +64,8 @@ async def tools_for(
             (policy.rules, policy.policy or tool.policy) for policy in authority.policies(tool)
         )
         if name in grants:
-            own = granted(grants[name], tool)
-            tool = replace(tool, policy=own.policy or tool.policy, rules=own.rules)
+            task_grant = granted(grants[name], tool)
+            tool = replace(tool, policy=task_grant.policy or tool.policy, rules=task_grant.rules)
         if background:
             tool = _with_notifications(tool, run, spawner=spawner)
         spawner.offered[name] = replace(tool, bounds=above)
@@ -77,12 +77,12 @@ def _background(run: Run, names: Iterable[str], spawner: Spawner) -> Mapping[str
 
     Raises: ConfigurationError, where there are no background tasks.
     """
-    wanted = [name for name in names if name in BACKGROUND_TOOLS]
-    if not wanted:
+    background_names = [name for name in names if name in BACKGROUND_TOOLS]
+    if not background_names:
         return {}
     if run.services.background is None:
         raise ConfigurationError(
-            f"the tool {wanted[0]!r} needs a place for background tasks: pass "
+            f"the tool {background_names[0]!r} needs a place for background tasks: pass "
             "Evaluator(background=BackgroundTools(folder)) of evaluator.background"
         )
     return run.services.background.tools(spawner)
@@ -126,12 +126,12 @@ async def _served(run: Run, names: Iterable[str], prepared: PreparedTask) -> dic
     connections = run.services.mcp
     recorder = Recorder(run.steps, prepared.frame.path)
     tools: dict[str, Tool] = {}
-    for server, wanted in by_server.items():
+    for server, tool_names in by_server.items():
         if run.services.dry_run:
-            described = placeholder_tools(server, wanted)
+            described = placeholder_tools(server, tool_names)
         else:
-            look = partial(connections.describe, server, wanted)
-            args = {"server": server.name, "tools": wanted}
+            look = partial(connections.describe, server, tool_names)
+            args = {"server": server.name, "tools": tool_names}
             described = await recorder.step(f"mcp[{server.name}]", server.name, args, look)
         tools |= {tool.name: tool for tool in connections.tools_of(server, described)}
     return tools
@@ -142,20 +142,20 @@ def _find(run: Run, name: str, spawner: Spawner) -> Tool:
     registered = services.tools.get(name)
     if registered is not None:
         return registered
-    made = {
+    makers = {
         tool: make
         for tool, make in TASK_TOOLS.items()
         if tool != MANAGE_TASK or services.store is not None
     }
-    if name in made:
-        return made[name](spawner)
+    if name in makers:
+        return makers[name](spawner)
     if name in services.library:
         return template_tool(spawner, services.library.get(name))
     if services.background is not None:
         background = BACKGROUND_TOOLS
     else:
         background = ()
-    known = ", ".join([*services.tools.names(), *made, *background])
+    known = ", ".join([*services.tools.names(), *makers, *background])
     raise ConfigurationError(
         f"no tool and no template has the name {name!r}; the tools are: {known}"
     )

@@ -197,7 +197,7 @@ class AttemptRuns:
         evaluator = self._evaluator
         was = header.extra
         services = evaluator.services
-        given = evaluator.init_args.handler
+        given = evaluator.init_args["handler"]
         pairs: dict[str, tuple[Any, Any]] = {
             "text": (header.request, words),
             "input": (header.inputs, dict(inputs)),

@@ -9,7 +9,6 @@ from typing import Any
 from evaluator.cli.evaluator_options import EvaluatorOptions
 from evaluator.cli.run import run as run_command
 from evaluator.interpreter.evaluator import Evaluator
-from evaluator.interpreter.evaluator_arguments import EvaluatorArguments
 from evaluator.interpreter.frame import RunOptions
 
 # Options of a run that `evaluator run` does not have, each with the reason.
@@ -57,9 +56,9 @@ def test_the_run_command_has_every_option_that_makes_an_evaluator() -> None:
     }
 
 
-def test_an_evaluator_keeps_its_arguments_except_those_of_one_process() -> None:
+def test_an_evaluator_keeps_its_arguments_except_those_of_one_process(make_evaluator: Any) -> None:
     parameters = set(inspect.signature(Evaluator).parameters)
-    assert {field.name for field in fields(EvaluatorArguments)} == parameters - OF_ONE_PROCESS
+    assert set(make_evaluator().init_args) == parameters - OF_ONE_PROCESS
 
 
 def test_an_evaluator_made_of_the_same_arguments_answers_the_same(
@@ -68,8 +67,7 @@ def test_an_evaluator_made_of_the_same_arguments_answers_the_same(
     first = make_evaluator(
         '<task name="t" type="atomic"><description>t</description></task>', script=lambda _: "yes"
     )
-    given = {field.name: getattr(first.init_args, field.name) for field in fields(first.init_args)}
-    second = Evaluator(tasks_dir=tmp_path / "other", **given)
+    second = Evaluator(tasks_dir=tmp_path / "other", **first.init_args)
     assert second.init_args == first.init_args
     assert first.evaluate_sync("t").content == second.evaluate_sync("t").content == "yes"
 

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -71,13 +71,9 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
     store = evaluator.services.store
     if store is None:
         raise UsageError("a batch on several processes needs a folder of task files")
-    given = {
-        field.name: getattr(evaluator.init_args, field.name)
-        for field in fields(evaluator.init_args)
-    }
     arguments = {
         name: pack(value, f"the evaluator's {name}")
-        for name, value in given.items()
+        for name, value in evaluator.init_args.items()
         if value is not None
     }
     scorers = [pack(scorer, f"the scorer {scorer.name}") for scorer in worker.scorers]

@@ -63,11 +63,12 @@ async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += prepared.context.warnings
-    functions = await offered_functions(task, prepared)
-    if functions is not None:
-        tools = None
-    else:
+    functions = None
+    tools = None
+    if task.tools_from is None:
         tools = await tools_for(run, task, prepared=prepared, provider=choice.endpoint)
+    else:
+        functions = offered_functions(task.tools_from, prepared.scope)
     if prepared.config.native_output:
         schema = native_schema(task.output)
     else:
@@ -178,11 +179,11 @@ def _read_answer(
         reasoning = "\n\n".join(part for part in (reasoning, thought) if part)
     if reasoning:
         notes["reasoning"] = reasoning
-    found = read_notes(content, asked=asks_for_notes(task, prepared))
-    content = found.content
-    notes["summary"] = found.summary or summary_of(content)
-    if found.data_usage is not None:
-        notes["data_usage"] = found.data_usage
+    model_notes = read_notes(content, asked=asks_for_notes(task, prepared))
+    content = model_notes.content
+    notes["summary"] = model_notes.summary or summary_of(content)
+    if model_notes.data_usage is not None:
+        notes["data_usage"] = model_notes.data_usage
     if answer.finish_reason in ("content_filter", "refusal"):
         if answer.finish_reason == "content_filter":
             what = "was stopped by a content filter"
@@ -224,7 +225,7 @@ def _read_answer(
     result = TaskResult(
         Status.COMPLETE, content, parsed_content=None, notes=notes, usage=answer.usage
     )
-    return read_output(run, result, wanted=task.output, path=prepared.frame.path)
+    return read_output(run, result, declared=task.output, path=prepared.frame.path)
 
 
 async def _converse(
@@ -292,7 +293,7 @@ async def _played(
     """
     if turn.node is None:
         return None
-    scope = prepared.scope.child({"turns": [dict(each) for each in turns]})
+    scope = prepared.scope.child({"turns": [dict(turn_so_far) for turn_so_far in turns]})
     outcome = await run.services.evaluate(
         run, turn.node, prepared.inside(segment, scope, wants_notes=False)
     )
@@ -323,11 +324,11 @@ def _seen(prepared: PreparedTask) -> dict[str, list[str]] | None:
     """The names of the inputs and context items of the task, for the record; None if there are
     none.
     """
-    given = {
+    names = {
         "inputs": sorted(prepared.values),
         "context": [item.source for item in prepared.context.items],
     }
-    return {name: items for name, items in given.items() if items} or None
+    return {name: items for name, items in names.items() if items} or None
 
 
 def _is_named_by_user(run: Run, role: str | None) -> bool:

@@ -63,12 +63,12 @@ async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask
             run, task, prepared=prepared, state=state, earlier=earlier, most=most
         )
         if error is not None:
-            found = failed(error, prepared, what=f"iteration {state.iteration} of {most}")
+            outcome = failed(error, prepared, what=f"iteration {state.iteration} of {most}")
             if state.director is None:
                 directed = ""
             else:
                 directed = state.director.content
-            return replace(found, content=found.content or directed)
+            return replace(outcome, content=outcome.content or directed)
         if await _is_done(run, task, prepared=prepared, state=state):
             reason = CONDITION_MET
             break
@@ -85,7 +85,7 @@ async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask
     notes["warnings"] += state.warnings
     if reason == "max_iterations" and not evaluation["success"]:
         notes["warnings"].append(f"the evaluator was not satisfied after {most} iterations")
-    return completed(run, prepared, found=state.director or ("", None), notes=notes)
+    return completed(run, prepared, outcome=state.director or ("", None), notes=notes)
 
 
 async def _iterate(

@@ -31,5 +31,5 @@ async def run_map(run: Run, task: Map, prepared: PreparedTask) -> Outcome:
             f"item {index}: {warning}" for warning in result.notes.get("warnings", ())
         ]
     return completed(
-        run, prepared, found=(json.dumps(values, ensure_ascii=False), values), notes=notes
+        run, prepared, outcome=(json.dumps(values, ensure_ascii=False), values), notes=notes
     )

@@ -37,35 +37,35 @@ out.
 
 
 def completed(
-    run: Run, prepared: PreparedTask, found: TaskResult | tuple[str, Any], notes: dict[str, Any]
+    run: Run, prepared: PreparedTask, outcome: TaskResult | tuple[str, Any], notes: dict[str, Any]
 ) -> Outcome:
     """The COMPLETE result of a task, read as its output format declares.
 
-    `found`: the result of a child, whose text, value and summary are those of the task; otherwise
+    `outcome`: the result of a child, whose text, value and summary are those of the task; otherwise
     text and value.
     """
-    if isinstance(found, TaskResult):
-        content = found.content
-        parsed = found.parsed_content
-        notes["summary"] = found.notes.get("summary", "")
-        if "output" in found.notes:
-            notes["output"] = found.notes["output"]
+    if isinstance(outcome, TaskResult):
+        content = outcome.content
+        parsed = outcome.parsed_content
+        notes["summary"] = outcome.notes.get("summary", "")
+        if "output" in outcome.notes:
+            notes["output"] = outcome.notes["output"]
     else:
-        content, parsed = found
+        content, parsed = outcome
         notes["summary"] = summary_of(content)
     result = TaskResult(
         Status.COMPLETE, content, parsed_content=parsed, notes=notes, usage=prepared.budget.usage
     )
-    return read_output(run, result, wanted=prepared.task.output, path=prepared.frame.path)
+    return read_output(run, result, declared=prepared.task.output, path=prepared.frame.path)
 
 
-def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path: str) -> Outcome:
-    """`result` with its text read as `wanted`; a value that does not fit is an error that keeps the
-    text.
+def read_output(run: Run, result: TaskResult, declared: OutputFormat | None, path: str) -> Outcome:
+    """`result` with its text read as `declared`; a value that does not fit is an error that keeps
+    the text.
     """
-    if wanted is None or (wanted.type == "text" and wanted.schema is None):
+    if declared is None or (declared.type == "text" and declared.schema is None):
         return result
-    parsed = parse_output(result.content, wanted.type, schema=wanted.schema)
+    parsed = parse_output(result.content, declared.type, schema=declared.schema)
     warnings = list(parsed.warnings)
     error = parsed.error
     for warning in warnings:
@@ -73,14 +73,14 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path:
     run.steps.note(
         join(path, "parse"),
         "parse",
-        wanted.type,
-        {"type": wanted.type, "schema": wanted.schema},
+        declared.type,
+        {"type": declared.type, "schema": declared.schema},
         {"warnings": warnings},
         error=error.message if error else None,
     )
     notes = {
         **result.notes,
-        "output": wanted.type,
+        "output": declared.type,
         "warnings": [*result.notes["warnings"], *warnings],
     }
     if error is None:
@@ -92,7 +92,7 @@ def read_output(run: Run, result: TaskResult, wanted: OutputFormat | None, path:
         "XML_PARSE_ERROR" if error.kind == "xml" else "INVALID_OUTPUT",
         message,
         reason="output_format_failure",
-        location=wanted.span,
+        location=declared.span,
         content=result.content,
         notes=notes,
         usage=result.usage,

@@ -58,6 +58,6 @@ async def run_reduce(run: Run, task: Reduce, prepared: PreparedTask) -> Outcome:
     return completed(
         run,
         prepared,
-        found=last or (str(accumulator), None),
+        outcome=last or (str(accumulator), None),
         notes=prepared.notes(processed_inputs=len(items)),
     )

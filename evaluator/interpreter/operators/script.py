@@ -67,7 +67,7 @@ async def run_script_task(run: Run, task: Script, prepared: PreparedTask) -> Out
                 "stderr": ended["stderr"],
             },
         )
-    return completed(run, prepared, found=(ended["stdout"], None), notes=notes)
+    return completed(run, prepared, outcome=(ended["stdout"], None), notes=notes)
 
 
 async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str, Any]:

@@ -58,7 +58,7 @@ async def run_sequential(run: Run, task: Sequential, prepared: PreparedTask) -> 
     )
     for label, result in done:
         notes["warnings"] += [f"{label}: {warning}" for warning in result.notes.get("warnings", ())]
-    return completed(run, prepared, found=done[-1][1] if done else ("", None), notes=notes)
+    return completed(run, prepared, outcome=done[-1][1] if done else ("", None), notes=notes)
 
 
 def _names(task: Sequential, number: int, reader: int) -> set[str | int]:
