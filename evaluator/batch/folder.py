@@ -217,12 +217,12 @@ class BatchFolder:
             with atomic_file(self.path / RESULTS, error=None) as file:
                 # The new file has the lock before it has the name.
                 try_lock(file.fileno())
-                fd = os.dup(file.fileno())
+                fd = disk.dup(file.fileno())
                 fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
                 file.writelines(line for _, _, line in self._raw_lines() if is_sealed(line))
         except BaseException:
             if fd >= 0:
-                os.close(fd)
+                disk.close(fd)
             raise
         self.close()
         self._fd = fd

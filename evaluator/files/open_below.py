@@ -105,7 +105,7 @@ def open_regular(
         reason = f"it has {status.st_size:,} bytes; at most {max_bytes:,} are read"
     else:
         return descriptor
-    os.close(descriptor)
+    disk.close(descriptor)
     raise OSError(errno.EINVAL, reason, os.fspath(path))
 
 

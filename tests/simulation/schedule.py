@@ -132,7 +132,7 @@ def process(world: World, files: SimulatedDisk, loop: SimulatedLoop, number: int
         disk: {
             name: getattr(files, name)
             for name in (
-                *("open", "close", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
+                *("open", "close", "dup", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
                 *("rename", "unlink", "mkdir", "fdopen"),
             )
         },
@@ -195,8 +195,9 @@ def live(
             found.changes = files.changes
             found.died = found.died or files.is_dead
             _end(loop, files)
-            del evaluator, main
-            gc.collect(0)
+            del evaluator, main, loop
+            # Finalisers close files: those of this process run in it.
+            gc.collect()
             files.end_process()
     return found
 
@@ -205,6 +206,8 @@ def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
     """Ends what is left of a process; nothing that it still does reaches the disk."""
     files.is_dead = True
     loop._before_round = lambda: None
+    # The order in which tasks are cancelled is that of a set, so that it decides nothing later.
+    loop._random = Random(0)
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -471,6 +474,15 @@ def _answers_of(store: TaskStore, task: int) -> set[str]:
 
 def run(plan: Plan) -> Report:
     reference(plan.case, plan.sync)
+    gc.collect()
+    gc.disable()
+    try:
+        return _run(plan)
+    finally:
+        gc.enable()
+
+
+def _run(plan: Plan) -> Report:
     with folder() as root:
         report = Schedule(plan, root).run()
         if report.violation is not None:

@@ -13,7 +13,7 @@ import os
 import re
 import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import cycle
 from random import Random
@@ -79,6 +79,7 @@ class SimulatedDisk:
     def __init__(self, root: str) -> None:
         self.root = root
         self._next = next(_STARTS)
+        self._ended: set[int] = set()
         self.generation = 0
         self.recorded: set[str] = set()
         self.written: set[str] = set()
@@ -125,8 +126,9 @@ class SimulatedDisk:
 
     def end_process(self) -> None:
         """Closes what the process had open, which releases its locks."""
-        for descriptor in list(self._open):
+        for descriptor in self._open:
             os.close(descriptor)
+        self._ended.update(self._open)
         self._open.clear()
 
     def _path(self, path: Any, dir_fd: int | None) -> str:
@@ -141,6 +143,8 @@ class SimulatedDisk:
         whole = self._path(path, dir_fd)
         if self.is_dead:
             raise Dead
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return os.open(path, flags, mode, dir_fd=dir_fd)
         if not flags & os.O_CREAT or os.path.lexists(whole):
             return self._keep(os.open(path, flags, mode, dir_fd=dir_fd), whole)
 
@@ -154,7 +158,7 @@ class SimulatedDisk:
         return self._change(create)
 
     def _keep(self, descriptor: int, path: str) -> int:
-        """A number that no process had before: objects of a dead one may still close theirs."""
+        """A number that no process of this disk had before: a dead one's objects may still close theirs."""
         self._next = FIRST if self._next >= LAST else self._next + 1
         unique = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, self._next)
         os.close(descriptor)
@@ -162,13 +166,19 @@ class SimulatedDisk:
         return unique
 
     def close(self, descriptor: int) -> None:
-        if self._open.pop(descriptor, None) is not None:
+        self._open.pop(descriptor, None)
+        if descriptor not in self._ended:
             os.close(descriptor)
+
+    def dup(self, descriptor: int) -> int:
+        return self._keep(os.dup(descriptor), self._open[descriptor])
 
     def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
         data = bytes(data)
         path = self._open[descriptor]
         inode = self._inodes[path]
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND:
+            offset = os.fstat(descriptor).st_size
 
         def write(part: bytes) -> int:
             written = os.pwrite(descriptor, part, offset)
@@ -381,6 +391,10 @@ class _File:
 
     def write(self, data: bytes) -> int:
         return self._disk.write(self._descriptor, data)
+
+    def writelines(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self.write(line)
 
     def fileno(self) -> int:
         return self._descriptor
