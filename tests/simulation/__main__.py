@@ -26,26 +26,27 @@ def main() -> int:
         "--seed", type=int, help="run this schedule only, or begin the search there"
     )
     parser.add_argument("--search", type=seconds, metavar="TIME", help="run schedules for so long")
+    parser.add_argument("--workload", choices=("single", "batch"), default="single")
     given = parser.parse_args()
     first = given.seed
     if first is None:
         first = SystemRandom().randrange(10**9)
     gc.freeze()
     if given.search is None:
-        report = run(plan_of(first))
+        report = run(plan_of(first, given.workload))
         print(report.plan)
         print(report.violation or "every invariant holds", dict(report.counts))
         return report.violation is not None
-    return search(first, given.search)
+    return search(first, given.search, given.workload)
 
 
-def search(first: int, limit_s: float) -> int:
+def search(first: int, limit_s: float, workload: str) -> int:
     began, cpu = time.monotonic(), time.process_time()
     counts = Counter[str]()
     violations = 0
     seed = first
     while time.monotonic() - began < limit_s:
-        report = run(plan_of(seed))
+        report = run(plan_of(seed, workload))
         counts.update(report.counts)
         counts["schedules"] += 1
         if report.violation is not None:

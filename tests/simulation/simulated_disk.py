@@ -22,6 +22,7 @@ from typing import Any, Literal
 PAGE = 512
 MARK = re.compile(r"ANS-[0-9a-f]{16}|FX\[[a-z0-9-]+\]")
 _END = re.compile(rb"<!-- (?:end|note) ")
+_RESULT = re.compile(rb'"identity":"([0-9a-f]{32})"')
 
 FIRST = 256
 LAST = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 60_000) - 64
@@ -72,8 +73,8 @@ class SimulatedDisk:
     """Its public methods replace the functions of `evaluator.disk`.
 
     A process is killed at the change number `crash_at`, or from there on each write fails with
-    `errno_at`. `written` are the answers whose records were
-    written, and `recorded` those whose records no loss of power can take.
+    `errno_at`. `written` are the answers and results whose records
+    were written, and `recorded` those whose records no loss of power can take.
     """
 
     def __init__(self, root: str) -> None:
@@ -183,9 +184,8 @@ class SimulatedDisk:
         def write(part: bytes) -> int:
             written = os.pwrite(descriptor, part, offset)
             inode.writes.append((offset, part))
-            found = MARK.findall(part.decode("utf-8", "replace"))
-            if found and path.endswith(".md") and len(part) == len(data) and _END.search(part):
-                answers = frozenset(found)
+            answers = _answers_in(path, part) if len(part) == len(data) else None
+            if answers:
                 inode.answers.append((len(inode.writes), answers))
                 self.written |= answers
             return written
@@ -225,7 +225,7 @@ class SimulatedDisk:
             inode.synced = len(inode.writes)
         # As a program may rely on it: an answer is kept once its file and the file's name are.
         for name, each in self._inodes.items():
-            if name.endswith(".md") and self._is_named(name):
+            if each.answers and self._is_named(name):
                 for at, answers in each.answers:
                     if at <= each.synced:
                         self.recorded |= answers
@@ -374,6 +374,15 @@ def _content_after(inode: Inode, random: Random, loss: Loss) -> bytes:
                 end = min(page + PAGE, len(content))
                 content[page:end] = bytes(end - page)
     return bytes(content)
+
+
+def _answers_in(path: str, part: bytes) -> frozenset[str]:
+    """The answers whose records a write completes, and the results of a batch."""
+    if path.endswith(".md") and _END.search(part):
+        return frozenset(MARK.findall(part.decode("utf-8", "replace")))
+    if "results.jsonl" in path:
+        return frozenset(f"RESULT-{found.decode()}" for found in _RESULT.findall(part))
+    return frozenset()
 
 
 class _File:
