@@ -153,15 +153,18 @@ class BatchSchedule(Schedule):
     def _results_found(self) -> set[str]:
         if not (self.path / "manifest.json").exists():
             return set()
+        store = TaskStore(self.path / "tasks")
+        for file in self.path.glob("tasks/*/TASK-*.md"):
+            try:
+                store.read(file)
+            except RecordError as error:
+                self._check_damage(error)
         batch = BatchFolder.reader(self.path)
         try:
             batch.manifest()
             return {entry.identity.decode() for entry in batch.index().values()}
         except BatchDamaged as error:
-            if not self.has_lost:
-                raise Violation(f"damaged without a loss of power: {error}") from error
-        self.is_damaged = True
-        self.report.counts["damaged"] += 1
+            self._check_damage(error)
         lines = (self.path / "results.jsonl").read_bytes().splitlines(keepends=True)
         return {json.loads(line)["identity"] for line in lines if is_sealed(line)}
 

@@ -428,7 +428,7 @@ class Schedule:
         is_step = self.plan.sync == "step"
         return {each for each in self.files.recorded if is_step or each.startswith("RESULT-")}
 
-    def _check_damage(self, error: CorruptRecord) -> None:
+    def _check_damage(self, error: RecordError) -> None:
         if not self.has_lost:
             raise Violation(f"unreadable without a loss of power: {error}")
         # What was synced lies before the damage.

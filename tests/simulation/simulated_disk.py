@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import cycle
+from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
@@ -320,6 +321,16 @@ class SimulatedDisk:
                 names[change.target] = change.inode  # type: ignore[assignment]
             else:
                 names.pop(change.path, None)
+        # What is in a folder that is lost is lost.
+        folders = {
+            each
+            for each in folders
+            if all(
+                above in folders
+                for above in map(str, Path(each).parents)
+                if above.startswith(self.root)
+            )
+        }
         return names, folders
 
     def _keep_what_others_need(self, kept: list[bool], certain: list[bool]) -> None:
