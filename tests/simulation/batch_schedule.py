@@ -37,7 +37,10 @@ async def act(evaluator: Evaluator, path: Path, *, repair: bool) -> Any:
         id="id",
         target="target",
         epochs=EPOCHS,
-        scorers=["includes", {"type": "graded", "template": "judge", "inputs": {"reply": "output"}}],
+        scorers=[
+            "includes",
+            {"type": "graded", "template": "judge", "inputs": {"reply": "output"}},
+        ],
         limits={"concurrency": CONCURRENCY},
         output=path,
         resume=True,

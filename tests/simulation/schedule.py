@@ -507,7 +507,7 @@ def run(plan: Plan) -> Report:
 
 
 def _run(plan: Plan) -> Report:
-    schedule = _schedule_of(plan)
+    schedule = warm(plan)
     with folder() as root:
         report = schedule(plan, root).run()
         if report.violation is not None:
@@ -517,7 +517,8 @@ def _run(plan: Plan) -> Report:
         return report
 
 
-def _schedule_of(plan: Plan) -> type[Schedule]:
+def warm(plan: Plan) -> type[Schedule]:
+    """Makes the undisturbed run of a plan. Returns: what runs it."""
     if plan.case == BATCH.name:
         from tests.simulation import batch_schedule
 
