@@ -23,6 +23,7 @@ __all__ = [
     "close",
     "copy",
     "create",
+    "dup",
     "fdatasync",
     "fdopen",
     "fsync",
@@ -45,6 +46,7 @@ __all__ = [
 
 open = os.open
 close = os.close
+dup = os.dup
 write = os.write
 pwrite = os.pwrite
 ftruncate = os.ftruncate

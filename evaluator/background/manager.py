@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from evaluator import clock, disk
-from evaluator.background.clock import Clock, SystemClock
 from evaluator.background.delivery import NoticeCallback, deliver
 from evaluator.background.notifications import running_notice
 from evaluator.background.output import MAX_BYTES, SUFFIXES, Output
@@ -68,13 +67,11 @@ class BackgroundTasks:
         *,
         callback: NoticeCallback | None = None,
         max_output_bytes: int = MAX_BYTES,
-        clock: Clock | None = None,
         notice: Callable[[str], None] = _log.warning,
     ) -> None:
         self.store = BackgroundStore(folder)
         self._callback = callback
         self._max_output_bytes = max_output_bytes
-        self._clock = clock or SystemClock()
         self._notice = notice
         self._redactor = Redactor.from_environment()
         self._running: dict[str, _Running] = {}
@@ -130,7 +127,7 @@ class BackgroundTasks:
             disk.unlink(output.path)
             raise
         running = _Running(
-            task_id, work, output=output, watch=StallWatch(self._clock.time()), session=session
+            task_id, work, output=output, watch=StallWatch(clock.monotonic()), session=session
         )
         work.on_task_file = partial(self._note_at_once, running)
         self._running[task_id] = running
@@ -270,10 +267,10 @@ class BackgroundTasks:
     # -- watching ----------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        next_check = self._clock.time() + CHECK_S
+        next_check = clock.monotonic() + CHECK_S
         told = ""
         while self._running:
-            is_check = self._clock.time() >= next_check
+            is_check = clock.monotonic() >= next_check
             try:
                 self._look_at_all(is_check)
             except Exception as error:
@@ -282,8 +279,8 @@ class BackgroundTasks:
                     told = str(error)
                     self._notice(f"the background tasks cannot be watched: {error}")
             if is_check:
-                next_check = self._clock.time() + CHECK_S
-            await self._clock.sleep(LOOK_S)
+                next_check = clock.monotonic() + CHECK_S
+            await clock.sleep(LOOK_S)
 
     def _look_at_all(self, is_check: bool) -> None:
         if (seen := self.store.version()) != self._version:
@@ -321,7 +318,7 @@ class BackgroundTasks:
         if size > self._max_output_bytes and not running.flood:
             running.flood = True
             work.kill()
-        if running.watch.note(self._clock.time(), size):
+        if running.watch.note(clock.monotonic(), size):
             self.store.note(task_id, is_waiting=False)
         is_delivering = running.delivery is not None and not running.delivery.done()
         if not is_delivering and (event := work.take_event()):
@@ -353,7 +350,7 @@ class BackgroundTasks:
 
     def _check_stall(self, running: _Running) -> None:
         """Adds a notice if the output has stopped at a prompt. The task continues."""
-        if not running.watch.is_due(self._clock.time()):
+        if not running.watch.is_due(clock.monotonic()):
             return
         hint = prompt_hint(running.output.tail(TAIL_BYTES), running.work.is_waiting())
         if hint is not None:

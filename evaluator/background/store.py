@@ -145,7 +145,6 @@ class BackgroundStore:
         self,
         folder: str | Path,
         *,
-        now: Callable[[], float] = clock.wall,
         is_snapshot: bool = False,
     ) -> None:
         self.folder = Path(folder).absolute()
@@ -156,7 +155,6 @@ class BackgroundStore:
             os.close(open_private_folder(self.folder, "folder of background tasks"))
             self._connection = database.connect(path, FORMAT, _BUSY_S)
         database.close_with(self, self._connection)
-        self._now = now
         self._leases = LeaseObserver(_is_gone)
 
     def close(self) -> None:
@@ -191,7 +189,7 @@ class BackgroundStore:
             row = TASK.get(self._connection, task_id)
             if row is None or row["status"] != "pending":
                 return False
-            TASK.update(self._connection, row, status="running", started_at=self._now())
+            TASK.update(self._connection, row, status="running", started_at=clock.wall())
         return True
 
     def end(self, task_id: str, end: End) -> BackgroundTask | None:
@@ -291,7 +289,7 @@ class BackgroundStore:
             f"DELETE FROM task WHERE ended_at <= ({beyond}) OR ended_at < ? OR (ended_at < ? "
             f"AND {is_told})"
         )
-        now = self._now()
+        now = clock.wall()
         unused = "SELECT owner FROM task WHERE ended_at IS NULL"
         with transaction(self._connection):
             self._connection.execute(f"DELETE FROM lease WHERE token NOT IN ({unused})")
@@ -303,7 +301,7 @@ class BackgroundStore:
                 )
 
     def _end(self, task: BackgroundTask, end: End) -> BackgroundTask:
-        values = {**asdict(end), "ended_at": self._now(), "is_waiting": False, "activity": None}
+        values = {**asdict(end), "ended_at": clock.wall(), "is_waiting": False, "activity": None}
         values |= {name: getattr(task, name) for name in _NOTED if values[name] is None}
         if task.kill_reason is not None:
             values |= {"status": "killed", "reason": task.kill_reason}
@@ -444,7 +442,7 @@ class BackgroundStore:
                 "session": task.session,
                 "priority": priority,
                 "xml": xml,
-                "created": self._now(),
+                "created": clock.wall(),
                 "claimed": None,
             }
             _NOTICE.put(self._connection, values, is_own=self.is_own(task.id))
@@ -489,7 +487,7 @@ class BackgroundStore:
             rows = _NOTICE.select(self._connection, where, (value, *priorities))
             rows = [row for row in rows if row.is_own]
             for row in rows:
-                _NOTICE.update(self._connection, row, claimed=self._now())
+                _NOTICE.update(self._connection, row, claimed=clock.wall())
         return [_notice(row) for row in rows]
 
 

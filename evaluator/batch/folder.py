@@ -105,7 +105,14 @@ class BatchFolder:
         written.
         """
         path = Path(path)
-        os.close(open_private_folder(path, "folder of the batch"))
+        os.close(open_private_folder(path, "folder of the batch", sync=True))
+        try:
+            # Also where a process made the folder and was killed before its name was synced.
+            disk.sync_folder(path.parent)
+        except OSError as error:
+            raise RecordNotWritten(
+                f"{path.parent}: cannot be synced: {error.strerror}; {advice_on(error)}"
+            ) from error
         there = sorted(name for name in os.listdir(path) if not name.startswith("."))
         if MANIFEST in there:
             raise RecordError(
@@ -218,12 +225,12 @@ class BatchFolder:
             with atomic_file(self.path / RESULTS, error=None) as file:
                 # The new file has the lock before it has the name.
                 try_lock(file.fileno())
-                fd = os.dup(file.fileno())
+                fd = disk.dup(file.fileno())
                 fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
                 file.writelines(line for _, _, line in self._raw_lines() if is_sealed(line))
         except BaseException:
             if fd >= 0:
-                os.close(fd)
+                disk.close(fd)
             raise
         self.close()
         self._fd = fd

@@ -414,6 +414,7 @@ async def _run_session(
             limited=options.limited,
             unrecorded=unrecorded,
             unfinished=options.unfinished,
+            repair=options.repair,
         )
         for line in (*plan.notices, *notices):
             display.show("notice", line)

@@ -109,7 +109,8 @@ class Worker:
 
     `budget_ended` returns why the batch's budget allows no further call, or None. `unrecorded` are
     task files of an earlier session that no result refers to, by label; `unfinished`: what to do
-    about a side effect there without a recorded end (see `Evaluator.resume`).
+    about a side effect there without a recorded end; `repair`: damaged ones are read up to the
+    damage (see `Evaluator.resume`).
     """
 
     evaluator: Evaluator
@@ -119,6 +120,7 @@ class Worker:
     limited: Limited = "scored"
     unrecorded: Mapping[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
+    repair: bool = False
 
     async def perform(self, work: WorkItem) -> WorkResult:
         """The result of `work`. It stays pending if the batch's budget ended before the answer, if
@@ -362,7 +364,12 @@ class Worker:
             redacted = recording.header.extra.get("redacted_inputs")
         missing = {name: inputs[name] for name in redacted or () if name in inputs}
         return await self.evaluator.resume(
-            task_id, missing, shots=shots, unfinished=self.unfinished, trust=True
+            task_id,
+            missing,
+            shots=shots,
+            unfinished=self.unfinished,
+            repair=self.repair,
+            trust=True,
         )
 
     def _earlier_outcome(self, earlier: SampleResult) -> Outcome:

@@ -37,8 +37,6 @@ FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 # Without O_NONBLOCK, opening a named pipe would wait for a writer.
 FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 """Flags for reading a file. The caller checks with `os.fstat` that it is a regular one."""
-# The flags of a file that is changed or locked.
-_CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class _OpenAt2(Protocol):
@@ -92,10 +90,8 @@ def open_regular(
     Raises: OSError, also for a link, a folder, a pipe, a device, and for more than `max_bytes`,
     with a reason as `strerror`.
     """
-    flags |= os.O_NOFOLLOW | os.O_NONBLOCK
-    open_file = disk.open if flags & _CHANGES else os.open
     try:
-        descriptor = open_file(path, flags, 0o600, dir_fd=dir_fd)
+        descriptor = disk.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=dir_fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             error.strerror = "it is a symbolic link, which is not followed"
@@ -109,7 +105,7 @@ def open_regular(
         reason = f"it has {status.st_size:,} bytes; at most {max_bytes:,} are read"
     else:
         return descriptor
-    (disk.close if flags & _CHANGES else os.close)(descriptor)
+    disk.close(descriptor)
     raise OSError(errno.EINVAL, reason, os.fspath(path))
 
 

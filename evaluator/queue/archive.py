@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from evaluator import disk
+from evaluator import clock, disk
 from evaluator.errors import RecordError
 from evaluator.files.atomic import write_atomic
 from evaluator.queue.document import document_bytes, read_document, read_limited
@@ -42,7 +42,7 @@ def archive(store: QueueTables, folder: Path, days: float | None = None) -> dict
         days = store.settings().archive_days
     else:
         days = days
-    old = sorted(store.completed_before(store.clock() - days * _DAY_S), key=_month)
+    old = sorted(store.completed_before(clock.wall() - days * _DAY_S), key=_month)
     for month, group in groupby(old, key=_month):
         path = folder / FOLDER / f"{month}.json"
         with store.transaction():  # no worker and no user changes an entry meanwhile

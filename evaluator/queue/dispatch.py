@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from evaluator import clock
 from evaluator.errors import EvaluatorError, StepUnfinished, ToolError
 from evaluator.errors.messages import cut
 from evaluator.errors.results import FailureReason, Outcome, TaskError, TaskResult
@@ -39,6 +40,7 @@ from evaluator.queue.entries import (
     EntryType,
     QueueEntry,
     StrategyAttempt,
+    timestamp,
 )
 from evaluator.queue.store import Claim
 from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
@@ -83,7 +85,6 @@ class Dispatcher:
         self,
         evaluator: Evaluator,
         folder: Path,
-        now: Callable[[], str],
         entry_of: Callable[[str], QueueEntry],
         verifiers: Sequence[Verifier] = (),
         *,
@@ -93,7 +94,6 @@ class Dispatcher:
         self._evaluator = evaluator
         self._unfinished: OnUnfinished = unfinished
         self._folder = folder
-        self._now = now
         self._entry_of = entry_of
         self._verifiers = tuple(verifiers)
         self._ask_model = ask_model
@@ -207,7 +207,7 @@ class Dispatcher:
             lambda entry: entries.complete(
                 replace(entry, type=kind),
                 attempt,
-                self._now(),
+                timestamp(clock.wall()),
                 deliverable=deliverable,
                 path=str(path),
             )
@@ -243,7 +243,7 @@ class Dispatcher:
         )
         return AttemptEnd(
             lambda entry: entries.block(
-                entry, self._now(), reason=reason, action=action, attempt=attempt
+                entry, timestamp(clock.wall()), reason=reason, action=action, attempt=attempt
             )
         )
 
@@ -296,7 +296,7 @@ class Dispatcher:
             lambda entry: entries.fail(
                 replace(entry, type=kind),
                 attempt,
-                self._now(),
+                timestamp(clock.wall()),
                 reason=what,
                 action=_action(entry.id),
                 final=not left,
@@ -310,7 +310,9 @@ class Dispatcher:
             reason = f"each template that fits was tried: {tried}"
         else:
             reason = "no template fits the text"
-        return entries.block(entry, self._now(), reason=reason, action=_action(entry.id))
+        return entries.block(
+            entry, timestamp(clock.wall()), reason=reason, action=_action(entry.id)
+        )
 
     async def _type_of(self, claim: Claim, runs: AttemptRuns) -> EntryType:
         """The entry's type; where it is unknown and a model may be asked, the model's answer."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from evaluator import disk
+from evaluator import clock, disk
 from evaluator.errors import UsageError
 from evaluator.queue.archive import archived_documents
 from evaluator.queue.deliverables import DELIVERABLES
@@ -174,7 +174,7 @@ def _import_entry(store: QueueTables, entry: QueueEntry, last: int, *, is_edit: 
         entry = retry(replace(entry, status="blocked"))
     elif current.status == "pending" and entry.status == "skipped":
         entry = skip(
-            replace(entry, status="pending"), entry.completed_at or timestamp(store.clock())
+            replace(entry, status="pending"), entry.completed_at or timestamp(clock.wall())
         )
     store.put(number, entry)
     return "changed"
@@ -216,7 +216,7 @@ def _check_consistent(entry: QueueEntry) -> None:
         raise UsageError(f"({entry.id}) contradicts itself: {problem}")
 
 
-def create_store(database: Path, clock: Callable[[], float]) -> Imported:
+def create_store(database: Path) -> Imported:
     """Creates the store of a folder that has none, from the published file if there is one. The ids
     of the file, the archive and the deliverables are not given again.
 
@@ -225,7 +225,7 @@ def create_store(database: Path, clock: Callable[[], float]) -> Imported:
     """
     folder = database.parent
     with disk.temporary_folder(".new-", folder) as new:
-        store = QueueTables(new / database.name, clock=clock)
+        store = QueueTables(new / database.name)
         try:
             imported = fill_store(store, folder)
         finally:

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from evaluator import randomness
+from evaluator import clock, randomness
 from evaluator.errors import UsageError
 from evaluator.queue import entries
 from evaluator.queue.document import parse_entry
@@ -138,7 +138,7 @@ class QueueStore(QueueTables):
                 status="pending",
                 retries=0,
                 max_retries=queue["max_retries"] if max_retries is None else max_retries,
-                added_at=timestamp(self.clock()),
+                added_at=timestamp(clock.wall()),
             )
             self.insert(entry, options, last_number=number)
         return entry
@@ -173,7 +173,7 @@ class QueueStore(QueueTables):
         """
         with self.transaction("DEFERRED") as db:
             return db.execute(
-                f"SELECT count(*) FROM entry WHERE {_IS_READY}", (self.clock(),)
+                f"SELECT count(*) FROM entry WHERE {_IS_READY}", (clock.wall(),)
             ).fetchone()[0]
 
     def stuck(self) -> list[StuckEntry]:
@@ -231,7 +231,7 @@ class QueueStore(QueueTables):
             rows = ENTRY.select(
                 db,
                 f"WHERE {_IS_READY} ORDER BY priority DESC, number LIMIT 1",
-                (self.clock(),),
+                (clock.wall(),),
             )
             if not rows:
                 return None
@@ -352,7 +352,7 @@ class QueueStore(QueueTables):
         )
 
     def _now(self) -> str:
-        return timestamp(self.clock())
+        return timestamp(clock.wall())
 
     def _is_held(self, db: sqlite3.Connection, claim: Claim) -> bool:
         row = db.execute(
@@ -408,7 +408,7 @@ class QueueStore(QueueTables):
         """Adds the next occurrence of a recurring entry."""
         assert options.every is not None
         following = replace(
-            options, not_before=next_time(options.every, self.clock()), tried=(), needs=()
+            options, not_before=next_time(options.every, clock.wall()), tried=(), needs=()
         )
         self.add(
             entry.description,

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluator import clock as clocks
 from evaluator.errors import RecordError
 from evaluator.queue.document import check_text, entry_text, parse_entries, parse_entry
 from evaluator.queue.entries import (
@@ -175,11 +174,9 @@ class QueueTables:
         self,
         path: Path,
         *,
-        clock: Callable[[], float] = clocks.wall,
         is_snapshot: bool = False,
     ) -> None:
         self.path = path
-        self.clock = clock
         self.leases = LeaseObserver(_is_gone)
         self.on_change: Callable[[], None] = lambda: None
         """Called after each transaction that changed what is published."""

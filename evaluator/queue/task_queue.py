@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from evaluator import clock as clocks
+from evaluator import clock
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.locks import locked_file
@@ -61,7 +61,7 @@ class TaskQueue(QueueView):
     written within a second of a change, and by `close`. A file without a database is taken over,
     and one that a person has edited is imported entry by entry, here and while `work` runs; without
     `takes_edits` an edited file stays. `notice` gets lines for the user (default:
-    the log). `clock` gives the time in seconds since the epoch.
+    the log).
 
     Raises: RecordError, from every method too, if the folder or the database cannot be used;
     ConfigurationError, for a database of another program or version.
@@ -72,15 +72,13 @@ class TaskQueue(QueueView):
         folder: str | Path | None = None,
         *,
         notice: Callable[[str], None] | None = None,
-        clock: Callable[[], float] = clocks.wall,
         takes_edits: bool = True,
     ) -> None:
-        self._clock = clock
         self._notice = notice or _log_notice
         super().__init__(folder)
         # A connection of its own: publishing a large queue does not keep workers waiting.
         try:
-            self._published = QueueStore(self.folder / DATABASE, clock=clock)
+            self._published = QueueStore(self.folder / DATABASE)
         except BaseException:
             self._store.close()
             raise
@@ -104,10 +102,10 @@ class TaskQueue(QueueView):
             raise RecordError(
                 f"{database}: the queue cannot be created: {error.strerror or error}"
             ) from error
-        return QueueStore(database, clock=self._clock)
+        return QueueStore(database)
 
     def _create(self, database: Path) -> None:
-        imported = create_store(database, self._clock)
+        imported = create_store(database)
         if imported.added:
             count = len(imported.added)
             self._notice(
@@ -160,7 +158,7 @@ class TaskQueue(QueueView):
         start = 0.0 if not_before is None else _seconds(not_before)
         if every is not None:
             check_expression(every)
-            start = next_time(every, max(start, self._store.clock()))
+            start = next_time(every, max(start, clock.wall()))
         options = EntryOptions(
             priority=priority,
             not_before=start,
@@ -194,7 +192,7 @@ class TaskQueue(QueueView):
         then.
         """
         message = checked_text(message)
-        now = datetime.fromtimestamp(self._store.clock()).astimezone()
+        now = datetime.fromtimestamp(clock.wall()).astimezone()
         read = await read_message(evaluator, message, now)
         needs = tuple(options.pop("needs", ()))
         added: list[QueueEntry] = []
@@ -341,11 +339,9 @@ class TaskQueue(QueueView):
         evaluator = evaluator.without_files(
             [*own, *(self.folder / name for name in (FILE, CONFLICT, LOCK, ARCHIVE))]
         )
-        now = lambda: timestamp(self._store.clock())  # noqa: E731
         dispatcher = Dispatcher(
             evaluator,
             self.folder,
-            now=now,
             entry_of=lambda id: self.show(id).entry,
             verifiers=verifiers,
             ask_model=ask_model,
@@ -372,7 +368,7 @@ class TaskQueue(QueueView):
                 await asyncio.to_thread(self._publisher.take_edit)
             except EvaluatorError as error:
                 self._notice(str(error))
-            await clocks.sleep(_LOOK_S)
+            await clock.sleep(_LOOK_S)
 
     def _hourly_archive(self) -> Callable[[], None]:
         """A function that archives old entries at most once an hour. What goes wrong is a notice:
@@ -382,7 +378,7 @@ class TaskQueue(QueueView):
 
         def archive_if_due() -> None:
             nonlocal due
-            now = self._store.clock()
+            now = clock.wall()
             if now < due:
                 return
             due = now + _ARCHIVE_EVERY_S

@@ -124,7 +124,7 @@ class QueueWorker:
         except CannotResume:
             raise
         except BaseException as error:
-            self._store.end(claim, released(claim, strategy, now=timestamp(self._store.clock())))
+            self._store.end(claim, released(claim, strategy, now=timestamp(clock.wall())))
             if isinstance(error, AttemptAborted):
                 raise error.reason from error
             raise

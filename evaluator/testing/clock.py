@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from contextlib import ExitStack
+from typing import Self
+from unittest.mock import patch
+
+from evaluator import clock
 
 
 class FakeClock:
-    """A time in seconds that only `advance` changes. `sleep` returns when the time has come."""
+    """A time in seconds that only `advance` changes.
+
+    As a context manager it replaces `monotonic`, `wall` and `sleep` of `evaluator.clock`, which is
+    the time of everything in this process; the wall clock starts at its real time.
+    """
 
     def __init__(self, start: float = 1_000.0) -> None:
         self._now = start
+        self._ahead = clock.wall() - start
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self._count = 0
+        self._replaced = ExitStack()
+
+    def __enter__(self) -> Self:
+        times = {
+            "monotonic": self.time,
+            "wall": lambda: self._ahead + self._now,
+            "sleep": self.sleep,
+        }
+        for name, value in times.items():
+            self._replaced.enter_context(patch.object(clock, name, value))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._replaced.close()
 
     def time(self) -> float:
         """The current time."""

@@ -43,6 +43,12 @@ async def until(condition, timeout_s: float = 200.0):
     return found
 
 
+@pytest.fixture
+def clock():
+    with FakeClock() as found:
+        yield found
+
+
 def run(work):
     return asyncio.run(work)
 
@@ -224,10 +230,9 @@ def test_a_notification_command_that_fails_is_named_in_the_state_of_its_task(
     run(work())
 
 
-def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
+def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path, clock):
     async def work():
-        clock = FakeClock()
-        async with BackgroundTasks(tmp_path, clock=clock) as tasks:
+        async with BackgroundTasks(tmp_path) as tasks:
             script = ScriptWork(
                 "printf 'Overwrite? [y/N] '; read answer; echo $answer", has_input=True
             )
@@ -258,7 +263,9 @@ def test_a_script_that_waits_at_a_prompt_is_noticed_and_goes_on(tmp_path):
     run(work())
 
 
-def test_an_output_is_looked_at_every_5_s_and_its_last_kilobyte_is_read_once(tmp_path, monkeypatch):
+def test_an_output_is_looked_at_every_5_s_and_its_last_kilobyte_is_read_once(
+    tmp_path, monkeypatch, clock
+):
     looks = []
 
     class Watched(StallWatch):
@@ -267,8 +274,7 @@ def test_an_output_is_looked_at_every_5_s_and_its_last_kilobyte_is_read_once(tmp
             return super().is_due(now)
 
     async def work():
-        clock = FakeClock()
-        async with BackgroundTasks(tmp_path, clock=clock) as tasks:
+        async with BackgroundTasks(tmp_path) as tasks:
             words = f"printf 'Password: {'x' * 1_030}: '; read a"
             task = tasks.start(ScriptWork(words, has_input=True), "x")
             running = tasks._running[task.id]
@@ -290,13 +296,12 @@ def test_an_output_is_looked_at_every_5_s_and_its_last_kilobyte_is_read_once(tmp
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is of Linux")
-def test_a_program_that_reads_its_input_after_unknown_words_is_noticed(tmp_path):
+def test_a_program_that_reads_its_input_after_unknown_words_is_noticed(tmp_path, clock):
     """`asks` reads its standard input, in a child of the shell. `works` has written the same and
     reads a pipe of its own."""
 
     async def work():
-        clock = FakeClock()
-        async with BackgroundTasks(tmp_path, clock=clock) as tasks:
+        async with BackgroundTasks(tmp_path) as tasks:
             words = "printf 'the name of the ship, captain '"
             asks = tasks.start(ScriptWork(f"{words}; cat > /dev/null", has_input=True), "asks")
             works = tasks.start(ScriptWork(f"{words}; sleep 600 | cat", has_input=True), "works")
@@ -342,13 +347,12 @@ def test_a_disk_that_takes_no_more_does_not_keep_a_task_alive(tmp_path, monkeypa
 
 @pytest.mark.parametrize("how", ["removed", "a link to a file of the user"])
 def test_an_output_whose_name_was_taken_is_neither_read_nor_written_and_nothing_else_changes(
-    tmp_path, how
+    tmp_path, how, clock
 ):
     (tmp_path / "mine").write_bytes(b"mine")
 
     async def work():
-        clock = FakeClock()
-        async with BackgroundTasks(tmp_path / "bg", clock=clock) as tasks:
+        async with BackgroundTasks(tmp_path / "bg") as tasks:
             asks = tasks.start(
                 ScriptWork("printf 'Password: '; read a; echo more", has_input=True), "asks"
             )

@@ -284,7 +284,8 @@ def test_a_killed_process_leaves_one_end_and_one_notification(tmp_path, point, s
 def test_ended_tasks_are_evicted_and_their_output_stays(tmp_path, monkeypatch):
     monkeypatch.setattr("evaluator.background.store.KEPT_ENDED", 3)
     now = 1_000_000_000.0
-    store = BackgroundStore(tmp_path, now=lambda: now)
+    monkeypatch.setattr("evaluator.clock.wall", lambda: now)
+    store = BackgroundStore(tmp_path)
 
     def ended(days_ago: float, *, is_told: bool) -> str:
         nonlocal now

@@ -1,4 +1,4 @@
-"""A store with a clock that tests set."""
+"""A store, and a wall clock that tests set."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ def observed(monkeypatch: pytest.MonkeyPatch) -> Observed:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    wall = Clock()
+    monkeypatch.setattr(clocks, "wall", wall)
+    return wall
 
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock):
-    found = QueueStore(tmp_path / "queue.sqlite", clock=clock)
+    found = QueueStore(tmp_path / "queue.sqlite")
     yield found
     found.close()

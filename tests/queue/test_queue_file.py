@@ -60,7 +60,7 @@ def test_a_file_without_a_store_is_taken_over_and_its_ids_go_on(folder, file):
 
 
 def test_a_lost_store_gives_no_id_twice(folder, file, clock):
-    with TaskQueue(folder, clock=clock) as queue:
+    with TaskQueue(folder) as queue:
         for text in ("one", "two", "three"):
             queue.add(text)
         queue.skip("T-03")
@@ -70,7 +70,7 @@ def test_a_lost_store_gives_no_id_twice(folder, file, clock):
         lose_store(folder)
         for path in lost:
             path.unlink()
-        with TaskQueue(folder, clock=clock) as queue:
+        with TaskQueue(folder) as queue:
             assert queue.add("more").id == ("T-05" if lost else "T-04")
             assert queue.show("T-03").entry.description == "three"
             queue.skip("T-05" if lost else "T-04")
@@ -87,7 +87,7 @@ def test_a_lost_store_gives_no_id_twice(folder, file, clock):
 
 def test_what_does_not_conflict_is_taken_over_and_each_conflict_is_named(folder, file, clock):
     notices = []
-    with TaskQueue(folder, clock=clock, notice=notices.append) as queue:
+    with TaskQueue(folder, notice=notices.append) as queue:
         for text in ("one", "two", "three", "four"):
             queue.add(text)
         queue.publish()

@@ -21,7 +21,7 @@ SHIPPED = Path(__file__).parents[2] / "templates"
 
 @pytest.fixture
 def queue(tmp_path, clock):
-    with TaskQueue(tmp_path / "queue", clock=clock) as found:
+    with TaskQueue(tmp_path / "queue") as found:
         yield found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -37,30 +38,26 @@ class Queue(RuleBasedStateMachine):
         super().__init__()
         self.home = tempfile.TemporaryDirectory()
         self.folder, self.now = Path(self.home.name), 1e9
-        self.store = QueueStore(self.folder / "queue.sqlite", clock=lambda: self.now)
+        self.wall = patch("evaluator.clock.wall", lambda: self.now)
+        self.wall.start()
+        self.store = QueueStore(self.folder / "queue.sqlite")
         self.store.configure(max_concurrent=2)
         self.publisher = Publisher(self.store, self.folder, lambda line: None)
         self.status: dict[int, str] = {}
         self.attempts: dict[int, int] = {}
-        self.leases: dict[int, tuple[object, float]] = {}
+        self.leases: dict[int, object] = {}
         self.lost: list[object] = []
         self.archived: set[int] = set()
 
     def teardown(self) -> None:
         self.store.close()
+        self.wall.stop()
         self.home.cleanup()
 
     def move(self, number: int, status: str, attempts: int = 0) -> None:
         assert status in NEXT[self.status[number]]
         self.status[number] = status
         self.attempts[number] += attempts
-
-    def expire(self) -> None:
-        for number, (claim, until) in list(self.leases.items()):
-            if until <= self.now:
-                self.lost.append(claim)
-                del self.leases[number]
-                self.move(number, self.store.get(number).entry.status, 1)
 
     def attempt(self, claim) -> StrategyAttempt:
         return StrategyAttempt(
@@ -82,7 +79,6 @@ class Queue(RuleBasedStateMachine):
     @rule()
     def claim(self):
         self.store.recover()
-        self.expire()
         claim = self.store.claim(LEASE_S)
         if claim is None:
             return
@@ -90,13 +86,13 @@ class Queue(RuleBasedStateMachine):
         self.move(number, "running")
         assert number not in self.leases and len(self.leases) < 2
         assert all(self.status[entry_number(needed)] == "done" for needed in claim.options.needs)
-        self.leases[number] = (claim, self.now + LEASE_S)
+        self.leases[number] = claim
 
     @precondition(lambda self: self.leases)
     @rule(pick=picks, end=st.sampled_from(["complete", "fail", "release", "block"]))
     def end(self, pick, end):
         number = sorted(self.leases)[pick % len(self.leases)]
-        claim, _ = self.leases.pop(number)
+        claim = self.leases.pop(number)
         now, attempt = entries.timestamp(self.now), self.attempt(claim)
         changes = {
             "complete": lambda e: entries.complete(e, attempt, now, deliverable="d", path=None),
@@ -116,6 +112,17 @@ class Queue(RuleBasedStateMachine):
         assert self.store.end(claim, lambda e: entries.release(e, self.attempt(claim))) is None
         assert not self.store.extend(claim, LEASE_S)
 
+    @precondition(lambda self: self.leases)
+    @rule(pick=picks)
+    def lose(self, pick):
+        number = sorted(self.leases)[pick % len(self.leases)]
+        claim = self.leases.pop(number)
+        with self.store.transaction() as db:
+            db.execute("DELETE FROM lease WHERE token = ?", (claim.lease,))
+        self.store.recover()
+        self.lost.append(claim)
+        self.move(number, self.store.get(number).entry.status, 1)
+
     @rule(seconds=st.sampled_from([1.0, LEASE_S / 2, LEASE_S, 8 * 86_400.0]))
     def pass_time(self, seconds):
         self.now += seconds
@@ -124,9 +131,9 @@ class Queue(RuleBasedStateMachine):
     @rule(pick=picks)
     def extend(self, pick):
         number = sorted(self.leases)[pick % len(self.leases)]
-        claim, _ = self.leases[number]
+        claim = self.leases[number]
         assert self.store.extend(claim, LEASE_S)
-        self.leases[number] = (claim, self.now + LEASE_S)
+        self.leases[number] = claim
 
     @precondition(lambda self: self.status)
     @rule(pick=picks, verb=st.sampled_from(["skip", "retry"]))

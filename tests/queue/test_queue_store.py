@@ -260,7 +260,7 @@ def test_threads_and_stores_never_claim_one_entry_twice(store):
     store.configure(max_concurrent=100)
     for _ in range(40):
         add(store)
-    stores, found = [store, *(QueueStore(store.path, clock=store.clock) for _ in range(2))], []
+    stores, found = [store, *(QueueStore(store.path) for _ in range(2))], []
 
     def work(own):
         while (claim := own.claim(60)) is not None:

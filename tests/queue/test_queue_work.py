@@ -128,7 +128,7 @@ def test_an_entry_keeps_the_text_and_the_times_of_its_beginning(tmp_path, clock,
         clock.now += 60
         return "long" if len(began) == 1 else "SHORT"
 
-    with TaskQueue(tmp_path / "queue", clock=clock) as queue:
+    with TaskQueue(tmp_path / "queue") as queue:
         queue.add(text)
         clock.now += 60
         evaluator = make_evaluator(XML, script=slowly)
@@ -375,16 +375,15 @@ def test_a_worker_that_lost_its_lease_stops_and_changes_nothing(queue, make_eval
 
 
 def test_a_step_of_the_clock_during_a_call_does_not_run_the_entry_again(
-    make_evaluator, tmp_path, monkeypatch
+    make_evaluator, tmp_path, monkeypatch, clock
 ):
-    now = [1_772_960_400.0]
     calls = []
     recover = QueueStore.recover
 
     class Stepping(Hanging):
         async def complete(self, request, on_text=None):
             calls.append(request)
-            now[0] += 3600
+            clock.now += 3600
             looks = []
             looked = asyncio.Event()
 
@@ -399,7 +398,7 @@ def test_a_step_of_the_clock_during_a_call_does_not_run_the_entry_again(
             return await SimulatedBackend(script=lambda request: "fine").complete(request)
 
     evaluator = make_evaluator(XML, backend=Stepping(asyncio.Event()))
-    with TaskQueue(tmp_path / "queue", clock=lambda: now[0]) as queue:
+    with TaskQueue(tmp_path / "queue") as queue:
         queue.add(SUMMARY)
         summary = queue.work_sync(evaluator, workers=2, until_empty=True)
         (entry,) = queue.list()
@@ -423,14 +422,16 @@ class Hanging:
         pass
 
 
-def test_a_worker_archives_while_it_runs_and_works_on_where_it_cannot(make_evaluator, tmp_path):
-    clock, notices = [1_772_960_400.0], []
+def test_a_worker_archives_while_it_runs_and_works_on_where_it_cannot(
+    make_evaluator, tmp_path, clock
+):
+    notices = []
 
     async def a_week_per_entry(result):
-        clock[0] += 8 * 86_400
+        clock.now += 8 * 86_400
         return None
 
-    with TaskQueue(tmp_path / "queue", clock=lambda: clock[0], notice=notices.append) as queue:
+    with TaskQueue(tmp_path / "queue", notice=notices.append) as queue:
         for _ in range(3):
             queue.add(SUMMARY)
         work(queue, make_evaluator(XML), workers=1, verifiers=[a_week_per_entry])
@@ -527,10 +528,10 @@ def test_an_entry_that_cannot_be_is_refused(queue, arguments, message):
     assert queue.list() == []
 
 
-def test_a_recurring_entry_is_due_at_its_next_time_and_not_at_once(tmp_path):
+def test_a_recurring_entry_is_due_at_its_next_time_and_not_at_once(tmp_path, clock):
     pytest.importorskip("croniter", reason="the extra `queue` is not installed")
-    nine = 1_772_960_400.0  # 2026-03-08T09:00:00Z
-    with TaskQueue(tmp_path / "q", clock=lambda: nine) as queue:
+    nine = clock.now
+    with TaskQueue(tmp_path / "q") as queue:
         daily = queue.add("x", every="30 9 * * *").id
         later = queue.add("y", every="30 9 * * *", not_before=datetime(2026, 3, 10, tzinfo=UTC)).id
         at_once = queue.add("z").id

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from random import SystemRandom
 
+from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run, shrink
 
 
@@ -26,26 +27,43 @@ def main() -> int:
         "--seed", type=int, help="run this schedule only, or begin the search there"
     )
     parser.add_argument("--search", type=seconds, metavar="TIME", help="run schedules for so long")
+    parser.add_argument("--workload", choices=("single", "batch"), default="single")
+    parser.add_argument(
+        "--mutants", type=int, metavar="N", help="look for planted faults in so many schedules each"
+    )
     given = parser.parse_args()
     first = given.seed
     if first is None:
         first = SystemRandom().randrange(10**9)
     gc.freeze()
+    if given.mutants is not None:
+        return look_for_mutants(given.seed or 0, given.mutants)
     if given.search is None:
-        report = run(plan_of(first))
+        report = run(plan_of(first, given.workload))
         print(report.plan)
         print(report.violation or "every invariant holds", dict(report.counts))
         return report.violation is not None
-    return search(first, given.search)
+    return search(first, given.search, given.workload)
 
 
-def search(first: int, limit_s: float) -> int:
+def look_for_mutants(first: int, most: int) -> int:
+    missed = 0
+    for mutant in MUTANTS:
+        began = time.process_time()
+        schedules = found_after(mutant, first, most)
+        missed += schedules is None
+        spent = time.process_time() - began
+        print(f"{mutant.name} | {schedules or 'not found'} | {spent:.1f} s", flush=True)
+    return missed > 0
+
+
+def search(first: int, limit_s: float, workload: str) -> int:
     began, cpu = time.monotonic(), time.process_time()
     counts = Counter[str]()
     violations = 0
     seed = first
     while time.monotonic() - began < limit_s:
-        report = run(plan_of(seed))
+        report = run(plan_of(seed, workload))
         counts.update(report.counts)
         counts["schedules"] += 1
         if report.violation is not None:

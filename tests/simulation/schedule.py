@@ -34,8 +34,10 @@ from tests.simulation.simulated_disk import (
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.workload import (
     ANSWER,
+    BATCH,
     PROFILE,
     WORKLOAD,
+    Case,
     Provider,
     World,
     library_of,
@@ -69,18 +71,23 @@ class Plan:
         )
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int, workload: str = "single") -> Plan:
     random = Random(seed)
     kinds = [random.choice(FAULTS) for _ in range(random.choice((1, 1, 2, 3)))]
+    case = random.choice(list(WORKLOAD))
     return Plan(
         seed,
-        random.choice(list(WORKLOAD)),
+        BATCH.name if workload == "batch" else case,
         random.choice(SYNCS),
         random.choice((0.0, 0.0, 0.0, 0.1)),
         tuple(
             (kind, random.random(), random.choice(("before", "half", "after"))) for kind in kinds
         ),
     )
+
+
+def case_of(plan: Plan) -> Case:
+    return BATCH if plan.case == BATCH.name else WORKLOAD[plan.case]
 
 
 class Violation(Exception):
@@ -92,6 +99,7 @@ class Process:
     """What one process did: its outcome, unless it was killed."""
 
     outcome: Any = None
+    error: Exception | None = None
     died: bool = False
     changes: int = 0
 
@@ -132,7 +140,7 @@ def process(world: World, files: SimulatedDisk, loop: SimulatedLoop, number: int
         disk: {
             name: getattr(files, name)
             for name in (
-                *("open", "close", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
+                *("open", "close", "dup", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
                 *("rename", "unlink", "mkdir", "fdopen"),
             )
         },
@@ -187,16 +195,22 @@ def live(
             found.outcome = loop.run_until_complete(main)
         except Dead:
             found.died = True
-        except BaseException:
-            if not files.is_dead:
+        except Hang:
+            raise
+        except BaseException as error:
+            if files.is_dead:
+                found.died = True
+            elif isinstance(error, Exception):
+                found.error = error.with_traceback(None)
+            else:
                 raise
-            found.died = True
         finally:
             found.changes = files.changes
             found.died = found.died or files.is_dead
             _end(loop, files)
-            del evaluator, main
-            gc.collect(0)
+            del evaluator, main, loop
+            # Finalisers close files: those of this process run in it.
+            gc.collect()
             files.end_process()
     return found
 
@@ -205,6 +219,8 @@ def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
     """Ends what is left of a process; nothing that it still does reaches the disk."""
     files.is_dead = True
     loop._before_round = lambda: None
+    # The order in which tasks are cancelled is that of a set, so that it decides nothing later.
+    loop._random = Random(0)
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -264,7 +280,7 @@ class Schedule:
     def __init__(self, plan: Plan, root: str) -> None:
         self.plan = plan
         self.random = Random(plan.seed ^ 0x5EED)
-        self.world = World(WORKLOAD[plan.case], self.random, plan.provider_faults)
+        self.world = World(case_of(plan), self.random, plan.provider_faults)
         self.files = SimulatedDisk(root)
         self.report = Report(plan)
         self.task: int | None = None
@@ -286,7 +302,12 @@ class Schedule:
             self.report.violation = f"hangs: {hang}"
         return self.report
 
-    def _act(self) -> Callable[[Evaluator], Any]:
+    def changes(self) -> int:
+        """How often the undisturbed run changes the disk."""
+        return reference(self.plan.case, self.plan.sync)[2]
+
+    def act(self) -> Callable[[Evaluator], Any]:
+        """What the next process does."""
         case = self.world.case
         if self.task is None:
             return lambda evaluator: evaluator.evaluate(case.request, case.inputs)
@@ -301,40 +322,38 @@ class Schedule:
         effects = Counter(self.world.effects)
         promised = self.files.recorded if is_step else self.files.written
         self.world.is_recorded = lambda digest: f"ANS-{digest}" in promised
-        done = live(self.world, self.files, self.plan.sync, self.number, self._act())
+        done = live(self.world, self.files, self.plan.sync, self.number, self.act())
         if self.world.used_early:
             raise Violation(f"used before they were recorded: {self.world.used_early}")
         self.report.trace.append((done.changes, sum(self.world.billed.values())))
-        self._check_nothing_again(self.recorded, billed, effects)
+        self.check_nothing_again(billed, effects)
         return done
 
-    def _check_nothing_again(
-        self, recorded: set[str], billed: Counter[str], effects: Counter[str]
-    ) -> None:
+    def check_nothing_again(self, billed: Counter[str], effects: Counter[str]) -> None:
         paid = [
             key
             for key, count in self.world.billed.items()
-            if count > billed[key] and f"ANS-{key}" in recorded
+            if count > billed[key] and f"ANS-{key}" in self.recorded
         ]
         done = [
             key
             for key, count in self.world.effects.items()
-            if count > effects[key] and f"FX[{key}]" in recorded
+            if count > effects[key] and f"FX[{key}]" in self.recorded
         ]
         if paid or done:
             raise Violation(f"recorded and done again by process {self.number}: {paid} {done}")
 
     def _disturb(self, kind: str, at: float, how: str) -> Process | None:
         """A process that is disturbed. Returns: what it did, if it ended before."""
-        changes = reference(self.plan.case, self.plan.sync)[2]
+        changes = self.changes()
         crash_at = 1 + int(at * (changes + 4 if self.task is None else changes / 2 + 8))
         fails = {"full": DISK_FULL, "fails": DISK_FAILS}.get(kind, 0)
         done = self._live(crash_at, how, fails)
         if kind in ("full", "fails"):
             self.report.counts[kind] += 1
-            self._check_refusal(done)
+            self.check_refusal(done)
         elif not done.died:
-            self._check_end(done)
+            self.check_end(done)
             return done
         else:
             self.report.counts[kind] += 1
@@ -346,11 +365,12 @@ class Schedule:
             )
             self.has_lost = True
             self.files.lose_power(self.random, loss)
-        self._look()
+        self.look()
         return None
 
-    def _check_refusal(self, done: Process) -> None:
+    def check_refusal(self, done: Process) -> None:
         outcome = done.outcome
+        self.check_error(done)
         if outcome is None or outcome.ok or outcome.cause is None:
             return
         if not isinstance(outcome.cause, (RecordNotWritten, EvaluatorError)):
@@ -358,7 +378,11 @@ class Schedule:
                 f"a failing disk is a {type(outcome.cause).__name__}: {outcome.message}"
             )
 
-    def _look(self) -> None:
+    def check_error(self, done: Process) -> None:
+        if done.error is not None and not isinstance(done.error, EvaluatorError):
+            raise Violation(f"raises {type(done.error).__name__}: {done.error}")
+
+    def look(self) -> None:
         """What the next process finds: the task to resume, or none."""
         store = TaskStore(f"{self.files.root}/tasks")
         self.task = None
@@ -383,26 +407,28 @@ class Schedule:
             ):
                 self.task = recording.header.task_id
         self.recorded = set() if self.task is None else _answers_of(store, self.task)
-        lost = self._promised() - self.recorded
+        lost = self.promised() - self.recorded
         if lost:
             raise Violation(f"recorded answers are lost: {sorted(lost)}")
         self.files.written = set(self.recorded)
-        if self._last_fault() == "power":
+        if self.last_fault() == "power":
             # What is there now is on the disk itself.
             self.files.recorded = set(self.recorded)
         if self.task is None:
             self.report.counts["begun anew"] += 1
 
-    def _last_fault(self) -> str:
+    def last_fault(self) -> str:
         return self.plan.faults[self.number - 1][0]
 
-    def _promised(self) -> set[str]:
+    def promised(self) -> set[str]:
         """The answers that are still to be there after the last fault."""
-        if self._last_fault() != "power":
+        if self.last_fault() != "power":
             return self.files.written
-        return self.files.recorded if self.plan.sync == "step" else set()
+        # The results of a batch are synced whatever the policy.
+        is_step = self.plan.sync == "step"
+        return {each for each in self.files.recorded if is_step or each.startswith("RESULT-")}
 
-    def _check_damage(self, error: CorruptRecord) -> None:
+    def _check_damage(self, error: RecordError) -> None:
         if not self.has_lost:
             raise Violation(f"unreadable without a loss of power: {error}")
         # What was synced lies before the damage.
@@ -411,9 +437,11 @@ class Schedule:
 
     def _finish(self) -> None:
         done = self._live(None, "before")
-        self._check_end(done)
+        self.check_end(done)
 
-    def _check_end(self, done: Process) -> None:
+    def check_end(self, done: Process) -> None:
+        if done.error is not None:
+            raise Violation(f"raises {type(done.error).__name__}: {done.error}")
         outcome = done.outcome
         with_usage, without, _, billed, _ = reference(self.plan.case, self.plan.sync)
         exact = self.plan.provider_faults == 0.0
@@ -429,16 +457,16 @@ class Schedule:
         missing = [key for key in billed if not self.world.billed[key]]
         if missing:
             raise Violation(f"answers that nobody paid for: {missing}")
-        self._check_ledger()
+        self.check_ledger(Path(self.files.root) / "tasks")
         self.report.counts["completed"] += 1
 
-    def _check_ledger(self) -> None:
+    def check_ledger(self, folder: Path) -> None:
         """Each billed call is a recorded attempt, unless a loss of power or a disk that failed took the record."""
         if self.has_lost:
             return
-        store = TaskStore(f"{self.files.root}/tasks")
+        store = TaskStore(folder)
         attempts = 0
-        for path in Path(self.files.root).glob("tasks/*/TASK-*.md"):
+        for path in folder.glob("*/TASK-*.md"):
             for step in store.read(path).steps:
                 attempts += step.start.kind == "model"
         billed = sum(self.world.billed.values())
@@ -470,14 +498,34 @@ def _answers_of(store: TaskStore, task: int) -> set[str]:
 
 
 def run(plan: Plan) -> Report:
-    reference(plan.case, plan.sync)
+    gc.collect()
+    gc.disable()
+    try:
+        return _run(plan)
+    finally:
+        gc.enable()
+
+
+def _run(plan: Plan) -> Report:
+    schedule = warm(plan)
     with folder() as root:
-        report = Schedule(plan, root).run()
+        report = schedule(plan, root).run()
         if report.violation is not None:
             report.files = f"{tempfile.gettempdir()}/evaluator-simulation-{plan.seed}"
             shutil.rmtree(report.files, ignore_errors=True)
             shutil.copytree(root, report.files)
         return report
+
+
+def warm(plan: Plan) -> type[Schedule]:
+    """Makes the undisturbed run of a plan. Returns: what runs it."""
+    if plan.case == BATCH.name:
+        from tests.simulation import batch_schedule
+
+        batch_schedule.reference(plan.sync)
+        return batch_schedule.BatchSchedule
+    reference(plan.case, plan.sync)
+    return Schedule
 
 
 def shrink(plan: Plan) -> Plan:

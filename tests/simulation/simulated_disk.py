@@ -13,15 +13,17 @@ import os
 import re
 import resource
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import cycle
+from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
 PAGE = 512
 MARK = re.compile(r"ANS-[0-9a-f]{16}|FX\[[a-z0-9-]+\]")
 _END = re.compile(rb"<!-- (?:end|note) ")
+_RESULT = re.compile(rb'"identity":"([0-9a-f]{32})"')
 
 FIRST = 256
 LAST = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 60_000) - 64
@@ -72,13 +74,14 @@ class SimulatedDisk:
     """Its public methods replace the functions of `evaluator.disk`.
 
     A process is killed at the change number `crash_at`, or from there on each write fails with
-    `errno_at`. `written` are the answers whose records were
-    written, and `recorded` those whose records no loss of power can take.
+    `errno_at`. `written` are the answers and results whose records
+    were written, and `recorded` those whose records no loss of power can take.
     """
 
     def __init__(self, root: str) -> None:
         self.root = root
         self._next = next(_STARTS)
+        self._ended: set[int] = set()
         self.generation = 0
         self.recorded: set[str] = set()
         self.written: set[str] = set()
@@ -125,8 +128,9 @@ class SimulatedDisk:
 
     def end_process(self) -> None:
         """Closes what the process had open, which releases its locks."""
-        for descriptor in list(self._open):
+        for descriptor in self._open:
             os.close(descriptor)
+        self._ended.update(self._open)
         self._open.clear()
 
     def _path(self, path: Any, dir_fd: int | None) -> str:
@@ -141,6 +145,8 @@ class SimulatedDisk:
         whole = self._path(path, dir_fd)
         if self.is_dead:
             raise Dead
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return os.open(path, flags, mode, dir_fd=dir_fd)
         if not flags & os.O_CREAT or os.path.lexists(whole):
             return self._keep(os.open(path, flags, mode, dir_fd=dir_fd), whole)
 
@@ -154,7 +160,7 @@ class SimulatedDisk:
         return self._change(create)
 
     def _keep(self, descriptor: int, path: str) -> int:
-        """A number that no process had before: objects of a dead one may still close theirs."""
+        """A number that no process of this disk had before: a dead one's objects may still close theirs."""
         self._next = FIRST if self._next >= LAST else self._next + 1
         unique = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, self._next)
         os.close(descriptor)
@@ -162,20 +168,25 @@ class SimulatedDisk:
         return unique
 
     def close(self, descriptor: int) -> None:
-        if self._open.pop(descriptor, None) is not None:
+        self._open.pop(descriptor, None)
+        if descriptor not in self._ended:
             os.close(descriptor)
+
+    def dup(self, descriptor: int) -> int:
+        return self._keep(os.dup(descriptor), self._open[descriptor])
 
     def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
         data = bytes(data)
         path = self._open[descriptor]
         inode = self._inodes[path]
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND:
+            offset = os.fstat(descriptor).st_size
 
         def write(part: bytes) -> int:
             written = os.pwrite(descriptor, part, offset)
             inode.writes.append((offset, part))
-            found = MARK.findall(part.decode("utf-8", "replace"))
-            if found and path.endswith(".md") and len(part) == len(data) and _END.search(part):
-                answers = frozenset(found)
+            answers = _answers_in(path, part) if len(part) == len(data) else None
+            if answers:
                 inode.answers.append((len(inode.writes), answers))
                 self.written |= answers
             return written
@@ -215,7 +226,7 @@ class SimulatedDisk:
             inode.synced = len(inode.writes)
         # As a program may rely on it: an answer is kept once its file and the file's name are.
         for name, each in self._inodes.items():
-            if name.endswith(".md") and self._is_named(name):
+            if each.answers and self._is_named(name):
                 for at, answers in each.answers:
                     if at <= each.synced:
                         self.recorded |= answers
@@ -310,6 +321,16 @@ class SimulatedDisk:
                 names[change.target] = change.inode  # type: ignore[assignment]
             else:
                 names.pop(change.path, None)
+        # What is in a folder that is lost is lost.
+        folders = {
+            each
+            for each in folders
+            if all(
+                above in folders
+                for above in map(str, Path(each).parents)
+                if above.startswith(self.root)
+            )
+        }
         return names, folders
 
     def _keep_what_others_need(self, kept: list[bool], certain: list[bool]) -> None:
@@ -366,6 +387,15 @@ def _content_after(inode: Inode, random: Random, loss: Loss) -> bytes:
     return bytes(content)
 
 
+def _answers_in(path: str, part: bytes) -> frozenset[str]:
+    """The answers whose records a write completes, and the results of a batch."""
+    if path.endswith(".md") and _END.search(part):
+        return frozenset(MARK.findall(part.decode("utf-8", "replace")))
+    if "results.jsonl" in path:
+        return frozenset(f"RESULT-{found.decode()}" for found in _RESULT.findall(part))
+    return frozenset()
+
+
 class _File:
     """What `disk.fdopen` returns: unbuffered, so that each write is a change."""
 
@@ -381,6 +411,10 @@ class _File:
 
     def write(self, data: bytes) -> int:
         return self._disk.write(self._descriptor, data)
+
+    def writelines(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self.write(line)
 
     def fileno(self) -> int:
         return self._descriptor

@@ -39,6 +39,16 @@ _NOT_SIMULATED = ("file_paths", "memory", "bash")
 WORKLOAD: dict[str, Case] = {
     case.name: case for case in CASES if not any(word in case.xml for word in _NOT_SIMULATED)
 }
+BATCH = Case(
+    "batch",
+    """<task name="ask" type="atomic"><description>Answer {{ what }}</description>
+    <inputs><input name="what" type="string" required="true">The question</input></inputs></task>
+    <task name="judge" type="atomic"><description>JUDGE {{ reply }}</description>
+    <inputs><input name="reply" type="string" required="true">The reply</input></inputs>
+    <output_format type="json" schema="boolean"/></task>""",
+    request="ask",
+    answers={"JUDGE": ["true"]},
+)
 ANSWER = re.compile(r"answer ([0-9a-f]{16})")
 # Of one request, fewer than the attempts of a step, so that no step fails by them.
 MAX_FAULTS = 1
@@ -46,7 +56,7 @@ MAX_FAULTS = 1
 
 @cache
 def library_of(name: str) -> TemplateLibrary:
-    case = WORKLOAD[name]
+    case = {**WORKLOAD, BATCH.name: BATCH}[name]
     with TemporaryDirectory() as folder:
         (Path(folder) / "t.xml").write_text(f"<library>{case.xml}</library>", encoding="utf-8")
         library = TemplateLibrary.load(folder, shipped=False)

@@ -120,6 +120,7 @@ class Host:
             limited=recipe.limited,
             unrecorded=self._unrecorded,
             unfinished=recipe.unfinished,
+            repair=recipe.repair,
         )
         return Opened(shares_folder, current_owner().boot_id)
 

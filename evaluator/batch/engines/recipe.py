@@ -53,6 +53,7 @@ class Recipe:
     count_as_failed: Sequence[str]
     limited: Limited
     unfinished: OnUnfinished
+    repair: bool
     tasks: str
     cache: str | None
     variables: Mapping[str, str]
@@ -88,6 +89,7 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
         count_as_failed=tuple(worker.count_as_failed),
         limited=worker.limited,
         unfinished=worker.unfinished,
+        repair=worker.repair,
         tasks=os.path.abspath(store.root),
         cache=cache,
         variables=dict(_variables(profiles, also)),

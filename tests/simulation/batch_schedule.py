@@ -1,0 +1,204 @@
+"""One seed: a batch, faults, the sessions that resume it, and what must hold after each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from evaluator import Evaluator, run_batch
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.identity import is_sealed
+from evaluator.batch.reading import open_batch
+from evaluator.batch.work import sample_label
+from evaluator.errors import BatchDamaged, RecordError
+from evaluator.record.store import TaskStore
+from tests.simulation.schedule import Plan, Process, Schedule, Violation, folder, live
+from tests.simulation.simulated_disk import MARK, SimulatedDisk
+from tests.simulation.workload import BATCH, World
+
+ROWS = [{"id": f"row-{n}", "what": f"part {n}", "target": "answer"} for n in range(8)]
+EPOCHS = 2
+CONCURRENCY = 4
+# Each answer that a result needs: of the task and of its judge, by the result's identity.
+Needed = dict[str, Counter[str]]
+
+
+async def act(evaluator: Evaluator, path: Path, *, repair: bool) -> Any:
+    return await run_batch(
+        "ask",
+        ROWS,
+        evaluator=evaluator,
+        inputs={"what": "what"},
+        id="id",
+        target="target",
+        epochs=EPOCHS,
+        scorers=[
+            "includes",
+            {"type": "graded", "template": "judge", "inputs": {"reply": "output"}},
+        ],
+        limits={"concurrency": CONCURRENCY},
+        output=path,
+        resume=True,
+        repair=repair,
+        display="none",
+    )
+
+
+def answers_of(path: Path) -> Needed:
+    """The recorded answers of a batch's task files."""
+    found: Needed = {}
+    seen: set[tuple[str, str]] = set()
+    store = TaskStore(path / "tasks")
+    for file in sorted(path.glob("tasks/*/TASK-*.md")):
+        try:
+            recording = store.read(file, repair=True)
+        except RecordError:
+            continue
+        if recording.header is None:
+            continue
+        label = sample_label(recording.header)
+        for step in recording.steps:
+            if not step.is_answer or step.end is None:
+                continue
+            for mark in MARK.findall(str(step.end.output)):
+                if (label, mark) not in seen:
+                    seen.add((label, mark))
+                    found.setdefault(label.partition("/")[0], Counter())[mark] += 1
+    return found
+
+
+def results_of(path: Path) -> dict[str, dict[str, Any]]:
+    """What is the same in each run of the results by their identities."""
+    found: dict[str, dict[str, Any]] = {}
+    for result in BatchFolder.reader(path).results():
+        found[result.identity] = {
+            "sample": result.sample_id,
+            "epoch": result.epoch,
+            "verdict": result.verdict.value,
+            "content": result.content,
+            "scores": {name: score.value for name, score in result.scores.items()},
+        }
+    return found
+
+
+@cache
+def reference(sync: str) -> tuple[dict[str, dict[str, Any]], int, Needed, Counter[str], float]:
+    """The undisturbed batch: its results, changes of the disk, answers by result, calls, cost."""
+    with folder() as root:
+        world = World(BATCH, Random(0), 0.0)
+        path = Path(root) / "batch"
+        done = live(
+            world,
+            SimulatedDisk(root),
+            sync,
+            1,
+            lambda evaluator: act(evaluator, path, repair=False),
+        )
+        assert done.outcome.is_complete, done.outcome
+        cost = done.outcome.summary.spending.cost_usd.total
+        return results_of(path), done.changes, answers_of(path), world.billed, cost
+
+
+class BatchSchedule(Schedule):
+    """Runs a plan with the batch."""
+
+    def __init__(self, plan: Plan, root: str) -> None:
+        super().__init__(plan, root)
+        self.path = Path(root) / "batch"
+        # What is left to ask for: of each answer, how often.
+        self.left = Counter(reference(plan.sync)[3])
+
+    def changes(self) -> int:
+        return reference(self.plan.sync)[1]
+
+    def act(self) -> Callable[[Evaluator], Any]:
+        repair = self.is_damaged
+        return lambda evaluator: act(evaluator, self.path, repair=repair)
+
+    def check_nothing_again(self, billed: Counter[str], effects: Counter[str]) -> None:
+        for digest, count in self.world.billed.items():
+            asked = count - billed[digest]
+            # A call that failed may have been billed.
+            allowed = self.left[digest] + bool(self.plan.provider_faults)
+            if asked > allowed:
+                raise Violation(
+                    f"process {self.number} asked {asked} times for {digest}, {allowed} were left"
+                )
+
+    def check_refusal(self, done: Process) -> None:
+        self.check_error(done)
+
+    def look(self) -> None:
+        self.is_damaged = False
+        self.task = 1
+        found = self._results_found()
+        _, _, needed, asked, _ = reference(self.plan.sync)
+        answers = answers_of(self.path)
+        recorded: Counter[str] = Counter()
+        for identity, marks in needed.items():
+            recorded += marks if identity in found else answers.get(identity, Counter())
+        self.left = Counter(asked)
+        for mark, count in recorded.items():
+            self.left[mark.removeprefix("ANS-")] -= count
+        kept = {*recorded, *(f"RESULT-{identity}" for identity in found)}
+        lost = self.promised() - kept
+        if lost:
+            raise Violation(f"recorded answers or results are lost: {sorted(lost)}")
+        self.files.written = set(kept)
+        if self.last_fault() == "power":
+            self.files.recorded = set(kept)
+
+    def _results_found(self) -> set[str]:
+        if not (self.path / "manifest.json").exists():
+            return set()
+        store = TaskStore(self.path / "tasks")
+        for file in self.path.glob("tasks/*/TASK-*.md"):
+            try:
+                store.read(file)
+            except RecordError as error:
+                self._check_damage(error)
+        batch = BatchFolder.reader(self.path)
+        try:
+            batch.manifest()
+            return {entry.identity.decode() for entry in batch.index().values()}
+        except BatchDamaged as error:
+            self._check_damage(error)
+        lines = (self.path / "results.jsonl").read_bytes().splitlines(keepends=True)
+        return {json.loads(line)["identity"] for line in lines if is_sealed(line)}
+
+    def check_end(self, done: Process) -> None:
+        if done.error is not None:
+            raise Violation(f"{type(done.error).__name__}: {done.error}")
+        outcome = done.outcome
+        expected, _, _, billed, cost = reference(self.plan.sync)
+        if not outcome.is_complete:
+            raise Violation(f"the batch ended {outcome.ended}")
+        found = results_of(self.path)
+        if found != expected:
+            different = {
+                key: (found.get(key), expected.get(key))
+                for key in {*found, *expected}
+                if found.get(key) != expected.get(key)
+            }
+            raise Violation(f"other results, found and expected: {different}")
+        lines = Counter(line.identity for line in BatchFolder.reader(self.path).lines())
+        twice = [identity for identity, count in lines.items() if count > 1]
+        if twice:
+            raise Violation(f"results that were written twice: {twice}")
+        again = open_batch(self.path).summarise()
+        if again.to_dict() != outcome.summary.to_dict():
+            raise Violation("the summary recomputed from the results is another one")
+        total = outcome.summary.spending.cost_usd.total
+        if not self.plan.provider_faults and abs(total - cost) > 1e-9:
+            raise Violation(f"the batch cost {total}, an undisturbed one {cost}")
+        missing = [digest for digest, count in billed.items() if self.world.billed[digest] < count]
+        if missing:
+            raise Violation(f"answers that nobody paid for: {missing}")
+        if not self.has_lost:
+            self.check_ledger(self.path / "tasks")
+        self.report.counts["completed"] += 1
