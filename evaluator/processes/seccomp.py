@@ -11,7 +11,7 @@ Source: seccomp(2); `linux/audit.h`, `asm/unistd_64.h` and `asm-generic/unistd.h
 from __future__ import annotations
 
 import errno
-import platform
+import os
 import struct
 import sys
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def machine() -> str | None:
     """The processor for which the programs of this system are built; None if no filter is known for
     it.
     """
-    name = platform.machine()
+    name = os.uname().machine
     if not sys.platform.startswith("linux") or sys.maxsize < 1 << 32 or name not in _BLOCKED:
         return None
     return name
