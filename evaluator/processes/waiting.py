@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Iterator
 
+from evaluator import this_process
 from evaluator.processes import launcher
 
 # The number of the system call `read`.
-_READ = {"x86_64": "0", "aarch64": "63", "riscv64": "63"}.get(os.uname().machine)
+_READ = {"x86_64": "0", "aarch64": "63", "riscv64": "63"}.get(this_process.machine())
 _TERMINALS = ("/dev/tty", "/dev/pts/", "/dev/console")
 
 
