@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-__all__ = ["boot_id", "host", "pid", "start_of"]
+__all__ = ["boot_id", "host", "machine", "pid", "start_of"]
 
 pid = os.getpid
 
@@ -16,6 +16,11 @@ pid = os.getpid
 def host() -> str:
     """The name of this machine."""
     return os.uname().nodename
+
+
+def machine() -> str:
+    """The name of the processor's architecture, as `uname -m`."""
+    return os.uname().machine
 
 
 @lru_cache(maxsize=1)

@@ -256,6 +256,20 @@ def test_a_simulated_run_loads_no_provider_library():
     assert done.stdout.strip() == "[]"
 
 
+def test_help_loads_only_what_the_page_needs():
+    code = (
+        "import sys; from evaluator.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('asyncio', 'evaluator.nodes', 'lxml', 'jinja2') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True
+    )
+    assert "Usage: evaluator" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_imports_run_one_way():
     linter = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([linter, "--no-cache"], capture_output=True, text=True, cwd=ROOT)

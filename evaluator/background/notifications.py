@@ -7,16 +7,16 @@ element, because the task has not ended.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 from xml.sax.saxutils import escape
 
 from evaluator.background.tasks import BackgroundTask, Priority
+from evaluator.patterns import Pattern
 
 NoticeKind = Literal["end", "stall", "event"]
 # Characters that XML 1.0 does not allow, even escaped.
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = Pattern("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)

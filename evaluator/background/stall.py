@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from evaluator.patterns import Pattern
+
 CHECK_S = 5.0
 """Seconds between two looks at an output."""
 STALL_S = 45.0
@@ -51,8 +53,8 @@ _ENTRY = (
 _INTERPRETER = r"^(?:>>>|\((?:\w*db)\)|In\ \[\d+\]:|irb[^>\n]{0,30}>|[a-z]\w{0,20}(?:=[#>]|>))\s*$"
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE | re.VERBOSE)
+def _compiled(pattern: str) -> Pattern:
+    return Pattern(pattern, "ix")
 
 
 # A hint and a kind of prompt. Each is looked for in the last line, whose end looks like a prompt.
@@ -62,8 +64,8 @@ _PROMPTS = (
     ("it waits for a key", _compiled(_KEY)),
     ("it waits for an entry", _compiled(_ENTRY)),
 )
-_ENDS_AS_PROMPT = re.compile(
-    r"[:：?？>\])）]\s*$|--\s*more\s*--|\.\s?\.\s?\.\s*$|…\s*$|\(END\)\s*$", re.IGNORECASE
+_ENDS_AS_PROMPT = Pattern(
+    r"[:：?？>\])）]\s*$|--\s*more\s*--|\.\s?\.\s?\.\s*$|…\s*$|\(END\)\s*$", "i"
 )
 # These are prompts whatever their line ends with.
 _PLAIN_KEY = _compiled(

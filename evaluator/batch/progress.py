@@ -37,7 +37,8 @@ class EndpointStatus:
     """One model at one endpoint: calls in flight, their limit now, and waiting calls.
 
     `held_s` is how long a `Retry-After` of `host` still holds its calls, in seconds; 0 if it does
-    not.
+    not. `connections` is how many connections a process opens to `host` at most, None without a
+    limit.
     """
 
     name: str
@@ -46,6 +47,7 @@ class EndpointStatus:
     waiting: int = 0
     host: str = ""
     held_s: float = 0.0
+    connections: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +380,18 @@ def figures(snapshot: Snapshot) -> list[str]:
     held = {
         endpoint.host: endpoint.held_s for endpoint in snapshot.endpoints if endpoint.held_s > 0
     }
+    calls = Counter[str]()
+    for endpoint in snapshot.endpoints:
+        calls[endpoint.host] += endpoint.in_flight
+    capped = {
+        endpoint.host: endpoint.connections
+        for endpoint in snapshot.endpoints
+        if endpoint.connections is not None and calls[endpoint.host] > endpoint.connections
+    }
+    parts += [
+        f"only {connections:,} connections to {visible(host)}"
+        for host, connections in capped.items()
+    ]
     parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")

@@ -273,6 +273,7 @@ class Session:
                 waiting=each.waiting,
                 host=host_of(each.endpoint),
                 held_s=each.held_s,
+                connections=each.connections,
             )
             for each in self.limiter.state()
         ]

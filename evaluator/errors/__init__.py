@@ -41,9 +41,10 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from evaluator.nodes import Span
+if TYPE_CHECKING:
+    from evaluator.nodes import Span
 
 Severity = Literal["error", "warning", "note"]
 
@@ -81,6 +82,8 @@ class Diagnostic:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Diagnostic:
+        from evaluator.nodes import Span
+
         span = Span(data["file"], data["line"], column=data["column"])
         return cls(data["severity"], data["code"], data["message"], span, data["hint"])
 

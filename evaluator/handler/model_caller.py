@@ -309,6 +309,7 @@ class ModelCaller:
             input_tokens=self._conversation.tokens,
             output_tokens=self._max_output_tokens(),
             cost_usd=call.max_cost_usd,
+            connections=getattr(choice.backend, "connections", None),
         )
         try:
             with budget.paused():

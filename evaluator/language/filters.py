@@ -8,7 +8,6 @@ undefined.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cmp_to_key
 from typing import Any
@@ -22,6 +21,7 @@ from evaluator.language.operators import add, less, run_test
 from evaluator.language.scopes import MISSING
 from evaluator.language.types import describe, is_number
 from evaluator.language.values import absent, attribute, item, items_of, pairs_of, text_of, to_json
+from evaluator.patterns import Pattern
 
 _MAX_WIDTH = 100_000
 _MAX_NUMBER_CHARS = 1000
@@ -121,7 +121,7 @@ def _wrapped(run: Rendering, line: str, width: int, break_words: bool) -> list[s
     return lines
 
 
-_DIRECTIVE = re.compile(r"%(?:\((\w+)\))?([-+ #0]*)(\d*)(?:\.(\d+))?([sdifgGeExXo%])")
+_DIRECTIVE = Pattern(r"%(?:\((\w+)\))?([-+ #0]*)(\d*)(?:\.(\d+))?([sdifgGeExXo%])")
 
 
 def _format(run: Rendering, value: Any, *args: Any, **kwargs: Any) -> str:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from evaluator.library.words import FUNCTION_WORDS, fold, split_run, stem, words
 from evaluator.nodes import Input, Task
+from evaluator.patterns import Pattern
 
 
 class _Kind(NamedTuple):
@@ -91,7 +92,7 @@ _KINDS = {
     ),
 }
 VALUE_KINDS = tuple(_KINDS)
-_PATTERNS = {kind: re.compile(each.pattern, re.IGNORECASE) for kind, each in _KINDS.items()}
+_PATTERNS = {kind: Pattern(each.pattern, "i") for kind, each in _KINDS.items()}
 _WORDS = {kind: frozenset(each.words.split()) for kind, each in _KINDS.items()}
 _BY_INPUT = {
     word: [kind for kind, each in _KINDS.items() if word in each.inputs.split()]

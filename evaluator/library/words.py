@@ -16,13 +16,14 @@ it is slower.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
+
+from evaluator.patterns import Pattern
 
 _FILE = Path(__file__).with_name("related_words.txt")
 
@@ -48,12 +49,12 @@ def related_stems(stemmed: str) -> frozenset[str]:
 
 
 # A run of letters, or of digits; underscores and punctuation separate.
-_WORD = re.compile(r"[^\W\d_]+|\d+")
+_WORD = Pattern(r"[^\W\d_]+|\d+")
 # The plural of an acronym (`PDFs`) is one word.
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?:[a-rt-z]|s[a-z]))")
-_APOSTROPHE = re.compile(r"(?<=[A-Za-z])(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b")
+_CAMEL = Pattern(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z](?:[a-rt-z]|s[a-z]))")
+_APOSTROPHE = Pattern(r"(?<=[A-Za-z])(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b")
 # Scripts written without spaces: compared by pairs of characters.
-_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
+_UNSPACED = Pattern(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 _IRREGULAR = {
     "written": "write",

@@ -24,6 +24,7 @@ class PlannedCall:
     reached.
 
     Tokens and cost (US dollars) are the most that the attempt may use, None where that is unknown.
+    `connections` is how many connections the calling process opens at most, None without a limit.
     """
 
     label: str
@@ -31,6 +32,7 @@ class PlannedCall:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    connections: int | None = None
 
 
 class Permit(Protocol):

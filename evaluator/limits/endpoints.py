@@ -181,7 +181,7 @@ class Pace:
 @dataclass(frozen=True, slots=True)
 class EndpointState:
     """One model at one endpoint, for display. `held_s`: how long a `Retry-After` still holds the
-    endpoint, else 0.
+    endpoint, else 0. `connections`: how many a process opens to the endpoint at most.
     """
 
     label: str
@@ -190,6 +190,7 @@ class EndpointState:
     limit: int
     waiting: int
     held_s: float
+    connections: int | None = None
 
 
 def host_of(endpoint: str) -> str:
@@ -223,6 +224,7 @@ class Endpoint:
         "_name",
         "_request_bucket",
         "_token_bucket",
+        "connections",
         "in_flight",
         "timer",
         "waiting",
@@ -237,6 +239,7 @@ class Endpoint:
         self._token_bucket = RateBucket(pace.tokens_per_minute or inf)
         self._mean_output: float | None = None
         self.in_flight = 0
+        self.connections: int | None = None
         self.waiting: OrderedDict[asyncio.Future[Permit], PlannedCall] = OrderedDict()
         self.timer: asyncio.TimerHandle | None = None
 
@@ -258,6 +261,7 @@ class Endpoint:
 
     def begin(self, call: PlannedCall, now: float) -> CallInFlight:
         self.in_flight += 1
+        self.connections = call.connections
         if not self._has_rates:
             return CallInFlight(call, self, began=now, tokens=0.0)
         tokens = self._expected_tokens(call)
@@ -327,4 +331,5 @@ class Endpoint:
             limit=self._limit.value,
             waiting=len(self.waiting),
             held_s=held_s,
+            connections=self.connections,
         )

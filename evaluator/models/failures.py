@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from evaluator import clock
 from evaluator.errors import ProviderError, ProviderErrorKind
 from evaluator.errors.messages import cut
+from evaluator.patterns import Pattern
 
 MAX_MESSAGE = 500
 MAX_ERROR_BODY = 64 * 1024
@@ -206,11 +207,11 @@ def _status_of(code: str) -> int:
 
 
 _CODES = (
-    (re.compile(r"rate_limit|quota", re.IGNORECASE), 429),
-    (re.compile(r"overloaded", re.IGNORECASE), 529),
-    (re.compile(r"authentication|permission|api_key", re.IGNORECASE), 401),
-    (re.compile(r"not_found", re.IGNORECASE), 404),
-    (re.compile(r"invalid|bad_?request|context|content_filter|content_policy", re.IGNORECASE), 400),
+    (Pattern(r"rate_limit|quota", "i"), 429),
+    (Pattern(r"overloaded", "i"), 529),
+    (Pattern(r"authentication|permission|api_key", "i"), 401),
+    (Pattern(r"not_found", "i"), 404),
+    (Pattern(r"invalid|bad_?request|context|content_filter|content_policy", "i"), 400),
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import resource
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -40,7 +41,8 @@ class OpenAICompatibleBackend:
     """Chat completions at `base_url` (the part before `/chat/completions`, `…/v1` as a rule).
 
     `connections` bounds the open connections of one event loop; further calls wait inside their own
-    timeout. Usable from several event loops, each with a pool of its own; pickling excludes the
+    timeout. None: half of the files that this process may open; a batch raises that limit to fit
+    its concurrency. Usable from several event loops, each with a pool of its own; pickling excludes the
     pools. `api_key` and the values of `headers` are secrets: no error message and no repr holds
     them, but the pickled backend does. `await aclose()` closes the pools; the owner of a backend
     that was given to an Evaluator closes it.
@@ -58,7 +60,7 @@ class OpenAICompatibleBackend:
         *,
         headers: Mapping[str, str] | None = None,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
-        connections: int = 256,
+        connections: int | None = None,
         connect_timeout_s: float = 10.0,
         idle_timeout_s: float = 60.0,
     ) -> None:
@@ -102,6 +104,25 @@ class OpenAICompatibleBackend:
     def endpoint(self) -> str:
         """The base URL, without secrets."""
         return clean(self._url.removesuffix("/chat/completions"), self._secrets)
+
+    @property
+    def connections(self) -> int | None:
+        """The most open connections of the running event loop; None if there is no limit."""
+        session = self._sessions.get(asyncio.get_running_loop())
+        if session is None or session.connector is None:
+            limit = self._connection_limit()
+        else:
+            limit = session.connector.limit
+        return limit or None
+
+    def _connection_limit(self) -> int:
+        """For a new pool; 0 is no limit."""
+        if self._connections is not None:
+            return self._connections
+        open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if open_files == resource.RLIM_INFINITY:
+            return 0
+        return max(1, open_files // 2)
 
     def __repr__(self) -> str:
         url = self.endpoint
@@ -176,7 +197,7 @@ class OpenAICompatibleBackend:
         for other in [other for other in self._sessions if other.is_closed()]:
             _abandon(self._sessions.pop(other))
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, ttl_dns_cache=300),
+            connector=aiohttp.TCPConnector(limit=self._connection_limit(), ttl_dns_cache=300),
             headers=self._headers,
             proxy=self._proxy,
             cookie_jar=aiohttp.DummyCookieJar(),

@@ -11,12 +11,16 @@ import ctypes
 import os
 import sys
 
-from evaluator.processes.supervisor import is_kept_variable
-
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
 _SET_DUMPABLE = 4
 # Fields of /proc/self/stat after the program's name, see proc(5).
 _ENV_START = 47
 _ENV_END = 48
+
+
+def is_kept_variable(name: str) -> bool:
+    """Whether scripts get this variable of the evaluator's environment."""
+    return name in _KEPT_VARIABLES or name.startswith("LC_")
 
 
 def hide_own_environment() -> None:

@@ -11,11 +11,12 @@ Source: seccomp(2); `linux/audit.h`, `asm/unistd_64.h` and `asm-generic/unistd.h
 from __future__ import annotations
 
 import errno
-import platform
 import struct
 import sys
 from collections.abc import Mapping
 from functools import cache
+
+from evaluator import this_process
 
 _SHARED: Mapping[str, int] = {
     "io_uring_setup": 425,
@@ -64,7 +65,7 @@ def machine() -> str | None:
     """The processor for which the programs of this system are built; None if no filter is known for
     it.
     """
-    name = platform.machine()
+    name = this_process.machine()
     if not sys.platform.startswith("linux") or sys.maxsize < 1 << 32 or name not in _BLOCKED:
         return None
     return name

@@ -34,6 +34,7 @@ from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import type_of
 from evaluator.processes import launcher, starting
 from evaluator.processes.concurrency import in_thread
+from evaluator.processes.own_environment import is_kept_variable
 from evaluator.processes.sandboxes import (
     NO_SANDBOX,
     Sandbox,
@@ -55,7 +56,6 @@ sys.path.append(sys.argv.pop(1).rpartition("/")[0])
 import launcher
 launcher.main()
 """
-_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
 _FLOOD_FACTOR = 100
 _MIN_FLOOD_BYTES = 10_000_000
 _LATE_S = 1.0
@@ -70,11 +70,6 @@ EndReason = Literal["ended", "timeout", "killed", "processes", "memory"]
 def scrubbed_environment() -> dict[str, str]:
     """The variables PATH, HOME, LANG, LC_* and TMPDIR of this process: no keys, no tokens."""
     return {name: value for name, value in os.environ.items() if is_kept_variable(name)}
-
-
-def is_kept_variable(name: str) -> bool:
-    """Whether scripts get this variable of the evaluator's environment."""
-    return name in _KEPT_VARIABLES or name.startswith("LC_")
 
 
 def flood_limit(max_bytes: int) -> int:

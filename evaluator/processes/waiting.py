@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Iterator
 
+from evaluator import this_process
 from evaluator.processes import launcher
 
 # The number of the system call `read`.
-_READ = {"x86_64": "0", "aarch64": "63", "riscv64": "63"}.get(platform.machine())
+_READ = {"x86_64": "0", "aarch64": "63", "riscv64": "63"}.get(this_process.machine())
 _TERMINALS = ("/dev/tty", "/dev/pts/", "/dev/console")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -28,14 +27,15 @@ from evaluator.nodes import (
 )
 from evaluator.nodes.declare import FIELDS, Field
 from evaluator.nodes.walk import is_stand_in
+from evaluator.patterns import Pattern
 from evaluator.xml.layout import clean
 
-_ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _ATTRIBUTE_ESCAPES = str.maketrans(
     {"&": "&amp;", "<": "&lt;", '"': "&quot;", "\n": "&#10;", "\t": "&#9;", "\r": "&#13;"}
 )
 _TEXT_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", "\r": "&#13;"})
-_NEEDS_QUOTES = re.compile(r"""[\s,\[\](){}"'\\=]""")
+_NEEDS_QUOTES = Pattern(r"""[\s,\[\](){}"'\\=]""")
 
 Attributes = Mapping[str, "str | int | float | bool | Text | None"]
 """Attributes by name; an attribute with the value None is not written."""

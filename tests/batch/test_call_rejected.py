@@ -152,6 +152,18 @@ def test_the_progress_says_which_host_holds_its_calls() -> None:
     )
 
 
+def test_the_progress_names_a_cap_on_connections_that_holds_calls_back() -> None:
+    endpoints = (
+        EndpointStatus("a", 200, 256, host="host:1", connections=256),
+        EndpointStatus("b", 57, 256, host="host:1", connections=256),
+        EndpointStatus("c", 256, 256, host="host:2", connections=256),
+        EndpointStatus("d", 999, 999, host="host:3"),
+    )
+    line = line_of(Tally().snapshot(1512, endpoints))
+    assert "only 256 connections to host:1" in line
+    assert line.count("connections") == 1
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
 def test_what_nothing_can_have_cost_is_not_believed(
     make_evaluator: Any, tmp_path: Path, wrong: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import resource
 from typing import Any
 
 import pytest
@@ -123,6 +124,31 @@ def test_one_backend_serves_loop_after_loop() -> None:
         assert [asyncio.run(call(close=True)) for _ in range(2)] == ["ok", "ok"]
         assert server.posts == 2
         assert "authorization" not in server.headers[-1]
+
+
+def test_connections_follow_the_limit_on_open_files_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    def of(backend: OpenAICompatibleBackend, *, is_used: bool = False) -> int | None:
+        async def ask_for_limit() -> int | None:
+            if is_used:
+                await backend.complete(a_request("m"))
+            found = backend.connections
+            await backend.aclose()
+            return found
+
+        return asyncio.run(ask_for_limit())
+
+    with LoopbackServer() as server:
+        backend = OpenAICompatibleBackend(server.base_url)
+        assert of(backend) == open_files // 2
+        assert of(OpenAICompatibleBackend(server.base_url, connections=3)) == 3
+        for raised, connections in ((10_000, 5_000), (resource.RLIM_INFINITY, None)):
+            monkeypatch.setattr(resource, "getrlimit", lambda _, soft=raised: (soft, soft))
+            assert of(backend) == connections
+            assert of(backend, is_used=True) == connections
 
 
 def test_a_backend_that_was_used_goes_to_another_process_without_its_connections() -> None:

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evaluator import clock
 from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError
@@ -60,8 +59,8 @@ class Engine(Protocol):
 
 
 class ConcurrentRun:
-    """Performs at most `concurrency` works at once. The result of each is handed in before the next
-    one starts.
+    """Performs at most `concurrency` works at once. One feeder takes the next work as soon as one
+    of them has ended and its result is handed in.
     """
 
     def __init__(self, concurrency: int) -> None:
@@ -77,25 +76,30 @@ class ConcurrentRun:
         """Returns when all work is handed in. Raises what any of the three raises, after everything
         in flight was cancelled and has ended.
         """
-        one_at_a_time = asyncio.Lock()
+        free = asyncio.Semaphore(self._concurrency)
+        failure: BaseException | None = None
 
-        async def work_on() -> None:
-            while True:
-                async with one_at_a_time:
+        async def work_on(work: WorkItem) -> None:
+            self.in_flight += 1
+            try:
+                done = await perform(work)
+            finally:
+                self.in_flight -= 1
+                free.release()
+            on_done(done)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    await free.acquire()
                     work = await next_work()
-                if work is None:
-                    return
-                self.in_flight += 1
-                try:
-                    done = await perform(work)
-                finally:
-                    self.in_flight -= 1
-                on_done(done)
-                # A backend that never waits would keep a cancellation and the display from their
-                # turn.
-                await clock.sleep(0)
-
-        await run_together(*(work_on() for _ in range(self._concurrency)))
+                    if work is None:
+                        break
+                    group.create_task(work_on(work))
+        except BaseExceptionGroup as failures:
+            failure = failures.exceptions[0]
+        if failure is not None:
+            raise failure
 
 
 class LocalEngine:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from evaluator.batch.engines import LocalEngine, make_engine
+from evaluator.batch.engines.base import ConcurrentRun
 from evaluator.errors import MissingExtra, UsageError
 from tests.batch.engines.engine_checks import (
     CHECKS,
@@ -36,6 +37,46 @@ def run(
             await check(Bench(engine, server, folder), *(argument(engine) for argument in more))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("at_once", [1, 64])
+def test_short_work_fills_the_whole_concurrency(at_once: int) -> None:
+    run = ConcurrentRun(at_once)
+    works = iter(range(10 * at_once))
+    in_flight: list[int] = []
+    done: list[int] = []
+
+    async def next_work() -> Any:
+        return next(works, None)
+
+    async def perform(work: Any) -> Any:
+        for _ in range(4):  # turns of the event loop, as an answer that arrives at once takes
+            in_flight.append(run.in_flight)
+            await asyncio.sleep(0)
+        return work
+
+    asyncio.run(run.run(perform, next_work, done.append))  # type: ignore[arg-type]
+    assert sorted(done) == list(range(10 * at_once))
+    assert max(in_flight) == at_once
+    assert sum(in_flight) / len(in_flight) >= at_once / 2
+    assert run.in_flight == 0
+
+
+def test_a_work_that_ends_as_cancelled_frees_its_place() -> None:
+    run = ConcurrentRun(1)
+    works = iter(range(3))
+    done: list[int] = []
+
+    async def next_work() -> Any:
+        return next(works, None)
+
+    async def perform(work: Any) -> Any:
+        if work == 1:
+            raise asyncio.CancelledError
+        return work
+
+    asyncio.run(run.run(perform, next_work, done.append))  # type: ignore[arg-type]
+    assert done == [0, 2]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
