@@ -119,8 +119,8 @@ class CallCounter:
             self._templates = library
         else:
             self._templates = {n: t.node for n, t in library.templates.items()}
-        profile = ModelUse(max_turns, tools_granted)
-        self._use = use or (lambda _: profile)
+        self._profile = ModelUse(max_turns, tools_granted)
+        self._use = use or self._use_of_profile
         self.unbounded: dict[str, None] = {}
         self._ranges: dict[str, _Range] = {}
         self._parts_of: dict[str, list[_ExplainedLine]] = {}
@@ -198,6 +198,9 @@ class CallCounter:
                 total = _add(total, self._count(declared.task, {}, level=level))
         name = f"{node.type} {node.name or node.ref or ''}".rstrip()
         return total, f"{name}, {why}" if why else name
+
+    def _use_of_profile(self, _: Task) -> ModelUse:
+        return self._profile
 
     def _turns(self, node: Task) -> tuple[_Range, str]:
         """What the conversation of the task counts, and its turns in words."""
