@@ -194,9 +194,9 @@ class _CellCost:
         self._node: TopLevel = evaluator.library.get(template).node
         self._config = evaluator.services.profile(variant.handler)
         self._bounds = CostBounds(evaluator, model=variant.model, handler=variant.handler)
-        choice = None if plan.options.answers is not None else self._bounds.choice()
-        default = None if choice is None else choice.label
-        self._knows_prompt = choice is not None and self._bounds.knows_prompt(self._node)
+        is_answered = plan.options.answers is not None
+        default = None if is_answered else _label(self._bounds)
+        self._knows_prompt = not is_answered and self._bounds.knows_prompt(self._node)
         self._backend = PreviewBackend()
         self._previewing = evaluator.previewing(self._backend, default)
         self._most: dict[tuple[str | None, str], Amounts] = {}
@@ -210,6 +210,10 @@ class _CellCost:
             if isinstance(member, ModelGradedScorer)
         ]
         self._judges = {id(member): self._judge_bounds(member) for _, member in self._scorers}
+        self._of_judge = {
+            key: evaluator.previewing(self._backend, _label(bounds))
+            for key, (bounds, _) in self._judges.items()
+        }
 
     def _judge_bounds(self, member: ModelGradedScorer) -> tuple[CostBounds, dict[str | None, Any]]:
         roles = dict(self._evaluator.model_roles)
@@ -237,7 +241,10 @@ class _CellCost:
                 return  # the run gives an error without a call
             prompt = None
             if is_shown:
-                seen, outcome = await self._preview(self.template, inputs, shots=shots)
+                model = self.variant.model or self._evaluator.model
+                seen, outcome = await self._preview(
+                    self._previewing, self.template, inputs, model=model, shots=shots
+                )
                 self._expect(None, seen)
                 if self._knows_prompt and len(seen) == 1:
                     prompt = seen[0].max_input_tokens
@@ -263,11 +270,10 @@ class _CellCost:
                 self._most[key] = self._most.get(key, Amounts()) + amounts
 
     async def _preview(
-        self, template: str, inputs: Mapping[str, Any], **options: Any
+        self, previewing: Evaluator, template: str, inputs: Mapping[str, Any], **options: Any
     ) -> tuple[list[Preview], Outcome]:
         self._backend.seen.clear()
-        options = {"model": self.variant.model or self._evaluator.model, **options}
-        outcome = await self._previewing.evaluate(
+        outcome = await previewing.evaluate(
             template, inputs, handler=self.variant.handler, **options
         )
         return [*self._backend.seen], outcome
@@ -277,16 +283,19 @@ class _CellCost:
         outcome = replace(outcome, parsed_content=outcome.parsed_data)
         for scorer, member in self._scorers:
             bounds = self._judges[id(member)][0]
+            judging = self._of_judge[id(member)]
 
             async def evaluate(
                 template: str,
                 inputs: Mapping[str, Any],
                 name: str = scorer.name,
                 roles: Mapping[str, str] = bounds.roles,
+                previewing: Evaluator = judging,
                 **_: Any,
             ) -> Outcome:
+                model = self._evaluator.model
                 seen, judged = await self._preview(
-                    template, inputs, model=self._evaluator.model, model_roles=roles
+                    previewing, template, inputs, model=model, model_roles=roles
                 )
                 self._expect(name, seen)
                 return judged
@@ -307,7 +316,13 @@ class _CellCost:
         """The parts of the cell, for `rows` rows of which some were rendered."""
         shown = self._expected[None].rows
         found: list[CostPart] = []
-        for (judge, model), most in self._most.items():
+        keys = dict.fromkeys(
+            [*self._most]
+            + [(judge, model) for judge, sums in self._expected.items() for model in sums.by_model]
+        )
+        for judge, model in keys:
+            # A model that a variable names is bounded under another name.
+            most = self._most.get((judge, model), Amounts())
             recorded = self._recorded.get((self.template, judge))
             if recorded is not None:
                 expected = _priced(self._config, model, recorded).times(rows * epochs)
@@ -338,8 +353,15 @@ class _CellCost:
             bounds = self._judges[id(member)][0]
             node = self._evaluator.library.get(member.template).node
             judged = bounds.tree(node).replace("\n", "\n  ")
-            lines.append(f"judge {scorer.name}, asked {member.asks} times:\n  {judged}")
+            asked = "" if member.asks == 1 else f", asked {member.asks} times"
+            lines.append(f"judge {scorer.name}{asked}:\n  {judged}")
         return "\n".join(lines)
+
+
+def _label(bounds: CostBounds) -> str | None:
+    """The model of tasks that name none."""
+    choice = bounds.choice()
+    return None if choice is None else choice.label
 
 
 def _no_record() -> None:

@@ -94,9 +94,15 @@ def _cells(amounts: Amounts) -> list[str]:
     costs = (amounts.cost_usd, amounts.batch_cost_usd)
     return [
         *("?" if count is None else f"{ceil(count):,}" for count in counts),
-        *("?" if cost is None else f"${cost:,.4f}" for cost in costs),
+        *map(_dollars, costs),
         "?" if amounts.seconds is None else f"{amounts.seconds:,.0f} s",
     ]
+
+
+def _dollars(cost: float | None) -> str:
+    if cost is None:
+        return "?"
+    return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:,.6f}"
 
 
 def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:
