@@ -8,6 +8,7 @@ batch of the same template.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -198,6 +199,7 @@ class _CellCost:
         default = None if is_answered else _label(self._bounds)
         self._knows_prompt = not is_answered and self._bounds.knows_prompt(self._node)
         self._backend = PreviewBackend()
+        self._lock = asyncio.Lock()
         self._previewing = evaluator.previewing(self._backend, default)
         self._most: dict[tuple[str | None, str], Amounts] = {}
         self._expected: dict[str | None, _Expected] = {None: _Expected()}
@@ -272,11 +274,12 @@ class _CellCost:
     async def _preview(
         self, previewing: Evaluator, template: str, inputs: Mapping[str, Any], **options: Any
     ) -> tuple[list[Preview], Outcome]:
-        self._backend.seen.clear()
-        outcome = await previewing.evaluate(
-            template, inputs, handler=self.variant.handler, **options
-        )
-        return [*self._backend.seen], outcome
+        async with self._lock:  # a scorer may ask its judges at once
+            self._backend.seen.clear()
+            outcome = await previewing.evaluate(
+                template, inputs, handler=self.variant.handler, **options
+            )
+            return [*self._backend.seen], outcome
 
     async def _judge(self, sample: Sample, outcome: TaskResult) -> None:
         """Renders the requests of the judges of a simulated answer."""
