@@ -316,7 +316,7 @@ class _CellCost:
     # -- the sums ----------------------------------------------------------------------------------
 
     def parts(self, rows: int, epochs: int) -> list[CostPart]:
-        """The parts of the cell, for `rows` rows of which some were rendered."""
+        """The parts of the cell, for `rows` rows; some of them were rendered."""
         shown = self._expected[None].rows
         found: list[CostPart] = []
         keys = dict.fromkeys(

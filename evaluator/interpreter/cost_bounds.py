@@ -1,7 +1,7 @@
 """Bounds on the turns, calls, tokens, cost and time of a run, without a key and without a call.
 
-A turn is a response of a model; a call is an attempt, of which one turn may take several. Every
-attempt may be billed, so tokens and cost are bounded for attempts. An attempt holds at most the
+A turn is a response of a model; a call is an attempt, and one turn may take several. Every attempt
+may be billed, so tokens and cost are bounded for attempts. An attempt holds at most the
 model's context window and at most its longest answer. Where a prompt is known before the run, it
 holds at most the bytes of the prompt, since a token has at least one byte.
 """
