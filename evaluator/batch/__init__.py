@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from evaluator.batch.cost_plan import Amounts as Amounts
+    from evaluator.batch.cost_plan import CostPart as CostPart
+    from evaluator.batch.cost_plan import CostPlan as CostPlan
+    from evaluator.batch.cost_plan import plan_costs as plan_costs
     from evaluator.batch.definition import BatchDefinition as BatchDefinition
     from evaluator.batch.definition import read_definition as read_definition
     from evaluator.batch.engines import Engine as Engine
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     from evaluator.batch.work import WorkResult as WorkResult
 
 _HOMES = {
+    ".cost_plan": ("Amounts", "CostPart", "CostPlan", "plan_costs"),
     ".definition": ("BatchDefinition", "read_definition"),
     ".engines": ("Engine", "make_engine"),
     ".merge": ("merge_shards",),

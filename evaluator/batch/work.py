@@ -282,17 +282,10 @@ class Worker:
         if sample.answer is not None:
             return existing_answer(sample.answer, self._output_of(name))
         node = self.evaluator.library.get(name).node
-        has_input = bool(sample.shots) and takes_shots(node)
         try:
-            inputs = read_inputs(node, sample.inputs)
-            if has_input:
-                inputs[FEWSHOT] = shot_values(sample.shots)
+            inputs, shots = arguments_of(sample, node)
         except UsageError as error:
             return TaskError("VALIDATION_ERROR", str(error), reason="input_validation_failure")
-        if has_input:
-            shots = []
-        else:
-            shots = [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]
         variant = work.variant
         task = self.unrecorded.get(label, work.resumes)
         if task is not None and self._is_run(task, name, inputs, variant.model, variant.handler):
@@ -520,6 +513,20 @@ def read_inputs(node: TopLevel, inputs: Mapping[str, Any]) -> dict[str, Any]:
             except UsageError as error:
                 raise UsageError(f"input {name!r}: {error}") from error
     return found
+
+
+def arguments_of(
+    sample: Sample, node: TopLevel
+) -> tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]:
+    """The inputs of `node` for a sample, and the examples that are turns of its conversation.
+
+    Raises: UsageError, as `read_inputs`.
+    """
+    inputs = read_inputs(node, sample.inputs)
+    if sample.shots and takes_shots(node):
+        inputs[FEWSHOT] = shot_values(sample.shots)
+        return inputs, []
+    return inputs, [(read_inputs(node, shot.inputs), shot.answer) for shot in sample.shots]
 
 
 def takes_shots(node: TopLevel) -> bool:

@@ -145,6 +145,16 @@ def batch(definition: Path | None, **given: Any) -> None:
     in that folder (default: this folder, if it has an evaluator.toml and no --template is given).
     Options override what it says. The summary goes to standard output, progress to standard error.
     """
+    run_batch_command(definition, given)
+
+
+def run_batch_command(
+    definition: Path | None, given: dict[str, Any], like: Path | None = None
+) -> None:
+    """Runs or plans a batch; `given` are the options of `batch`. Raises: Exit.
+
+    `like` is the folder of an earlier batch, for a plan.
+    """
     from evaluator.batch import Stop, make_plan
     from evaluator.batch.rows.hf_rows import without_downloads
     from evaluator.batch.rows.selection import shard_of
@@ -194,7 +204,7 @@ def batch(definition: Path | None, **given: Any) -> None:
         planning = evaluator.without_network()
         with without_code(), without_downloads():
             plan = make_plan(planning, wanted.templates, rows=wanted.rows, options=options)
-            can_start = print_dry_run(planning, plan, as_json=given["as_json"])
+            can_start = print_dry_run(planning, plan, as_json=given["as_json"], like=like)
         raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)
     plan = make_plan(evaluator, wanted.templates, rows=wanted.rows, options=options)
     raise click.exceptions.Exit(_run(evaluator, plan, wanted=wanted, as_json=given["as_json"]))

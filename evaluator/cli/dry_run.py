@@ -1,62 +1,57 @@
-"""`evaluator batch --dry-run`: counts samples and calls, and checks whether the budget allows a
-first call.
+"""`evaluator batch --dry-run` and `evaluator plan`: print the cost of a batch before it runs, and
+check whether the budget allows a first call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING
 
-from evaluator.cli.common import print_json
+from evaluator.cli.common import echo_text, print_json, print_table
 from evaluator.cli.echo import echo
 from evaluator.errors import ConfigurationError, LimitReached
+from evaluator.errors.messages import visible
 from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import children
 
 if TYPE_CHECKING:
+    from evaluator.batch.cost_plan import CostPlan
     from evaluator.batch.identity import Cell
     from evaluator.batch.plan import BatchPlan
     from evaluator.batch.work import Variant
+    from evaluator.interpreter.cost_bounds import Amounts
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.limits.call_limiter import PlannedCall
 
 
-def print_dry_run(evaluator: Evaluator, plan: BatchPlan, *, as_json: bool) -> bool:
-    """Prints the number of samples and calls. Reads all rows, so that an error in any row is found.
+def print_dry_run(
+    evaluator: Evaluator, plan: BatchPlan, *, as_json: bool, like: Path | None = None
+) -> bool:
+    """Prints what would run and its cost. Reads all rows, so that an error in any row is found.
 
     Returns: False, if the budget does not allow even the first call of a template and variant.
     """
-    bound = plan.call_bound
-    epochs = plan.options.epochs
-    rows = asyncio.run(_count(plan.rows)) * epochs
-    total = rows * len(plan.cells)
-    if bound.max_calls is None:
-        most = None
-    else:
-        most = rows * bound.max_calls
-    least = rows * bound.min_calls
+    from evaluator.batch.cost_plan import plan_costs
+
+    costs = asyncio.run(plan_costs(evaluator, plan, like))
     refused = list(dict.fromkeys(_refusals(evaluator, plan)))
     if as_json:
         print_json(
             {
-                "samples": total,
-                "min_calls": least,
-                "max_calls": most,
+                **costs.to_dict(),
                 "cells": len(plan.cells),
-                "epochs": epochs,
+                "epochs": plan.options.epochs,
                 "scorers": [scorer.name for scorer in plan.scorers],
                 "notices": list(plan.notices),
                 "refused": refused,
             }
         )
         return not refused
-    echo(f"{plan.name}: {total:,} samples")
-    echo(bound.explanation)
-    echo(
-        f"model calls: at least {least:,}, at most {'?' if most is None else f'{most:,}'}, "
-        "without judges"
-    )
+    _print_costs(costs)
     for notice in plan.notices:
         echo(notice, err=True)
     for reason in refused:
@@ -64,8 +59,50 @@ def print_dry_run(evaluator: Evaluator, plan: BatchPlan, *, as_json: bool) -> bo
     return not refused
 
 
-async def _count(rows: AsyncIterable[Any]) -> int:
-    return sum([1 async for _ in rows])
+_HEAD = ["", "model", "", "turns", "calls", "input", "output", "cost", "batch API", "time"]
+
+
+def _print_costs(costs: CostPlan) -> None:
+    echo(visible(f"{costs.name}: {costs.samples:,} samples"))
+    for name, tree in costs.tree.items():
+        echo_text(f"{name}\n{indent(tree, '  ')}")
+    rows: list[list[str]] = []
+    for part in costs.parts:
+        name = f"{part.template}, {part.variant}"
+        if part.judge is not None:
+            name = f"judge {part.judge} of {name}"
+        rows += _rows(name, part.model, part.most, part.expected)
+    if len(costs.models) < len(costs.parts):
+        for model, amounts in costs.models.items():
+            rows += _rows("all", model, *amounts)
+    print_table(_HEAD, [*rows, *_rows("total", "", costs.most, costs.expected)])
+    for note in costs.notes:
+        echo(visible(f"note: {note}"))
+    for line in costs.missing:
+        echo(visible(f"no bound: {line}"))
+
+
+def _rows(name: str, model: str, most: Amounts, expected: Amounts) -> list[list[str]]:
+    return [
+        [name, model, "at most", *_cells(most)],
+        ["", "", "expected", *_cells(expected)],
+    ]
+
+
+def _cells(amounts: Amounts) -> list[str]:
+    counts = (amounts.turns, amounts.calls, amounts.input_tokens, amounts.output_tokens)
+    costs = (amounts.cost_usd, amounts.batch_cost_usd)
+    return [
+        *("?" if count is None else f"{ceil(count):,}" for count in counts),
+        *map(_dollars, costs),
+        "?" if amounts.seconds is None else f"{amounts.seconds:,.0f} s",
+    ]
+
+
+def _dollars(cost: float | None) -> str:
+    if cost is None:
+        return "?"
+    return f"${cost:,.2f}" if cost >= 1 or cost == 0 else f"${cost:,.6f}"
 
 
 def _refusals(evaluator: Evaluator, plan: BatchPlan) -> Iterator[str]:

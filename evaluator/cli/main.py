@@ -54,6 +54,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "handlers": ("templates", "List the handler profiles."),
     },
     "Batches": {
+        "plan": ("plan", "Show what a run or a batch would cost; makes no call."),
         "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
         "batch merge": ("results", "Merge the shards of a batch into one folder."),
         "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),

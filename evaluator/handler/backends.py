@@ -47,6 +47,10 @@ OPENAI_URL = "https://api.openai.com/v1"
 SIMULATED = "simulated/default"
 
 
+class MissingKey(ConfigurationError):
+    """A provider or profile needs a key that is not set."""
+
+
 class Once(Protocol):
     """Returns the backend that was made before for the same name and settings, or makes it."""
 
@@ -160,9 +164,7 @@ def profile_key(config: HandlerConfig, environ: Mapping[str, str]) -> str | None
         and not value
         and not is_loopback(urlsplit(config.base_url or "").hostname)
     ):
-        raise ConfigurationError(
-            f"profile {config.name!r} needs {config.api_key_env}, which is not set"
-        )
+        raise MissingKey(f"profile {config.name!r} needs {config.api_key_env}, which is not set")
     return value or None
 
 
@@ -226,7 +228,7 @@ def _openai_compatible(target: Target) -> tuple[Backend, str]:
         url = environ.get("OPENAI_BASE_URL", OPENAI_URL)
         bare = rest or model
         if key is None and url == OPENAI_URL:
-            raise ConfigurationError(f"{model} needs OPENAI_API_KEY, which is not set")
+            raise MissingKey(f"{model} needs OPENAI_API_KEY, which is not set")
 
     def make() -> Backend:
         from evaluator.models.openai_compatible import OpenAICompatibleBackend
@@ -244,7 +246,7 @@ def _litellm(target: Target) -> tuple[Backend, str]:
     prefix = model.partition("/")[0]
     needed = next((variable for variable, known in KEYS if known.startswith(f"{prefix}/")), None)
     if base_url is None and needed is not None and target.key(needed) is None:
-        raise ConfigurationError(f"{model} needs {needed}, which is not set{_other_key(config)}")
+        raise MissingKey(f"{model} needs {needed}, which is not set{_other_key(config)}")
 
     def make() -> Backend:
         from evaluator.models.litellm_backend import LiteLLMBackend

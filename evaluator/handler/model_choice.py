@@ -19,6 +19,7 @@ from evaluator.handler.backends import (
     BACKENDS,
     KEYS,
     SIMULATED,
+    MissingKey,
     Target,
     declaration_for,
     declared,
@@ -28,7 +29,7 @@ from evaluator.handler.backends import (
 from evaluator.handler.config import BackendName, HandlerConfig
 from evaluator.library.structure import host_in
 from evaluator.limits.call_limiter import CallLimiter
-from evaluator.models.backend import Backend
+from evaluator.models.backend import Backend, ModelRequest, ModelResponse
 from evaluator.models.failures import clean
 from evaluator.models.key_transport import refuse_plain_http
 
@@ -73,6 +74,20 @@ class ModelChoice:
     def is_simulated(self) -> bool:
         """Whether answers are made up without a model."""
         return origin_of(self.backend) == "simulated"
+
+
+class _NoKey:
+    """The backend of a plan for a provider whose key is not set. It makes no call."""
+
+    name = "no key"
+
+    async def complete(
+        self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
+    ) -> ModelResponse:
+        raise MissingKey(f"{request.model} needs a key that is not set")
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
 
 
 class BackendPool:
@@ -139,7 +154,12 @@ class BackendPool:
             environ=self.environ,
             once=self._once,
         )
-        return declaration_for(model, config, explicit=explicit).open(target)
+        try:
+            return declaration_for(model, config, explicit=explicit).open(target)
+        except MissingKey:
+            if self.asks_servers:
+                raise
+            return _NoKey(), model
 
     def with_text_tools(self, backend: Backend) -> Backend:
         from evaluator.models.text_tools import TextToolsBackend
@@ -200,8 +220,8 @@ class ModelChooser:
         return ModelChooser(limiter=limiter, cache=cache, pool=self._pool)
 
     def without_network(self) -> ModelChooser:
-        """A chooser that contacts no server: where one would be asked for its models, the label
-        says so.
+        """A chooser for plans, which contacts no server and needs no key: where a server would be
+        asked for its models, the label says so.
         """
         pool = self._pool
         return ModelChooser(

@@ -664,13 +664,22 @@ class Evaluator:
         from evaluator.interpreter.preview import PreviewBackend
 
         backend = PreviewBackend()
-        services = replace(
-            self.services, chooser=ModelChooser(backend=backend), store=None, dry_run=True
-        )
-        outcome = self._of({**self.init_args, "model": None}, services).evaluate_sync(
-            request, inputs
-        )
+        outcome = self.previewing(backend).evaluate_sync(request, inputs)
         return outcome, backend.seen
+
+    def previewing(self, backend: Backend, default_model: str | None = None) -> Self:
+        """A copy that sends every request to `backend`, runs no script and writes no task file.
+
+        `default_model` is the model of requests for which nothing else names one.
+        """
+        environ = None if default_model is None else {"EVALUATOR_MODEL": default_model}
+        services = replace(
+            self.services,
+            chooser=ModelChooser(backend=backend, environ=environ),
+            store=None,
+            dry_run=True,
+        )
+        return self._of({**self.init_args, "model": None}, services)
 
     def evaluate_batch(
         self,

@@ -7,6 +7,7 @@ simulated. Scripts and commands do not run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,17 @@ from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.prices import estimate_tokens
 from evaluator.models.simulated import SimulatedBackend
 
+_MESSAGE_OVERHEAD_TOKENS = 16
+"""More than any provider adds to a message."""
+
 
 @dataclass(frozen=True, slots=True)
 class Preview:
     """One model request. `input_tokens` is an estimate; `exact` means that no simulated answer came
     before it.
+
+    `max_input_tokens` is a bound, None where the request has attachments. `output_tokens` estimates
+    an answer like the template's examples or of its output format, None if it declares neither.
     """
 
     task: str | None
@@ -27,6 +34,9 @@ class Preview:
     tools: tuple[str, ...]
     input_tokens: int
     exact: bool
+    model: str = ""
+    max_input_tokens: int | None = None
+    output_tokens: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -52,18 +62,35 @@ class PreviewBackend:
     async def complete(
         self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
     ) -> ModelResponse:
+        response = await self._simulated.complete(request)
         tokens = sum(estimate_tokens(message.content) for message in request.messages)
         tokens += sum(
             attached.tokens for message in request.messages for attached in message.attachments
         )
-        tools = tuple(spec.name for spec in request.tools)
-        exact = not self.seen
-        self.seen.append(
-            Preview(
-                request.hints.task, request.messages, tools=tools, input_tokens=tokens, exact=exact
-            )
+        hints = request.hints
+        is_declared = hints.examples or hints.output_type != "text" or hints.schema is not None
+        preview = Preview(
+            hints.task,
+            request.messages,
+            tools=tuple(spec.name for spec in request.tools),
+            input_tokens=tokens,
+            exact=not self.seen,
+            model=request.model,
+            max_input_tokens=_max_input_tokens(request),
+            output_tokens=response.usage.output_tokens if is_declared else None,
         )
-        return await self._simulated.complete(request)
+        self.seen.append(preview)
+        return response
 
     async def aclose(self) -> None:
         await self._simulated.aclose()
+
+
+def _max_input_tokens(request: ModelRequest) -> int | None:
+    """The most tokens of a request: a token has at least one byte of what is sent."""
+    if request.tools or any(message.attachments for message in request.messages):
+        return None
+    size = sum(len(message.content.encode("utf-8", "replace")) for message in request.messages)
+    if request.schema is not None:
+        size += len(json.dumps(request.schema, ensure_ascii=True))
+    return size + _MESSAGE_OVERHEAD_TOKENS * (len(request.messages) + 1)

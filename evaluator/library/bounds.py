@@ -9,10 +9,10 @@ follow exhausted resources does. Transport attempts are not calls of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evaluator.library.calls import calls_in, calls_of
 from evaluator.library.graphs import components, reachable
@@ -53,6 +53,21 @@ class CallBound:
         return _words(self.min_calls, self.max_calls)
 
 
+class ModelUse(NamedTuple):
+    """How a task uses its model: the limits of its profile, and what is counted.
+
+    `per_turn` is the most that one turn counts, None where that is unknown: 1 counts calls, other
+    numbers count tokens or cost. `at_most` bounds the whole task, None if nothing does. `note` is
+    added to the task's line of the explanation.
+    """
+
+    max_turns: int
+    offers_tools: bool
+    per_turn: int | None = 1
+    at_most: int | None = None
+    note: str = ""
+
+
 def bound(
     node: TopLevel | Node,
     library: TemplateLibrary | Mapping[str, TopLevel],
@@ -87,7 +102,8 @@ class CallCounter:
     others call it.
 
     `max_turns` is the profile's, for tasks that state none; `tools_granted`: the profile offers
-    tools to every task. A task that is offered no tool takes one turn.
+    tools to every task. `use` says both, and what is counted, of each task. A task that is offered
+    no tool takes one turn. `unbounded` has one line for each part that nothing bounds.
     """
 
     def __init__(
@@ -96,14 +112,16 @@ class CallCounter:
         *,
         max_turns: int = DEFAULT_MAX_TURNS,
         tools_granted: bool = False,
+        use: Callable[[Task], ModelUse] | None = None,
     ) -> None:
         is_mapping = isinstance(library, Mapping)
         if is_mapping:
             self._templates = library
         else:
             self._templates = {n: t.node for n, t in library.templates.items()}
-        self._tools_granted = tools_granted
-        self._max_turns = max_turns
+        self._profile = ModelUse(max_turns, tools_granted)
+        self._use = use or self._use_of_profile
+        self.unbounded: dict[str, None] = {}
         self._ranges: dict[str, _Range] = {}
         self._parts_of: dict[str, list[_ExplainedLine]] = {}
         self._parts: list[_ExplainedLine] = []
@@ -173,28 +191,46 @@ class CallCounter:
         for turn in node.turns if isinstance(node, Atomic) else ():
             if turn.node is not None:
                 most = None if isinstance(turn.most, Text) else turn.most
-                total = _add(total, _times(self._count(turn.node, {}, level=level), 0, most=most))
+                played = self._count(turn.node, {}, level=level)
+                total = _add(total, self._times(played, 0, most=most, what="a turn's max"))
         for declared in node.inputs:
             if declared.task is not None and declared.name not in inputs:
                 total = _add(total, self._count(declared.task, {}, level=level))
         name = f"{node.type} {node.name or node.ref or ''}".rstrip()
         return total, f"{name}, {why}" if why else name
 
+    def _use_of_profile(self, _: Task) -> ModelUse:
+        return self._profile
+
     def _turns(self, node: Task) -> tuple[_Range, str]:
-        most = node.queries().most
-        least = node.queries().least
+        """What the conversation of the task counts, and its turns in words."""
+        use = self._use(node)
         queries = node.queries()
+        most = queries.most
+        why = queries.why
         offers_only = isinstance(node, Atomic) and node.tools_from is not None
-        if offers_only or not (node.tools or self._tools_granted):
-            return (least, most), queries.why
-        if node.handler is None:
-            stated = None
+        if not offers_only and (node.tools or use.offers_tools):
+            stated = None if node.handler is None else node.handler.max_turns
+            turns = use.max_turns if stated is None else stated
+            if isinstance(turns, Text):
+                most = None
+                why = "turns set by a variable"
+            else:
+                most = max(queries.least, turns)
+                why = f"at most {turns} turn{'' if turns == 1 else 's'}"
+        what = f"{node.name or node.type}: the number of turns"
+        if use.at_most is None:
+            total = self._times((1, use.per_turn), queries.least, most=most, what=what)
         else:
-            stated = node.handler.max_turns
-        turns = self._max_turns if stated is None else stated
-        if isinstance(turns, Text):
-            return (least, None), "turns set by a variable"
-        return (least, max(least, turns)), f"at most {turns} turn{'' if turns == 1 else 's'}"
+            total = _times((1, use.per_turn), queries.least, most=most)
+            total = (total[0], use.at_most if total[1] is None else min(total[1], use.at_most))
+        return total, ", ".join(part for part in (why, use.note) if part)
+
+    def _times(self, each: _Range, least: int, most: int | None, what: str) -> _Range:
+        """As `_times`; notes in `unbounded` that `what` has no bound."""
+        if most is None and each[1] != 0:
+            self.unbounded[f"{what} is not known"] = None
+        return _times(each, least, most=most)
 
     def _operands(self, node: TopLevel | Node, inputs: Mapping[str, Any], level: int) -> _Range:
         """The calls of the children that a node runs: of each as often as it says, and of one of
@@ -208,8 +244,11 @@ class CallCounter:
             holds = None if each.guard is None else truth(each.guard)
             if each.one_of and (is_chosen or holds is False):
                 continue
-            found = _times(
-                self._count(each.node, {}, level=level), each.repeats.least, most=each.repeats.most
+            found = self._times(
+                self._count(each.node, {}, level=level),
+                each.repeats.least,
+                most=each.repeats.most,
+                what=f"{_name(node)}: {each.repeats.why}, whose number",
             )
             if not each.one_of:
                 total = _add(total, found)
@@ -226,6 +265,7 @@ class CallCounter:
                 why = "calls itself, so nothing bounds it"
             else:
                 why = "is not loaded"
+            self.unbounded[f"{name} {why}"] = None
             self._parts.append(_ExplainedLine(level, f"{name} {why}"))
             return 0, None
         self._parts.append(_ExplainedLine(level, "", template=name))
@@ -236,6 +276,10 @@ class CallCounter:
         for text in texts(node):
             for name, certain, looped in _calls_in(text):
                 low, high = self._called(name, level + 1)
+                if looped and high != 0:
+                    self.unbounded[
+                        f"{_name(node)}: a loop in a text calls {name}, as often as its items"
+                    ] = None
                 total = _add(total, (low if certain else 0, None if looped and high != 0 else high))
         return total
 
@@ -311,6 +355,12 @@ def _times(each: _Range, least: int, most: int | None) -> _Range:
 
 def _capped(low: int, high: int | None) -> _Range:
     return min(low, MAX_COUNT), None if high is None or high > MAX_COUNT else high
+
+
+def _name(node: TopLevel | Node) -> str:
+    """A node for a message."""
+    name = getattr(node, "name", None)
+    return name or type(node).__name__.lower()
 
 
 def _words(low: int, high: int | None) -> str:

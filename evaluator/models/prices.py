@@ -36,6 +36,7 @@ _UNPRICED = frozenset(
         "llamafile",
     }
 )
+_BATCHES = "_batches"
 _TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens$")
 
 
@@ -63,16 +64,21 @@ def supports(model: str, feature: str) -> bool | None:
     return None
 
 
-def cost_usd(model: str, usage: Usage, cache_write_tokens: int = 0) -> float | None:
+def cost_usd(
+    model: str, usage: Usage, cache_write_tokens: int = 0, *, is_batch: bool = False
+) -> float | None:
     """The cost of `usage` with `model`, in US dollars; None where a price or a token count is
     unknown.
 
     Cached tokens are part of the input tokens and reasoning tokens part of the output tokens; an
     unknown count of cached tokens is priced as none. Of the uncached input tokens,
     `cache_write_tokens` are priced as written to the provider's cache. Long requests are priced at
-    the table's higher tier.
+    the table's higher tier. `is_batch`: the price of the provider's batch API, None where the table
+    has none.
     """
     entry = _entry(model)
+    if entry is not None and is_batch:
+        entry = _batch_entry(entry)
     if entry is None or usage.input_tokens is None or usage.output_tokens is None:
         return None
     tier = _tier(entry, usage.input_tokens)
@@ -90,6 +96,13 @@ def cost_usd(model: str, usage: Usage, cache_write_tokens: int = 0) -> float | N
         + (usage.output_tokens - reasoning) * output_price
         + reasoning * _price(entry, "output_cost_per_reasoning_token", "", output_price)
     )
+
+
+def _batch_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`entry` with its prices of the batch API, under the names of the others."""
+    return {
+        key.removesuffix(_BATCHES): value for key, value in entry.items() if key.endswith(_BATCHES)
+    }
 
 
 def max_call_cost_usd(model: str) -> float | None:

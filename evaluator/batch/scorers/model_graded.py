@@ -117,8 +117,10 @@ class ModelGradedScorer(ResultScorer):
     """A scorer that asks a judge template. `model` answers instead of the role `grader`; `repeat`
     makes otherwise equal calls distinct. `inputs` gives the template's inputs as expressions over
     `output`, `parsed`, `turns`, `target`, `inputs` and `metadata`; the default is the scorer's own
-    inputs.
+    inputs. `asks` is how often one score asks the template.
     """
+
+    asks: ClassVar[int] = 1
 
     template: str
     inputs: Mapping[str, str] | None = None

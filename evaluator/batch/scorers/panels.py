@@ -202,6 +202,8 @@ class PairwiseScorer(ModelGradedScorer):
 
     type: ClassVar[str] = "pairwise"
     template: str = "pairwise_compare"
+    asks: ClassVar[int] = 2
+
     other: str = "target"
 
     def check(self) -> None:

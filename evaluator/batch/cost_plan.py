@@ -1,0 +1,416 @@
+"""The cost of a batch before it runs: the most that can happen, and what is to be expected.
+
+Nothing is run or imported and no key is needed. The most is a bound that no run exceeds, see
+`interpreter.cost_bounds`. The expectation is that of requests which are rendered with the rows and
+followed by simulated answers; their lengths come from examples, output formats, or from an earlier
+batch of the same template.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evaluator.batch.plan import BatchPlan
+from evaluator.batch.reading import open_batch
+from evaluator.batch.records import Sample, existing_answer
+from evaluator.batch.scorers import ScorerInput, member_scorers, run_scores
+from evaluator.batch.scorers.model_graded import ModelGradedScorer
+from evaluator.batch.work import GRADER, Variant, arguments_of
+from evaluator.errors import UsageError
+from evaluator.errors.results import Outcome, TaskResult, Usage
+from evaluator.handler.backends import is_simulated_model
+from evaluator.handler.config import HandlerConfig
+from evaluator.interpreter.cost_bounds import Amounts, CostBounds
+from evaluator.interpreter.preview import Preview, PreviewBackend
+from evaluator.models import prices
+from evaluator.nodes import Task, TopLevel
+from evaluator.nodes.walk import operands
+
+if TYPE_CHECKING:
+    from evaluator.interpreter.evaluator import Evaluator
+
+MAX_PREVIEWED = 2_000
+"""More rows are not rendered for a template and variant: each takes about a millisecond."""
+_TYPICAL = 0.6
+"""What a model counts, of an estimate: estimates of prose and code are two thirds too high."""
+_UNKNOWN = Amounts(*(None,) * 7)
+
+
+@dataclass(frozen=True, slots=True)
+class CostPart:
+    """The calls of one model for a template, or for a judge of a template's answers."""
+
+    template: str
+    variant: str
+    judge: str | None
+    model: str
+    most: Amounts
+    expected: Amounts
+
+    def to_dict(self) -> dict[str, Any]:
+        named = {"template": self.template, "variant": self.variant, "judge": self.judge}
+        return {**named, "model": self.model, **_both(self.most, self.expected)}
+
+
+@dataclass(frozen=True, slots=True)
+class CostPlan:
+    """The cost of a batch. `missing` says which limits and prices the bound lacks and where to set
+    them; `notes` say what the numbers rest on. `tree` has what a run of each template may do.
+    """
+
+    name: str
+    samples: int
+    previewed: int
+    parts: Sequence[CostPart]
+    most: Amounts
+    expected: Amounts
+    tree: Mapping[str, str]
+    missing: Sequence[str]
+    notes: Sequence[str]
+
+    @property
+    def models(self) -> dict[str, tuple[Amounts, Amounts]]:
+        """The most and the expectation for each model, of templates and judges together."""
+        found: dict[str, tuple[Amounts, Amounts]] = {}
+        for part in self.parts:
+            most, expected = found.get(part.model, (Amounts(), Amounts()))
+            found[part.model] = (most + part.most, expected + part.expected)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "samples": self.samples,
+            "previewed": self.previewed,
+            "total": _both(self.most, self.expected),
+            "models": {name: _both(*amounts) for name, amounts in self.models.items()},
+            "parts": [part.to_dict() for part in self.parts],
+            "tree": dict(self.tree),
+            "missing": list(self.missing),
+            "notes": list(self.notes),
+        }
+
+
+def _both(most: Amounts, expected: Amounts) -> dict[str, Any]:
+    return {"most": most.to_dict(), "expected": expected.to_dict()}
+
+
+async def plan_costs(
+    evaluator: Evaluator, plan: BatchPlan, like: str | Path | None = None
+) -> CostPlan:
+    """The cost of a planned batch. Reads all rows, and makes no call.
+
+    `evaluator` is the one `plan` was made with; use `Evaluator.without_network`, which needs no
+    key. `like` is the folder of an earlier batch, whose recorded lengths the expectation takes.
+
+    Raises: RecordError, if there is no batch in `like`; RowError, for a row that cannot be used.
+    """
+    recorded = {} if like is None else _recorded(like)
+    makers = [
+        _CellCost(evaluator, plan, template=cell.template, variant=variant, recorded=recorded)
+        for cell, variant in plan.cells
+    ]
+    rows = 0
+    total = plan.rows.total
+    stride = 1 if total is None else -(-total // MAX_PREVIEWED) or 1
+    async for sample in plan.rows:
+        is_shown = rows % stride == 0 and rows // stride < MAX_PREVIEWED
+        for maker in makers:
+            await maker.add(sample, is_shown=is_shown)
+        rows += 1
+    epochs = plan.options.epochs
+    parts = [part for maker in makers for part in maker.parts(rows, epochs)]
+    most = sum((maker.total.times(epochs) for maker in makers), Amounts())
+    expected = sum((part.expected for part in parts), Amounts())
+    limits = plan.options.limits
+    capped = most.capped(
+        cost_usd=limits.max_cost,
+        batch_cost_usd=limits.max_cost,
+        input_tokens=limits.max_tokens,
+        output_tokens=limits.max_tokens,
+    )
+    previewed = min(rows, -(-rows // stride), MAX_PREVIEWED)
+    missing = dict.fromkeys(line for maker in makers for line in maker.missing())
+    notes = _notes(rows, previewed, capped != most, like)
+    return CostPlan(
+        plan.name,
+        samples=rows * epochs * len(plan.cells),
+        previewed=previewed,
+        parts=parts,
+        most=capped,
+        expected=expected,
+        tree={f"{maker.template}, {maker.variant.name}": maker.tree() for maker in makers},
+        missing=[*missing],
+        notes=notes,
+    )
+
+
+def _notes(rows: int, previewed: int, is_capped: bool, like: str | Path | None) -> list[str]:
+    notes: list[str] = []
+    if previewed < rows:
+        notes.append(
+            f"{previewed:,} of {rows:,} rows were rendered: the expectation is theirs, and the "
+            "most takes a full context window for each of the others"
+        )
+    if is_capped:
+        notes.append("the limits of the batch bound the total")
+    if like is None:
+        notes.append("expected answers are as long as the examples and output formats say")
+    else:
+        notes.append(f"expected lengths are those recorded in {like}")
+    return notes
+
+
+@dataclass(slots=True)
+class _Expected:
+    """Sums over the rows that were rendered."""
+
+    rows: int = 0
+    by_model: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
+
+    def add(self, model: str, amounts: Amounts) -> None:
+        self.by_model[model] = self.by_model.get(model, Amounts()) + amounts
+
+
+class _CellCost:
+    """The cost of one template with one variant, and of its judges."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        plan: BatchPlan,
+        *,
+        template: str,
+        variant: Variant,
+        recorded: Mapping[tuple[str, str | None], Amounts],
+    ) -> None:
+        self.template = template
+        self.variant = variant
+        self.total = Amounts()
+        self._evaluator = evaluator
+        self._node: TopLevel = evaluator.library.get(template).node
+        self._config = evaluator.services.profile(variant.handler)
+        self._bounds = CostBounds(evaluator, model=variant.model, handler=variant.handler)
+        is_answered = plan.options.answers is not None
+        default = None if is_answered else _label(self._bounds)
+        self._knows_prompt = not is_answered and self._bounds.knows_prompt(self._node)
+        self._backend = PreviewBackend()
+        self._lock = asyncio.Lock()
+        self._previewing = evaluator.previewing(self._backend, default)
+        self._most: dict[tuple[str | None, str], Amounts] = {}
+        self._expected: dict[str | None, _Expected] = {None: _Expected()}
+        self._known: dict[Any, dict[str | None, Amounts]] = {}
+        self._recorded = recorded
+        self._scorers = [
+            (scorer, member)
+            for scorer in plan.scorers
+            for member in member_scorers(scorer)
+            if isinstance(member, ModelGradedScorer)
+        ]
+        self._judges = {id(member): self._judge_bounds(member) for _, member in self._scorers}
+        self._of_judge = {
+            key: evaluator.previewing(self._backend, _label(bounds))
+            for key, (bounds, _) in self._judges.items()
+        }
+
+    def _judge_bounds(self, member: ModelGradedScorer) -> tuple[CostBounds, dict[str | None, Any]]:
+        roles = dict(self._evaluator.model_roles)
+        if member.model is not None:
+            mapped = {**self._config.roles, **roles}
+            roles[GRADER] = mapped.get(member.model, member.model)
+        bounds = CostBounds(self._evaluator, model=None, handler=self.variant.handler, roles=roles)
+        node = self._evaluator.library.get(member.template).node
+        most = bounds.most(node, {})
+        return bounds, {model: amounts.times(member.asks) for model, amounts in most.items()}
+
+    # -- one row -----------------------------------------------------------------------------------
+
+    async def add(self, sample: Sample, *, is_shown: bool) -> None:
+        """Counts one row. `is_shown`: it is rendered."""
+        outcome: Outcome | None = None
+        if sample.answer is not None:
+            output = self._node.output if isinstance(self._node, Task) else None
+            outcome = existing_answer(sample.answer, output)
+            self._expected[None].rows += 1
+        else:
+            try:
+                inputs, shots = arguments_of(sample, self._node)
+            except UsageError:
+                return  # the run gives an error without a call
+            prompt = None
+            if is_shown:
+                model = self.variant.model or self._evaluator.model
+                seen, outcome = await self._preview(
+                    self._previewing, self.template, inputs, model=model, shots=shots
+                )
+                self._expect(None, seen)
+                if self._knows_prompt and len(seen) == 1:
+                    prompt = seen[0].max_input_tokens
+            self._count(None, self._bound(inputs, prompt))
+        for scorer, member in self._scorers:
+            self._count(scorer.name, self._judges[id(member)][1])
+        if is_shown and isinstance(outcome, TaskResult):
+            await self._judge(sample, outcome)
+
+    def _bound(self, inputs: Mapping[str, Any], prompt: int | None) -> dict[str | None, Amounts]:
+        repeats = tuple(each.repeats.most for each in operands(self._node, inputs))
+        key = (prompt, repeats, frozenset(inputs))
+        if key not in self._known:
+            self._known[key] = self._bounds.most(self._node, inputs, prompt)
+        return self._known[key]
+
+    def _count(self, judge: str | None, most: Mapping[str | None, Amounts]) -> None:
+        for model, amounts in most.items():
+            if model is None:
+                self.total += amounts
+            else:
+                key = (judge, model)
+                self._most[key] = self._most.get(key, Amounts()) + amounts
+
+    async def _preview(
+        self, previewing: Evaluator, template: str, inputs: Mapping[str, Any], **options: Any
+    ) -> tuple[list[Preview], Outcome]:
+        async with self._lock:  # a scorer may ask its judges at once
+            self._backend.seen.clear()
+            outcome = await previewing.evaluate(
+                template, inputs, handler=self.variant.handler, **options
+            )
+            return [*self._backend.seen], outcome
+
+    async def _judge(self, sample: Sample, outcome: TaskResult) -> None:
+        """Renders the requests of the judges of a simulated answer."""
+        outcome = replace(outcome, parsed_content=outcome.parsed_data)
+        for scorer, member in self._scorers:
+            bounds = self._judges[id(member)][0]
+            judging = self._of_judge[id(member)]
+
+            async def evaluate(
+                template: str,
+                inputs: Mapping[str, Any],
+                name: str = scorer.name,
+                roles: Mapping[str, str] = bounds.roles,
+                previewing: Evaluator = judging,
+                **_: Any,
+            ) -> Outcome:
+                model = self._evaluator.model
+                seen, judged = await self._preview(
+                    previewing, template, inputs, model=model, model_roles=roles
+                )
+                self._expect(name, seen)
+                return judged
+
+            await run_scores(
+                member, ScorerInput(sample, outcome, recording=_no_record, evaluate=evaluate)
+            )
+
+    def _expect(self, judge: str | None, seen: Iterable[Preview]) -> None:
+        found = self._expected.setdefault(judge, _Expected())
+        found.rows += judge is None
+        for preview in seen:
+            found.add(preview.model, _expected(self._config, preview))
+
+    # -- the sums ----------------------------------------------------------------------------------
+
+    def parts(self, rows: int, epochs: int) -> list[CostPart]:
+        """The parts of the cell, for `rows` rows; some of them were rendered."""
+        shown = self._expected[None].rows
+        found: list[CostPart] = []
+        keys = dict.fromkeys(
+            [*self._most]
+            + [(judge, model) for judge, sums in self._expected.items() for model in sums.by_model]
+        )
+        for judge, model in keys:
+            # A model that a variable names is bounded under another name.
+            most = self._most.get((judge, model), Amounts())
+            recorded = self._recorded.get((self.template, judge))
+            if recorded is not None:
+                expected = _priced(self._config, model, recorded).times(rows * epochs)
+            elif not shown:
+                expected = _UNKNOWN
+            else:
+                sums = self._expected.get(judge, _Expected()).by_model.get(model, Amounts())
+                expected = replace(sums.times(rows * epochs / shown), seconds=None)
+            found.append(
+                CostPart(
+                    self.template,
+                    self.variant.name,
+                    judge=judge,
+                    model=model,
+                    most=most.times(epochs),
+                    expected=expected,
+                )
+            )
+        return found
+
+    def missing(self) -> list[str]:
+        judges = [bounds for bounds, _ in self._judges.values()]
+        return [line for bounds in (self._bounds, *judges) for line in bounds.missing]
+
+    def tree(self) -> str:
+        lines = [self._bounds.tree(self._node)]
+        for scorer, member in self._scorers:
+            bounds = self._judges[id(member)][0]
+            node = self._evaluator.library.get(member.template).node
+            judged = bounds.tree(node).replace("\n", "\n  ")
+            asked = "" if member.asks == 1 else f", asked {member.asks} times"
+            lines.append(f"judge {scorer.name}{asked}:\n  {judged}")
+        return "\n".join(lines)
+
+
+def _label(bounds: CostBounds) -> str | None:
+    """The model of tasks that name none."""
+    choice = bounds.choice()
+    return None if choice is None else choice.label
+
+
+def _no_record() -> None:
+    return None
+
+
+def _expected(config: HandlerConfig, preview: Preview) -> Amounts:
+    """What the request of a preview and its answer are expected to take."""
+    share = 1.0 if is_simulated_model(preview.model) else _TYPICAL
+    output = None if preview.output_tokens is None else preview.output_tokens * share
+    amounts = Amounts(1, 1, preview.input_tokens * share, output, None, None, None)
+    return _priced(config, preview.model, amounts)
+
+
+def _priced(config: HandlerConfig, model: str, amounts: Amounts) -> Amounts:
+    """`amounts` with the cost of their tokens; None where a price is unknown."""
+    if is_simulated_model(model):
+        return replace(amounts, cost_usd=0.0, batch_cost_usd=0.0)
+    sent = amounts.input_tokens
+    made = amounts.output_tokens
+    if sent is None or made is None:
+        return replace(amounts, cost_usd=None, batch_cost_usd=None)
+    if config.prices is not None:
+        cost = (sent * config.prices[0] + made * config.prices[1]) / 1e6
+        return replace(amounts, cost_usd=cost, batch_cost_usd=None)
+    usage = Usage(round(sent), round(made), 0, 0, None)
+    return replace(
+        amounts,
+        cost_usd=prices.cost_usd(model, usage),
+        batch_cost_usd=prices.cost_usd(model, usage, is_batch=True),
+    )
+
+
+def _recorded(folder: str | Path) -> dict[tuple[str, str | None], Amounts]:
+    """The mean amounts of a sample in an earlier batch: by template, and of each judge."""
+    sums: dict[tuple[str, str | None], Amounts] = {}
+    counts: dict[tuple[str, str | None], int] = {}
+    for result in open_batch(folder).results():
+        used: list[tuple[str | None, Usage, float]] = [(None, result.usage, result.duration_s)]
+        used += [(name, score.usage, 0.0) for name, score in result.scores.items()]
+        for judge, usage, seconds in used:
+            if not usage.turns or usage.input_tokens is None or usage.output_tokens is None:
+                continue
+            key = (result.template, judge)
+            turns = usage.turns
+            one = Amounts(turns, turns, usage.input_tokens, usage.output_tokens, seconds=seconds)
+            sums[key] = sums.get(key, Amounts()) + one
+            counts[key] = counts.get(key, 0) + 1
+    return {key: amounts.times(1 / counts[key]) for key, amounts in sums.items()}

@@ -1,0 +1,105 @@
+"""`evaluator plan`: what a template or a batch would cost, before anything is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evaluator.cli.batch import EXIT_INCOMPLETE, batch, run_batch_command
+from evaluator.cli.common import (
+    handler_option,
+    input_option,
+    json_option,
+    library_option,
+    load_library,
+    model_option,
+    read_inputs,
+    read_roles,
+    role_option,
+)
+from evaluator.cli.dry_run import print_dry_run
+from evaluator.cli.echo import echo
+from evaluator.cli.trust import shown_profiles
+from evaluator.errors import UsageError
+from evaluator.nodes import Task
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  evaluator plan summarise --input document=@notes.md "
+    "--model openai/gpt-4o-mini\n"
+    "  evaluator plan answer_question --rows questions.jsonl\n"
+    "  evaluator plan capitals.toml --like batches/capitals-20260102-150405 --json\n\n"
+    "Exit codes: 0 planned; 5 the budget allows no call; 2 wrong usage; 3 configuration."
+)
+@click.argument("name", metavar="TEMPLATE|BATCH.toml")
+@input_option
+@click.option(
+    "--rows", metavar="FILE", help="Plan a batch of these rows: JSONL, CSV, Parquet, hf:NAME."
+)
+@model_option
+@handler_option
+@role_option
+@library_option
+@click.option(
+    "--like",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="An earlier batch of the same templates, whose recorded lengths are expected again.",
+)
+@json_option
+def plan(name: str, inputs: tuple[str, ...], like: Path | None, **given: Any) -> None:
+    """Show what would run and what it would cost, without a key and without a call.
+
+    The table has the most that can happen, which no later run exceeds, and what is to be expected:
+    turns (answers), calls (with retries), tokens, US dollars at the interactive price and at that
+    of the provider's batch API, and the time at the given limits. ? is unknown; the lines below the
+    table say which limit is missing and where to set it. `batch FILE --dry-run` prints the same.
+    """
+    rows = given["rows"]
+    path = Path(name)
+    if like is not None:
+        like = like.absolute()
+    is_batch = path.suffix == ".toml" or path.is_dir()
+    if inputs and (is_batch or rows is not None):
+        raise UsageError("--input is for one run of a template; a batch has its rows")
+    if not is_batch and rows is None:
+        _plan_run(name, inputs, like, given)
+        return
+    options = dict(batch.make_context("batch", [], resilient_parsing=True).params)
+    options |= {"dry_run": True, "progress": "none", "as_json": given["as_json"], "rows": rows}
+    options |= {"folders": given["folders"], "model_roles": given["model_roles"]}
+    options["templates"] = () if is_batch else (name,)
+    options["models"] = () if given["model"] is None else (given["model"],)
+    options["handlers"] = () if given["handler"] is None else (given["handler"],)
+    run_batch_command(path if is_batch else None, options, like)
+
+
+def _plan_run(name: str, inputs: tuple[str, ...], like: Path | None, given: dict[str, Any]) -> None:
+    """Prints the plan of one run of a template."""
+    from evaluator.batch import BatchOptions, make_plan
+    from evaluator.interpreter.evaluator import Evaluator
+
+    library = load_library(given["folders"])
+    node = library.get(name).node
+    values = read_inputs(inputs, node)
+    declared = node.inputs if isinstance(node, Task) else ()
+    needed = [each.name for each in declared if each.must_be_given]
+    if missing := [each for each in needed if each not in values]:
+        raise UsageError(
+            f"{name} needs the input {missing[0]!r}: give it with --input {missing[0]}=VALUE, or "
+            "rows with --rows FILE"
+        )
+    evaluator = Evaluator(
+        library,
+        given["handler"],
+        model=given["model"],
+        model_roles=read_roles(given["model_roles"]),
+        tasks_dir=None,
+        profiles=shown_profiles(),
+        notice=lambda line: echo(line, err=True),
+    ).without_network()
+    planned = make_plan(evaluator, name, rows=[values], options=BatchOptions())
+    can_start = print_dry_run(evaluator, planned, as_json=given["as_json"], like=like)
+    raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)
