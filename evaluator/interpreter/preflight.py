@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic
-from evaluator.errors.messages import did_you_mean
+from evaluator.errors.messages import correction, did_you_mean
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.toolset import TASK_TOOLS
 from evaluator.library import TemplateLibrary
@@ -34,18 +34,26 @@ def check_surroundings(
     `module:Model` is not imported here. `sandboxes` has those of the profiles. Schema files are
     below their template's folder or `roots`.
     """
-    known = {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates}
+    known = {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates, *library.broken}
     found: list[Diagnostic] = []
-    for template in library.templates.values():
-        for task in tasks(template.node):
-            for tool in task.tools:
+    nodes = [*(template.node for template in library.templates.values()), *library.unusable]
+    for node in nodes:
+        for task in tasks(node):
+            for number, tool in enumerate(task.tools):
                 # The tools of an MCP server are known only while it runs.
                 if tool not in known and server_of_tool(tool, servers) is None:
                     message = f"no tool and no template is called {tool!r}"
                     hint = did_you_mean(tool, sorted(known))
+                    span = task.tool_spans[number] if task.tool_spans else task.span
+                    meant = correction(tool, known)
                     found.append(
                         Diagnostic(
-                            "error", "unknown-tool", message=message, span=task.span, hint=hint
+                            "error",
+                            "unknown-tool",
+                            message=message,
+                            span=span,
+                            hint=hint,
+                            fix=None if meant is None else (tool, meant),
                         )
                     )
             ref = None if task.handler is None else task.handler.ref
