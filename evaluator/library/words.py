@@ -24,7 +24,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-_FILE = Path(__file__).with_suffix(".txt")
+_FILE = Path(__file__).with_name("related_words.txt")
 
 
 @cache
