@@ -67,17 +67,17 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None
     return "did you mean " + " or ".join(f"`{folded[match]}`" for match in near) + "?"
 
 
-def correction(name: str, known: Collection[str]) -> str | None:
-    """The one known name that `name` misspells; None where no name is clearly meant."""
+def correction(name: str, known: Collection[str], cutoff: float = 0.7) -> str | None:
+    """The one known name that `name` misspells; None where no name is clearly meant. `cutoff`: the
+    share of its characters that must agree, in (0, 1].
+    """
     if not 2 < len(name) <= MAX_HINT_NAME:
         return None
-    near = get_close_matches(name.lower(), sorted(known), n=2, cutoff=0.7)
+    near = get_close_matches(name.lower(), sorted(known), n=2, cutoff=cutoff)
     if not near or near[0] == name:
         return None
     if len(near) > 1:
-        first, second = (
-            SequenceMatcher(None, other, name.lower()).ratio() for other in near
-        )
+        first, second = (SequenceMatcher(None, other, name.lower()).ratio() for other in near)
         if first - second < 0.1:
             return None
     return near[0]

@@ -45,7 +45,6 @@ def check_surroundings(
                     message = f"no tool and no template is called {tool!r}"
                     hint = did_you_mean(tool, sorted(known))
                     span = task.tool_spans[number] if task.tool_spans else task.span
-                    meant = correction(tool, known)
                     found.append(
                         Diagnostic(
                             "error",
@@ -53,7 +52,7 @@ def check_surroundings(
                             message=message,
                             span=span,
                             hint=hint,
-                            fix=None if meant is None else (tool, meant),
+                            fix=_fix(tool, known),
                         )
                     )
             ref = None if task.handler is None else task.handler.ref
@@ -67,11 +66,19 @@ def check_surroundings(
                         message=message,
                         span=task.handler.span,
                         hint=hint,
+                        fix=_fix(ref, profiles),
                     )
                 )
             found += _of_output(task, roots)
             found += _of_sandbox(task, sandboxes)
     return list(dict.fromkeys(found))
+
+
+def _fix(name: str, known: Collection[str]) -> tuple[str, str] | None:
+    meant = correction(name, known)
+    if meant is None:
+        return None
+    return name, meant
 
 
 def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic]:

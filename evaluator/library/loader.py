@@ -295,14 +295,21 @@ class TemplateLibrary:
             raise TemplateError(found)
         return cast("Task", resolved)
 
+    def source_text(self, file: str | None) -> str | None:
+        """The text of a file as it was read; None if it was not."""
+        for entry in chain.from_iterable(self._state.entries):
+            if (text := entry.texts.get(file or "")) is not None:
+                return text
+        return None
+
     def source_line(self, span: Span) -> str | None:
         """The source line at `span`; None if its file was not read."""
-        for entry in chain.from_iterable(self._state.entries):
-            if (text := entry.texts.get(span.file or "")) is not None:
-                lines = text.split("\n")
-                if 0 < span.line <= len(lines):
-                    return lines[span.line - 1]
-                return None
+        text = self.source_text(span.file)
+        if text is None:
+            return None
+        lines = text.split("\n")
+        if 0 < span.line <= len(lines):
+            return lines[span.line - 1]
         return None
 
     def format_diagnostic(self, diagnostic: Diagnostic) -> str:

@@ -219,6 +219,7 @@ def _choice(b: Builder, view: View, field: Field) -> Any:
             f"{field.element} {value!r} is now {meaning!r}",
             text.span,
             f"write {meaning}",
+            fix=(value, meaning),
         )
     return meaning
 

@@ -169,9 +169,7 @@ def _violation(source: Source, kind: Kind, error: Any) -> Violation:
         written = element.get(value[1]) or ""
         words = [str(choice) for choice in getattr(error.validator, "enumeration", None) or ()]
         return Violation(
-            _bad_value(
-                kind, value[1], shown=value[1], value=written, error=error, span=span
-            ),
+            _bad_value(kind, value[1], shown=value[1], value=written, error=error, span=span),
             element,
             value[1],
             meant=correction(written, words),
@@ -229,9 +227,7 @@ def _unexpected_child(source: Source, element: Element, child: Element, error: A
     return Violation(diagnostic, child, meant=correction(name, names))
 
 
-def _unexpected_attribute(
-    source: Source, element: Element, name: str, kind: Kind
-) -> Violation:
+def _unexpected_attribute(source: Source, element: Element, name: str, kind: Kind) -> Violation:
     key = name
     name = _name(key)
     names = _attributes(element, kind)

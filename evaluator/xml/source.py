@@ -46,7 +46,7 @@ def decode(data: bytes, file: str | None) -> str:
     UTF-8 unless a byte order mark (UTF-8, UTF-16) or the XML declaration says otherwise.
     Raises: TemplateError, with the place of the first invalid byte.
     """
-    encoding, skip = _encoding(data, file)
+    encoding, skip = encoding_of(data, file)
     body = data[skip:]
     try:
         text = body.decode(encoding)
@@ -69,7 +69,8 @@ def normalise_newlines(text: str) -> str:
     return text
 
 
-def _encoding(data: bytes, file: str | None) -> tuple[str, int]:
+def encoding_of(data: bytes, file: str | None) -> tuple[str, int]:
+    """The encoding of `data`, and the length of its byte order mark. Raises: TemplateError."""
     if data.startswith(codecs.BOM_UTF8):
         return "utf-8", 3
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
