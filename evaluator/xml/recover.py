@@ -33,20 +33,21 @@ class Recovered:
 
     `invalid` are the elements with a violation. `complete`: every violation is a misspelt name, so
     nothing was left out. `nameless`: a name that the rest of the file may use is not known.
+    `places` are those of the violations, `doubtful` those of elements of which a part was left out.
     """
 
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
     invalid: list[Element] = field(default_factory=list["Element"])
     complete: bool = True
     nameless: bool = False
-    _places: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    _doubtful: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    places: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    doubtful: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
 
     def follows(self, diagnostic: Diagnostic) -> bool:
         """Whether a finding of the builder repeats a violation or may follow from one."""
         place = (diagnostic.span.line, diagnostic.span.column)
-        return place in self._places or (
-            place in self._doubtful and diagnostic.code in _ABOUT_PARTS
+        return place in self.places or (
+            place in self.doubtful and diagnostic.code in _ABOUT_PARTS
         )
 
 
@@ -100,18 +101,18 @@ def _leave_out(source: Source, violation: Violation, recovered: Recovered) -> No
     recovered.diagnostics.append(violation.diagnostic)
     recovered.invalid.append(element)
     recovered.complete = False
-    recovered._places.add((span.line, span.column))
-    doubtful: Collection[Element] = [element]
+    recovered.places.add((span.line, span.column))
+    around: Collection[Element] = [element]
     if name is not None:
         recovered.nameless = recovered.nameless or name in _NAMING
         if violation.is_value and name == "type":
-            doubtful = [element, *element.iterchildren("*")]
+            around = [element, *element.iterchildren("*")]
         element.attrib.pop(name, None)
     elif violation.diagnostic.code == "unknown-element":
         parent = element.getparent()
         if parent is not None:
-            doubtful = [element, parent]
+            around = [element, parent]
             parent.remove(element)
-    for each in doubtful:
+    for each in around:
         place = source.locate(each)
-        recovered._doubtful.add((place.line, place.column))
+        recovered.doubtful.add((place.line, place.column))
