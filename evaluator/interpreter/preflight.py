@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, cast
@@ -11,7 +12,14 @@ from evaluator.errors.messages import correction, did_you_mean
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.toolset import TASK_TOOLS
 from evaluator.library import TemplateLibrary
-from evaluator.library.shapes import SchemaFileError, folder_of, is_file, is_model, read_schema
+from evaluator.library.shapes import (
+    SchemaFileError,
+    folder_of,
+    is_file,
+    is_model,
+    of_schema,
+    read_schema,
+)
 from evaluator.nodes import Task
 from evaluator.nodes.walk import tasks
 from evaluator.output import parse_output
@@ -95,6 +103,21 @@ def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic
     return []
 
 
+def _is_readable(schema: str) -> bool:
+    """Whether a declared schema is a known name, a file or JSON."""
+    if schema.lstrip().startswith("{"):
+        try:
+            json.loads(schema)
+        except (ValueError, RecursionError):
+            return False
+        return True
+    try:
+        of_schema(schema, None)
+    except SchemaFileError:
+        return False
+    return True
+
+
 def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     wanted = task.output
     if (
@@ -104,6 +127,8 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     ):
         return []
     schema = wanted.schema
+    if schema is not None and not _is_readable(schema):
+        return []  # reported where the template was read
     try:
         if schema is not None and is_file(schema):
             schema = read_schema(schema, folder_of(wanted.span.file), roots=roots)

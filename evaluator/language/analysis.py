@@ -129,6 +129,7 @@ class Reading:
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _PLACEHOLDER = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_TEST_NAME = re.compile(r"there is no test '(\w+)'")
 _MAX_ERRORS = 20
 
 
@@ -167,7 +168,12 @@ def read_all(value: Text | Expression) -> Reading:
             blank = " " * len(skipped[0])
             remaining = remaining[: skipped.start()] + blank + remaining[skipped.end() :]
         else:
-            errors += [each.located(text) for each in found]
+            for each in found:
+                name = _TEST_NAME.match(each.message)
+                if each.code == "unknown-test" and name is not None:
+                    # The node begins at `is`; the name that is wrong follows.
+                    each.offset = remaining.find(name[1], (each.offset or 0) + 2)
+                errors.append(each.located(text))
             return Reading(tuple(errors), analysis, frozenset(words))
     return Reading(tuple(errors) or (first,), None, frozenset(words))
 

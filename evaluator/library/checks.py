@@ -89,7 +89,7 @@ def check_each(
 _CERTAIN = frozenset(
     {"syntax", "forbidden-statement", "unknown-filter", "unknown-test", "unknown-template"}
     | {"undefined-variable", "model-with-host", "unknown-type", "default-type", "unknown-schema"}
-    | {"missing-schema", "bad-schema", "too-deep", "unknown-ref"}
+    | {"missing-schema", "too-deep", "unknown-ref"}
 )
 """Codes of findings that hold also where parts of the template are missing."""
 _NAME = re.compile(r"`([^`]*)`")

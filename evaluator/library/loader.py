@@ -417,8 +417,9 @@ def _assemble(
         suspects.append(_check_suspect(suspect, resolver, whole, broken))
     for name in resolver.diagnostics:
         if name in whole:
-            suspect = Suspect(whole[name], names=None, complete=False)
-            suspects.append(_check_suspect(suspect, resolver, whole, broken))
+            node = whole[name]
+            found = check_suspect(node, whole, broken=broken, names=None, complete=False)
+            suspects.append((node, found))
     unusable = [whole[name] for name in claimed if name in broken and name in whole]
     diagnostics = [*refused, *duplicates, *chain.from_iterable(found for _, found in suspects)]
     for found in (*chain.from_iterable(groups), *checked.values()):

@@ -303,7 +303,10 @@ class ScopeWalk:
         reading = read_all(value)
         self._add(map(_of_expression, reading.errors))
         self._use(reading.words, scope)
-        self._unread_words |= reading.words
+        if reading.errors:
+            self._unread_words |= reading.words
+            if reading.analysis is not None:
+                self._unread_words.update(each.name for each in reading.analysis.references)
         return reading.analysis
 
     def _expression(self, expression: Expression, scope: Bindings) -> Shape:

@@ -46,9 +46,7 @@ class Recovered:
     def follows(self, diagnostic: Diagnostic) -> bool:
         """Whether a finding of the builder repeats a violation or may follow from one."""
         place = (diagnostic.span.line, diagnostic.span.column)
-        return place in self.places or (
-            place in self.doubtful and diagnostic.code in _ABOUT_PARTS
-        )
+        return place in self.places or (place in self.doubtful and diagnostic.code in _ABOUT_PARTS)
 
 
 def recover(source: Source) -> Recovered:

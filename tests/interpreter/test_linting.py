@@ -33,9 +33,13 @@ def atomic(body: str, text: str = "Read {{ doc }}.") -> str:
 
 SCHEMA = '<output_format type="json">{"type": "object", %s}</output_format>'
 TEXTS = {
-    "unknown-filter": [("{{ doc | uper }}", 8), ("{{ doc | lenght }}", 8), ("{{ doc | jon }}", 8)],
+    "unknown-filter": [
+        ("{{ doc | uper }}", 10),
+        ("{{ doc | lenght }}", 10),
+        ("{{ doc | jon }}", 10),
+    ],
     "undefined-variable": [("{{ doc }} {{ dok }}", 14), ("<<doc>> <<other>>", 11)],
-    "unknown-test": [("{% if doc is strng %}{{ doc }}{% endif %}", 10)],
+    "unknown-test": [("{% if doc is strng %}{{ doc }}{% endif %}", 14)],
     "forbidden-statement": [("{{ doc }}{% include 'x' %}", 13)],
     "unknown-template": [("{{ doc }} {{ f(1) }}", 14)],
 }
@@ -45,7 +49,7 @@ STRUCTURE = [
     ('<handler max_turn="1"/>', "unknown-attribute", 10),
     ('<handler ref="nobody"/>', "unknown-handler", 15),
     ('<tools><tool name="reed"/></tools>', "unknown-tool", 20),
-    ("<toolz><tool name='read'/></toolz>", "unknown-element", 1),
+    ("<toolz><tool name='read_file'/></toolz>", "unknown-element", 1),
     ("<model>gpt-4o</model>", "unknown-provider", 8),
     ("<model>opnai/gpt-4o</model>", "unknown-provider", 8),
     (SCHEMA % '"proprties": {"a": {}}', "schema-keyword", 48),
@@ -60,7 +64,7 @@ PLANTED = [(atomic(body), [(code, 4, column)]) for body, code, column in STRUCTU
 PLANTED += [
     (atomic("", text), [(code, 5, 14 + column)])
     for code, texts in TEXTS.items()
-    for text, column in ((text, _column + 0) for text, _column in texts)
+    for text, column in texts
 ]
 PLANTED += [
     (atomic(body, text), [(code, 4, column), (in_text, 5, 14 + at)])
@@ -107,7 +111,7 @@ def test_each_planted_fault_is_found_at_its_place_with_no_other_finding(tmp_path
         found = [(d.code, d.span.line, d.span.column) for d in findings(tmp_path, xml)]
         if found != sorted(expected, key=lambda one: one[1:]):
             wrong.append((xml, expected, found))
-    assert wrong == []
+    assert wrong[:4] == []
 
 
 def test_a_name_that_a_refused_part_may_declare_is_not_undefined(tmp_path: Path) -> None:
@@ -150,7 +154,8 @@ def test_safe_fixes_leave_nothing_to_report(tmp_path: Path) -> None:
     body = (
         '<handlr max_turn="2"/><toolz><tool name="read_fil"/></toolz>'
         "<context_management><accumulation_format>minimal</accumulation_format></context_management>"
-        + SCHEMA % '"proprties": {"a": {}}'
+        + SCHEMA
+        % '"proprties": {"a": {}}'
     )
     xml = atomic(body, "{{ doc | uper }} {{ dok }}")
     text, done = fixed(xml, findings(tmp_path, xml))
@@ -178,11 +183,15 @@ def test_lint_writes_fixes_and_formats_for_reviews(
         return ended.value.code, capsys.readouterr().out
 
     code, out = run("--format", "github")
-    assert code == 1 and out.startswith("::error file=t.xml,line=5,col=22,title=unknown-filter::")
+    assert code == 1 and out.startswith("::error file=t.xml,line=5,col=24,title=unknown-filter::")
     code, out = run("--format", "sarif")
     result = json.loads(out)["runs"][0]["results"][0]
     region = result["locations"][0]["physicalLocation"]["region"]
-    assert (code, result["ruleId"], region) == (1, "unknown-filter", {"startLine": 5, "startColumn": 22})
+    assert (code, result["ruleId"], region) == (
+        1,
+        "unknown-filter",
+        {"startLine": 5, "startColumn": 24},
+    )
     assert run("--fix")[0] == 0
     assert b"{{ doc | upper }}" in path.read_bytes() and b"\r\n" in path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o640
