@@ -55,7 +55,7 @@ class Diagnostic:
     do.
 
     An error stops the template; a warning is probably a mistake; a note says what a legal default
-    does.
+    does. `fix` is the text at `span` and the text that is clearly meant instead.
     """
 
     severity: Severity
@@ -63,6 +63,7 @@ class Diagnostic:
     message: str
     span: Span
     hint: str | None = None
+    fix: tuple[str, str] | None = None
 
     def __str__(self) -> str:
         text = f"{self.span}: {self.severity}: {self.message} [{self.code}]"
@@ -144,7 +145,9 @@ class ExpressionError(EvaluatorError):
         self.code = code
 
     def diagnostic(self) -> Diagnostic:
-        return Diagnostic("error", self.code, message=self.message, span=self.span)
+        message, found, names = self.message.partition("; did you mean ")
+        hint = f"did you mean {names}" if found else None
+        return Diagnostic("error", self.code, message=message, span=self.span, hint=hint)
 
 
 class SandboxError(ExpressionError):

@@ -21,7 +21,7 @@ import re
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from heapq import nsmallest
 from html import escape
 from typing import Literal, Protocol, get_args
@@ -65,6 +65,22 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None
     if not near:
         return otherwise
     return "did you mean " + " or ".join(f"`{folded[match]}`" for match in near) + "?"
+
+
+def correction(name: str, known: Collection[str], cutoff: float = 0.7) -> str | None:
+    """The one known name that `name` misspells; None where no name is clearly meant. `cutoff`: the
+    share of its characters that must agree, in (0, 1].
+    """
+    if not 2 < len(name) <= MAX_HINT_NAME:
+        return None
+    near = get_close_matches(name.lower(), sorted(known), n=2, cutoff=cutoff)
+    if not near or near[0] == name:
+        return None
+    if len(near) > 1:
+        first, second = (SequenceMatcher(None, other, name.lower()).ratio() for other in near)
+        if first - second < 0.1:
+            return None
+    return near[0]
 
 
 def listed(names: Iterable[str], limit: int = 8) -> str:

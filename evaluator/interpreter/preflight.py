@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic
-from evaluator.errors.messages import did_you_mean
+from evaluator.errors.messages import correction, did_you_mean
 from evaluator.interpreter.background import BACKGROUND_TOOLS
 from evaluator.interpreter.toolset import TASK_TOOLS
 from evaluator.library import TemplateLibrary
-from evaluator.library.shapes import SchemaFileError, folder_of, is_file, is_model, read_schema
+from evaluator.library.shapes import (
+    SchemaFileError,
+    folder_of,
+    is_file,
+    is_model,
+    of_schema,
+    read_schema,
+)
 from evaluator.nodes import Task
 from evaluator.nodes.walk import tasks
 from evaluator.output import parse_output
@@ -34,18 +42,25 @@ def check_surroundings(
     `module:Model` is not imported here. `sandboxes` has those of the profiles. Schema files are
     below their template's folder or `roots`.
     """
-    known = {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates}
+    known = {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates, *library.broken}
     problems: list[Diagnostic] = []
-    for template in library.templates.values():
-        for task in tasks(template.node):
-            for tool in task.tools:
+    nodes = [*(template.node for template in library.templates.values()), *library.unusable]
+    for node in nodes:
+        for task in tasks(node):
+            for number, tool in enumerate(task.tools):
                 # The tools of an MCP server are known only while it runs.
                 if tool not in known and server_of_tool(tool, servers) is None:
                     message = f"no tool and no template is called {tool!r}"
                     hint = did_you_mean(tool, sorted(known))
+                    span = task.tool_spans[number] if task.tool_spans else task.span
                     problems.append(
                         Diagnostic(
-                            "error", "unknown-tool", message=message, span=task.span, hint=hint
+                            "error",
+                            "unknown-tool",
+                            message=message,
+                            span=span,
+                            hint=hint,
+                            fix=_fix(tool, known),
                         )
                     )
             ref = None if task.handler is None else task.handler.ref
@@ -59,11 +74,19 @@ def check_surroundings(
                         message=message,
                         span=task.handler.span,
                         hint=hint,
+                        fix=_fix(ref, profiles),
                     )
                 )
             problems += _of_output(task, roots)
             problems += _of_sandbox(task, sandboxes)
     return list(dict.fromkeys(problems))
+
+
+def _fix(name: str, known: Collection[str]) -> tuple[str, str] | None:
+    meant = correction(name, known)
+    if meant is None:
+        return None
+    return name, meant
 
 
 def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic]:
@@ -80,6 +103,21 @@ def _of_sandbox(task: Task, sandboxes: Mapping[str, Sandbox]) -> list[Diagnostic
     return []
 
 
+def _is_readable(schema: str) -> bool:
+    """Whether a declared schema is a known name, a file or JSON."""
+    if schema.lstrip().startswith("{"):
+        try:
+            json.loads(schema)
+        except (ValueError, RecursionError):
+            return False
+        return True
+    try:
+        of_schema(schema, None)
+    except SchemaFileError:
+        return False
+    return True
+
+
 def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     output = task.output
     if (
@@ -89,6 +127,8 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
     ):
         return []
     schema = output.schema
+    if schema is not None and not _is_readable(schema):
+        return []  # reported where the template was read
     try:
         if schema is not None and is_file(schema):
             schema = read_schema(schema, folder_of(output.span.file), roots=roots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -113,6 +114,68 @@ def analysis_of(value: Text | Expression) -> Analysis:
     if isinstance(value, Text):
         return analyse(value)
     return analyse_expression(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a text with errors still says: its errors, the analysis of the rest (None where nothing
+    certain is known), and every word in what could not be read.
+    """
+
+    errors: tuple[ExpressionError, ...]
+    analysis: Analysis | None
+    words: frozenset[str] = frozenset()
+
+
+_WORD = re.compile(r"[^\W\d]\w*")
+_PLACEHOLDER = re.compile(r"\{\{.*?\}\}", re.DOTALL)
+_TEST_NAME = re.compile(r"there is no test '(\w+)'")
+_MAX_ERRORS = 20
+
+
+def read_all(value: Text | Expression) -> Reading:
+    """Every error of a text or an expression, and what the rest of it refers to.
+
+    A placeholder that cannot be read is skipped. Without it the rest is read, unless a statement
+    cannot be read, which may bind names.
+    """
+    try:
+        return Reading((), analysis_of(value))
+    except ExpressionError as error:
+        first = error
+    text = value if isinstance(value, Text) else value.source
+    remaining = text.value
+    errors: list[ExpressionError] = []
+    words: set[str] = set()
+    while len(errors) < _MAX_ERRORS:
+        found: list[LocatedError] = []
+        try:
+            if isinstance(value, Text):
+                tree = parse_text(remaining, found)
+            else:
+                tree = parse_expression(remaining, found)
+            analysis = _Walker().analysis(tree, isinstance(value, Expression))
+        except LocatedError as error:
+            errors.append(error.located(text))
+            offset = min(error.offset or 0, len(remaining))
+            skipped = next(
+                (m for m in _PLACEHOLDER.finditer(remaining) if m.start() <= offset < m.end()), None
+            )
+            if skipped is None or isinstance(value, Expression):
+                words.update(_WORD.findall(text.value))
+                break
+            words.update(_WORD.findall(skipped[0]))
+            blank = " " * len(skipped[0])
+            remaining = remaining[: skipped.start()] + blank + remaining[skipped.end() :]
+        else:
+            for each in found:
+                name = _TEST_NAME.match(each.message)
+                if each.code == "unknown-test" and name is not None:
+                    # The node begins at `is`; the name that is wrong follows.
+                    each.offset = remaining.find(name[1], (each.offset or 0) + 2)
+                errors.append(each.located(text))
+            return Reading(tuple(errors), analysis, frozenset(words))
+    return Reading(tuple(errors) or (first,), None, frozenset(words))
 
 
 def _located(function: Callable[[str], Analysis], text: Text) -> Analysis:

@@ -53,12 +53,16 @@ def has_markup(value: str) -> bool:
     return "{{" in value or "{%" in value or "{#" in value
 
 
-def parse_text(value: str) -> nodes.Template:
-    """Returns the checked tree of a text. Raises: LocatedError."""
+def parse_text(value: str, found: list[LocatedError] | None = None) -> nodes.Template:
+    """Returns the checked tree of a text.
+
+    With `found`, unknown filters and tests and forbidden statements are added to it.
+    Raises: LocatedError.
+    """
     # Jinja rewrites every kind of line end; a blank keeps offsets, and data is cut from the
     # original.
     source = value.replace("\r", " ")
-    tree = cast(nodes.Template, _parse(_text_pieces(source), expression=False))
+    tree = cast(nodes.Template, _parse(_text_pieces(source), expression=False, found=found))
     if source != value:
         for data in tree.find_all(nodes.TemplateData):
             start = offset_of(data)
@@ -66,11 +70,13 @@ def parse_text(value: str) -> nodes.Template:
     return tree
 
 
-def parse_expression(value: str) -> nodes.Expr:
-    """Returns the checked tree of an expression. Raises: LocatedError."""
+def parse_expression(value: str, found: list[LocatedError] | None = None) -> nodes.Expr:
+    """Returns the checked tree of an expression; `found` as in `parse_text`. Raises:
+    LocatedError.
+    """
     if not value.strip():
         raise LocatedError("an expression is missing", 0, code="syntax")
-    tree = cast(nodes.Expr, _parse(_expression_pieces(value), expression=True))
+    tree = cast(nodes.Expr, _parse(_expression_pieces(value), expression=True, found=found))
     for constant in tree.find_all(nodes.Const):
         if isinstance(constant.value, str) and "{{" in constant.value:
             message = (
@@ -236,7 +242,9 @@ class _Parser(Parser):
         return node
 
 
-def _parse(pieces: Iterable[_Piece], *, expression: bool) -> nodes.Node:
+def _parse(
+    pieces: Iterable[_Piece], *, expression: bool, found: list[LocatedError] | None
+) -> nodes.Node:
     parser = _Parser(_ENVIRONMENT, "")
     try:
         parser.stream = TokenStream(_tokens(pieces), None, None)
@@ -252,7 +260,11 @@ def _parse(pieces: Iterable[_Piece], *, expression: bool) -> nodes.Node:
         raise LocatedError(
             "the text is nested too deeply", 0, code="too-deep", forbidden=True
         ) from error
-    _check_tree(tree)
+    errors = _errors_of(tree)
+    if found is not None:
+        found += errors
+    elif errors:
+        raise errors[0]
     return tree
 
 
@@ -282,9 +294,9 @@ def _syntax_error(message: str, offset: int) -> LocatedError:
 _OPERATORS = frozenset({"and", "or", "not", "in", "is", "if", "else"})
 
 
-def _check_tree(tree: nodes.Node) -> None:
-    """Raises: LocatedError, for the first forbidden statement, unknown filter or test, or too much
-    depth.
+def _errors_of(tree: nodes.Node) -> list[LocatedError]:
+    """The forbidden statements and unknown filters and tests, in their order. Raises: LocatedError,
+    for too much depth.
     """
     pending: list[tuple[nodes.Node, int]] = [(tree, 0)]
     found: list[LocatedError] = []
@@ -302,8 +314,7 @@ def _check_tree(tree: nodes.Node) -> None:
             error.offset = offset_of(node)
             found.append(error)
         pending.extend((child, depth + 1) for child in node.iter_child_nodes())
-    if found:
-        raise min(found, key=lambda error: error.offset or 0)
+    return sorted(found, key=lambda error: error.offset or 0)
 
 
 def _node_error(node: nodes.Node) -> LocatedError | None:

@@ -6,6 +6,7 @@ templates that call or `ref` one that cannot be used.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from evaluator.errors import Diagnostic
 from evaluator.library.calls import calls_of, endless_calls
 from evaluator.library.scoping import ScopeWalk
 from evaluator.nodes import Span, TopLevel
+from evaluator.nodes.declare import FIELDS, OPERATORS
 
 MAX_ERRORS = 200
 """The templates of a file are checked until more errors than this are found."""
@@ -82,6 +84,46 @@ def check_each(
         if diagnostic not in found:
             found.append(diagnostic)
     return checked
+
+
+_CERTAIN = frozenset(
+    {"syntax", "forbidden-statement", "unknown-filter", "unknown-test", "unknown-template"}
+    | {"undefined-variable", "model-with-host", "unknown-type", "default-type", "unknown-schema"}
+    | {"missing-schema", "too-deep", "unknown-ref"}
+)
+"""Codes of findings that hold also where parts of the template are missing."""
+_NAME = re.compile(r"`([^`]*)`")
+
+
+def check_suspect(
+    node: TopLevel,
+    templates: Mapping[str, TopLevel],
+    *,
+    broken: Collection[str],
+    names: Collection[str] | None,
+    complete: bool,
+) -> list[Diagnostic]:
+    """The findings about a template with errors of structure that follow from none of them.
+
+    `names` are not undefined, although nothing in `node` binds them; None: no name is. `complete`:
+    nothing of the template is missing in `node`.
+    """
+    walk = ScopeWalk(templates, broken=broken)
+    walk.top(node)
+    if complete:
+        return walk.diagnostics
+    bound = {name for cls in OPERATORS.values() for f in FIELDS[cls] for name in f.binds or ()}
+    found: list[Diagnostic] = []
+    for diagnostic in walk.diagnostics:
+        if diagnostic.code not in _CERTAIN:
+            continue
+        name = _NAME.search(diagnostic.message)
+        if diagnostic.code == "undefined-variable" and (
+            names is None or name is None or name[1] in names or name[1] in bound
+        ):
+            continue
+        found.append(diagnostic)
+    return found
 
 
 def spread(

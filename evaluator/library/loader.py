@@ -22,11 +22,11 @@ from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, limited_hints, shortened, type_of
 from evaluator.files.locations import shipped as shipped_folder
 from evaluator.library.calls import calls_of
-from evaluator.library.checks import Checked, check_each, in_order, spread
+from evaluator.library.checks import Checked, check_each, check_suspect, in_order, spread
 from evaluator.library.excerpt import format_with_line
 from evaluator.library.files import Root, scan
 from evaluator.library.graphs import reachable
-from evaluator.library.reading import LoadedFile, read_entry, read_string
+from evaluator.library.reading import LoadedFile, Suspect, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel
 from evaluator.xml.write import to_xml
@@ -76,6 +76,7 @@ class _Content:
     diagnostics: tuple[Diagnostic, ...] = ()
     broken: frozenset[str] = frozenset()
     checked: Mapping[str, Checked] = field(default_factory=dict[str, Checked])
+    unusable: tuple[TopLevel, ...] = ()
     calls: dict[str, Mapping[str, str]] = field(default_factory=dict[str, "Mapping[str, str]"])
     ranker: Ranker | None = None
     composites: Ranker | None = None
@@ -146,6 +147,11 @@ class TemplateLibrary:
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """All findings of the load, by file, line and column."""
         return self._state.diagnostics
+
+    @property
+    def unusable(self) -> tuple[TopLevel, ...]:
+        """The templates with errors, as far as they could be read: to be checked, not to be run."""
+        return self._state.unusable
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
@@ -289,14 +295,21 @@ class TemplateLibrary:
             raise TemplateError(found)
         return cast("Task", resolved)
 
+    def source_text(self, file: str | None) -> str | None:
+        """The text of a file as it was read; None if it was not."""
+        for entry in chain.from_iterable(self._state.entries):
+            if (text := entry.texts.get(file or "")) is not None:
+                return text
+        return None
+
     def source_line(self, span: Span) -> str | None:
         """The source line at `span`; None if its file was not read."""
-        for entry in chain.from_iterable(self._state.entries):
-            if (text := entry.texts.get(span.file or "")) is not None:
-                lines = text.split("\n")
-                if 0 < span.line <= len(lines):
-                    return lines[span.line - 1]
-                return None
+        text = self.source_text(span.file)
+        if text is None:
+            return None
+        lines = text.split("\n")
+        if 0 < span.line <= len(lines):
+            return lines[span.line - 1]
         return None
 
     def format_diagnostic(self, diagnostic: Diagnostic) -> str:
@@ -399,7 +412,16 @@ def _assemble(
         for name, (_, entry) in claimed.items()
         if name not in broken
     }
-    diagnostics = [*refused, *duplicates]
+    suspects: list[tuple[TopLevel, list[Diagnostic]]] = []
+    for suspect in (each for entry in chain.from_iterable(groups) for each in entry.suspects):
+        suspects.append(_check_suspect(suspect, resolver, whole, broken))
+    for name in resolver.diagnostics:
+        if name in whole:
+            node = whole[name]
+            found = check_suspect(node, whole, broken=broken, names=None, complete=False)
+            suspects.append((node, found))
+    unusable = [whole[name] for name in claimed if name in broken and name in whole]
+    diagnostics = [*refused, *duplicates, *chain.from_iterable(found for _, found in suspects)]
     for found in (*chain.from_iterable(groups), *checked.values()):
         diagnostics += found.diagnostics
     return _Content(
@@ -409,7 +431,28 @@ def _assemble(
         diagnostics=tuple(in_order(diagnostics)),
         broken=frozenset(broken),
         checked=checked,
+        unusable=(*unusable, *(node for node, _ in suspects)),
     )
+
+
+def _check_suspect(
+    suspect: Suspect, resolver: RefResolver, whole: Mapping[str, TopLevel], broken: set[str]
+) -> tuple[TopLevel, list[Diagnostic]]:
+    """The node of a template with errors of structure, and the findings that do not follow from
+    them.
+    """
+    node = suspect.node
+    names = suspect.names
+    complete = suspect.complete
+    found: list[Diagnostic] = []
+    if isinstance(node, Task):
+        resolved, found = resolver.resolve_unregistered(node)
+        node = cast("Task", resolved)
+        if found:
+            names = None
+            complete = False
+    found += check_suspect(node, whole, broken=broken, names=names, complete=complete)
+    return node, found
 
 
 def _claim_names(

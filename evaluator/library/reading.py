@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from evaluator import clock
@@ -12,9 +13,10 @@ from evaluator.errors import Diagnostic, TemplateError
 from evaluator.library.files import Root, Stamp, TemplateFile, read_beneath, stamp_of
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel
-from evaluator.xml.build import build
+from evaluator.xml.build import BuildResult, build
 from evaluator.xml.lenient import read_tree
-from evaluator.xml.schema import MAX_FINDINGS, validate
+from evaluator.xml.recover import Recovered, recover
+from evaluator.xml.schema import MAX_FINDINGS
 from evaluator.xml.source import Source, normalise_newlines, read_source
 from evaluator.xml.vocabulary import task_vocabulary
 
@@ -24,6 +26,20 @@ _SETTLED_NS = 50_000_000
 # After these a file may have to be read again although neither it nor a partial that was read has
 # changed.
 _UNSETTLED_CODES = frozenset({"unreadable", "include-outside", "include-cycle"})
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A template with errors of structure, as far as it could be read: to be checked, never to be
+    used.
+
+    `names` are the names that its file declares, which may be missing in `node`; None where others
+    may be declared too. `complete`: all of its elements and attributes are in `node`.
+    """
+
+    node: TopLevel
+    names: frozenset[str] | None
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,7 @@ class LoadedFile:
     diagnostics: tuple[Diagnostic, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     stamps: Mapping[str, Stamp] | None = None
+    suspects: tuple[Suspect, ...] = ()
 
     def is_current(self) -> bool:
         """Whether neither the file nor a partial of it has changed since it was read."""
@@ -95,7 +112,9 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
             names=_names_in(text, entry.relative),
         )
     entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
-    found = validate(source, "task")
+    members = _members(source)
+    recovered = recover(source)
+    found = sorted(recovered.diagnostics, key=lambda one: (one.span.line, one.span.column))
     if len(found) >= MAX_FINDINGS:
         message = (
             f"at least {MAX_FINDINGS} errors in this file; nothing of it is used, and no "
@@ -103,14 +122,22 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
         )
         found.append(Diagnostic("error", "too-many-errors", message=message, span=found[-1].span))
         return replace(entry, diagnostics=tuple(found))
-    if found and not _drop_invalid(source, found):
+    if source.root.tag not in ("task", "template", "library", "partial"):
         return replace(entry, diagnostics=tuple(found))
     built = build(source, read_partial=read_partial)
     reasons = {d.span for d in built.diagnostics if d.code != "include"}
     # "Cannot be included" adds nothing if the reason is reported at the same place.
-    found += [d for d in built.diagnostics if d.code != "include" or d.span not in reasons]
+    found += [
+        d
+        for d in built.diagnostics
+        if (d.code != "include" or d.span not in reasons)
+        and not (d.span.file == entry.shown and recovered.follows(d))
+    ]
+    invalid = _invalid_members(source, members, recovered)
+    usable = [n for n in built.templates if n.span.file != entry.shown or n.span not in invalid]
+    suspects = _suspects(source, built, recovered, usable)
     templates: list[tuple[str, TopLevel]] = []
-    for node in built.templates:
+    for node in usable:
         name = node.name or (_stem(entry.relative) if source.root.tag == "task" else None)
         if name is None:
             found.append(
@@ -125,26 +152,57 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
         else:
             templates.append((name, node if node.name else replace(node, name=name)))
     names = tuple(dict.fromkeys((*entry.names, *(name for name, _ in templates))))
-    return replace(entry, diagnostics=tuple(found), templates=tuple(templates), names=names)
+    return replace(
+        entry,
+        diagnostics=tuple(found),
+        templates=tuple(templates),
+        names=names,
+        suspects=suspects,
+    )
 
 
-def _drop_invalid(source: Source, wrong: Sequence[Diagnostic]) -> bool:
-    """Removes the invalid members from a library's tree; False where the library itself is
-    invalid.
+def _members(source: Source) -> list[Span]:
+    """The places of the templates in a file, and of what else its library holds."""
+    if source.root.tag == "library":
+        return [source.locate(element) for element in source.root.iterchildren("*")]
+    return [source.locate(source.root)]
+
+
+def _invalid_members(source: Source, members: list[Span], recovered: Recovered) -> Set[Span]:
+    """The places of the members that violate the schema; all of them where the library itself
+    does.
     """
-    if source.root.tag != "library":
-        return False
-    members = list(source.root.iterchildren("*"))
-    places = [(span.line, span.column) for span in map(source.locate, members)]
-    invalid: set[int] = set()
-    for diagnostic in wrong:
-        member = bisect_right(places, (diagnostic.span.line, diagnostic.span.column)) - 1
-        if member < 0:
-            return False
-        invalid.add(member)
-    for number in invalid:
-        source.root.remove(members[number])
-    return True
+    places = [(span.line, span.column) for span in members]
+    invalid: set[Span] = set()
+    for element in recovered.invalid:
+        if element is source.root:
+            return set(members)
+        span = source.locate(element)
+        member = bisect_right(places, (span.line, span.column)) - 1
+        invalid.add(members[member])
+    return invalid
+
+
+_DECLARED_NAMES = re.compile(r"""\b(?:name|params)\s*=\s*("[^"]*"|'[^']*')""")
+_WORD = re.compile(r"[^\W\d]\w*")
+
+
+def _suspects(
+    source: Source, built: BuildResult, recovered: Recovered, usable: list[TopLevel]
+) -> tuple[Suspect, ...]:
+    every = (*built.templates, *built.rejected)
+    invalid = [node for node in every if node not in usable]
+    if not invalid:
+        return ()
+    names: frozenset[str] | None = None
+    trouble = {d.code for d in built.diagnostics if d.severity == "error"}
+    if not recovered.nameless and not any(code.startswith("include") for code in trouble):
+        declared = _DECLARED_NAMES.findall(source.text)
+        names = frozenset(word for value in declared for word in _WORD.findall(value))
+    return tuple(
+        Suspect(node, names, complete=recovered.complete and node not in built.rejected)
+        for node in invalid
+    )
 
 
 def _names(source: Source, relative: str) -> tuple[str, ...]:

@@ -214,6 +214,8 @@ def _merge(own: Task, base: Task) -> Task:
             changes[field.name] = _merge_settings(mine, theirs)
         elif not _is_stated(mine, field.default):
             changes[field.name] = theirs
+            if field.name == "tools":
+                changes["tool_spans"] = base.tool_spans
     return replace(own, **changes)
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.errors.messages import did_you_mean, listed, with_article
-from evaluator.language.analysis import Analysis, Reference, analyse, analyse_expression
+from evaluator.errors.messages import correction, did_you_mean, listed, with_article
+from evaluator.language.analysis import Analysis, Reference, read_all
+from evaluator.language.filters import FILTER_NAMES
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.syntax import GLOBALS, has_markup
 from evaluator.library.calls import check_call, check_call_in_text
@@ -91,6 +92,7 @@ class ScopeWalk:
         self._known = _Known(templates)
         self.diagnostics: list[Diagnostic] = []
         self.called: dict[str, Span] = {}
+        self._unread_words: set[str] = set()
 
     def top(self, node: TopLevel) -> None:
         """Checks a registered template, as if it is evaluated by name with its declared inputs."""
@@ -199,6 +201,8 @@ class ScopeWalk:
         else:
             appended = set[str]()
         for declared in node.inputs:
+            if declared.name in self._unread_words:
+                continue
             if declared.name in appended:
                 message = f"no text names the input `{declared.name}`: it is appended to the prompt"
                 hint = f"write {{{{ {declared.name} }}}} where it belongs, if the place matters"
@@ -287,19 +291,28 @@ class ScopeWalk:
     # Texts
 
     def _text(self, text: Text, scope: Bindings) -> None:
-        try:
-            found = analyse(text)
-        except ExpressionError as error:
-            self._add([error.diagnostic()])
-            return
-        self._found(found, text, scope=scope)
+        found = self._read(text, scope)
+        if found is not None:
+            self._found(found, text, scope=scope)
+
+    def _read(self, value: Text | Expression, scope: Bindings) -> Analysis | None:
+        """What a text refers to, with a finding for each of its errors.
+
+        A name in a part that cannot be read counts as used.
+        """
+        reading = read_all(value)
+        self._add(map(_of_expression, reading.errors))
+        self._use(reading.words, scope)
+        if reading.errors:
+            self._unread_words |= reading.words
+            if reading.analysis is not None:
+                self._unread_words.update(each.name for each in reading.analysis.references)
+        return reading.analysis
 
     def _expression(self, expression: Expression, scope: Bindings) -> Shape:
         """The shape of the expression's value, where it is a name with a path and nothing else."""
-        try:
-            found = analyse_expression(expression)
-        except ExpressionError as error:
-            self._add([error.diagnostic()])
+        found = self._read(expression, scope)
+        if found is None:
             return ANY
         shapes = self._found(found, expression.source, scope=scope)
         plain = (
@@ -381,6 +394,21 @@ class ScopeWalk:
             if len(self.diagnostics) >= self.MAX_FINDINGS:
                 raise TooManyFindings
             self.diagnostics.append(diagnostic)
+
+
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+def _of_expression(error: ExpressionError) -> Diagnostic:
+    """The finding for an error of a text, with the filter that is clearly meant as its fix."""
+    found = error.diagnostic()
+    name = _QUOTED.search(found.message)
+    if found.code != "unknown-filter" or name is None:
+        return found
+    meant = correction(name[1], FILTER_NAMES)
+    if meant is None:
+        return found
+    return replace(found, fix=(name[1], meant))
 
 
 def _where_bound(name: str) -> str | None:

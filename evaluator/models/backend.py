@@ -213,8 +213,8 @@ class Backend(Protocol):
     reach more than one server has an
     `endpoint`: the URL of its server, without secrets. The cache and the rate limits of one
     `endpoint` are shared. One that bounds its open connections has `connections`, that bound in the
-    running event loop, which the progress of a batch shows if calls wait for one. A backend can be pickled for worker processes: its `__getstate__` leaves
-    out sessions.
+    running event loop, which the progress of a batch shows if calls wait for one. A backend can be
+    pickled for worker processes: its `__getstate__` leaves out sessions.
     """
 
     @property

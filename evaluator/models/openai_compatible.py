@@ -42,8 +42,8 @@ class OpenAICompatibleBackend:
 
     `connections` bounds the open connections of one event loop; further calls wait inside their own
     timeout. None: half of the files that this process may open; a batch raises that limit to fit
-    its concurrency. Usable from several event loops, each with a pool of its own; pickling excludes the
-    pools. `api_key` and the values of `headers` are secrets: no error message and no repr holds
+    its concurrency. Usable from several event loops, each with a pool of its own; pickling excludes
+    the pools. `api_key` and the values of `headers` are secrets: no error message and no repr holds
     them, but the pickled backend does. `await aclose()` closes the pools; the owner of a backend
     that was given to an Evaluator closes it.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from evaluator.errors.results import Usage
 
@@ -116,6 +116,26 @@ def max_call_cost_usd(model: str) -> float | None:
     return cost_usd(
         model, Usage(window, answer, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1)
     )
+
+
+@lru_cache(maxsize=1)
+def known_providers() -> frozenset[str]:
+    """The prefixes of model ids that name a provider or a kind of server; empty without LiteLLM."""
+    spec = find_spec("litellm")
+    table = _table()
+    if spec is None or not table:
+        return frozenset()
+    found = {*_UNPRICED, "openai", "litellm"}
+    for key, entry in table.items():
+        found.add(key.partition("/")[0])
+        if isinstance(entry, dict):
+            found.add(str(cast("dict[str, Any]", entry).get("litellm_provider", "")))
+    for folder in spec.submodule_search_locations or ():
+        try:
+            found.update(path.stem for path in (Path(folder) / "llms").iterdir())
+        except OSError:
+            continue
+    return frozenset(found)
 
 
 @lru_cache(maxsize=256)

@@ -238,6 +238,8 @@ class Task:
     manual_xml: BoolSetting = setting("boolean", default=False, element="manual_xml")
     disable_reparsing: BoolSetting = setting("boolean", default=False, element="disable_reparsing")
     span: Span = Span()
+    tool_spans: tuple[Span, ...] = ()
+    """The places of the names in `tools`; empty where they are not known."""
 
     def queries(self) -> Repeats:
         """The number of messages that the task sends to its model one after another, each for an

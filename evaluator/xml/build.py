@@ -24,11 +24,15 @@ _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 class BuildResult:
     """`templates` without errors, in order; `includes` the files (or hrefs) that were read, each
     once.
+
+    `rejected` are the templates with errors, as far as they could be built: to be checked, never to
+    be used.
     """
 
     templates: tuple[TopLevel, ...]
     diagnostics: tuple[Diagnostic, ...]
     includes: tuple[str, ...]
+    rejected: tuple[TopLevel, ...] = ()
 
 
 def build(source: Source, *, read_partial: ReadPartial | None = None) -> BuildResult:
@@ -40,17 +44,25 @@ def build(source: Source, *, read_partial: ReadPartial | None = None) -> BuildRe
     """
     b = Builder(read_partial)
     templates: list[TopLevel] = []
+    rejected: list[TopLevel] = []
     names: dict[str, Span] = {}
     for view in _top_level(b, View(source, source.root)):
         before = b.errors
         built: TopLevel = _function(b, view) if view.tag == "template" else task(b, view)
         if b.errors == before and b.is_new(built.name, names, built.span, "the name"):
             templates.append(built)
+        else:
+            rejected.append(built)
     diagnostics = sorted(
         dict.fromkeys(b.diagnostics),
         key=lambda one: (one.span.file != source.file, one.span.line, one.span.column),
     )
-    return BuildResult(tuple(templates), tuple(diagnostics), includes=tuple(b.includes))
+    return BuildResult(
+        tuple(templates),
+        tuple(diagnostics),
+        includes=tuple(b.includes),
+        rejected=tuple(rejected),
+    )
 
 
 def _top_level(b: Builder, root: View) -> list[View]:

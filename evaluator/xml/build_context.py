@@ -89,8 +89,17 @@ class Builder:
                 Diagnostic("error", "too-many-errors", message=message, span=span)
             )
 
-    def warn(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
-        self.diagnostics.append(Diagnostic("warning", code, message=message, span=span, hint=hint))
+    def warn(
+        self,
+        code: str,
+        message: str,
+        span: Span,
+        hint: str | None = None,
+        fix: tuple[str, str] | None = None,
+    ) -> None:
+        self.diagnostics.append(
+            Diagnostic("warning", code, message=message, span=span, hint=hint, fix=fix)
+        )
 
     def note(self, code: str, message: str, span: Span, hint: str | None = None) -> None:
         self.diagnostics.append(Diagnostic("note", code, message=message, span=span, hint=hint))

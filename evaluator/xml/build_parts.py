@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any, cast
 
+from evaluator.errors.messages import correction
 from evaluator.nodes import Example, Expression, FilePaths, OutputFormat, Span, Text
 from evaluator.xml.build_context import Builder, View
 from evaluator.xml.texts import SplitError, expression_of, find_shell_operator, split_command
@@ -124,6 +127,111 @@ def _check_json_schema(b: Builder, text: Text) -> None:
     else:
         if not isinstance(value, dict):
             b.error("invalid-schema", "an inline JSON Schema is an object", text.span, hint)
+        else:
+            _check_keywords(b, cast("dict[str, Any]", value), text)
+
+
+_KEYWORDS = frozenset(
+    [
+        "$anchor",
+        "$comment",
+        "$defs",
+        "$dynamicAnchor",
+        "$dynamicRef",
+        "$id",
+        "$ref",
+        "$schema",
+        "$vocabulary",
+        "additionalItems",
+        "additionalProperties",
+        "allOf",
+        "anyOf",
+        "const",
+        "contains",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "default",
+        "definitions",
+        "dependencies",
+        "dependentRequired",
+        "dependentSchemas",
+        "deprecated",
+        "description",
+        "discriminator",
+        "else",
+        "enum",
+        "example",
+        "examples",
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "externalDocs",
+        "format",
+        "if",
+        "items",
+        "maxContains",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "maximum",
+        "minContains",
+        "minItems",
+        "minLength",
+        "minProperties",
+        "minimum",
+        "multipleOf",
+        "not",
+        "nullable",
+        "oneOf",
+        "pattern",
+        "patternProperties",
+        "prefixItems",
+        "properties",
+        "propertyNames",
+        "readOnly",
+        "required",
+        "then",
+        "title",
+        "type",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+        "uniqueItems",
+        "writeOnly",
+        "xml",
+    ]
+)
+_MAPS_OF_SCHEMAS = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
+_DATA = frozenset({"const", "default", "enum", "example", "examples", "required"})
+# Shorter words may be annotations of the author.
+_MIN_KEYWORD = 5
+_MAX_SCHEMA_DEPTH = 60
+
+
+def _check_keywords(b: Builder, schema: dict[str, Any], text: Text, depth: int = 0) -> None:
+    """A finding for each misspelt keyword of a JSON Schema; other unknown keys are annotations."""
+    for key, value in schema.items():
+        if key not in _KEYWORDS and len(key) >= _MIN_KEYWORD:
+            meant = correction(key, _KEYWORDS, cutoff=0.85)
+            place = re.search(rf'"{re.escape(key)}"\s*:', text.value)
+            if meant is not None and place is not None:
+                b.warn(
+                    "schema-keyword",
+                    f"JSON Schema has no keyword `{key}`, so it has no effect",
+                    text.locate(place.start() + 1),
+                    f"did you mean `{meant}`?",
+                    fix=(key, meant),
+                )
+        if depth >= _MAX_SCHEMA_DEPTH or key in _DATA:
+            continue
+        if key in _MAPS_OF_SCHEMAS and isinstance(value, dict):
+            inner = list(cast("dict[str, Any]", value).values())
+        else:
+            inner = cast("list[Any]", value if isinstance(value, list) else [value])
+        for each in inner:
+            if isinstance(each, dict):
+                _check_keywords(b, cast("dict[str, Any]", each), text, depth=depth + 1)
 
 
 def command(b: Builder, view: View) -> tuple[Text, ...]:

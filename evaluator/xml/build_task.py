@@ -78,11 +78,21 @@ def task(b: Builder, view: View) -> Task:
     for tag, child in children.items():
         _check_attributes(b, child, element=tag, cls=cls)
     found = _fields(b, view, cls=cls, children=children, needs_all=view.get("ref") is None)
-    made = cls(**found, span=view.span)
+    made = cls(**found, span=view.span, tool_spans=_tool_spans(b, children))
     _check_names(b, made, children=children)
     if made.ref is None and not made.description.value.strip() and "description" in children:
         b.error("missing-element", f"the <description> of this <{view.tag}> is empty", view.span)
     return made
+
+
+def _tool_spans(b: Builder, children: dict[str, View]) -> tuple[Span, ...]:
+    if "tools" not in children:
+        return ()
+    places: dict[str, Span] = {}
+    for tool in b.children(children["tools"]):
+        if tool.tag == "tool":
+            places.setdefault(tool.get("name") or "", tool.attribute_span("name"))
+    return tuple(places.values())
 
 
 def _check_attributes(b: Builder, view: View, element: str | None, cls: type[Task]) -> None:
@@ -209,6 +219,7 @@ def _choice(b: Builder, view: View, field: Field) -> Any:
             f"{field.element} {value!r} is now {meaning!r}",
             text.span,
             f"write {meaning}",
+            fix=(value, meaning),
         )
     return meaning
 

@@ -189,6 +189,10 @@ class Layout:
         line = bisect_right(self._lines, offset)
         return Span(self._file, line, column=offset - self._lines[line - 1] + 1)
 
+    def offset(self, span: Span) -> int:
+        """The offset of the character at a place of this text."""
+        return self._lines[span.line - 1] + span.column - 1
+
     def text_of(self, place: Place, begin: int, holes: list[int]) -> Text:
         """The direct text of an element whose content begins at `begin`, with HOLE at each offset
         of `holes`.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import lxml.etree as etree
 
 from evaluator.errors import Diagnostic
-from evaluator.errors.messages import did_you_mean, shortened
+from evaluator.errors.messages import correction, did_you_mean, shortened
 from evaluator.files.locations import schemas_dir
 from evaluator.nodes import Span
 from evaluator.xml.source import Source
@@ -51,6 +52,21 @@ _UNKNOWN_ATTRIBUTE = re.compile(r"'([^']+)' attribute not allowed|attribute '([^
 _MISSING_ATTRIBUTE = re.compile(r"missing required attribute '([^']+)'")
 
 
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A finding about `element`, or about its attribute `attribute`.
+
+    `meant` is the name that the element's or the attribute's name misspells, or the attribute's
+    value if `is_value`; None where no known name is clearly meant.
+    """
+
+    diagnostic: Diagnostic
+    element: Element
+    attribute: str | None = None
+    meant: str | None = None
+    is_value: bool = False
+
+
 def validate(source: Source, kind: Kind) -> list[Diagnostic]:
     """One diagnostic for each violation of the schema, in the source's order; empty for a valid
     document.
@@ -58,12 +74,15 @@ def validate(source: Source, kind: Kind) -> list[Diagnostic]:
     Codes: unknown-element, unknown-attribute, missing-attribute, missing-element, invalid-value,
     misplaced-text, schema.
     """
+    found = dict.fromkeys(violation.diagnostic for violation in violations(source, kind))
+    return sorted(found, key=lambda one: (one.span.line, one.span.column))
+
+
+def violations(source: Source, kind: Kind) -> list[Violation]:
+    """The findings of `validate` with their elements, at most MAX_FINDINGS."""
     if _fast(kind).validate(source.root):
         return []
-    found = dict.fromkeys(islice(_explained(source, kind), MAX_FINDINGS)) or _unexplained(
-        source, kind
-    )
-    return sorted(found, key=lambda one: (one.span.line, one.span.column))
+    return list(islice(_explained(source, kind), MAX_FINDINGS)) or _unexplained(source, kind)
 
 
 @cache
@@ -90,7 +109,7 @@ def _declared_types(kind: Kind) -> dict[str, str]:
     return types
 
 
-def _unexplained(source: Source, kind: Kind) -> list[Diagnostic]:
+def _unexplained(source: Source, kind: Kind) -> list[Violation]:
     """The errors in lxml's words, on its lines, for a document that only xmlschema accepts."""
     schema = _fast.__wrapped__(
         kind
@@ -98,18 +117,23 @@ def _unexplained(source: Source, kind: Kind) -> list[Diagnostic]:
     schema.validate(source.root)
     entries = list(schema.error_log)[:MAX_FINDINGS]
     return [
-        Diagnostic("error", "schema", message=entry.message, span=Span(source.file, entry.line))
+        Violation(
+            Diagnostic(
+                "error", "schema", message=entry.message, span=Span(source.file, entry.line)
+            ),
+            source.root,
+        )
         for entry in entries
     ]
 
 
-def _explained(source: Source, kind: Kind) -> Iterable[Diagnostic]:
+def _explained(source: Source, kind: Kind) -> Iterable[Violation]:
     schema = _slow(kind)
     if source.root.tag not in schema.elements:
-        yield _unknown_root(source, sorted(schema.elements))
+        yield Violation(_unknown_root(source, sorted(schema.elements)), source.root)
         return
     for error in schema.iter_errors(source.root, use_location_hints=False):
-        yield _diagnostic(source, kind, error=error)
+        yield _violation(source, kind, error=error)
 
 
 def _unknown_root(source: Source, roots: list[str]) -> Diagnostic:
@@ -124,7 +148,7 @@ def _unknown_root(source: Source, roots: list[str]) -> Diagnostic:
     )
 
 
-def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
+def _violation(source: Source, kind: Kind, error: Any) -> Violation:
     element: Element = source.root if error.elem is None else error.elem
     reason = str(error.reason or error.message)
     child = getattr(error, "invalid_child", None)
@@ -132,39 +156,44 @@ def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
     if child is not None:
         return _unexpected_child(source, element, child=child, error=error)
     if unknown := _UNKNOWN_ATTRIBUTE.search(reason):
-        return _unexpected_attribute(
-            source, element, name=_name(unknown[1] or unknown[2]), kind=kind
-        )
+        return _unexpected_attribute(source, element, name=unknown[1] or unknown[2], kind=kind)
     if missing := _MISSING_ATTRIBUTE.search(reason):
         message = f"<{tag}> needs the attribute {missing[1]!r}"
-        return Diagnostic(
-            "error", "missing-attribute", message=message, span=source.locate(element)
+        return Violation(
+            Diagnostic("error", "missing-attribute", message=message, span=source.locate(element)),
+            element,
+            missing[1],
         )
     if value := _VALUE.match(reason):
         span = source.locate_attribute(element, value[1])
-        return _bad_value(
-            kind,
+        written = element.get(value[1]) or ""
+        words = [str(choice) for choice in getattr(error.validator, "enumeration", None) or ()]
+        return Violation(
+            _bad_value(kind, value[1], shown=value[1], value=written, error=error, span=span),
+            element,
             value[1],
-            shown=value[1],
-            value=element.get(value[1]) or "",
-            error=error,
-            span=span,
+            meant=correction(written, words),
+            is_value=True,
         )
     if "character data" in reason:
         hint = "if it is meant as a comment, write <!-- … -->"
-        return Diagnostic(
+        diagnostic = Diagnostic(
             "error",
             "misplaced-text",
             message=f"<{tag}> contains elements, not text",
             span=source.text_of(element).span,
             hint=hint,
         )
+        return Violation(diagnostic, element)
     if getattr(error, "expected", None):
         names = _expected(error)
         message = f"<{tag}> is incomplete; expected {_or([f'<{name}>' for name in names])}"
-        return Diagnostic("error", "missing-element", message=message, span=source.locate(element))
+        diagnostic = Diagnostic(
+            "error", "missing-element", message=message, span=source.locate(element)
+        )
+        return Violation(diagnostic, element)
     text = source.text_of(element)
-    return _bad_value(
+    diagnostic = _bad_value(
         kind,
         tag,
         shown=f"<{tag}>",
@@ -172,24 +201,20 @@ def _diagnostic(source: Source, kind: Kind, error: Any) -> Diagnostic:
         error=error,
         span=text.span if text.value else source.locate(element),
     )
+    return Violation(diagnostic, element)
 
 
-def _unexpected_child(source: Source, element: Element, child: Element, error: Any) -> Diagnostic:
+def _unexpected_child(source: Source, element: Element, child: Element, error: Any) -> Violation:
     names = _expected(error) or _allowed(error)
     name = _name(child.tag)
     tag = _name(element.tag)
     span = source.locate(child)
     if name in _allowed(error):
-        return Diagnostic(
-            "error",
-            "unknown-element",
-            message=f"<{name}> is allowed in <{tag}> only once",
-            span=span,
-        )
+        message = f"<{name}> is allowed in <{tag}> only once"
+        return Violation(Diagnostic("error", "unknown-element", message=message, span=span), child)
     if not names:
-        return Diagnostic(
-            "error", "unknown-element", message=f"<{tag}> cannot contain elements", span=span
-        )
+        message = f"<{tag}> cannot contain elements"
+        return Violation(Diagnostic("error", "unknown-element", message=message, span=span), child)
     is_text = names == ["include"]
     hint = did_you_mean(
         name,
@@ -198,18 +223,22 @@ def _unexpected_child(source: Source, element: Element, child: Element, error: A
     )
     expected = _or([f"<{one}>" for one in names])
     message = f"<{name}> is not known in <{tag}>; expected {expected}"
-    return Diagnostic("error", "unknown-element", message=message, span=span, hint=hint)
+    diagnostic = Diagnostic("error", "unknown-element", message=message, span=span, hint=hint)
+    return Violation(diagnostic, child, meant=correction(name, names))
 
 
-def _unexpected_attribute(source: Source, element: Element, name: str, kind: Kind) -> Diagnostic:
+def _unexpected_attribute(source: Source, element: Element, name: str, kind: Kind) -> Violation:
+    key = name
+    name = _name(key)
     names = _attributes(element, kind)
     tag = _name(element.tag)
     expected = _or(names) if names else "none"
     message = f"the attribute {name!r} is not known on <{tag}>; expected {expected}"
     span = source.locate_attribute_name(element, name)
-    return Diagnostic(
+    diagnostic = Diagnostic(
         "error", "unknown-attribute", message=message, span=span, hint=did_you_mean(name, names)
     )
+    return Violation(diagnostic, element, key, meant=correction(name, names))
 
 
 def _bad_value(kind: Kind, name: str, shown: str, value: str, error: Any, span: Span) -> Diagnostic:

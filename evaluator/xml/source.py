@@ -46,7 +46,7 @@ def decode(data: bytes, file: str | None) -> str:
     UTF-8 unless a byte order mark (UTF-8, UTF-16) or the XML declaration says otherwise.
     Raises: TemplateError, with the place of the first invalid byte.
     """
-    encoding, skip = _encoding(data, file)
+    encoding, skip = encoding_of(data, file)
     body = data[skip:]
     try:
         text = body.decode(encoding)
@@ -69,7 +69,8 @@ def normalise_newlines(text: str) -> str:
     return text
 
 
-def _encoding(data: bytes, file: str | None) -> tuple[str, int]:
+def encoding_of(data: bytes, file: str | None) -> tuple[str, int]:
+    """The encoding of `data`, and the length of its byte order mark. Raises: TemplateError."""
     if data.startswith(codecs.BOM_UTF8):
         return "utf-8", 3
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -175,13 +176,14 @@ class Source:
     `<<x>>` reads `{{x}}`. Elements given to the methods must come from `root`.
     """
 
-    __slots__ = ("_layout", "_places", "file", "root", "text")
+    __slots__ = ("_layout", "_places", "_renamed", "file", "root", "text")
 
     def __init__(self, file: str | None, text: str, root: Element, layout: Layout) -> None:
         self.file = file
         self.text = text
         self.root = root
         self._layout = layout
+        self._renamed: dict[tuple[Element, str], str] = {}
         # Holding the elements keeps the parser's proxies, and so their identity, alive.
         self._places = dict(zip(root.iter("*"), layout.elements, strict=True))
 
@@ -206,6 +208,16 @@ class Source:
         if found is None:
             return self.locate(element)
         return self._layout.span(found.start())
+
+    def starts_with(self, span: Span, written: str) -> bool:
+        """Whether `written` is at `span` in the author's text."""
+        return self._layout.text.startswith(written, self._layout.offset(span))
+
+    def rename_attribute(self, element: Element, name: str, new: str) -> None:
+        """Reads the attribute `name` as `new` from now on; its place stays that in the text."""
+        value = element.attrib.pop(name)
+        element.set(new, value)
+        self._renamed[element, new] = name
 
     def text_of(self, element: Element, *, holes: bool = False) -> Text:
         """The element's whole direct text.
@@ -248,6 +260,7 @@ class Source:
 
     def _attribute(self, element: Element, name: str) -> Match | None:
         start, end = self._opening_tag(self._places[element]).span()
+        name = self._renamed.get((element, name), name)
         local = name.rpartition("}")[2]
         for match in _ATTRIBUTE.finditer(self._layout.text, start + 1, end):
             if match[1] == name or (local != name and match[1].rpartition(":")[2] == local):

@@ -44,7 +44,10 @@ def bare(value):
         return value.value
     if dataclasses.is_dataclass(value):
         fields = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value))
-        return (type(value).__name__, {name: bare(one) for name, one in fields if name != "span"})
+        return (
+            type(value).__name__,
+            {name: bare(one) for name, one in fields if name not in ("span", "tool_spans")},
+        )
     return [bare(one) for one in value] if isinstance(value, tuple) else value
 
 
