@@ -4,7 +4,8 @@
     ├── UsageError              caller: arguments that do not fit a call
     │   └── RowError            caller: a row of a batch; names file, line, column (`batch.rows`)
     ├── ConfigurationError      caller: a profile, a key or a setting
-    │   └── MissingExtra        caller: an optional package; names the extra that installs it
+    │   ├── MissingExtra        caller: an optional package; names the extra that installs it
+    │   └── MissingKey          caller: the key of a provider (`handler.backends`)
     ├── TemplateError           caller: a template; carries diagnostics with line and column
     │   └── InputError          caller: the values given to a task do not fit its declared inputs
     ├── ExpressionError         caller: an expression or a text that cannot be resolved

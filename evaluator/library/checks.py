@@ -110,11 +110,12 @@ def check_suspect(
     """
     walk = ScopeWalk(templates, broken=broken)
     walk.top(node)
+    diagnostics = [d for d in walk.diagnostics if not _is_of_a_missing_part(d)]
     if complete:
-        return walk.diagnostics
+        return diagnostics
     bound = {name for cls in OPERATORS.values() for f in FIELDS[cls] for name in f.binds or ()}
     found: list[Diagnostic] = []
-    for diagnostic in walk.diagnostics:
+    for diagnostic in diagnostics:
         if diagnostic.code not in _CERTAIN:
             continue
         name = _NAME.search(diagnostic.message)
@@ -124,6 +125,15 @@ def check_suspect(
             continue
         found.append(diagnostic)
     return found
+
+
+def _is_of_a_missing_part(diagnostic: Diagnostic) -> bool:
+    """Whether a finding is about what stands for a part that is missing, which is reported as such:
+    a call without a name, or an empty condition.
+    """
+    if diagnostic.code == "unknown-template":
+        return "``" in diagnostic.message
+    return diagnostic.code == "syntax" and diagnostic.message == "an expression is missing"
 
 
 def spread(

@@ -191,16 +191,18 @@ def _suspects(
     source: Source, built: BuildResult, recovered: Recovered, usable: list[TopLevel]
 ) -> tuple[Suspect, ...]:
     every = (*built.templates, *built.rejected)
-    invalid = [node for node in every if node not in usable]
+    known = {id(node) for node in usable}
+    invalid = [node for node in every if id(node) not in known]
     if not invalid:
         return ()
+    rejected = {id(node) for node in built.rejected}
     names: frozenset[str] | None = None
     trouble = {d.code for d in built.diagnostics if d.severity == "error"}
     if not recovered.nameless and not any(code.startswith("include") for code in trouble):
         declared = _DECLARED_NAMES.findall(source.text)
         names = frozenset(word for value in declared for word in _WORD.findall(value))
     return tuple(
-        Suspect(node, names, complete=recovered.complete and node not in built.rejected)
+        Suspect(node, names, complete=recovered.complete and id(node) not in rejected)
         for node in invalid
     )
 

@@ -19,7 +19,8 @@ SHIPPED = [
     for path in sorted(
         [*(REPOSITORY / "templates").rglob("*.xml"), *(REPOSITORY / "examples").rglob("*.xml")]
     )
-    if read_source(path.read_bytes()).root.tag in ROOTS
+    # Suites are as short as their page promises, with several inputs on one line.
+    if read_source(path.read_bytes()).root.tag in ROOTS and "suites" not in path.parts
 ]
 
 BLANK = st.sampled_from(["", " ", "\n", "\n\n\n", "\t", "\n      "])
