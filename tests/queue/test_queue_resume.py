@@ -219,7 +219,7 @@ def test_a_side_effect_in_doubt_blocks_the_entry_until_the_user_decides(folder, 
         queue.add("send it", template="send")
     server.enqueue(Answer("1"))
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder), server.base_url])
-    wait_until((folder / "sent").exists)
+    wait_until(lambda: (folder / "sent").exists() and (folder / "sent").read_text() == "x")
     worker.kill()
     worker.wait()
     (folder / "fast").touch()
