@@ -305,7 +305,15 @@ def test_a_changed_byte_is_never_read_as_other_content(run: Run, data: st.DataOb
     bits = data.draw(st.integers(1, 255))
     changed = bytearray(original)
     changed[at] ^= bits
-    check_changed(decode(original), bytes(changed))
+    whole = decode(original)
+    hint = scan(original).hint_offset
+    if hint <= at < hint + len(STATUS_HINTS["running"]):
+        # The status in the header is a hint for people: another text there changes nothing.
+        read = decode(bytes(changed))
+        assert same(read.steps, whole.steps)
+        assert read.summary == whole.summary
+        return
+    check_changed(whole, bytes(changed))
 
 
 def test_no_single_bit_of_a_file_can_be_flipped_unnoticed() -> None:
@@ -326,10 +334,6 @@ def check_changed(whole: Recording, changed: bytes) -> None:
     try:
         read = decode(changed)
     except RecordError:
-        return
-    if read.tail == "clean":
-        # The status in the header is a hint for people: another text there changes nothing.
-        assert same(read.steps, whole.steps) and read.summary == whole.summary
         return
     # Not refused: then it says that it is torn, and what it holds is a prefix.
     assert read.tail == "torn"
