@@ -286,7 +286,7 @@ def test_a_number_of_calls_beyond_all_bounds_is_not_computed(tmp_path):
     assert str(found) == "1,000,000,000,000,000 or more calls"
 
 
-def test_a_chain_of_calls_is_no_recursion(tmp_path):
+def test_a_chain_of_calls_does_not_recurse(tmp_path):
     library = loaded(tmp_path, calls(4000, lambda i: i + 1 if i < 3999 else None))
     assert library.errors == ()
     found = CallCounter(library).bound(library.get("t0").node)
@@ -294,7 +294,7 @@ def test_a_chain_of_calls_is_no_recursion(tmp_path):
     assert found.explanation.endswith("\n…")
 
 
-def test_a_chain_of_refs_is_no_recursion(tmp_path):
+def test_a_chain_of_refs_does_not_recurse(tmp_path):
     members = [atomic(f"t{i}", "", f'ref="t{i + 1}"') for i in range(4000)]
     library = loaded(tmp_path, library_of(*members, atomic("t4000", "<criteria>c</criteria>")))
     assert library.errors == ()

@@ -111,7 +111,7 @@ KINDS = [link, pipe, device, sparse]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["manifest.json", "results.jsonl"])
-def test_a_file_of_a_batch_that_is_no_plain_file_is_refused(
+def test_a_file_of_a_batch_that_is_not_a_regular_file_is_refused(
     name: str, kind: Callable[[Path], None], project: Path, run: Run
 ) -> None:
     if kind is link:
@@ -126,7 +126,7 @@ def test_a_file_of_a_batch_that_is_no_plain_file_is_refused(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_task_file_that_is_no_plain_file_is_refused(
+def test_a_task_file_that_is_not_a_regular_file_is_refused(
     kind: Callable[[Path], None], project: Path, run: Run
 ) -> None:
     path = project / "tasks" / "done" / "TASK-1.md"
@@ -144,7 +144,7 @@ def test_a_task_file_that_is_no_plain_file_is_refused(
 @pytest.mark.parametrize(
     "name", ["b/manifest.json", "b/results.jsonl", "b/progress.json", "tasks/done/TASK-1.md"]
 )
-def test_the_viewer_shows_no_file_that_is_no_plain_file(
+def test_the_viewer_shows_no_file_that_is_not_a_regular_file(
     name: str, kind: Callable[[Path], None], project: Path
 ) -> None:
     (project / name).unlink(missing_ok=True)
