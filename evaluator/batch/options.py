@@ -392,7 +392,9 @@ class BatchOptions:
         None,
         check_text,
         flag=Flag(
-            "--id", "The field that identifies a row. Default: id, or its content.", metavar="FIELD"
+            "--id",
+            "The field that identifies a row, or line: its number. Default: id, or its content.",
+            metavar="FIELD",
         ),
     )
     target: str | None = option(
