@@ -1,20 +1,30 @@
-"""The chat completions wire: a ModelRequest as a JSON body, a JSON answer as a ModelResponse."""
+"""The chat completions wire: a ModelRequest as a JSON body, a JSON answer as a ModelResponse.
+
+orjson encodes and decodes here, where only the values count. Records, results, fingerprints and
+cache keys keep the encoder of `record.steps`: their bytes are documented or hashed, and orjson
+writes other bytes (no space after a comma, no `\\u` escapes, `0.00001` for `1e-05`).
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from math import inf
+from typing import Any, cast
 
+import orjson
+
+from evaluator.errors import ProviderError
 from evaluator.errors.messages import json_problem
 from evaluator.errors.results import Usage
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
-from evaluator.models.failures import error_in_body, malformed
+from evaluator.models.failures import clean, error_in_body, malformed
 from evaluator.models.structured import response_format
 from evaluator.nodes.sampling import settings_given
+from evaluator.record.steps import json_encoder
 
 _REASONS: Mapping[FinishReason, tuple[str, ...]] = {
     "stop": ("stop", "eos", "end_turn", "stop_sequence", "complete"),
@@ -348,11 +358,56 @@ def _count(value: Any) -> int | None:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if isinstance(value, float) and 2.0**63 <= abs(value) < inf:
+        return int(value)
     return None
+
+
+_ORJSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+def _plain(value: Any) -> Any:
+    """Converts what the encoders do not support: read-only mappings and other sequences of a
+    tool's parameters.
+    """
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    if isinstance(value, Sequence):
+        return list(cast("Sequence[Any]", value))
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+# NaN is not JSON, and the error of a server would be less clear.
+_strict = json_encoder((",", ":"), ascii_only=True, allow_nan=False, default=_plain)
+
+
+def encode_json(body: Mapping[str, Any]) -> bytes:
+    """A request as JSON. Raises: ProviderError, for a value that is not JSON."""
+    try:
+        data = orjson.dumps(body, default=_plain, option=_ORJSON)
+        # NaN and the infinities become null.
+        if b"null" not in data:
+            return data
+    except TypeError:
+        # Lone surrogates, integers past 64 bits, keys that are numbers, or no JSON at all.
+        pass
+    try:
+        return _strict(body).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ProviderError(
+            f"the request is not JSON: {clean(str(exc))}", kind="bad_request"
+        ) from exc
 
 
 def decode_json(body: bytes | str, what: str = "the response") -> Any:
     """Raises: ProviderError, for what is not JSON in UTF-8."""
+    if isinstance(body, str):
+        body = body.encode("utf-8", "surrogatepass")
+    # orjson reads integers past 64 bits as floats. Besides counts, see `_count`, the arguments of a
+    # tool call are the only numbers that are used.
+    if b"tool_calls" not in body:
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(body)
     try:
         return json.loads(body)
     except UnicodeDecodeError as exc:

@@ -13,12 +13,12 @@ import resource
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.models.backend import ModelRequest, ModelResponse
-from evaluator.models.chat_wire import decode_json, read_completion, request_body
+from evaluator.models.chat_wire import decode_json, encode_json, read_completion, request_body
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
     MAX_RESPONSE_BYTES,
@@ -32,7 +32,6 @@ from evaluator.models.failures import (
 from evaluator.models.http_client import Connection, HttpClient
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.stream import Assembly, EventParser
-from evaluator.record.steps import json_encoder
 
 
 class OpenAICompatibleBackend:
@@ -200,12 +199,7 @@ class OpenAICompatibleBackend:
         if stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
-        try:
-            return _encode(body).encode("ascii")
-        except (TypeError, ValueError, RecursionError) as exc:
-            raise ProviderError(
-                f"the request is not JSON: {clean(str(exc))}", kind="bad_request"
-            ) from exc
+        return encode_json(body)
 
     def _completion(self, response: Connection, body: bytes) -> ModelResponse:
         try:
@@ -297,21 +291,6 @@ class OpenAICompatibleBackend:
 
     def _too_large(self) -> ProviderError:
         return malformed(f"the response is larger than {self._max_bytes} bytes", retryable=False)
-
-
-def _plain(value: Any) -> Any:
-    """Converts what the encoder does not support: read-only mappings and other sequences of a
-    tool's parameters.
-    """
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[str, Any]", value))
-    if isinstance(value, Sequence):
-        return list(cast("Sequence[Any]", value))
-    raise TypeError(f"{type(value).__name__} is not a JSON value")
-
-
-# NaN is not JSON, and the error of a server would be less clear.
-_encode = json_encoder((",", ":"), ascii_only=True, allow_nan=False, default=_plain)
 
 
 def _checked_host(base_url: str) -> str:
