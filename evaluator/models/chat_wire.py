@@ -11,7 +11,6 @@ import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from math import inf
 from typing import Any, cast
 
 import orjson
@@ -358,8 +357,6 @@ def _count(value: Any) -> int | None:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, float) and 2.0**63 <= abs(value) < inf:
-        return int(value)
     return None
 
 
@@ -399,15 +396,23 @@ def encode_json(body: Mapping[str, Any]) -> bytes:
         ) from exc
 
 
+def _has_float(usage: Any) -> bool:
+    if isinstance(usage, dict):
+        return any(map(_has_float, usage.values()))
+    return isinstance(usage, float)
+
+
 def decode_json(body: bytes | str, what: str = "the response") -> Any:
     """Raises: ProviderError, for what is not JSON in UTF-8."""
     if isinstance(body, str):
         body = body.encode("utf-8", "surrogatepass")
-    # orjson reads integers past 64 bits as floats. Besides counts, see `_count`, the arguments of a
-    # tool call are the only numbers that are used.
+    # orjson reads integers past 64 bits as floats, and numbers are used in two places: the arguments
+    # of a tool call, and the usage.
     if b"tool_calls" not in body:
         with suppress(orjson.JSONDecodeError):
-            return orjson.loads(body)
+            data = orjson.loads(body)
+            if not (isinstance(data, dict) and _has_float(data.get("usage"))):
+                return data
     try:
         return json.loads(body)
     except UnicodeDecodeError as exc:
