@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import httptools
 import orjson
+import tasks
 from figures import Figure, parser_for, remarks, report, serving
 
-import tasks
 from evaluator.models.backend import Message, ModelRequest
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 

@@ -406,7 +406,7 @@ def decode_json(body: bytes | str, what: str = "the response") -> Any:
     """Raises: ProviderError, for what is not JSON in UTF-8."""
     if isinstance(body, str):
         body = body.encode("utf-8", "surrogatepass")
-    # orjson reads integers past 64 bits as floats, and numbers are used in two places: the arguments
+    # orjson reads integers past 64 bits as floats. Numbers are used in two places: the arguments
     # of a tool call, and the usage.
     if b"tool_calls" not in body:
         with suppress(orjson.JSONDecodeError):
