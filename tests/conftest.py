@@ -23,9 +23,12 @@ from evaluator.handler.backends import KEYS
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; tests send it to themselves.
+# A shell ignores Ctrl-C for what it starts in the background, and `nohup` the end of a terminal. Processes inherit that;
+# tests send both signals to themselves.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("steady", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None)
