@@ -19,7 +19,6 @@ from typing import Any, cast
 from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, shortened
 from evaluator.errors.results import Outcome, TaskError
-from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
@@ -34,7 +33,6 @@ from evaluator.interpreter.frame import (
 )
 from evaluator.interpreter.generated import describe, internal_template
 from evaluator.interpreter.interpret import evaluate_node
-from evaluator.interpreter.run_files import signed_part
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
 from evaluator.library.indexed import PLACEHOLDER
@@ -225,16 +223,11 @@ def _with_warnings(spec: RunSpec, warnings: tuple[str, ...]) -> RunSpec:
     )
 
 
-def recorded_spec(
-    library: TemplateLibrary, header: Header, values: dict[str, Any], *, trust: bool = True
-) -> RunSpec:
+def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, Any]) -> RunSpec:
     """The RunSpec of the run whose task file has this header.
 
-    Without `trust`, it is run only if this user's programs wrote the header; other files are data,
-    and do not choose a template, its inputs or a task in XML.
-
-    Raises: RecordError, if it is not run, or the record does not say what was run; TemplateError or
-    UsageError, as `spec_of`.
+    Raises: RecordError, if the record does not say what was run; TemplateError or UsageError, as
+    `spec_of`.
     """
     task = f"TASK-{header.task_id}"
     if header.extra.get("chat"):
@@ -245,11 +238,6 @@ def recorded_spec(
     xml = header.extra.get("node")
     score = header.extra.get("match_score")
     warnings = tuple(header.extra.get("request_warnings", ()))
-    if not (trust or is_signed(signed_part(header), header.extra.get("signature"))):
-        raise RecordError(
-            f"{task} records a task that no program of yours wrote; its template and its inputs "
-            "may name scripts and files. Read it; to run it: --trust, or Evaluator(trust=True)"
-        )
     if isinstance(xml, str):
         spec = _of_node(library, _read_node(xml), values=values)
         spec = replace(spec, request=header.request, template=header.template)
