@@ -105,4 +105,6 @@ async def choose(
 
 def _description(library: TemplateLibrary, name: str) -> str:
     node = library.get(name).node
+    if not isinstance(node, Atomic):
+        return ""
     return " ".join(node.description.value.split())[:_MAX_DESCRIPTION]

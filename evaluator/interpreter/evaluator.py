@@ -391,9 +391,10 @@ class Evaluator:
         `<manual_xml>true</manual_xml>` it is taken as it is.
 
         Words are matched to the atomic templates; the best is used if it fits well enough. With the
-        evaluator's `rerank` the model chooses where the words do not decide. Inputs that it needs and `inputs` lacks are extracted from the words by the model, as a recorded
-        step, or, with `ask_model` False, are an error that lists them. A node is evaluated as it
-        is; an atomic node that has neither name nor instructions is a request, matched like words.
+        evaluator's `rerank` the model chooses where the words do not decide. Inputs that it needs
+        and `inputs` lacks are extracted from the words by the model, as a recorded step, or, with
+        `ask_model` False, are an error that lists them. A node is evaluated as it is; an atomic
+        node that has neither name nor instructions is a request, matched like words.
         `model` and `handler` (a profile's name) replace the evaluator's; `model_roles` are added to
         it and come first. `target` is the answer that a simulated model gives. `epoch`, from 1,
         distinguishes repetitions for the cache. `labels` are written into the task file's header.
