@@ -23,7 +23,7 @@ from evaluator.library.indexed import texts
 from evaluator.library.request_terms import Reading, read_node, read_text
 from evaluator.nodes import Atomic, Task, TopLevel
 
-LOW_SCORE = 0.30
+LOW_SCORE = 0.34
 """A match with a lower score is more likely an accident than a fit."""
 
 INTERNAL = frozenset({"bind_inputs", "choose", "compile", "reparse"})
