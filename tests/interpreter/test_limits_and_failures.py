@@ -76,6 +76,12 @@ def test_eighty_per_cent_of_a_limit_is_a_warning(make_evaluator):
         make_evaluator(ASK.format(handler='<handler max_turns="5"/>'), script=answers)
     ).unwrap()
     assert any("4 of 5 turns" in w for w in result.notes["warnings"])
+    answers = [{"tool": "list_files", "arguments": {}}] * 6 + ["done"]
+    below = run(
+        make_evaluator(ASK.format(handler='<handler max_turns="9"/>'), script=answers)
+    ).unwrap()
+    assert below.usage.turns == 7
+    assert not any("turns" in w for w in below.notes["warnings"])
 
 
 def test_a_request_larger_than_the_window_is_not_sent(make_evaluator):

@@ -116,7 +116,16 @@ def test_a_failed_step_keeps_what_was_done(make_evaluator, scripted):
     assert error.details["failed_step"] == {"index": 1, "name": "draft"}
     assert error.details["total_steps"] == 2
     assert [p["step"] for p in error.details["partial_results"]] == ["outline"]
+    assert "content" not in error.details["partial_results"][0]
     assert error.usage.turns == 2
+    full = SEQUENCE.replace(
+        "<steps>",
+        "<context_management><accumulation_format>full_output</accumulation_format></context_management><steps>",
+        1,
+    )
+    script = scripted({"draft": " ", "outline": '{"title": "Tin"}'})
+    error = run(make_evaluator(full, script=script), "seq", {"topic": "metals"})
+    assert error.details["partial_results"] == [{"step": "outline", "content": '{"title": "Tin"}'}]
 
 
 REDUCE = """
