@@ -86,6 +86,12 @@ _OPTIONS = {
         is_flag=True,
         help="Decompose a task that runs out of turns, context or output, once.",
     ),
+    "rerank": click.option(
+        "--rerank",
+        is_flag=True,
+        help="Let the model choose among the best templates, or none, where the words of a "
+        "request do not decide; that is one more call.",
+    ),
     "sandbox": sandbox_option,
     "trace": trace_option,
     "trust": trust_option,
@@ -108,6 +114,7 @@ class EvaluatorOptions:
     ask_in: Path | None = None
     sync: Sync = "off"
     reparse: bool = False
+    rerank: bool = False
     trace: bool = False
     sandbox: str | None = None
     trust: bool = False
@@ -136,6 +143,7 @@ class EvaluatorOptions:
             tasks_dir=self.tasks_dir,
             roots=self.roots,
             reparse=self.reparse,
+            rerank=self.rerank,
             sync=self.sync,
             memory=_open_memory(self.memory),
             asker=_make_asker(self.ask_in),

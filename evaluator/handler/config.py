@@ -32,6 +32,10 @@ ToolCalling = Literal["native", "text"]
 RunGrant = Literal["list", "read", "resume"]
 
 
+DEFAULT_BACKOFF_S = (2.0, 6.0, 18.0)
+"""Seconds before each retry of a failed model or tool call."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolGrant:
     """A tool that a profile offers to its tasks. `rules` apply before `policy`; None is the tool's
@@ -101,7 +105,7 @@ class HandlerConfig:
     max_cost_usd: float | None = None
     script_memory_mb: int = MEMORY_BYTES >> 20
     sandbox: Sandbox = NO_SANDBOX
-    backoff_s: tuple[float, ...] = (2.0, 6.0, 18.0)
+    backoff_s: tuple[float, ...] = DEFAULT_BACKOFF_S
     tools: tuple[ToolGrant, ...] = ()
     roots: tuple[str, ...] = ()
     mcp: tuple[McpServer, ...] = ()
@@ -287,7 +291,11 @@ def _flag(element: Any, name: str) -> bool:
 
 
 def _read_waits(element: Any) -> tuple[float, ...]:
-    waits = tuple(float(x) for x in (element.get("backoff") or "2 6 18").split())
+    written = element.get("backoff")
+    if written:
+        waits = tuple(float(wait) for wait in written.split())
+    else:
+        waits = DEFAULT_BACKOFF_S
     count = int(element.get("max") or len(waits))
     if waits:
         return (waits + waits[-1:] * count)[:count]

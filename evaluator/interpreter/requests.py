@@ -20,6 +20,7 @@ from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, shortened
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.interpreter.calls import call_function
+from evaluator.interpreter.choosing import Candidate, choose, shortlist
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
@@ -33,6 +34,7 @@ from evaluator.interpreter.frame import (
 )
 from evaluator.interpreter.generated import describe, internal_template
 from evaluator.interpreter.interpret import evaluate_node
+from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
 from evaluator.library.indexed import PLACEHOLDER
@@ -133,9 +135,15 @@ Request = str | Node | Function
 
 
 def spec_of(
-    library: TemplateLibrary, request: Request, values: dict[str, Any], ask_model: bool
+    library: TemplateLibrary,
+    request: Request,
+    values: dict[str, Any],
+    ask_model: bool,
+    rerank: bool = False,
 ) -> RunSpec | TaskError:
     """The RunSpec of `request`; a TaskError if no template fits or inputs are missing.
+
+    With `rerank` the model chooses a template where the words of a request do not decide.
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
@@ -147,6 +155,9 @@ def spec_of(
         # One word is a name: a misspelt name must not run the nearest template.
         return _no_template(request, library)
     if isinstance(request, str):
+        matches = library.match(request, limit=5)
+        if rerank and (candidates := shortlist(library, request, matches)):
+            return _of_choice(library, request, values=values, candidates=candidates)
         return _of_match(library, request, values=values, ask_model=ask_model)
     return _of_task(library, request, values=values, ask_model=ask_model)
 
@@ -242,6 +253,9 @@ def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, An
         spec = _of_node(library, _read_node(xml), values=values)
         spec = replace(spec, request=header.request, template=header.template)
         return _with_warnings(spec, warnings)
+    if isinstance(listed := header.extra.get("shortlist"), list):
+        candidates = [Candidate(name, score) for name, score in cast("list[Any]", listed)]
+        return _of_choice(library, header.request, values=values, candidates=candidates)
     if header.template is None:
         raise RecordError(f"{task}: its file does not say which template was evaluated")
     if header.template not in library and header.template not in library.broken:
@@ -406,6 +420,33 @@ def _of_match(
     return _with_extraction(spec, words, values=values)
 
 
+def _of_choice(
+    library: TemplateLibrary, words: str, values: dict[str, Any], candidates: Sequence[Candidate]
+) -> RunSpec:
+    """The RunSpec of a request whose template a model chooses from the candidates."""
+
+    async def body(run: Run, frame: Frame) -> Outcome:
+        chosen = await choose(run, frame, words, candidates)
+        if isinstance(chosen, TaskError):
+            return chosen
+        if chosen is None:
+            return _no_match(words, library.match(words, limit=5), composites=[], asked_model=True)
+        spec = _of_template(library, chosen.name, request=words, values=values)
+        spec = _with_extraction(spec, words, values=values)
+        node = cast(Task, spec.node)
+        inner = replace(frame, arguments=values)
+        await check_sandboxes(run, node, frame=inner)
+        if spec.body is not None:
+            outcome = await spec.body(run, inner)
+        else:
+            outcome = await evaluate_node(run, node, frame=inner)
+        matched = {"template": chosen.name, "score": round(chosen.score, 4), "by": "model"}
+        return replace(outcome, notes={**outcome.notes, "matched": matched})
+
+    listed = [[candidate.name, candidate.score] for candidate in candidates]
+    return RunSpec(words, values, extra={"shortlist": listed}, body=body)
+
+
 def _missing(node: object, values: Mapping[str, Any]) -> list[Input]:
     if not isinstance(node, Task):
         return []
@@ -486,12 +527,16 @@ def _no_template(name: str, library: TemplateLibrary) -> TaskError:
     return failure("no_matching_template", message)
 
 
-def _no_match(words: str, matches: list[Match], composites: list[Match]) -> TaskError:
+def _no_match(
+    words: str, matches: list[Match], composites: list[Match], *, asked_model: bool = False
+) -> TaskError:
     nearest = ", ".join(f"{m.template.name} ({m.score:.2f})" for m in matches) or "none"
     advice = ["Name one with its exact name, or add a template for it"]
     if composites:
         advice.append(describe_composites(composites))
-    if seems_foreign(words):
+    if asked_model:
+        advice.append("The model was asked too and chose none of them")
+    elif seems_foreign(words):
         advice.append(FOREIGN_ADVICE)
     return failure(
         "no_matching_template",

@@ -79,10 +79,13 @@ CANCELLED = "cancelled"
 FAILED = "failed"
 
 
+REASON_SEPARATOR = " — "
+
+
 def abort_reason(word: str, text: str) -> str:
     """The `error` of an aborted step: a word for programs, and a text for readers."""
     if text:
-        return f"{word} — {text}"
+        return f"{word}{REASON_SEPARATOR}{text}"
     return word
 
 
@@ -116,7 +119,7 @@ class StepEnd(_Value):
     def reason_word(self) -> str:
         """The word with which the reason of an aborted step begins; empty for other steps."""
         if self.status == "aborted":
-            return (self.error or "").partition(" — ")[0]
+            return (self.error or "").partition(REASON_SEPARATOR)[0]
         return ""
 
     @property
