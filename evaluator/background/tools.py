@@ -187,7 +187,7 @@ class _SessionTools:
         messages. Returns its task_id at once; each event comes as a notification and is in its
         output.
         """
-        config = self._spawner.prepared.config
+        config = self._spawner.bound.config
         found = next((each for each in config.mcp if each.name == server), None)
         if found is None:
             known = ", ".join(each.name for each in config.mcp) or "none"

@@ -10,11 +10,11 @@ from typing import Any
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.results import TaskError
+from evaluator.interpreter.binding import BoundInputs, BoundTask, bind_values
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.notes import REQUEST
-from evaluator.interpreter.prepared import Bound, PreparedTask, bind_task
 from evaluator.language.fences import block
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
@@ -25,40 +25,34 @@ from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
 
-async def build_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tuple[Message, ...]:
+async def build_messages(run: Run, task: Atomic, bound: BoundTask) -> tuple[Message, ...]:
     """System prompt (the profile's, then the task's), few-shot turns, then context, prompt and
     answer format.
 
     The prompt of a task with several turns is the first; `later_messages` has the others, and the
     answer format.
     """
-    system = prepared.config.system
+    system = bound.config.system
     if task.system is not None:
-        task_system = await _resolve(run, task.system, prepared=prepared, field="system")
+        task_system = await _resolve(run, task.system, bound=bound, field="system")
         system = f"{system}\n\n{task_system}" if system else task_system
     messages = [Message("system", system)] if system else []
     if task.shots:
         for example in task.examples:
-            messages.append(
-                Message("user", await _shot(run, task, example=example, prepared=prepared))
-            )
+            messages.append(Message("user", await _shot(run, task, example=example, bound=bound)))
             messages.append(Message("assistant", example.output))
-    if not prepared.frame.path:
+    if not bound.frame.path:
         for inputs, answer in run.options.shots:
-            messages.append(
-                Message("user", await _row_shot(run, task, inputs=inputs, prepared=prepared))
-            )
+            messages.append(Message("user", await _row_shot(run, task, inputs=inputs, bound=bound)))
             messages.append(Message("assistant", answer))
-    prompt = await _prompt(run, task, prepared=prepared)
-    if shown := format_items(prepared.context.items):
+    prompt = await _prompt(run, task, bound=bound)
+    if shown := format_items(bound.context.items):
         prompt = f"{shown}\n\n{prompt}"
-    messages.append(Message("user", prompt, attachments=attachments_of(prepared.context.items)))
+    messages.append(Message("user", prompt, attachments=attachments_of(bound.context.items)))
     return tuple(messages)
 
 
-async def later_messages(
-    run: Run, task: Atomic, prepared: PreparedTask
-) -> tuple[Message | Turn, ...]:
+async def later_messages(run: Run, task: Atomic, bound: BoundTask) -> tuple[Message | Turn, ...]:
     """The messages of the user that follow the first answer, each sent after the answer to the one
     before.
 
@@ -70,7 +64,7 @@ async def later_messages(
         if turn.text is None:
             messages.append(turn)
             continue
-        body = await _resolve(run, turn.text, prepared=prepared, field=f"turns[{at}]")
+        body = await _resolve(run, turn.text, bound=bound, field=f"turns[{at}]")
         if not body.strip():
             raise TemplateError(
                 [
@@ -80,37 +74,35 @@ async def later_messages(
                 ]
             )
         messages.append(
-            Message(
-                "user", _with_ending(body, task, prepared=prepared) if turn is later[-1] else body
-            )
+            Message("user", _with_ending(body, task, bound=bound) if turn is later[-1] else body)
         )
     return tuple(messages)
 
 
-async def _prompt(run: Run, task: Atomic, prepared: PreparedTask) -> str:
-    body = prepared.description
+async def _prompt(run: Run, task: Atomic, bound: BoundTask) -> str:
+    body = bound.description
     opening = task.opening()
     if opening is not task.description:
-        body = await _resolve(run, opening, prepared=prepared, field="instructions")
-    prompt = _with_inputs(body, task, values=prepared.values)
+        body = await _resolve(run, opening, bound=bound, field="instructions")
+    prompt = _with_inputs(body, task, values=bound.values)
     if task.later_turns():
         return prompt
-    return _with_ending(prompt, task, prepared=prepared)
+    return _with_ending(prompt, task, bound=bound)
 
 
-def _with_ending(body: str, task: Task, prepared: PreparedTask) -> str:
+def _with_ending(body: str, task: Task, bound: BoundTask) -> str:
     prompt = _with_format(body, task)
-    if asks_for_notes(task, prepared):
+    if asks_for_notes(task, bound):
         return f"{prompt}\n\n{REQUEST}"
     return prompt
 
 
-def asks_for_notes(task: Task, prepared: PreparedTask) -> bool:
+def asks_for_notes(task: Task, bound: BoundTask) -> bool:
     """Whether the prompt asks for notes: a later step sees only them, and the answer may have text
     around it.
     """
     is_played = isinstance(task, Atomic) and bool(task.turns) and task.turns[-1].node is not None
-    return prepared.frame.wants_notes and is_plain_text(task.output) and not is_played
+    return bound.frame.wants_notes and is_plain_text(task.output) and not is_played
 
 
 def is_plain_text(output: OutputFormat | None) -> bool:
@@ -135,39 +127,39 @@ def _with_inputs(body: str, task: Task, values: Mapping[str, Any]) -> str:
     )
 
 
-async def _shot(run: Run, task: Task, example: Example, prepared: PreparedTask) -> str:
+async def _shot(run: Run, task: Task, example: Example, bound: BoundTask) -> str:
     types = {declared.name: declared.type for declared in task.inputs}
     values = {
         name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()
     }
     return await _shot_text(
-        run, task, prepared=prepared, bound=Bound(prepared.scope.child(values), values)
+        run, task, bound=bound, inputs_bound=BoundInputs(bound.scope.child(values), values)
     )
 
 
-async def _row_shot(run: Run, task: Task, inputs: Mapping[str, Any], prepared: PreparedTask) -> str:
+async def _row_shot(run: Run, task: Task, inputs: Mapping[str, Any], bound: BoundTask) -> str:
     """The prompt for the inputs of another row. Only the results of nested tasks are those of this
     row.
     """
     nested = {
-        each.name: prepared.values.get(each.name) for each in task.inputs if each.task is not None
+        each.name: bound.values.get(each.name) for each in task.inputs if each.task is not None
     }
-    bound = await bind_task(
-        run, task, frame=replace(prepared.frame, arguments=nested | dict(inputs))
+    inputs_bound = await bind_values(
+        run, bound.prepared, frame=replace(bound.frame, arguments=nested | dict(inputs))
     )
-    if isinstance(bound, TaskError):
-        raise UsageError(f"a few-shot example: {bound.message}")
-    return await _shot_text(run, task, prepared=prepared, bound=bound)
+    if isinstance(inputs_bound, TaskError):
+        raise UsageError(f"a few-shot example: {inputs_bound.message}")
+    return await _shot_text(run, task, bound=bound, inputs_bound=inputs_bound)
 
 
-async def _shot_text(run: Run, task: Task, prepared: PreparedTask, bound: Bound) -> str:
-    functions = functions_in_text(run, prepared.frame, field="shot")
+async def _shot_text(run: Run, task: Task, bound: BoundTask, inputs_bound: BoundInputs) -> str:
+    functions = functions_in_text(run, bound.frame, field="shot")
     if isinstance(task, Atomic):
         opening = task.opening()
     else:
         opening = task.instructions or task.description
-    body = await render_prompt(opening, bound.scope, functions=functions)
-    return _with_format(_with_inputs(body, task, values=bound.values), task)
+    body = await render_prompt(opening, inputs_bound.scope, functions=functions)
+    return _with_format(_with_inputs(body, task, values=inputs_bound.values), task)
 
 
 def _with_format(body: str, task: Task) -> str:
@@ -177,9 +169,9 @@ def _with_format(body: str, task: Task) -> str:
     return body
 
 
-async def _resolve(run: Run, text: Text, prepared: PreparedTask, field: str) -> str:
+async def _resolve(run: Run, text: Text, bound: BoundTask, field: str) -> str:
     return await render_prompt(
-        text, prepared.scope, functions=functions_in_text(run, prepared.frame, field=field)
+        text, bound.scope, functions=functions_in_text(run, bound.frame, field=field)
     )
 
 

@@ -25,6 +25,7 @@ from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function
 from evaluator.output.schema import schema_imports
+from evaluator.processes.sandboxes import NO_SANDBOX
 from evaluator.record.recorded_steps import ResumedSteps
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import Recording, cut_off_reason
@@ -131,16 +132,6 @@ async def _begin_link(link: _SubtaskLink, steps: StepLog, task_id: TaskId | None
 async def _evaluate(run: Run) -> Outcome:
     spec = run.spec
     services = run.services
-    if run.caller is None:
-        frame = Frame(
-            spec.scope,
-            context=spec.context,
-            arguments=spec.arguments,
-            budget=run.budget,
-            authority=services.authority,
-        )
-    else:
-        frame = replace(run.caller, path="", budget=run.budget)
     # A preview runs nothing of the project, so it imports nothing either.
     if services.dry_run:
         imports = "none"
@@ -151,7 +142,9 @@ async def _evaluate(run: Run) -> Outcome:
     try:
         with schema_imports(imports):
             if spec.node is not None:
-                await check_sandboxes(run, spec.node, frame=frame)
+                above = NO_SANDBOX if run.caller is None else run.caller.domain.sandbox
+                await check_sandboxes(run, spec.node, above=above)
+            frame = _frame_of(run)
             if run.options.shots and not isinstance(spec.node, Atomic):
                 raise UsageError(
                     "shots are turns of the conversation of an atomic task, and this task is not "
@@ -164,6 +157,25 @@ async def _evaluate(run: Run) -> Outcome:
             return await services.evaluate(run, spec.node, frame)
     except Exception as error:
         return to_task_error(error, run.budget.usage)
+
+
+def _frame_of(run: Run) -> Frame:
+    """The frame of the node of a run."""
+    if run.caller is not None:
+        return replace(run.caller, path="", budget=run.budget)
+    spec = run.spec
+    handler = run.options.handler
+    if spec.template_sha256 is None:
+        domain = run.services.new_domain(handler)  # the node may never be seen again
+    else:
+        domain = run.services.domain(handler)
+    return Frame(
+        spec.scope,
+        domain,
+        context=spec.context,
+        arguments=spec.arguments,
+        budget=run.budget,
+    )
 
 
 def _complete(run: Run, outcome: Outcome) -> Outcome:

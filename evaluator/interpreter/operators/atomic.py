@@ -14,11 +14,11 @@ from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.model_caller import CallSettings, SessionLog
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler, HandlerAnswer
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.offered_functions import OfferedFunctions, offered_functions
 from evaluator.interpreter.operators.outcomes import failed, read_output
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import (
     asks_for_notes,
     build_messages,
@@ -38,84 +38,84 @@ from evaluator.output.schema import schema_problem
 from evaluator.tools import ToolContext, ToolRegistry
 
 
-async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
-    frame = prepared.frame
+async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
+    frame = bound.frame
     _check_schema(task)
-    messages = await build_messages(run, task, prepared=prepared)
-    later = await later_messages(run, task, prepared=prepared)
+    messages = await build_messages(run, task, bound=bound)
+    later = await later_messages(run, task, bound=bound)
     if task.model is None:
         named = None
     else:
-        named = await _named_model(task.model, prepared)
-    choice = await choose(run, named, prepared=prepared, role=task.model_role)
+        named = await _named_model(task.model, bound)
+    choice = await choose(run, named, bound=bound, role=task.model_role)
     if not _is_named_by_user(run, task.model_role):
         by_template = named is not None
-        frame.authority.check_provider(
-            task, choice.endpoint, prepared.config.name, by_template=by_template
+        frame.domain.authority.check_provider(
+            task, choice.endpoint, bound.config.name, by_template=by_template
         )
     run.steps.note(
         join(frame.path, "resolve"),
         "resolve",
         task.name or "task",
-        _seen(prepared),
-        {"model": choice.label, "why": choice.why, "profile": prepared.config.name},
+        _seen(bound),
+        {"model": choice.label, "why": choice.why, "profile": bound.config.name},
     )
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
-        run.steps.earlier.progress.context_warnings += prepared.context.warnings
+        run.steps.earlier.progress.context_warnings += bound.context.warnings
     functions = None
     tools = None
     if task.tools_from is None:
-        tools = await tools_for(run, task, prepared=prepared, provider=choice.endpoint)
+        tools = await tools_for(run, task, bound=bound, provider=choice.endpoint)
     else:
-        functions = offered_functions(task.tools_from, prepared.scope)
-    if prepared.config.native_output:
+        functions = offered_functions(task.tools_from, bound.scope)
+    if bound.config.native_output:
         schema = native_schema(task.output)
     else:
         schema = None
     handler = open_handler(
         run,
-        prepared,
+        bound,
         choice=choice,
         tools=tools,
         schema=schema,
         offered=() if functions is None else functions.specs,
     )
-    prepared.more["model"] = choice.label
+    bound.more["model"] = choice.label
     if choice.is_stand_in:
-        prepared.warnings.append(f"the answer is simulated: {choice.why}")
+        bound.warnings.append(f"the answer is simulated: {choice.why}")
     if (
         task.model_role is not None
         and named is None
-        and _is_new_unmapped(run, prepared, role=task.model_role)
+        and _is_new_unmapped(run, bound, role=task.model_role)
     ):
-        prepared.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
+        bound.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
     warnings: dict[str, None] = {}
     try:
         if later:
             talk = _converse(
-                run, handler, messages=messages, later=later, prepared=prepared, warnings=warnings
+                run, handler, messages=messages, later=later, bound=bound, warnings=warnings
             )
         else:
             talk = handler.run(messages)
         outcome = await talk
     finally:
         warnings |= dict.fromkeys(handler.warnings)
-        prepared.warnings.extend(warnings)
+        bound.warnings.extend(warnings)
         for warning in warnings:
             log("models", WARNING, run.services.redactor, "%s: %s", task.name or "task", warning)
         if handler.has_answer:
-            prepared.budget.add_model(choice.label)
+            bound.budget.add_model(choice.label)
         if tools is not None:
             await tools.aclose()
     if isinstance(outcome, TaskError):
         return outcome
-    return _read_answer(run, task, prepared=prepared, answer=outcome, functions=functions)
+    return _read_answer(run, task, bound=bound, answer=outcome, functions=functions)
 
 
 def open_handler(
     run: Run,
-    prepared: PreparedTask,
+    bound: BoundTask,
     choice: ModelChoice,
     tools: ToolRegistry | None,
     schema: Mapping[str, Any] | None = None,
@@ -124,8 +124,8 @@ def open_handler(
     """The Handler of a task, which offers `tools` and runs them, or only offers `offered`."""
     services = run.services
     options = run.options
-    config = prepared.config
-    path = prepared.frame.path
+    config = bound.config
+    path = bound.frame.path
     context = ToolContext(
         services.files,
         services.asker,
@@ -144,9 +144,9 @@ def open_handler(
             on_text=options.on_text,
             on_message=options.on_message,
         ),
-        budget=prepared.budget,
+        budget=bound.budget,
         settings=CallSettings(
-            hints_for(run, prepared.task, values=prepared.values), schema, epoch=options.epoch
+            hints_for(run, bound.task, values=bound.values), schema, epoch=options.epoch
         ),
         tools=None if tools is None else (tools, context),
         offered=offered,
@@ -166,12 +166,12 @@ def _check_schema(task: Atomic) -> None:
 def _read_answer(
     run: Run,
     task: Atomic,
-    prepared: PreparedTask,
+    bound: BoundTask,
     answer: HandlerAnswer,
     functions: OfferedFunctions | None,
 ) -> Outcome:
     """The outcome of a task whose conversation ended with `answer`, with its notes."""
-    notes = prepared.notes()
+    notes = bound.notes()
     content = answer.content
     reasoning = answer.reasoning
     if is_plain_text(task.output):
@@ -179,7 +179,7 @@ def _read_answer(
         reasoning = "\n\n".join(part for part in (reasoning, thought) if part)
     if reasoning:
         notes["reasoning"] = reasoning
-    model_notes = read_notes(content, asked=asks_for_notes(task, prepared))
+    model_notes = read_notes(content, asked=asks_for_notes(task, bound))
     content = model_notes.content
     notes["summary"] = model_notes.summary or summary_of(content)
     if model_notes.data_usage is not None:
@@ -225,7 +225,7 @@ def _read_answer(
     result = TaskResult(
         Status.COMPLETE, content, parsed_content=None, notes=notes, usage=answer.usage
     )
-    return read_output(run, result, declared=task.output, path=prepared.frame.path)
+    return read_output(run, result, declared=task.output, path=bound.frame.path)
 
 
 async def _converse(
@@ -233,7 +233,7 @@ async def _converse(
     handler: Handler,
     messages: tuple[Message, ...],
     later: tuple[Message | Turn, ...],
-    prepared: PreparedTask,
+    bound: BoundTask,
     warnings: dict[str, None],
 ) -> HandlerAnswer | TaskError:
     """The last answer, after all messages or the first that is not answered; the error of a task
@@ -243,13 +243,13 @@ async def _converse(
     the last.
     """
     turns: list[dict[str, str]] = []
-    prepared.more["turns"] = turns
+    bound.more["turns"] = turns
 
     async def ask(asked: tuple[Message, ...]) -> tuple[HandlerAnswer, bool]:
         """The answer, and whether the conversation may go on."""
         turns.append({"role": "user", "content": asked[-1].content})
         answer = await handler.say(asked)
-        if is_plain_text(prepared.task.output):
+        if is_plain_text(bound.task.output):
             text = split_thinking(answer.content)[1]
         else:
             text = answer.content
@@ -267,16 +267,16 @@ async def _converse(
                 if is_open:
                     answer, is_open = await ask((turn,))
                 continue
-            most: int = resolve_setting(turn, "most", scope=prepared.scope)
+            most: int = resolve_setting(turn, "most", scope=bound.scope)
             for number in range(1, most + 1):
                 if is_open:
                     played = await _played(
-                        run, turn, segment=f"turns[{at}][{number}]", prepared=prepared, turns=turns
+                        run, turn, segment=f"turns[{at}][{number}]", bound=bound, turns=turns
                     )
                 else:
                     played = None
                 if isinstance(played, TaskError):
-                    return failed(played, prepared, what=f"turn {at}, which plays the user,")
+                    return failed(played, bound, what=f"turn {at}, which plays the user,")
                 if played is None:
                     break
                 answer, is_open = await ask((Message("user", played),))
@@ -286,16 +286,16 @@ async def _converse(
 
 
 async def _played(
-    run: Run, turn: Turn, segment: str, prepared: PreparedTask, turns: list[dict[str, str]]
+    run: Run, turn: Turn, segment: str, bound: BoundTask, turns: list[dict[str, str]]
 ) -> str | TaskError | None:
     """The message that the task of a turn writes: its text, or the field `message` of an object;
     None: it ends.
     """
     if turn.node is None:
         return None
-    scope = prepared.scope.child({"turns": [dict(turn_so_far) for turn_so_far in turns]})
+    scope = bound.scope.child({"turns": [dict(turn_so_far) for turn_so_far in turns]})
     outcome = await run.services.evaluate(
-        run, turn.node, prepared.inside(segment, scope, wants_notes=False)
+        run, turn.node, bound.inside(segment, scope, wants_notes=False)
     )
     if isinstance(outcome, TaskError):
         return outcome
@@ -311,22 +311,22 @@ async def _played(
     return None
 
 
-async def _named_model(model: Text, prepared: PreparedTask) -> str:
+async def _named_model(model: Text, bound: BoundTask) -> str:
     """The model that a template names. Raises: TemplateError, if the resolved id names a host."""
-    named = (await render(model, prepared.scope)).strip()
+    named = (await render(model, bound.scope)).strip()
     reason = host_in(named)
     if reason is not None:
         raise TemplateError([model_with_host(model, reason)])
     return named
 
 
-def _seen(prepared: PreparedTask) -> dict[str, list[str]] | None:
+def _seen(bound: BoundTask) -> dict[str, list[str]] | None:
     """The names of the inputs and context items of the task, for the record; None if there are
     none.
     """
     names = {
-        "inputs": sorted(prepared.values),
-        "context": [item.source for item in prepared.context.items],
+        "inputs": sorted(bound.values),
+        "context": [item.source for item in bound.context.items],
     }
     return {name: items for name, items in names.items() if items} or None
 
@@ -336,13 +336,13 @@ def _is_named_by_user(run: Run, role: str | None) -> bool:
     return run.options.model is not None or role in (run.options.model_roles or {})
 
 
-def _is_new_unmapped(run: Run, prepared: PreparedTask, role: str) -> bool:
+def _is_new_unmapped(run: Run, bound: BoundTask, role: str) -> bool:
     """Whether neither the call nor the profile maps `role` to a model, and no task of this run has
     warned about it.
     """
     if (
         role in (run.options.model_roles or {})
-        or role in prepared.config.roles
+        or role in bound.config.roles
         or role in run.unmapped
     ):
         return False
@@ -351,21 +351,21 @@ def _is_new_unmapped(run: Run, prepared: PreparedTask, role: str) -> bool:
 
 
 async def choose(
-    run: Run, named: str | None, prepared: PreparedTask, role: str | None = None
+    run: Run, named: str | None, bound: BoundTask, role: str | None = None
 ) -> ModelChoice:
     """The model for this task. A replay takes the model from the record if nothing names one.
 
     Looking for a local server blocks, so the first choice runs in a thread.
     """
     chooser = run.services.chooser
-    config = prepared.config
+    config = bound.config
     # A role is more specific than a model for the whole run.
     explicit = (
         (run.options.model_roles or {}).get(role) or config.roles.get(role) if role else None
     ) or run.options.model
     earlier = run.steps.earlier
     if earlier is not None and not earlier.may_run():
-        label = explicit or named or config.model or earlier.model_at(prepared.frame.path) or "none"
+        label = explicit or named or config.model or earlier.model_at(bound.frame.path) or "none"
         return ModelChoice(_NoModel(), label, label=label, why="replayed")
     chosen = chooser.chosen(explicit, named, config)
     return chosen or await asyncio.to_thread(chooser.choose, explicit, named, config)
