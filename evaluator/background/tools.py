@@ -26,7 +26,7 @@ from evaluator.background.tasks import PRIORITIES, BackgroundTask, Work
 from evaluator.background.watches import WatchWork
 from evaluator.errors import ToolError, UsageError
 from evaluator.errors.results import Outcome
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
 from evaluator.interpreter.chat import Chat, spec_of
 from evaluator.interpreter.frame import OnBegin

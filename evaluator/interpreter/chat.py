@@ -14,6 +14,7 @@ from typing import Any
 
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskResult
+from evaluator.handler.conversation import plan_session
 from evaluator.handler.session import Handler
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import NOTHING, assemble, format_items, policy_of
@@ -108,7 +109,9 @@ class Chat:
         choice = await choose(run, None, bound=bound)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
         tools = await tools_for(run, _TASK, bound=bound, provider=choice.endpoint)
-        handler = open_handler(run, bound, choice=choice, tools=tools)
+        specs = () if tools is None else tools.specs()
+        plan = plan_session(bound.config, choice, specs)
+        handler = open_handler(run, bound, plan, tools=tools)
         queries = _Queries(run, handler, bound=bound)
         last = ""
         try:

@@ -25,7 +25,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED, LoggedTracer

@@ -18,7 +18,7 @@ from evaluator import randomness
 from evaluator.errors.results import Outcome, TaskId, TaskResult
 from evaluator.files.locations import user_folder
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import profile_named
 from evaluator.handler.tracing import UNTRACED, Tracer

@@ -17,7 +17,7 @@ from typing import Any, cast
 from evaluator.errors import ToolError
 from evaluator.errors.messages import listed
 from evaluator.errors.results import ErrorType, Outcome, Resource, TaskError
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import task_list_at

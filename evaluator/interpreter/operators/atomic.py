@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, cast
 
 from evaluator.errors import Diagnostic, RecordError, TemplateError
 from evaluator.errors.messages import log
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
-from evaluator.handler.model_caller import CallSettings, SessionLog
+from evaluator.handler.conversation import SessionLog, SessionPlan, plan_session
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler, HandlerAnswer
 from evaluator.interpreter.binding import BoundTask
@@ -19,18 +20,21 @@ from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.offered_functions import OfferedFunctions, offered_functions
 from evaluator.interpreter.operators.outcomes import failed, read_output
+from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import (
+    PreparedPrompt,
     asks_for_notes,
     build_messages,
     hints_for,
-    is_plain_text,
     later_messages,
+    prepare_prompt,
 )
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import as_text, render
+from evaluator.language.syntax import has_markup
 from evaluator.library.structure import host_in, model_with_host
-from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolSpec
+from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse
 from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
@@ -38,49 +42,85 @@ from evaluator.output.schema import schema_problem
 from evaluator.tools import ToolContext, ToolRegistry
 
 
+@dataclass(slots=True, eq=False)
+class _PreparedAtomic:
+    """What is the same for every row of an atomic task. `named` is the model that the template
+    names, unless it depends on a variable. `plans` are those of sessions without tools, by the id
+    of the model's choice.
+    """
+
+    prompt: PreparedPrompt
+    hints: Mapping[str, Any]
+    schema: Mapping[str, Any] | None
+    named: str | None
+    is_named_by_variable: bool
+    plans: dict[int, SessionPlan]
+
+
+def _prepared_atomic(prepared: PreparedTask, task: Atomic) -> _PreparedAtomic:
+    """Raises: TemplateError, for an unusable schema or model, before a call would cost money."""
+    _check_schema(task)
+    model = task.model
+    is_named_by_variable = model is not None and has_markup(model.value)
+    named = None
+    if model is not None and not is_named_by_variable:
+        named = _checked_model(model, model.value)
+    profile = prepared.profile
+    return _PreparedAtomic(
+        prepare_prompt(task, profile.system),
+        hints=hints_for(task),
+        schema=native_schema(task.output) if profile.native_output else None,
+        named=named,
+        is_named_by_variable=is_named_by_variable,
+        plans={},
+    )
+
+
 async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     frame = bound.frame
-    _check_schema(task)
-    messages = await build_messages(run, task, bound=bound)
-    later = await later_messages(run, task, bound=bound)
-    if task.model is None:
-        named = None
-    else:
-        named = await _named_model(task.model, bound)
+    config = bound.config
+    prepared = bound.prepared
+    atomic: _PreparedAtomic | None = prepared.operator
+    if atomic is None:
+        atomic = prepared.operator = _prepared_atomic(prepared, task)
+    prompt = atomic.prompt
+    messages = await build_messages(run, task, prompt, bound=bound)
+    later: tuple[Message | Turn, ...] = ()
+    if prompt.later:
+        later = await later_messages(run, prompt, bound=bound)
+    named = atomic.named
+    if atomic.is_named_by_variable and task.model is not None:
+        named = _checked_model(task.model, await render(task.model, bound.scope))
     choice = await choose(run, named, bound=bound, role=task.model_role)
-    if not _is_named_by_user(run, task.model_role):
-        by_template = named is not None
-        frame.domain.authority.check_provider(
-            task, choice.endpoint, bound.config.name, by_template=by_template
-        )
+    authority = prepared.domain.authority
+    if authority.providers is not None and not _is_named_by_user(run, task.model_role):
+        authority.check_provider(task, choice.endpoint, config.name, by_template=named is not None)
     run.steps.note(
         join(frame.path, "resolve"),
         "resolve",
         task.name or "task",
         _seen(bound),
-        {"model": choice.label, "why": choice.why, "profile": bound.config.name},
+        {"model": choice.label, "why": choice.why, "profile": config.name},
     )
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
         run.steps.earlier.progress.context_warnings += bound.context.warnings
     functions = None
     tools = None
-    if task.tools_from is None:
-        tools = await tools_for(run, task, bound=bound, provider=choice.endpoint)
-    else:
+    if task.tools_from is not None:
         functions = offered_functions(task.tools_from, bound.scope)
-    if bound.config.native_output:
-        schema = native_schema(task.output)
+    elif config.tools or task.tools:
+        tools = await tools_for(run, task, bound=bound, provider=choice.endpoint)
+    if functions is not None:
+        plan = plan_session(config, choice, functions.specs, atomic.schema)
+    elif tools is not None:
+        plan = plan_session(config, choice, tools.specs(), atomic.schema)
     else:
-        schema = None
-    handler = open_handler(
-        run,
-        bound,
-        choice=choice,
-        tools=tools,
-        schema=schema,
-        offered=() if functions is None else functions.specs,
-    )
+        plan = atomic.plans.get(id(choice))
+        if plan is None or plan.config is not config:
+            plan = atomic.plans[id(choice)] = plan_session(config, choice, (), atomic.schema)
+    hints = Hints(inputs=bound.values, target=run.options.target, **atomic.hints)
+    handler = open_handler(run, bound, plan, tools=tools, hints=hints)
     bound.more["model"] = choice.label
     if choice.is_stand_in:
         bound.warnings.append(f"the answer is simulated: {choice.why}")
@@ -94,7 +134,13 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
     try:
         if later:
             talk = _converse(
-                run, handler, messages=messages, later=later, bound=bound, warnings=warnings
+                run,
+                handler,
+                messages=messages,
+                later=later,
+                prompt=prompt,
+                bound=bound,
+                warnings=warnings,
             )
         else:
             talk = handler.run(messages)
@@ -110,51 +156,45 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
             await tools.aclose()
     if isinstance(outcome, TaskError):
         return outcome
-    return _read_answer(run, task, bound=bound, answer=outcome, functions=functions)
+    return _read_answer(run, task, prompt=prompt, bound=bound, answer=outcome, functions=functions)
 
 
 def open_handler(
     run: Run,
     bound: BoundTask,
-    choice: ModelChoice,
+    plan: SessionPlan,
     tools: ToolRegistry | None,
-    schema: Mapping[str, Any] | None = None,
-    offered: tuple[ToolSpec, ...] = (),
+    hints: Hints = Hints(),  # noqa: B008
 ) -> Handler:
-    """The Handler of a task, which offers `tools` and runs them, or only offers `offered`."""
+    """The Handler of a task, which runs the `tools` of the plan; without them it only offers
+    those.
+    """
     services = run.services
     options = run.options
-    config = bound.config
     path = bound.frame.path
-    context = ToolContext(
-        services.files,
-        services.asker,
-        step_path=path,
-        remaining_s=0.0,
-        script_memory_bytes=config.script_memory_bytes,
-        sandbox=config.sandbox,
+    runs = None
+    if tools is not None:
+        context = ToolContext(
+            services.files,
+            services.asker,
+            step_path=path,
+            remaining_s=0.0,
+            script_memory_bytes=bound.config.script_memory_bytes,
+            sandbox=bound.config.sandbox,
+        )
+        runs = (tools, context)
+    log = SessionLog(
+        run.steps,
+        path,
+        tracer=services.tracer,
+        on_text=options.on_text,
+        on_message=options.on_message,
     )
-    return Handler(
-        config,
-        choice,
-        log=SessionLog(
-            run.steps,
-            path,
-            tracer=services.tracer,
-            on_text=options.on_text,
-            on_message=options.on_message,
-        ),
-        budget=bound.budget,
-        settings=CallSettings(
-            hints_for(run, bound.task, values=bound.values), schema, epoch=options.epoch
-        ),
-        tools=None if tools is None else (tools, context),
-        offered=offered,
-    )
+    return Handler(plan, log, bound.budget, hints=hints, epoch=options.epoch, tools=runs)
 
 
 def _check_schema(task: Atomic) -> None:
-    """Raises: TemplateError, for an unusable schema, before a call would cost money."""
+    """Raises: TemplateError, for an unusable schema."""
     if task.output is not None and task.output.schema is not None:
         problem = schema_problem(task.output.schema)
         if problem is not None:
@@ -166,6 +206,7 @@ def _check_schema(task: Atomic) -> None:
 def _read_answer(
     run: Run,
     task: Atomic,
+    prompt: PreparedPrompt,
     bound: BoundTask,
     answer: HandlerAnswer,
     functions: OfferedFunctions | None,
@@ -174,12 +215,13 @@ def _read_answer(
     notes = bound.notes()
     content = answer.content
     reasoning = answer.reasoning
-    if is_plain_text(task.output):
+    if prompt.is_plain_text:
         thought, content = split_thinking(content)
-        reasoning = "\n\n".join(part for part in (reasoning, thought) if part)
+        if thought:
+            reasoning = f"{reasoning}\n\n{thought}" if reasoning else thought
     if reasoning:
         notes["reasoning"] = reasoning
-    model_notes = read_notes(content, asked=asks_for_notes(task, bound))
+    model_notes = read_notes(content, asked=asks_for_notes(prompt, bound))
     content = model_notes.content
     notes["summary"] = model_notes.summary or summary_of(content)
     if model_notes.data_usage is not None:
@@ -233,6 +275,7 @@ async def _converse(
     handler: Handler,
     messages: tuple[Message, ...],
     later: tuple[Message | Turn, ...],
+    prompt: PreparedPrompt,
     bound: BoundTask,
     warnings: dict[str, None],
 ) -> HandlerAnswer | TaskError:
@@ -249,7 +292,7 @@ async def _converse(
         """The answer, and whether the conversation may go on."""
         turns.append({"role": "user", "content": asked[-1].content})
         answer = await handler.say(asked)
-        if is_plain_text(bound.task.output):
+        if prompt.is_plain_text:
             text = split_thinking(answer.content)[1]
         else:
             text = answer.content
@@ -311,9 +354,9 @@ async def _played(
     return None
 
 
-async def _named_model(model: Text, bound: BoundTask) -> str:
+def _checked_model(model: Text, resolved: str) -> str:
     """The model that a template names. Raises: TemplateError, if the resolved id names a host."""
-    named = (await render(model, bound.scope)).strip()
+    named = resolved.strip()
     reason = host_in(named)
     if reason is not None:
         raise TemplateError([model_with_host(model, reason)])
@@ -324,11 +367,12 @@ def _seen(bound: BoundTask) -> dict[str, list[str]] | None:
     """The names of the inputs and context items of the task, for the record; None if there are
     none.
     """
-    names = {
-        "inputs": sorted(bound.values),
-        "context": [item.source for item in bound.context.items],
-    }
-    return {name: items for name, items in names.items() if items} or None
+    names: dict[str, list[str]] = {}
+    if bound.values:
+        names["inputs"] = sorted(bound.values)
+    if bound.context.items:
+        names["context"] = [item.source for item in bound.context.items]
+    return names or None
 
 
 def _is_named_by_user(run: Run, role: str | None) -> bool:
