@@ -151,7 +151,7 @@ def signature(data: bytes) -> str | None:
     key = _key(create=True)
     if key is None:
         return None
-    return hmac.new(key, data, sha256).hexdigest()
+    return hmac.digest(key, data, "sha256").hex()
 
 
 def is_signed(data: bytes, mark: object) -> bool:

@@ -102,12 +102,12 @@ class RunOptions:
 
     def recorded(self) -> dict[str, Any]:
         """Those of RECORDED_OPTIONS that are not the default."""
-        options = {name: getattr(self, name) for name in RECORDED_OPTIONS}
-        return {
-            name: value
-            for name, value in options.items()
-            if value != {} and value != getattr(_NO_OPTIONS, name)
-        }
+        options: dict[str, Any] = {}
+        for name in RECORDED_OPTIONS:
+            value = getattr(self, name)
+            if value != {} and value != getattr(_NO_OPTIONS, name):
+                options[name] = value
+        return options
 
     def inner(self, target: str | None = None) -> RunOptions:
         """The options of a task inside this run: its text is not streamed, its beginning not
@@ -264,7 +264,8 @@ class Run:
 
     `spec` says what is evaluated, `options` how. A subtask is a separate run with its own task
     file: `parent` is the run whose model asked for it, and `caller` the frame of the tool call
-    there, with what the subtask gets from it.
+    there, with what the subtask gets from it. `domain` is that of runs of the same node, see
+    `record_run`.
     """
 
     services: Services
@@ -274,6 +275,7 @@ class Run:
     steps: StepLog
     parent: Run | None = None
     caller: Frame | None = None
+    domain: Domain | None = None
     unmapped: set[str] = field(default_factory=set[str], compare=False)
     """Roles without a model that a warning has already named."""
 

@@ -114,47 +114,54 @@ def _header_extra(run: Run) -> dict[str, Any]:
     parent, the non-default options that are needed to start the run again, with a signature.
     """
     spec = run.spec
-    options = run.options
     services = run.services
     extra = dict(spec.extra)
     if run.parent is None:
-        shots = recorded_shots(options.shots)
-        redacted = list[str]()
-        if services.store is None:
-            scrub = None
-        else:
-            scrub = services.store.redactor
-        if scrub is not None and not _may_hold_secret(scrub, [dict(spec.inputs), shots]):
-            scrub = None
-        if scrub is not None:
-            redacted = [
-                name for name, value in spec.inputs.items() if scrub.redact_value(value) != value
-            ]
-        values = {
-            **options.recorded(),
-            "max_depth": services.max_depth if services.max_depth != DEFAULT_MAX_DEPTH else None,
-            "reparse": services.reparse or None,
-            "redacted_inputs": redacted or None,
-            "root": str(services.root),
-            "labels": dict(options.labels) if options.labels else None,
-            "shots": shots or None,
-            "redacted_shots": (scrub is not None and scrub.redact_value(shots) != shots) or None,
-        }
-        extra.update((name, value) for name, value in values.items() if value is not None)
+        _add_options(run, extra)
     if spec.match_score is not None:
         extra["match_score"] = spec.match_score
-    if run.parent is None and services.store is not None:
-        header = Header(
-            0,
-            "",
-            spec.request,
-            inputs=spec.inputs,
-            template=spec.template,
-            model=options.model,
-            extra=extra,
-        )
-        extra["signature"] = signature(signed_part(header, services.store.redactor))
+    if run.parent is not None or services.store is None:
+        return extra
+    header = Header(
+        0,
+        "",
+        spec.request,
+        inputs=spec.inputs,
+        template=spec.template,
+        model=run.options.model,
+        extra=extra,
+    )
+    extra["signature"] = signature(signed_part(header, services.store.redactor))
     return extra
+
+
+def _add_options(run: Run, extra: dict[str, Any]) -> None:
+    """Adds the options that are needed to start the run again, and what the record will lack
+    because it is secret.
+    """
+    services = run.services
+    options = run.options
+    inputs = run.spec.inputs
+    shots = recorded_shots(options.shots)
+    extra |= options.recorded()
+    if services.max_depth != DEFAULT_MAX_DEPTH:
+        extra["max_depth"] = services.max_depth
+    if services.reparse:
+        extra["reparse"] = True
+    scrub = None if services.store is None else services.store.redactor
+    if scrub is not None and not _may_hold_secret(scrub, [dict(inputs), shots]):
+        scrub = None
+    if scrub is not None:
+        redacted = [name for name, value in inputs.items() if scrub.redact_value(value) != value]
+        if redacted:
+            extra["redacted_inputs"] = redacted
+    extra["root"] = str(services.root)
+    if options.labels:
+        extra["labels"] = dict(options.labels)
+    if shots:
+        extra["shots"] = shots
+    if scrub is not None and scrub.redact_value(shots) != shots:
+        extra["redacted_shots"] = True
 
 
 def signed_part(header: Header, scrub: Scrub | None = None) -> bytes:
@@ -163,9 +170,11 @@ def signed_part(header: Header, scrub: Scrub | None = None) -> bytes:
     """
     extra = {name: value for name, value in header.extra.items() if name != "signature"}
     values: list[Any] = [header.request, dict(header.inputs), extra]
-    if scrub is not None and _may_hold_secret(scrub, values):
+    signed = json.dumps([header.template, header.model, *values], sort_keys=True)
+    if scrub is not None and scrub.suspects(signed):
         values = [scrub.redact_value(value) for value in values]
-    return json.dumps([header.template, header.model, *values], sort_keys=True).encode()
+        signed = json.dumps([header.template, header.model, *values], sort_keys=True)
+    return signed.encode()
 
 
 def _may_hold_secret(scrub: Scrub, value: object) -> bool:

@@ -84,6 +84,9 @@ def check_type(value: Any, type_name: str, what: str, span: Span) -> Diagnostic 
 def _take(
     entry: Input, value: Any, location: Span, values: dict[str, Any], problems: list[Diagnostic]
 ) -> None:
+    if value.__class__ is str and entry.type == "string":
+        values[entry.name] = value
+        return
     try:
         value = plain(value, f"input {entry.name!r}")
     except UsageError as error:
