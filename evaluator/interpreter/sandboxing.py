@@ -65,11 +65,12 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, above: Sandbox) -> No
         return
     trials = services.sandbox_trials
     handler = run.options.handler
-    if trials.are_done(node, handler, services.sandbox, above):
+    settings = (handler, services.sandbox, None if above is NO_SANDBOX else above)
+    if trials.are_done(node, *settings):
         return
     for sandbox in needed_sandboxes(services, node, handler=handler, above=above):
         await check_sandbox(services, sandbox, services.asker)
-    trials.set_done(node, handler, services.sandbox, above)
+    trials.set_done(node, *settings)
 
 
 async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | None) -> None:

@@ -18,7 +18,7 @@ from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.frame import ContextItem, Run, value_of
 from evaluator.interpreter.notes import needs_notes, reads
-from evaluator.interpreter.operators.outcomes import accumulated, completed, failed
+from evaluator.interpreter.operators.outcomes import accumulated, completed, failed, within
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import evaluate_expression
 from evaluator.language.scopes import Scope
@@ -107,7 +107,7 @@ async def _iterate(
             items = earlier[:-1]
         else:
             items = earlier
-        context = (*bound.context.items, *items)
+        context = (*bound.context.items, *within(items, bound))
         frame = bound.inside(
             segment, state.bind(bound.scope), context=context, wants_notes=wants_notes
         )

@@ -4,7 +4,7 @@ far.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
 from typing import Any
@@ -15,7 +15,7 @@ from evaluator.handler.model_caller import MAYBE_BILLED
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import ContextItem, Run, join
 from evaluator.interpreter.notes import summary_of
-from evaluator.nodes import OutputFormat
+from evaluator.nodes import AccumulationFormat, OutputFormat
 from evaluator.output import parse_output
 
 # The details in which an operator describes its progress.
@@ -30,9 +30,13 @@ _PROGRESS = (
     "director_result",
     "inner",
 )
-MAX_CARRIED = 40_000
-"""Characters of accumulated items of a reduction that its later steps see; the oldest are left
-out.
+MAX_CARRIED: Mapping[AccumulationFormat, int] = {"notes_only": 8_000, "full_output": 40_000}
+"""Characters of the accumulated items of a reduction or a loop that its later steps see; the oldest
+are left out.
+
+A step has the accumulator or the director's last result too, which are made of the earlier ones.
+8,000 characters are the notes of the last 20 steps or more. The whole prompt of each step is
+recorded, so with this bound a task file grows by the same amount with each item.
 """
 
 
@@ -140,11 +144,12 @@ def accumulated(bound: BoundTask, source: str, result: TaskResult) -> tuple[Cont
     return ()
 
 
-def within(items: Sequence[ContextItem]) -> tuple[ContextItem, ...]:
+def within(items: Sequence[ContextItem], bound: BoundTask) -> tuple[ContextItem, ...]:
     """The last of the accumulated `items` that together have at most MAX_CARRIED characters."""
+    most = MAX_CARRIED[bound.prepared.policy.accumulation_format]
     total = 0
     start = len(items)
-    while start and (total := total + len(items[start - 1].content)) <= MAX_CARRIED:
+    while start and (total := total + len(items[start - 1].content)) <= most:
         start -= 1
     return tuple(items[start:])
 

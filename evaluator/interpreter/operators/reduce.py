@@ -44,7 +44,7 @@ async def run_reduce(run: Run, task: Reduce, bound: BoundTask) -> Outcome:
             frame = bound.inside(
                 f"items[{index}]/reduce",
                 scope,
-                context=(*bound.context.items, *within(notes)),
+                context=(*bound.context.items, *within(notes, bound)),
                 wants_notes=is_result and bound.frame.wants_notes,
             )
             reduced = await run.services.evaluate(run, task.reduction_task, frame)
