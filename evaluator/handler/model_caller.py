@@ -202,8 +202,9 @@ async def _attempts(call: _TurnCall, extra: Mapping[str, Any] | None = None) -> 
             ) as span:
                 result = await _attempt(call, request, number=number, permit=permit, extra=extra)
                 span.set_result(result)
-        finally:
-            permit.release(UNUSED, None, 0.0)
+        except BaseException:
+            permit.release(UNUSED, None, 0.0)  # has no effect where the attempt released it
+            raise
         if not isinstance(result, ProviderError):
             return result
         attempt += 1
