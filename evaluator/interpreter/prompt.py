@@ -6,17 +6,19 @@ afterwards.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluator.errors import Diagnostic, TemplateError, UsageError
+from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.binding import BoundInputs, BoundTask, bind_values
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.notes import REQUEST
+from evaluator.language.analysis import analyse
 from evaluator.language.fences import block
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
@@ -29,6 +31,10 @@ from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
 
+MAX_SHOTS = 256
+"""Texts of few-shot examples that are kept for each task."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedPrompt:
     """The parts of an atomic task's messages that are the same for every row.
@@ -36,7 +42,9 @@ class PreparedPrompt:
     `system` is the system prompt; None where it holds a variable. `unnamed` are the inputs that no
     text names. `later` are the turns after the first message. `ending` is what the last message
     ends with. `is_plain_text`: an answer is text without a schema. `may_ask_for_notes`: the answer
-    may have text around it, and the last message is the author's.
+    may have text around it, and the last message is the author's. `opening_names` are the names
+    that the opening reads; None where it calls a function. `shots` are the texts of few-shot
+    examples that depend on nothing else, by their inputs as JSON.
     """
 
     system: str | None
@@ -46,6 +54,8 @@ class PreparedPrompt:
     ending: str
     is_plain_text: bool
     may_ask_for_notes: bool
+    opening_names: frozenset[str] | None
+    shots: dict[str, str]
 
 
 def prepare_prompt(task: Atomic, profile_system: str) -> PreparedPrompt:
@@ -64,7 +74,19 @@ def prepare_prompt(task: Atomic, profile_system: str) -> PreparedPrompt:
         ending=format_instruction(task.output),
         is_plain_text=is_plain,
         may_ask_for_notes=is_plain and not (task.turns and task.turns[-1].node is not None),
+        opening_names=_names_in(task.opening()),
+        shots={},
     )
+
+
+def _names_in(text: Text) -> frozenset[str] | None:
+    try:
+        analysis = analyse(text)
+    except ExpressionError:
+        return None  # rendering the text says why
+    if analysis.calls:
+        return None
+    return frozenset(reference.name for reference in analysis.references)
 
 
 async def build_messages(
@@ -204,12 +226,25 @@ async def _row_shot(
 async def _shot_text(
     run: Run, prompt: PreparedPrompt, bound: BoundTask, inputs: BoundInputs
 ) -> str:
+    """The prompt for these inputs. Rows often have the same examples, so their texts are kept."""
+    values = inputs.values
+    names = prompt.opening_names
+    key = None
+    if names is not None and names <= values.keys():
+        key = json.dumps(dict(values))
+        text = prompt.shots.get(key)
+        if text is not None:
+            return text
     functions = functions_in_text(run, bound.frame, field="shot")
-    body = await render_prompt(prompt.opening, inputs.scope, functions=functions)
-    body = _with_inputs(body, prompt, values=inputs.values)
+    text = await render_prompt(prompt.opening, inputs.scope, functions=functions)
+    text = _with_inputs(text, prompt, values=values)
     if prompt.ending:
-        return f"{body}\n\n{prompt.ending}"
-    return body
+        text = f"{text}\n\n{prompt.ending}"
+    if key is not None:
+        if len(prompt.shots) >= MAX_SHOTS:
+            prompt.shots.clear()
+        prompt.shots[key] = text
+    return text
 
 
 async def _resolve(run: Run, text: Text, bound: BoundTask, field: str) -> str:

@@ -101,6 +101,28 @@ def test_values_settings_and_models_are_those_of_each_row(make_evaluator: Any) -
     assert models[0] == models[2] != models[3] == "other"
 
 
+def test_a_few_shot_example_that_reads_the_row_is_that_of_each_row(make_evaluator: Any) -> None:
+    xml = """
+    <task name="shots" type="atomic"><description>d</description>
+      <inputs><input name="question" required="true"/><input name="style" required="true"/></inputs>
+      <instructions>{{ question }} in {{ style }}</instructions>
+      <examples shots="true">
+        <example><input name="question">fixed?</input><input name="style">full</input><output>1</output></example>
+        <example><input name="question">open?</input><output>2</output></example>
+      </examples></task>"""
+    seen: list[list[str]] = []
+
+    def answer(request: Any) -> str:
+        seen.append([m.content for m in request.messages if m.role == "user"])
+        return "yes"
+
+    rows = [{"question": "?", "style": style} for style in ("short", "verse")]
+    evaluate_all(make_evaluator(xml, script=answer), "shots", rows, concurrency=1)
+    assert seen == [
+        ["fixed? in full", f"open? in {style}", f"? in {style}"] for style in ("short", "verse")
+    ]
+
+
 def test_a_setting_that_does_not_fit_fails_its_row_only(make_evaluator: Any) -> None:
     rows = [{"question": "a", "most": 0}, {"question": "b", "most": 5}]
     first, second = evaluate_all(make_evaluator(ASK, script=lambda _: "yes"), "ask", rows)
