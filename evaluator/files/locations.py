@@ -54,8 +54,13 @@ def cache_folder() -> Path:
 def _folder(kind: str, default: str) -> Path:
     given = os.environ.get(f"EVALUATOR_{kind}_DIR")
     if given:
+        if os.path.isabs(given):
+            return _absolute(given)
         return Path(given).absolute()
     return _folder_below(os.environ.get(f"XDG_{kind}_HOME"), os.environ.get("HOME"), default)
+
+
+_absolute = lru_cache(maxsize=8)(Path)
 
 
 @lru_cache(maxsize=8)

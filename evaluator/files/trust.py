@@ -194,9 +194,13 @@ def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
 
 
 def _key(*, create: bool) -> bytes | None:
-    path = user_folder() / KEY_FILE
+    folder = user_folder()
+    key = _keys.get(folder)
+    if key is not None:
+        return key
+    path = folder / KEY_FILE
     with suppress(OSError, ConfigurationError):
-        key = _keys.get(path) or _read_private(path)
+        key = _read_private(path)
         if key is None and create:
             disk.make_folders(path.parent, 0o700)
             with suppress(FileExistsError):
@@ -205,7 +209,7 @@ def _key(*, create: bool) -> bytes | None:
                 )
             key = _read_private(path)
         if key is not None:
-            _keys[path] = key
+            _keys[folder] = key
         return key
     return None
 

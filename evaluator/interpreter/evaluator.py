@@ -738,6 +738,7 @@ class Evaluator:
         """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again
         afterwards.
         """
+        self.services.domains.clear()  # the prepared tasks hold connections
         await self.services.chooser.aclose()
         await self.services.mcp.aclose()
         if self.cache is not None:

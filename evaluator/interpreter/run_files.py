@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -38,11 +37,15 @@ from evaluator.record.steps import (
     Scrub,
     Summary,
     cut_off_reason,
+    json_encoder,
 )
 
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
 # be resumed.
 _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
+
+
+_sorted_json = json_encoder((", ", ": "), ascii_only=True, sort_keys=True)
 
 
 def task_id_of(steps: StepLog) -> TaskId | None:
@@ -170,10 +173,10 @@ def signed_part(header: Header, scrub: Scrub | None = None) -> bytes:
     """
     extra = {name: value for name, value in header.extra.items() if name != "signature"}
     values: list[Any] = [header.request, dict(header.inputs), extra]
-    signed = json.dumps([header.template, header.model, *values], sort_keys=True)
+    signed = _sorted_json([header.template, header.model, *values])
     if scrub is not None and scrub.suspects(signed):
         values = [scrub.redact_value(value) for value in values]
-        signed = json.dumps([header.template, header.model, *values], sort_keys=True)
+        signed = _sorted_json([header.template, header.model, *values])
     return signed.encode()
 
 
@@ -182,7 +185,7 @@ def _may_hold_secret(scrub: Scrub, value: object) -> bool:
     thousands.
     """
     try:
-        return scrub.suspects(json.dumps(value))
+        return scrub.suspects(_sorted_json(value))
     except (TypeError, ValueError, RecursionError):
         return True  # the header reports a value that is not JSON
 

@@ -21,7 +21,7 @@ from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
 from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import task_list_at
-from evaluator.interpreter.frame import Frame, OnBegin, Run, RunSpec, identity_of
+from evaluator.interpreter.frame import Domain, Frame, OnBegin, Run, RunSpec, identity_of
 from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
 from evaluator.library import Template, TemplateLibrary
@@ -212,7 +212,8 @@ class Spawner:
         domain = bound.frame.domain
         caller = Frame(
             spec.scope,
-            domain.inside(authority, domain.sandbox, is_reparsed=False),
+            # Its own: the task is often made for this call, and must not be kept for later ones.
+            Domain(domain.services, domain.handler, authority, sandbox=domain.sandbox),
             path=context.step_path,
             context=bound.context.items,
             arguments=spec.arguments,

@@ -207,3 +207,23 @@ def test_the_prompts_of_a_reduction_are_bounded_and_its_file_is_linear(
     assert max(sizes) > 8_000
     (file,) = (tmp_path / "tasks" / "done").glob("*.md")
     assert file.stat().st_size < count * 12_500
+
+
+def test_tasks_that_are_made_for_one_call_are_not_kept(make_evaluator: Any) -> None:
+    xml = """
+    <task name="helper" type="atomic"><description>d</description></task>
+    <task name="parent" type="atomic"><description>d</description>
+      <tools><tool name="helper"/><tool name="subtask"/></tools></task>"""
+    asked = {"type": "atomic", "description": "another thing", "inputs": {}}
+
+    def answer(request: Any) -> Any:
+        if request.tools and request.messages[-1].role == "user":
+            return [{"tool": "helper", "arguments": {}}, {"tool": "subtask", "arguments": asked}]
+        return "done"
+
+    evaluator = make_evaluator(xml, script=answer)
+    kept: list[int] = []
+    for _ in range(3):
+        evaluator.evaluate_sync("parent").unwrap()
+        kept.append(sum(len(one.prepared) for one in evaluator.services.domains.values()))
+    assert kept == [1, 1, 1]
