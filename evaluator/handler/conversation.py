@@ -25,6 +25,7 @@ from evaluator.models.structured import kind_of
 from evaluator.models.text_tools import new_mark
 from evaluator.nodes.sampling import SAMPLING, settings_given
 from evaluator.record.step_log import StepLog
+from evaluator.record.steps import FixedPart
 
 _MESSAGE_OVERHEAD_TOKENS = 6
 OnText = Callable[[str], None]
@@ -75,7 +76,7 @@ class SessionPlan:
     max_output_tokens: int | None
     tool_tokens: int
     settings: Mapping[str, Any]
-    fingerprinted: Mapping[str, Any]
+    fingerprinted: FixedPart
     fields: Mapping[str, Any]
 
 
@@ -114,7 +115,7 @@ def plan_session(
             estimate_tokens(f"{spec.name} {spec.description} {spec.parameters}") for spec in tools
         ),
         settings=settings,
-        fingerprinted=fingerprinted,
+        fingerprinted=FixedPart(fingerprinted),
         fields={
             "tools": tools,
             "max_output_tokens": config.max_output_tokens,
@@ -326,7 +327,7 @@ class Session:
         first = max(0, recorded - 1)
         data = [message.to_dict() for message in self._messages[first:]]
         self._history = self.log.steps.fingerprint(
-            {**plan.fingerprinted, "messages": data, "after": self._history}
+            {"after": self._history, "messages": data}, plan.fingerprinted
         )
         args: dict[str, Any]
         if recorded:
