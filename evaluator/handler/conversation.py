@@ -92,8 +92,10 @@ def plan_session(
         window = prices.context_window(choice.label)
     is_free = choice.is_free
     most = config.max_output_tokens
-    if most is None:
-        most = 0 if is_free else prices.max_output_tokens(choice.label)
+    if most is None and is_free:
+        most = 0
+    elif most is None:
+        most = prices.max_output_tokens(choice.label)
     settings = _recorded_settings(config, tools, schema=schema)
     fingerprinted: dict[str, Any] = {
         "model": choice.label,
@@ -291,12 +293,15 @@ class Session:
     def request(self, timeout_s: float) -> ModelRequest:
         """The request for the next turn."""
         plan = self.plan
+        schema = None
+        if plan.schema is not None:
+            schema = self._native_schema(plan.schema)
         return ModelRequest(
             plan.choice.model,
             tuple(self._messages),
             timeout_s=timeout_s,
             hints=self._hints,
-            schema=None if plan.schema is None else self._native_schema(plan.schema),
+            schema=schema,
             call_mark=self._call_mark,
             **plan.fields,
         )

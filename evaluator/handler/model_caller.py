@@ -93,7 +93,8 @@ def _max_turn_cost(session: Session) -> float | None:
         return 0.0
     tokens = session.tokens
     usage = Usage(tokens, output, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1)
-    return _cost(plan, usage, cache_write_tokens=tokens if plan.config.cache else 0)
+    written = tokens if plan.config.cache else 0
+    return _cost(plan, usage, cache_write_tokens=written)
 
 
 def _cost(plan: SessionPlan, usage: Usage, cache_write_tokens: int = 0) -> float | None:
@@ -142,7 +143,8 @@ async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelRespon
         if cached is not None:
             return await _record_cached(call, cached)
         miss = cache.explain_miss(key)
-        response = await _attempts(call, None if miss is None else {"cache_miss": miss})
+        extra = None if miss is None else {"cache_miss": miss}
+        response = await _attempts(call, extra)
         cache.put(key, response)
         return response
 
@@ -216,10 +218,10 @@ async def _attempts(call: _TurnCall, extra: Mapping[str, Any] | None = None) -> 
             continue
         if not result.retryable or retries == len(waits):
             raise _located(result, choice)
-        # A limiter holds the endpoint for the `Retry-After`, for all its calls.
-        waited = max(
-            waits[retries], 0.0 if choice.limiter is not None else result.retry_after_s or 0.0
-        )
+        waited = waits[retries]
+        if choice.limiter is None:
+            # A limiter holds the endpoint for the `Retry-After`, for all its calls.
+            waited = max(waited, result.retry_after_s or 0.0)
         retries += 1
         await _wait(session, waited, result)
 

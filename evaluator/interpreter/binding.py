@@ -144,13 +144,9 @@ async def bind(run: Run, prepared: PreparedTask, frame: Frame) -> BoundTask | Ta
             config=config,
             authority=prepared.domain.authority,
         )
-    limits = prepared.limits
+    limits = {name: getattr(config, name) for name in prepared.limits}
     budget = Budget(
-        task.name or frame.path or task.type,
-        max_turns=config.max_turns if "max_turns" in limits else None,
-        max_cost_usd=config.max_cost_usd if "max_cost_usd" in limits else None,
-        timeout_s=config.timeout_s if "timeout_s" in limits else None,
-        parent=frame.budget or run.budget,
+        task.name or frame.path or task.type, parent=frame.budget or run.budget, **limits
     )
     return BoundTask(
         prepared,

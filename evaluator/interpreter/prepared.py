@@ -80,7 +80,8 @@ def _prepared(domain: Domain, node: Task, *, is_root: bool, is_subtask: bool) ->
     services = domain.services
     domain.authority.check(node)
     spec = node.handler
-    profile = services.profile(domain.handler or (None if spec is None else spec.ref))
+    named = None if spec is None else spec.ref
+    profile = services.profile(domain.handler or named)
     inside = domain.inside(
         domain.authority.under(profile),
         sandbox_of(services, profile, task=node, above=domain.sandbox),
@@ -93,6 +94,9 @@ def _prepared(domain: Domain, node: Task, *, is_root: bool, is_subtask: bool) ->
     config = None
     if spec is None or not any(isinstance(getattr(spec, name), Text) for name in _SETTINGS):
         config = _config_in(Scope(), spec, profile=profile, domain=inside)
+    description = None
+    if not has_markup(task.description.value):
+        description = task.description.value
     is_fresh = policy.fresh_context == "enabled" and services.memory is not None
     return PreparedTask(
         node,
@@ -101,7 +105,7 @@ def _prepared(domain: Domain, node: Task, *, is_root: bool, is_subtask: bool) ->
         profile=profile,
         config=config,
         policy=policy,
-        description=None if has_markup(task.description.value) else task.description.value,
+        description=description,
         limits=frozenset(
             name
             for name in _LIMITS

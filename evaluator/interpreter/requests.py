@@ -333,8 +333,10 @@ def _of_template(
 
     def bind(values: dict[str, Any]) -> RunSpec:
         body = None
+        arguments: dict[str, Any] | None = values
         if isinstance(node, Function):
             body = _call_body(node, values)
+            arguments = None
         return RunSpec(
             request,
             values,
@@ -342,7 +344,7 @@ def _of_template(
             template=name,
             template_sha256=template.sha256,
             template_version=version,
-            arguments=values if body is None else None,
+            arguments=arguments,
             match_score=score,
             extra=extra,
             body=body,

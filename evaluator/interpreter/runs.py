@@ -64,7 +64,9 @@ class PreparedRequest:
             raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
         try:
             values = cast("dict[str, Any]", plain(dict(inputs or {}), "inputs"))
-            spec = self._bind if isinstance(self._bind, TaskError) else self._bind(values)
+            if isinstance(self._bind, TaskError):
+                return self._bind
+            spec = self._bind(values)
         except Exception as error:
             return to_task_error(error)
         if isinstance(spec, TaskError):

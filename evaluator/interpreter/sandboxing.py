@@ -65,7 +65,9 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, above: Sandbox) -> No
         return
     trials = services.sandbox_trials
     handler = run.options.handler
-    settings = (handler, services.sandbox, None if above is NO_SANDBOX else above)
+    # Comparing sandboxes costs more than everything else here.
+    around = None if above is NO_SANDBOX else above
+    settings = (handler, services.sandbox, around)
     if trials.are_done(node, *settings):
         return
     for sandbox in needed_sandboxes(services, node, handler=handler, above=above):

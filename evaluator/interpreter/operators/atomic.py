@@ -65,11 +65,13 @@ def _prepared_atomic(prepared: PreparedTask, task: Atomic) -> _PreparedAtomic:
     named = None
     if model is not None and not is_named_by_variable:
         named = _checked_model(model, model.value)
-    profile = prepared.profile
+    schema = None
+    if prepared.profile.native_output:
+        schema = native_schema(task.output)
     return _PreparedAtomic(
-        prepare_prompt(task, profile.system),
+        prepare_prompt(task, prepared.profile.system),
         hints=hints_for(task),
-        schema=native_schema(task.output) if profile.native_output else None,
+        schema=schema,
         named=named,
         is_named_by_variable=is_named_by_variable,
         plans={},
