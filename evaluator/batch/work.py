@@ -152,7 +152,7 @@ class Worker:
             duration_s = earlier.duration_s
         else:
             outcome = await self._evaluate(work)
-            if isinstance(outcome, TaskResult):
+            if isinstance(outcome, TaskResult) and outcome.parsed_content is not None:
                 # Scorers and results get data, as they do from a record.
                 outcome = replace(outcome, parsed_content=outcome.parsed_data)
             # Waiting for the rate limiter depends on the batch's limits, not on the model.
