@@ -57,6 +57,7 @@ from evaluator.record.steps import Header, Recording
 
 if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator
+    from evaluator.interpreter.runs import PreparedRequest
 
 _SAMPLE_LABEL = "sample"
 GRADER = "grader"
@@ -121,6 +122,9 @@ class Worker:
     unrecorded: Mapping[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
     repair: bool = False
+    _prepared: dict[tuple[str, str], PreparedRequest] = field(
+        init=False, default_factory=dict[tuple[str, str], "PreparedRequest"]
+    )
 
     async def perform(self, work: WorkItem) -> WorkResult:
         """The result of `work`. It stays pending if the batch's budget ended before the answer, if
@@ -148,7 +152,7 @@ class Worker:
             duration_s = earlier.duration_s
         else:
             outcome = await self._evaluate(work)
-            if isinstance(outcome, TaskResult):
+            if isinstance(outcome, TaskResult) and outcome.parsed_content is not None:
                 # Scorers and results get data, as they do from a record.
                 outcome = replace(outcome, parsed_content=outcome.parsed_data)
             # Waiting for the rate limiter depends on the batch's limits, not on the model.
@@ -290,11 +294,12 @@ class Worker:
         task = self.unrecorded.get(label, work.resumes)
         if task is not None and self._is_run(task, name, inputs, variant.model, variant.handler):
             return await self._resume(task, inputs, shots=shots)
-        return await self.evaluator.evaluate(
-            name,
+        prepared = self._prepared.get((name, variant.name))
+        if prepared is None:
+            prepared = self.evaluator.prepare(name, model=variant.model, handler=variant.handler)
+            self._prepared[name, variant.name] = prepared
+        return await prepared.evaluate(
             inputs,
-            model=variant.model,
-            handler=variant.handler,
             epoch=self._epoch(work),
             target=target_text(sample.target, node),
             labels={_SAMPLE_LABEL: label},

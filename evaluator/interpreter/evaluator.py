@@ -17,7 +17,6 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -25,7 +24,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED, LoggedTracer
@@ -34,8 +33,9 @@ from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.evaluator_arguments import (
     check_arguments,
     check_flag,
+    check_inputs,
+    check_request,
     check_tools,
-    check_types,
     log_notice,
     open_cache,
     plain_shots,
@@ -48,15 +48,14 @@ from evaluator.interpreter.frame import (
     EventCallback,
     OnBegin,
     RunOptions,
-    RunSpec,
     Services,
     Shots,
 )
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
-from evaluator.interpreter.requests import spec_of, spec_of_words
-from evaluator.interpreter.runs import record_run
+from evaluator.interpreter.requests import prepare_request, prepare_words
+from evaluator.interpreter.runs import Binder, PreparedRequest
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
 from evaluator.language.scopes import plain
@@ -81,6 +80,8 @@ if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
 MAX_REPORTED = 5
+_SHARED_BY_ROWS = ("model", "handler", "model_roles", "ask_model")
+"""The options of `Evaluator.evaluate` that are those of `Evaluator.prepare`."""
 
 
 class Evaluator:
@@ -406,35 +407,61 @@ class Evaluator:
         Returns: a TaskResult, or a TaskError for every way of failing. Raises only cancellation and
         UsageError, for arguments of the wrong Python type.
         """
-        check_types(request, inputs)
-        if type(epoch) is not int or epoch < 1:
-            raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
-        self._report_interrupted()
-        options = RunOptions(
-            model or self.model,
-            handler or self._profile,
-            model_roles={**self.model_roles, **(model_roles or {})},
+        prepared = self.prepare(
+            request, model=model, handler=handler, model_roles=model_roles, ask_model=ask_model
+        )
+        return await prepared.evaluate(
+            inputs,
             target=target,
             epoch=epoch,
-            ask_model=ask_model,
             labels=labels,
-            shots=plain_shots(shots),
+            shots=shots,
             on_text=on_text,
             on_event=on_event,
             on_message=on_message,
             on_begin=on_begin,
         )
-        return await self._run(
-            partial(
-                spec_of,
-                self.library,
-                request,
-                ask_model=ask_model,
-                rerank=ask_model and self.services.rerank,
-            ),
-            inputs,
-            options=options,
+
+    def prepare(
+        self,
+        request: str | Node | Function,
+        *,
+        model: str | None = None,
+        handler: str | None = None,
+        model_roles: Mapping[str, str] | None = None,
+        ask_model: bool = True,
+    ) -> PreparedRequest:
+        """Prepares a request for many rows: what does not depend on a row is done once.
+
+        `evaluate` prepares its request too; a batch does it once for all rows. The arguments, and
+        those of the `evaluate` of what is returned, are those of `Evaluator.evaluate`. If the
+        request cannot be evaluated, the outcome of each row is the TaskError.
+
+        Raises: UsageError, for a request of the wrong Python type.
+        """
+        check_request(request)
+        options = RunOptions(
+            model or self.model,
+            handler or self._profile,
+            model_roles={**self.model_roles, **(model_roles or {})},
+            ask_model=ask_model,
         )
+        library = self.services.library
+        rerank = ask_model and self.services.rerank
+        return self._prepared(
+            lambda: prepare_request(library, request, ask_model=ask_model, rerank=rerank), options
+        )
+
+    def _prepared(self, find: Callable[[], Binder], options: RunOptions) -> PreparedRequest:
+        if self._reports_interrupted:
+            self._report_interrupted()
+        bind: Binder | TaskError
+        try:
+            bind = find()
+            self.services.mcp.check(self.services.profile(options.handler).mcp)
+        except Exception as error:
+            bind = to_task_error(error)
+        return PreparedRequest(self.services, options, bind)
 
     async def evaluate_words(
         self,
@@ -451,30 +478,13 @@ class Evaluator:
         The task sees `context`, each a source and a text, whatever it inherits. `labels` and the
         result are as for `evaluate`.
         """
-        check_types(words, inputs)
-        self._report_interrupted()
+        check_request(words)
         options = replace(self._options, labels=labels)
         items = [ContextItem(source, text) for source, text in context]
-        return await self._run(
-            partial(spec_of_words, self.library, words, template, context=items),
-            inputs,
-            options=options,
+        prepared = self._prepared(
+            lambda: prepare_words(self.library, words, template, context=items), options
         )
-
-    async def _run(
-        self,
-        find: Callable[[dict[str, Any]], RunSpec | TaskError],
-        inputs: Mapping[str, Any] | None,
-        options: RunOptions,
-    ) -> Outcome:
-        try:
-            spec = find(cast("dict[str, Any]", plain(dict(inputs or {}), "inputs")))
-            if isinstance(spec, TaskError):
-                return spec
-            self.services.mcp.check(self.services.profile(options.handler).mcp)
-        except Exception as error:
-            return to_task_error(error)
-        return await record_run(self.services, spec, options=options)
+        return await prepared.evaluate(inputs)
 
     @property
     def _profile(self) -> str | None:
@@ -524,7 +534,7 @@ class Evaluator:
         """
         if unfinished not in ON_UNFINISHED:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
-        check_types("", inputs)
+        check_inputs(inputs)
         check_flag("allow_changed", allow_changed)
         check_flag("repair", repair)
         check_flag("trust", trust)
@@ -715,14 +725,19 @@ class Evaluator:
         """
         if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"concurrency is {concurrency!r}, expected 1 or more")
+        shared = {key: options.pop(key) for key in _SHARED_BY_ROWS if key in options}
+        prepared: PreparedRequest | None = None
 
         async def evaluate_row(row: Mapping[str, Any]) -> Outcome:
+            nonlocal prepared
             if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return failure(
                     "input_validation_failure",
                     f"a row is {type_of(row)}, expected a mapping of names to values",
                 )
-            return await self.evaluate(name, row, **options)
+            if prepared is None:
+                prepared = self.prepare(name, **shared)
+            return await prepared.evaluate(row, **options)
 
         return evaluate_rows(evaluate_row, rows, concurrency=concurrency)
 
@@ -730,6 +745,7 @@ class Evaluator:
         """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again
         afterwards.
         """
+        self.services.domains.clear()  # the prepared tasks hold connections
         await self.services.chooser.aclose()
         await self.services.mcp.aclose()
         if self.cache is not None:
