@@ -282,6 +282,13 @@ class Journal:
         self._write(data)
         self._buffer.clear()
 
+    def flush_end(self) -> bool:
+        """As `flush`, for the end of a step. Returns: False, if it is only written in this turn of
+        the event loop, or with what follows.
+        """
+        self.flush()
+        return True
+
     def sync(self) -> None:
         """Waits until what was flushed is on the disk itself, whatever the policy. From any thread.
 

@@ -241,7 +241,8 @@ class StepLog:
         # cost money.
         if self.journal is not None:
             self.journal.end(number, end)
-            await self._flush(self.journal)
+            if self.journal.flush_end() and self.journal.policy == "step":
+                await _run_in_disk_thread(self.journal.sync)
 
     async def _flush(self, journal: Journal) -> None:
         journal.flush()
