@@ -443,7 +443,12 @@ class BatchFolder:
             lines = [json.dumps(str(each), ensure_ascii=False)[1:-1] + "\n" for each in changed]
             write_atomic(path, "".join(lines).encode("utf-8", "backslashreplace"))
         else:
-            disk.remove(path)
+            try:
+                disk.remove(path)
+            except OSError as error:
+                raise RecordNotWritten(
+                    f"{path}: cannot be removed: {error.strerror}; {advice_on(error)}"
+                ) from error
 
     def manifest(self, *, repair: bool = False) -> dict[str, Any]:
         """The manifest. `repair`: also one that was changed, as long as it is JSON.

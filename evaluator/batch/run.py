@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from evaluator import clock
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
+from evaluator.batch.identity import REPAIR
 from evaluator.batch.notebook import DisplayName, make_display
-from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop
+from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop, TaskFiles
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, SafeDisplay, Tally
@@ -30,7 +31,7 @@ from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interr
 from evaluator.batch.summary import BatchSummary
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
-from evaluator.errors import EvaluatorError, UsageError, messages
+from evaluator.errors import BatchDamaged, EvaluatorError, UsageError, messages
 from evaluator.errors.messages import type_of
 from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
@@ -129,6 +130,7 @@ async def run_batch(
     cluster: str | None = None,
     group_by: str | None = None,
     output: str | Path | None = None,
+    task_files: TaskFiles = "each",
     resume: bool = False,
     retry_errors: bool = False,
     repair: bool = False,
@@ -170,7 +172,7 @@ async def run_batch(
     `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
 
     Everything is stored in the folder `output` (default: a new one in `batches/`): results as they
-    arrive, task files, manifest, summary. `resume` continues the batch in that folder;
+    arrive, task files ("packed" into a few files, or "each" as one), manifest, summary. `resume` continues the batch in that folder;
     `retry_errors` runs samples again that ended with an error; `repair` removes damaged results,
     whose samples are evaluated again, and accepts a changed manifest;
     `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them
@@ -395,7 +397,13 @@ async def _run_session(
     display = SafeDisplay(make_display(options.display))
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
-            evaluator.with_limiter(limiter, folder.tasks, options.cache, [folder.path])
+            evaluator.with_limiter(
+                limiter,
+                folder.tasks,
+                options.cache,
+                [folder.path],
+                is_packed=options.task_files == "packed",
+            )
         )
         store = own.services.store
         part = shard_of(options.select)
@@ -405,6 +413,11 @@ async def _run_session(
         if store is not None and (
             options.retry_errors or not _has_all_results(before, len(earlier))
         ):
+            damage = store.damage(repair=options.repair)
+            if damage and not options.repair:
+                raise BatchDamaged(
+                    f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}"
+                )
             unrecorded = find_unrecorded(store, earlier)
         worker = Worker(
             own,

@@ -317,8 +317,8 @@ def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dic
     """
     recorded = {entry.identity.decode(): entry for entry in earlier.values()}
     found: dict[str, int] = {}
-    for task in store.list():
-        label = sample_label(task.header)
+    for task in store.entries():
+        label = sample_label(task.labels)
         if not label:
             continue
         identity, is_judge, rest = label.partition("/")

@@ -53,7 +53,7 @@ from evaluator.language.scopes import plain
 from evaluator.language.types import read_typed
 from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
-from evaluator.record.steps import Header, Recording
+from evaluator.record.steps import Recording
 
 if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator
@@ -246,6 +246,9 @@ class Worker:
         notes = outcome.notes
         store = self.evaluator.services.store
         number = outcome.task_id
+        task_file = None
+        if number is not None and store is not None and not store.is_packed:
+            task_file = f"tasks/done/TASK-{number}.md"
         return SampleResult(
             identity=work.identity.value,
             sample_id=sample.id,
@@ -266,7 +269,7 @@ class Worker:
             duration_s=duration_s,
             started=started,
             task_id=number,
-            task_file=None if number is None or store is None else f"tasks/done/TASK-{number}.md",
+            task_file=task_file,
             cached_calls=notes.get("cached_calls", 0),
             warnings=tuple(map(str, notes.get("warnings", ()))),
             parts=work.identity.parts,
@@ -555,16 +558,9 @@ def target_text(target: Any, node: TopLevel) -> str | None:
     return json.dumps(target, ensure_ascii=False)
 
 
-def sample_label(header: Header | None) -> str:
-    """The label of the sample or its judge whose task file this is; "" for any other file."""
-    if header is None:
-        labels = None
-    else:
-        labels = header.extra.get("labels")
-    if isinstance(labels, Mapping):
-        label = labels.get(_SAMPLE_LABEL)
-    else:
-        label = None
+def sample_label(labels: Mapping[str, Any] | None) -> str:
+    """The sample, or its judge, whose task has these labels; "" for any other task."""
+    label = None if labels is None else labels.get(_SAMPLE_LABEL)
     if isinstance(label, str):
         return label
     return ""

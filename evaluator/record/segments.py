@@ -20,17 +20,20 @@ other difference is damage, and only the frames before it are read.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
 from zlib import crc32
 
 from evaluator import disk
 from evaluator.errors import CorruptRecord, RecordError
+from evaluator.files.atomic import write_atomic
 from evaluator.files.locks import try_lock, unlock
 from evaluator.files.open_below import open_regular
 from evaluator.record import grammar
@@ -110,6 +113,11 @@ class SegmentIndex:
                         return
             except CorruptRecord as error:
                 self.damage = error
+
+    def read_owner(self) -> None:
+        """Reads the first frame only. Raises: RecordError, if the file cannot be read."""
+        with _opened(self.path) as file, contextlib.suppress(CorruptRecord):
+            self._read_frame(file, os.fstat(file.fileno()).st_size)
 
     def _read_index(self, file: BinaryIO, size: int) -> bool:
         """Takes the index frame at the end of the file, and the owner from the first frame. False,
@@ -301,10 +309,29 @@ class Segments:
             del self._cache[next(iter(self._cache))]
         return index
 
-    def indexes(self) -> Iterator[SegmentIndex]:
-        """The index of each segment, highest number first. Raises: RecordError."""
-        for number in self.numbers():
-            yield self.index(number)
+    def cut(self, number: int) -> None:
+        """Ends a damaged segment before the damage. A copy stays as `SEGMENT-N.md.damaged-1`.
+
+        Raises: RecordError, if it cannot be written.
+        """
+        index = self._cache.pop(number)
+        path = index.path
+        copies = (path.with_name(f"{path.name}.damaged-{turn}") for turn in count(1))
+        copy = next(each for each in copies if not each.exists())
+        try:
+            disk.link(path, copy)
+        except OSError as error:
+            raise RecordError(f"{copy}: cannot be written: {error.strerror}") from error
+        with _opened(path) as file:
+            whole = file.read(index.offset)
+        write_atomic(path, whole)
+
+    def owner(self, number: int) -> Owner | None:
+        """The process that wrote a segment. Raises: RecordError."""
+        cached = self._cache.get(number) or SegmentIndex(self.path(number))
+        if cached.owner is None:
+            cached.read_owner()
+        return cached.owner
 
     def find(self, task_id: int) -> tuple[SegmentIndex, PackedTask] | None:
         """The segment that has a task. Raises: RecordError, if one cannot be read."""

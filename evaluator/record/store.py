@@ -102,7 +102,7 @@ class TaskStore:
         `journal`.
         """
         self._is_counted = False
-        self._is_packed = is_packed
+        self.is_packed = is_packed
         self._segment: Segment | None = None
         # The ids that this process reserved and has not given yet.
         self._ids = range(0)
@@ -154,7 +154,7 @@ class TaskStore:
             extra=extra or {},
         )
         policy = sync or self._sync
-        if self._is_packed:
+        if self.is_packed:
             return self._begin_packed(header, policy)
         with self._lock:
             folders = self._prepared()
@@ -432,6 +432,14 @@ class TaskStore:
                 return path
         raise TaskNotBegun(f"{self.root}: there is no task {task_id}")
 
+    def check(self, task_id: int) -> None:
+        """Raises: TaskNotBegun, if there is no such task; RecordError, if that cannot be read."""
+        try:
+            self.path_of(task_id)
+        except TaskNotBegun:
+            if self._segments.find(task_id) is None:
+                raise
+
     def content_of(self, task_id: int) -> bytes:
         """The task file of a task, also of one in a segment.
 
@@ -449,24 +457,43 @@ class TaskStore:
         except OSError as error:
             raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
 
-    def entries(self, owner: Owner | None = None) -> Iterator[TaskEntry]:
-        """Each task with its labels; of tasks in segments only those of `owner`, if given.
+    def entries(self, after: int = 0, packed_by: Owner | None = None) -> Iterator[TaskEntry]:
+        """Each task above the id `after` with its labels; with `packed_by` only those that this
+        process wrote to segments.
 
-        Raises: CorruptRecord, if a segment is damaged; RecordError, as `list`.
+        Raises: RecordError, as `list`.
         """
         files: set[int] = set()
-        for task in self._listed_files(("active", "done") if owner is None else ("active",)):
-            files.add(task.id)
-            yield TaskEntry(task.id, task.status, labels_of(task.header))
-        for index in self._segments.indexes():
-            if owner is not None and index.owner != owner:
+        if packed_by is None:
+            for task in self._listed_files((_FLAT, "active", "done")):
+                if task.id <= after:
+                    break
+                files.add(task.id)
+                yield TaskEntry(task.id, task.status, labels_of(task.header))
+        for number in self._segments.numbers():
+            if packed_by is not None and self._segments.owner(number) != packed_by:
                 continue
-            if index.damage is not None:
-                raise index.damage
+            index = self._segments.index(number)
             alive = is_live(index)
             for task in index.tasks.values():
-                if task.id not in files:
+                if task.id > after and task.id not in files:
                     yield TaskEntry(task.id, _status_of(task, alive), task.labels)
+
+    def damage(self, *, repair: bool = False) -> list[CorruptRecord]:
+        """What is wrong with each segment that can only be read up to a damage.
+
+        `repair`: such a segment then ends before the damage, and a copy of it stays beside it.
+        Raises: RecordError, if a segment cannot be read or written.
+        """
+        found: list[CorruptRecord] = []
+        for number in self._segments.numbers():
+            index = self._segments.index(number)
+            if index.damage is None:
+                continue
+            found.append(index.damage)
+            if repair and not is_live(index):
+                self._segments.cut(number)
+        return found
 
     def list(
         self,
