@@ -23,7 +23,7 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -244,23 +244,26 @@ class BatchFolder:
     # -- results -----------------------------------------------------------------------------------
 
     def append(self, result: SampleResult, scrub: Scrub | None = None) -> None:
-        """Writes a line, without the secrets that `scrub` knows. Every reader sees it when this
-        returns.
+        """As `extend`, for one result."""
+        self.extend([result], scrub)
+
+    def extend(self, results: Iterable[SampleResult], scrub: Scrub | None = None) -> None:
+        """Writes a line for each result, all in one write, without the secrets that `scrub` knows.
+        Every reader sees them when this returns.
 
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
+        self.append_lines(b"".join(_line_of(result, scrub) for result in results))
+
+    def append_lines(self, lines: bytes) -> None:
+        """Writes lines of results as they are. Raises: as `extend`."""
         fd = self._writable
-        data = result.to_dict()
         self._check_unchanged()
-        text = _to_json(data)
-        if scrub is not None and scrub.suspects(text):
-            text = _to_json(cast("dict[str, Any]", scrub.redact_value(data)))
-        line = seal_line(text)
         try:
-            written = disk.write(fd, line)
-            while written < len(line):
-                written += disk.write(fd, line[written:])
+            written = disk.write(fd, lines)
+            while written < len(lines):
+                written += disk.write(fd, lines[written:])
         except OSError as error:
             with contextlib.suppress(OSError):
                 disk.ftruncate(fd, self._end)
@@ -268,7 +271,7 @@ class BatchFolder:
                 f"{self.path / RESULTS}: a result cannot be written: {error.strerror}; "
                 f"{advice_on(error)}"
             ) from error
-        self._end += len(line)
+        self._end += len(lines)
 
     def _check_unchanged(self) -> None:
         """Raises: RecordError, if the file of results was removed, replaced, cut or written to by
@@ -323,6 +326,11 @@ class BatchFolder:
 
         Raises: RecordError, with file and line, if a line is not a result.
         """
+        for number, _, line in self.current_lines():
+            yield self._parsed(line, number)
+
+    def current_lines(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """The line of each current result, as `results`, with its number before it, and its key."""
         keys = Interner()
         last = array("q")
         for _, offset, _, head in self._lines():
@@ -335,7 +343,7 @@ class BatchFolder:
             place = keys.find(head[1])
             # Lines written meanwhile have no place.
             if place is not None and last[place] == offset:
-                yield self._parsed(line, number)
+                yield number, head[1], line
 
     def lines(self) -> Iterator[SampleResult]:
         """Every result that was ever written, in order, including those that a later one replaces.
@@ -473,6 +481,14 @@ class BatchFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _line_of(result: SampleResult, scrub: Scrub | None) -> bytes:
+    data = result.to_dict()
+    text = _to_json(data)
+    if scrub is not None and scrub.suspects(text):
+        text = _to_json(cast("dict[str, Any]", scrub.redact_value(data)))
+    return seal_line(text)
 
 
 def _to_json(data: dict[str, Any]) -> str:

@@ -532,13 +532,13 @@ class BatchOptions:
         ),
     )
     task_files: TaskFiles = option(
-        "each",
+        "packed",
         _one_of(get_args(TaskFiles)),
         flag=Flag(
             "--task-files",
             "Write the task files of all samples packed into a few files, or each as one file.",
             choices=get_args(TaskFiles),
-            default="each",
+            default="packed",
         ),
     )
     cache: ResponseCache | str | None = option(

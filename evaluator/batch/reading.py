@@ -119,6 +119,12 @@ class Batch:
             (result.template, result.variant) not in cells or (bool(keys) and result.key in keys)
         )
 
+    def is_left_out(self) -> Callable[[str, str, str], bool]:
+        """A function of a result's template, variant and key: whether `results` leaves it out."""
+        cells = set(self.cells)
+        keys = set(self.manifest.get("left_out", []))
+        return lambda template, variant, key: (template, variant) not in cells or key in keys
+
     def summarise(self, metrics: Sequence[Metric] | None = None) -> BatchSummary:
         """The numbers as they are now. Raises: as `results`.
 

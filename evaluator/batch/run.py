@@ -130,7 +130,7 @@ async def run_batch(
     cluster: str | None = None,
     group_by: str | None = None,
     output: str | Path | None = None,
-    task_files: TaskFiles = "each",
+    task_files: TaskFiles = "packed",
     resume: bool = False,
     retry_errors: bool = False,
     repair: bool = False,

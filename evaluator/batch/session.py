@@ -72,6 +72,8 @@ class Session:
     tally: Tally = field(default_factory=Tally)
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
+    _written_next: list[SampleResult] = field(default_factory=list[SampleResult])
+    _write_error: Exception | None = None
     _ends_at: float | None = None
     _wait: asyncio.Timeout | None = None
 
@@ -112,6 +114,7 @@ class Session:
                     self._finish,
                     lambda: self.stop.state is not None,
                 )
+            self._write_results()
             total = self.tally.total = await self._count_rest(work, pending.counts)
             self.tally.earlier = 0
         except ClusterLost as error:
@@ -124,6 +127,8 @@ class Session:
         finally:
             ticker.cancel()
             await asyncio.wait([ticker])
+            with contextlib.suppress(Exception):
+                self._write_results()
             self.folder.write_progress(None)
             await work.aclose()
             await rows.aclose()
@@ -202,16 +207,41 @@ class Session:
 
     def _finish(self, done: WorkResult) -> None:
         self.limiter.end_sample()
+        if self._write_error is not None:
+            raise self._write_error
         if done.result is None:
             # Without a call that the limiter rejected, it is this machine that could not do the
             # work.
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
+        if not self._written_next:
+            asyncio.get_running_loop().call_soon(self._write_soon)
+        self._written_next.append(done.result)
+
+    def _write_soon(self) -> None:
+        """Writes the results of this turn of the event loop. Nothing new starts after an error,
+        which the next result raises.
+        """
+        try:
+            self._write_results()
+        except Exception as error:
+            self._write_error = error
+            self.stop.ask("incomplete", str(error))
+
+    def _write_results(self) -> None:
+        """Raises: RecordError, if results cannot be written."""
+        if self._write_error is not None:
+            raise self._write_error
+        results = self._written_next
+        if not results:
+            return
+        self._written_next = []
         store = self.worker.evaluator.services.store
-        self.folder.append(done.result, None if store is None else store.redactor)
-        self.tally.add(done.result)
-        self.display.show("result", done.result)
-        self._stop_on_repetition(done.result)
+        self.folder.extend(results, None if store is None else store.redactor)
+        for result in results:
+            self.tally.add(result)
+            self.display.show("result", result)
+            self._stop_on_repetition(result)
 
     def _stop_on_repetition(self, result: SampleResult) -> None:
         """Ends the session if the same error keeps coming: then the samples are not the cause."""

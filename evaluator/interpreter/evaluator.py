@@ -695,7 +695,7 @@ class Evaluator:
         rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
         *,
         concurrency: int = 16,
-        task_files: Literal["packed", "each"] = "each",
+        task_files: Literal["packed", "each"] = "packed",
         **options: Any,
     ) -> AsyncGenerator[Outcome, None]:
         """Evaluates `name` with each row as its inputs; results come in the order of the rows.

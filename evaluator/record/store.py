@@ -457,6 +457,16 @@ class TaskStore:
         except OSError as error:
             raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
 
+    def ids(self) -> Iterator[int]:
+        """The id of each task, in no order; a task with a file and in a segment comes twice.
+
+        Raises: RecordError, if a folder cannot be listed.
+        """
+        for folder in (_FLAT, "active", "done"):
+            yield from _ids(self.root / folder)
+        for number in self._segments.numbers():
+            yield from self._segments.index(number).tasks
+
     def entries(self, after: int = 0, packed_by: Owner | None = None) -> Iterator[TaskEntry]:
         """Each task above the id `after` with its labels; with `packed_by` only those that this
         process wrote to segments.

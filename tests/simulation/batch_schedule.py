@@ -88,7 +88,9 @@ def results_of(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @cache
-def reference(sync: str, is_packed: bool) -> tuple[dict[str, dict[str, Any]], int, Needed, Counter[str], float]:
+def reference(
+    sync: str, is_packed: bool
+) -> tuple[dict[str, dict[str, Any]], int, Needed, Counter[str], float]:
     """The undisturbed batch: its results, changes of the disk, answers by result, calls, cost."""
     with folder() as root:
         world = World(BATCH, Random(0), 0.0)

@@ -257,7 +257,13 @@ class SimulatedDisk:
         self._change(move)
 
     def link(
-        self, a: Any, b: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, **_: Any
+        self,
+        a: Any,
+        b: Any,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+        **_: Any,
     ) -> None:
         source = self._path(a, src_dir_fd)
         target = self._path(b, dst_dir_fd)
