@@ -217,6 +217,7 @@ class Session:
         if not self._written_next:
             asyncio.get_running_loop().call_soon(self._write_soon)
         self._written_next.append(done.result)
+        self._stop_on_repetition(done.result)
 
     def _write_soon(self) -> None:
         """Writes the results of this turn of the event loop. Nothing new starts after an error,
@@ -241,7 +242,6 @@ class Session:
         for result in results:
             self.tally.add(result)
             self.display.show("result", result)
-            self._stop_on_repetition(result)
 
     def _stop_on_repetition(self, result: SampleResult) -> None:
         """Ends the session if the same error keeps coming: then the samples are not the cause."""
