@@ -16,7 +16,9 @@ import contextlib
 import errno
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from evaluator import disk
 from evaluator.errors import RecordError
@@ -79,10 +81,10 @@ class Segment:
         """Whether new tasks should go to another segment."""
         return len(self._tasks) >= MAX_TASKS or self._size >= MAX_BYTES
 
-    def begin(self, task_id: int, header: Header) -> None:
-        """A task will be written to this segment."""
+    def begin(self, task_id: int, labels: Mapping[str, Any] | None) -> None:
+        """A task will be written to this segment; `labels` are without secrets."""
         with self._writing:
-            self._tasks[task_id] = PackedTask(task_id, labels=labels_of(header))
+            self._tasks[task_id] = PackedTask(task_id, labels=labels)
             self._open.add(task_id)
 
     def append(self, task_id: int, data: bytes, status: PackedStatus) -> None:
@@ -211,7 +213,10 @@ class SegmentJournal(Journal):
 
     def start(self, header: Header) -> None:
         super().start(header)
-        self._segment.begin(self.id, header)
+        labels = labels_of(header)
+        if labels is not None and self._scrub is not None:
+            labels = self._scrub.redact_value(dict(labels))
+        self._segment.begin(self.id, labels)
 
     @property
     def path(self) -> Path:
@@ -226,8 +231,13 @@ class SegmentJournal(Journal):
             self._handle = asyncio.get_running_loop().call_soon(self._flush_quietly)
         return False
 
+    def flush(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        super().flush()
+
     def _flush_quietly(self) -> None:
-        self._handle = None
         if self._fd >= 0 and self._failure is None:
             # The next call of the journal raises it again.
             with contextlib.suppress(RecordError):
@@ -242,9 +252,9 @@ class SegmentJournal(Journal):
         except OSError as error:
             raise self._fail("sync", error) from error
 
-    def close(self, summary: Summary) -> None:
+    def write_summary(self, summary: Summary) -> None:
         self._status = summary.status
-        super().close(summary)
+        super().write_summary(summary)
 
     def settle(self, status: FinalStatus) -> None:
         if self.policy != "off":
@@ -269,9 +279,6 @@ class SegmentJournal(Journal):
         self._fd = -1
         self._failure = why
         self._buffer.clear()
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
         if self._offset and self._status not in ENDED:
             # If it cannot be written, the task is released with the end of this process.
             with contextlib.suppress(OSError):

@@ -117,9 +117,9 @@ def check(killed: Killed, whole: dict[str, Any]) -> None:
     assert "damaged" not in killed.before, (killed.crash, killed.before)
     for prompt, count in killed.called.items():
         # A call is made only once its beginning is on the disk.
-        ends = [status for _, status in killed.before.get(prompt, [])]
-        assert len(ends) >= count, (killed.crash, prompt, killed.before)
-        if ends == ["success"] or ends == ["failed"]:
+        entries = killed.before.get(prompt, [])
+        assert len(entries) >= count, (killed.crash, prompt, killed.before)
+        if entries[-1][1] == "success" or entries[-1][0] == "failed":
             assert not killed.called_again[prompt], (killed.crash, prompt)
 
 
