@@ -271,7 +271,7 @@ def test_a_full_disk_fails_one_task_and_leaves_the_segment_whole(
 
     monkeypatch.setattr(disk, "pwrite", half)
     with pytest.raises(
-        RecordNotWritten, match="SEGMENT-1.md: cannot write to the task file: No sp"
+        RecordNotWritten, match=r"SEGMENT-1\.md: cannot write to the task file: No sp"
     ):
         end(first)
     monkeypatch.setattr(disk, "pwrite", real)
@@ -326,7 +326,7 @@ def test_a_segment_that_somebody_changes_while_it_is_written_is_an_error(
     else:
         with segment_of(store).open("ab") as file:
             file.write(b"x")
-    with pytest.raises(RecordError, match="segment was (removed|changed) while it was written"):
+    with pytest.raises(RecordError, match=r"segment was (removed|changed) while it was written"):
         end(journal)
 
 

@@ -95,9 +95,8 @@ def calls(folder: Path) -> Counter[str]:
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
     found = Sessions(tmp_path_factory.mktemp("sessions"))
     yield found
-    assert found.process.stdin
-    found.process.stdin.close()
-    assert found.process.wait() == 0
+    found.process.communicate()
+    assert found.process.returncode == 0
 
 
 @pytest.fixture(scope="module")
