@@ -247,14 +247,35 @@ class BatchFolder:
         """As `extend`, for one result."""
         self.extend([result], scrub)
 
-    def extend(self, results: Iterable[SampleResult], scrub: Scrub | None = None) -> None:
+    def extend(
+        self, results: Iterable[SampleResult], scrub: Scrub | None = None
+    ) -> list[SampleResult]:
         """Writes a line for each result, all in one write, without the secrets that `scrub` knows.
         Every reader sees them when this returns.
 
+        Returns: the results as readers get them.
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
-        self.append_lines(b"".join(_line_of(result, scrub) for result in results))
+        lines: list[bytes] = []
+        stored: list[SampleResult] = []
+        for result in results:
+            data = result.to_dict()
+            try:
+                text = _compact(data)
+                is_changed = False
+            except ValueError:
+                # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
+                data = cast("dict[str, Any]", _finite(data))
+                text = _compact(data)
+                is_changed = True
+            if scrub is not None and scrub.suspects(text):
+                text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
+                is_changed = True
+            lines.append(seal_line(text))
+            stored.append(SampleResult.from_dict(json.loads(text)) if is_changed else result)
+        self.append_lines(b"".join(lines))
+        return stored
 
     def append_lines(self, lines: bytes) -> None:
         """Writes lines of results as they are. Raises: as `extend`."""
@@ -326,11 +347,11 @@ class BatchFolder:
 
         Raises: RecordError, with file and line, if a line is not a result.
         """
-        for number, _, line in self.current_lines():
-            yield self._parsed(line, number)
+        for _, _, result in self.current_lines():
+            yield result
 
-    def current_lines(self) -> Iterator[tuple[int, bytes, bytes]]:
-        """The line of each current result, as `results`, with its number before it, and its key."""
+    def current_lines(self) -> Iterator[tuple[bytes, bytes, SampleResult]]:
+        """The key, the line and the value of each current result, as `results`."""
         keys = Interner()
         last = array("q")
         for _, offset, _, head in self._lines():
@@ -343,7 +364,7 @@ class BatchFolder:
             place = keys.find(head[1])
             # Lines written meanwhile have no place.
             if place is not None and last[place] == offset:
-                yield number, head[1], line
+                yield head[1], line, self._parsed(line, number)
 
     def lines(self) -> Iterator[SampleResult]:
         """Every result that was ever written, in order, including those that a later one replaces.
@@ -481,22 +502,6 @@ class BatchFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _line_of(result: SampleResult, scrub: Scrub | None) -> bytes:
-    data = result.to_dict()
-    text = _to_json(data)
-    if scrub is not None and scrub.suspects(text):
-        text = _to_json(cast("dict[str, Any]", scrub.redact_value(data)))
-    return seal_line(text)
-
-
-def _to_json(data: dict[str, Any]) -> str:
-    try:
-        return _compact(data)
-    except ValueError:
-        # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-        return _compact(_finite(data))
 
 
 def _finite(value: Any) -> Any:

@@ -7,7 +7,6 @@ interrupted merge leaves no batch.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from evaluator.batch.interning import Interner
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.reading import Batch, open_batch
 from evaluator.batch.rows.selection import Shard
+from evaluator.batch.summary import Columns
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.files.atomic import NEW_FILE
@@ -166,16 +166,21 @@ def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
     with BatchFolder.create(path) as folder:
         keys = Interner()
         lost: list[str] = []
+        first = parts[0].manifest
+        columns = Columns(first.get("cluster"), first.get("group_by"))
         for part in parts:
-            lost += _copy_results(part, folder, keys)
+            lost += _copy_results(part, folder, keys=keys, columns=columns)
             _copy_tasks(part.folder / TASKS, path / TASKS)
         folder.write_manifest(_merged_manifest(parts, lost))
-        folder.write_summary(open_batch(path).summarise().to_dict())
+        folder.write_summary(open_batch(path).summarise(columns=columns).to_dict())
         folder.sync()
 
 
-def _copy_results(part: _ShardBatch, folder: BatchFolder, keys: Interner) -> list[str]:
-    """Copies the lines of current results. Returns: what the shard has lost.
+def _copy_results(
+    part: _ShardBatch, folder: BatchFolder, keys: Interner, columns: Columns
+) -> list[str]:
+    """Copies the lines of current results, and adds them to `columns`. Returns: what the shard has
+    lost.
 
     Raises: UsageError, if another shard has one of them.
     """
@@ -183,20 +188,20 @@ def _copy_results(part: _ShardBatch, folder: BatchFolder, keys: Interner) -> lis
     is_left_out = part.batch.is_left_out()
     count = without_record = size = 0
     lines: list[bytes] = []
-    for _, key, line in BatchFolder.reader(part.folder).current_lines():
-        result = json.loads(line)
-        if is_left_out(result["template"], result["variant"], key.decode()):
+    for key, line, result in BatchFolder.reader(part.folder).current_lines():
+        if is_left_out(result.template, result.variant, key.decode()):
             continue
         known = len(keys)
         if keys.number(key) < known:
             raise UsageError(
-                f"{part.folder}: sample {result['sample_id']!r} (epoch {result['epoch']}, "
-                f"{result['template']}, {result['variant']}) is in another shard too; were the "
-                "rows changed between them?"
+                f"{part.folder}: sample {result.sample_id!r} (epoch {result.epoch}, "
+                f"{result.template}, {result.variant}) is in another shard too; were the rows "
+                "changed between them?"
             )
         count += 1
-        if result["task_id"] is not None and result["task_id"] not in records:
+        if result.task_id is not None and result.task_id not in records:
             without_record += 1
+        columns.add(result)
         lines.append(line)
         size += len(line)
         if size >= _WRITE_BYTES:

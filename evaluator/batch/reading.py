@@ -11,7 +11,7 @@ from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
-from evaluator.batch.summary import BatchSummary, MetricValue, summarise
+from evaluator.batch.summary import BatchSummary, Columns, MetricValue, summarise
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,17 @@ class Batch:
         keys = set(self.manifest.get("left_out", []))
         return lambda template, variant, key: (template, variant) not in cells or key in keys
 
-    def summarise(self, metrics: Sequence[Metric] | None = None) -> BatchSummary:
+    def summarise(
+        self, metrics: Sequence[Metric] | None = None, columns: Columns | None = None
+    ) -> BatchSummary:
         """The numbers as they are now. Raises: as `results`.
 
+        `columns` has all results of the batch, none of which is left out; they are then not read.
         `metrics` are computed with it; None: those of the manifest. Their functions are not run:
         they have the values that the last session computed, if the results are still the same.
         """
         return replace(
-            summary := self._summary(),
+            summary := self._summary(columns),
             groups=tuple(
                 replace(
                     group,
@@ -163,10 +166,10 @@ class Batch:
             metrics = stored_metrics(manifest.get("metrics") or (), stored.get(cell, {}))
         return compute_metrics(metrics, lambda: self.results(cell), of=of)
 
-    def _summary(self) -> BatchSummary:
+    def _summary(self, columns: Columns | None) -> BatchSummary:
         manifest = self.manifest
         return summarise(
-            BatchFolder.reader(self.folder).lines(),
+            BatchFolder.reader(self.folder).lines() if columns is None else columns,
             total=self.totals,
             unfinished=About(manifest).unfinished,
             left_out=self._left_out(set(self.cells)),

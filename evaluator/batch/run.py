@@ -28,7 +28,7 @@ from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
 from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
-from evaluator.batch.summary import BatchSummary
+from evaluator.batch.summary import BatchSummary, Columns
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, EvaluatorError, UsageError, messages
@@ -306,7 +306,7 @@ async def run_plan(
         }
         folder.write_manifest(manifest)
         folder.write_changed(ended.counts.explained)
-        summary = open_batch(path).summarise(plan.metrics)
+        summary = open_batch(path).summarise(plan.metrics, ended.columns)
         if plan.metrics:
             folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
         folder.write_summary(summary.to_dict())
@@ -317,6 +317,7 @@ async def run_plan(
             thresholds = ()
         else:
             thresholds = check_thresholds(summary, plan.thresholds)
+        ended = replace(ended, columns=None)
         return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
 
 
@@ -452,6 +453,7 @@ async def _run_session(
                 stop=stop,
                 display=display,
                 tally=tally,
+                columns=None if earlier else Columns(options.cluster, options.group_by),
             ).run(earlier)
             span.set_result(ended)
         return ended

@@ -27,6 +27,7 @@ from evaluator.batch.pending import Counts, PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
 from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker, WorkItem, WorkResult, sample_label
 from evaluator.errors import UsageError
 from evaluator.limits.endpoints import host_of
@@ -43,7 +44,7 @@ class SessionEnd:
     """The end of a session.
 
     `ran` results were added. `total` samples are wanted; None if unknown, because the rows were not
-    read to their end. `stale` are the keys of results whose question has changed, `orphans` those
+    read to their end. `columns` has all results of the batch; None if they have to be read. `stale` are the keys of results whose question has changed, `orphans` those
     of results that no row asks for. `error` is why reading the rows failed.
     """
 
@@ -56,11 +57,16 @@ class SessionEnd:
     stale: frozenset[str]
     orphans: frozenset[str]
     error: Exception | None = None
+    columns: Columns | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
 class Session:
-    """One session of a batch. Its `run` may be called once."""
+    """One session of a batch. Its `run` may be called once.
+
+    `columns` gets each result that is written; None if there are earlier results, and after an
+    error, which the summary raises again.
+    """
 
     plan: BatchPlan
     folder: BatchFolder
@@ -70,6 +76,7 @@ class Session:
     stop: Stop
     display: SafeDisplay
     tally: Tally = field(default_factory=Tally)
+    columns: Columns | None = None
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
     _written_next: list[SampleResult] = field(default_factory=list[SampleResult])
@@ -145,6 +152,7 @@ class Session:
             stale=frozenset(pending.stale),
             orphans=frozenset(earlier),
             error=self._error,
+            columns=self.columns,
         )
 
     async def _next(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
@@ -238,7 +246,13 @@ class Session:
             return
         self._written_next = []
         store = self.worker.evaluator.services.store
-        self.folder.extend(results, None if store is None else store.redactor)
+        stored = self.folder.extend(results, None if store is None else store.redactor)
+        if self.columns is not None:
+            try:
+                for result in stored:
+                    self.columns.add(result)
+            except UsageError:
+                self.columns = None
         for result in results:
             self.tally.add(result)
             self.display.show("result", result)

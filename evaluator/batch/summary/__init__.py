@@ -3,6 +3,7 @@ as tables.
 """
 
 from evaluator.batch.summary.batch_summary import BatchSummary as BatchSummary
+from evaluator.batch.summary.columns import Columns as Columns
 from evaluator.batch.summary.counting import summarise as summarise
 from evaluator.batch.summary.parts import Accuracy as Accuracy
 from evaluator.batch.summary.parts import Amount as Amount

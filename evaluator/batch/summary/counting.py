@@ -62,7 +62,7 @@ _LEAST_PER_LABEL = 2
 
 
 def summarise(
-    results: Iterable[SampleResult],
+    results: Iterable[SampleResult] | Columns,
     *,
     total: int | Mapping[tuple[str, str], int] | None = None,
     cluster: str | None = None,
@@ -72,6 +72,7 @@ def summarise(
     left_out: Callable[[SampleResult], bool] | None = None,
 ) -> BatchSummary:
     """The summary of `results`, which are read once and not kept: 100,000 results take about 20 MB.
+    They may have been added to `Columns` already, of the same `cluster` and `group_by`.
 
     Of several results for one (template, variant, sample, epoch) the last one counts, so every line
     ever written can be passed, in order. The others are `replaced`; what they used is in
@@ -99,7 +100,11 @@ def summarise(
         wanted = None
     else:
         wanted = [reducer(name) for name in reducers]
-    columns = _read(results, Columns(cluster, group_by), left_out=left_out)
+    if isinstance(results, Columns):
+        columns = results
+    else:
+        columns = _read(results, Columns(cluster, group_by), left_out=left_out)
+    columns.close()
     totals = _totals(total, columns)
     for key in totals:
         columns.groups.setdefault(key, len(columns.groups))
@@ -150,7 +155,6 @@ def _read(
             columns.leave_out(result)
         else:
             columns.add(result)
-    columns.close()
     return columns
 
 
