@@ -19,7 +19,7 @@ from evaluator import disk
 from evaluator.batch.folder import TASKS, BatchFolder
 from evaluator.batch.interning import Interner
 from evaluator.batch.permissions import is_own, sign
-from evaluator.batch.reading import Batch, open_batch
+from evaluator.batch.reading import Batch, open_batch, summary_of
 from evaluator.batch.rows.selection import Shard
 from evaluator.batch.summary import Columns
 from evaluator.errors import RecordError, UsageError
@@ -172,7 +172,7 @@ def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
             lost += _copy_results(part, folder, keys=keys, columns=columns)
             _copy_tasks(part.folder / TASKS, path / TASKS)
         folder.write_manifest(_merged_manifest(parts, lost))
-        folder.write_summary(open_batch(path).summarise(columns=columns).to_dict())
+        folder.write_summary(summary_of(open_batch(path), columns).to_dict())
         folder.sync()
 
 

@@ -11,7 +11,13 @@ from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
-from evaluator.batch.summary import BatchSummary, Columns, MetricValue, summarise
+from evaluator.batch.summary import (
+    BatchSummary,
+    Columns,
+    MetricValue,
+    summarise,
+    summarise_columns,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +131,18 @@ class Batch:
         keys = set(self.manifest.get("left_out", []))
         return lambda template, variant, key: (template, variant) not in cells or key in keys
 
-    def summarise(
-        self, metrics: Sequence[Metric] | None = None, columns: Columns | None = None
-    ) -> BatchSummary:
+    def summarise(self, metrics: Sequence[Metric] | None = None) -> BatchSummary:
         """The numbers as they are now. Raises: as `results`.
 
-        `columns` has all results of the batch, none of which is left out; they are then not read.
         `metrics` are computed with it; None: those of the manifest. Their functions are not run:
         they have the values that the last session computed, if the results are still the same.
         """
+        return self.with_metrics(self._summary(), metrics)
+
+    def with_metrics(self, summary: BatchSummary, metrics: Sequence[Metric] | None) -> BatchSummary:
+        """`summary` with the metrics of each group, as for `summarise`."""
         return replace(
-            summary := self._summary(columns),
+            summary,
             groups=tuple(
                 replace(
                     group,
@@ -166,10 +173,10 @@ class Batch:
             metrics = stored_metrics(manifest.get("metrics") or (), stored.get(cell, {}))
         return compute_metrics(metrics, lambda: self.results(cell), of=of)
 
-    def _summary(self, columns: Columns | None) -> BatchSummary:
+    def _summary(self) -> BatchSummary:
         manifest = self.manifest
         return summarise(
-            BatchFolder.reader(self.folder).lines() if columns is None else columns,
+            BatchFolder.reader(self.folder).lines(),
             total=self.totals,
             unfinished=About(manifest).unfinished,
             left_out=self._left_out(set(self.cells)),
@@ -177,6 +184,24 @@ class Batch:
             group_by=manifest.get("group_by"),
             reducers=manifest.get("reducers"),
         )
+
+
+def summary_of(
+    batch: Batch, columns: Columns, metrics: Sequence[Metric] | None = None
+) -> BatchSummary:
+    """`Batch.summarise`, for a batch whose results are all in `columns`, none left out: they are
+    not read again.
+    """
+    manifest = batch.manifest
+    summary = summarise_columns(
+        columns,
+        total=batch.totals,
+        cluster=manifest.get("cluster"),
+        group_by=manifest.get("group_by"),
+        reducers=manifest.get("reducers"),
+        unfinished=About(manifest).unfinished,
+    )
+    return batch.with_metrics(summary, metrics)
 
 
 def open_batch(folder: str | Path) -> Batch:

@@ -23,7 +23,7 @@ from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop, 
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, SafeDisplay, Tally
-from evaluator.batch.reading import Results, open_batch
+from evaluator.batch.reading import Results, open_batch, summary_of
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
@@ -275,7 +275,7 @@ async def run_plan(
         folder.write_manifest(manifest)
         tally = Tally()
         try:
-            ended = await _run_session(
+            ended, columns = await _run_session(
                 evaluator,
                 plan,
                 folder=folder,
@@ -306,7 +306,10 @@ async def run_plan(
         }
         folder.write_manifest(manifest)
         folder.write_changed(ended.counts.explained)
-        summary = open_batch(path).summarise(plan.metrics, ended.columns)
+        if columns is None:
+            summary = open_batch(path).summarise(plan.metrics)
+        else:
+            summary = summary_of(open_batch(path), columns, plan.metrics)
         if plan.metrics:
             folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
         folder.write_summary(summary.to_dict())
@@ -317,7 +320,6 @@ async def run_plan(
             thresholds = ()
         else:
             thresholds = check_thresholds(summary, plan.thresholds)
-        ended = replace(ended, columns=None)
         return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
 
 
@@ -381,7 +383,8 @@ async def _run_session(
     before: Mapping[str, Any],
     tally: Tally,
     notices: Sequence[str],
-) -> SessionEnd:
+) -> tuple[SessionEnd, Columns | None]:
+    """The end of the session, and all results of the batch; None if they have to be read."""
     limits = plan.options.limits
     options = plan.options
     pace = Pace(
@@ -444,7 +447,7 @@ async def _run_session(
         reason = "the batch was stopped before it was this call's turn"
         stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
         with own.services.tracer.batch(plan.name) as span:
-            ended = await Session(
+            session = Session(
                 plan,
                 folder,
                 worker=worker,
@@ -454,9 +457,10 @@ async def _run_session(
                 display=display,
                 tally=tally,
                 columns=None if earlier else Columns(options.cluster, options.group_by),
-            ).run(earlier)
+            )
+            ended = await session.run(earlier)
             span.set_result(ended)
-        return ended
+        return ended, session.columns
 
 
 def new_folder(name: str, shard: Shard | None = None) -> Path:

@@ -44,7 +44,7 @@ class SessionEnd:
     """The end of a session.
 
     `ran` results were added. `total` samples are wanted; None if unknown, because the rows were not
-    read to their end. `columns` has all results of the batch; None if they have to be read. `stale` are the keys of results whose question has changed, `orphans` those
+    read to their end. `stale` are the keys of results whose question has changed, `orphans` those
     of results that no row asks for. `error` is why reading the rows failed.
     """
 
@@ -57,7 +57,6 @@ class SessionEnd:
     stale: frozenset[str]
     orphans: frozenset[str]
     error: Exception | None = None
-    columns: Columns | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -152,7 +151,6 @@ class Session:
             stale=frozenset(pending.stale),
             orphans=frozenset(earlier),
             error=self._error,
-            columns=self.columns,
         )
 
     async def _next(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
@@ -361,8 +359,8 @@ def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dic
     """
     recorded = {entry.identity.decode(): entry for entry in earlier.values()}
     found: dict[str, int] = {}
-    for task in store.entries():
-        label = sample_label(task.labels)
+    for task_id, status, labels in store.labelled():
+        label = sample_label(labels)
         if not label:
             continue
         identity, is_judge, rest = label.partition("/")
@@ -372,7 +370,7 @@ def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dic
         elif is_judge:
             is_recorded = entry.scored_by.decode() == rest.partition("/")[0]
         else:
-            is_recorded = entry.verdict is not Verdict.ERROR or task.status == "failed"
+            is_recorded = entry.verdict is not Verdict.ERROR or status == "failed"
         if not is_recorded:
-            found[label] = max(task.id, found.get(label, 0))
+            found[label] = max(task_id, found.get(label, 0))
     return found

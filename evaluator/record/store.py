@@ -73,13 +73,8 @@ class TaskSummary:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEntry:
-    """A task by its labels, without reading its steps."""
-
-    id: int
-    status: RunStatus
-    labels: Mapping[str, Any] | None
+Labelled = tuple[int, RunStatus, Mapping[str, Any] | None]
+"""The id of a task, its status, and its labels."""
 
 
 class TaskStore:
@@ -467,7 +462,7 @@ class TaskStore:
         for number in self._segments.numbers():
             yield from self._segments.index(number).tasks
 
-    def entries(self, after: int = 0, packed_by: Owner | None = None) -> Iterator[TaskEntry]:
+    def labelled(self, after: int = 0, packed_by: Owner | None = None) -> Iterator[Labelled]:
         """Each task above the id `after` with its labels; with `packed_by` only those that this
         process wrote to segments.
 
@@ -479,7 +474,7 @@ class TaskStore:
                 if task.id <= after:
                     break
                 files.add(task.id)
-                yield TaskEntry(task.id, task.status, labels_of(task.header))
+                yield task.id, task.status, labels_of(task.header)
         for number in self._segments.numbers():
             if packed_by is not None and self._segments.owner(number) != packed_by:
                 continue
@@ -487,7 +482,7 @@ class TaskStore:
             alive = is_live(index)
             for task in index.tasks.values():
                 if task.id > after and task.id not in files:
-                    yield TaskEntry(task.id, _status_of(task, alive), task.labels)
+                    yield task.id, _status_of(task, alive), task.labels
 
     def damage(self, *, repair: bool = False) -> list[CorruptRecord]:
         """What is wrong with each segment that can only be read up to a damage.

@@ -93,7 +93,7 @@ def test_a_segment_that_cannot_be_written_ends_the_session(
 
     monkeypatch.setattr(disk, "pwrite", few)
     result = run(limits={"concurrency": 2})
-    assert result.ended.state == "incomplete" and "free some space" in result.ended.reason
+    assert result.ended.state == "incomplete" and "No space left" in result.ended.reason
     assert result.summary.counts.error == 0 and result.summary.counts.passed == len(calls) - 1
     monkeypatch.undo()
     resumed = run(resume=True)

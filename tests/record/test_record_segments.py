@@ -96,7 +96,7 @@ def test_with_and_without_an_index_the_same_is_listed_and_read(
     assert [task.id for task in reader.list()] == list(range(9, 0, -1))
     assert [task.id for task in reader.list(status="interrupted")] == [9, 6, 3]
     assert [task.id for task in reader.list(status="failed", limit=1, before=8)] == [5]
-    assert {(entry.id, entry.status, str(entry.labels)) for entry in reader.entries(6)} == {
+    assert {(number, status, str(labels)) for number, status, labels in reader.labelled(6)} == {
         (7, "completed", "{'sample': 'a'}"),
         (8, "failed", "{'sample': 'a'}"),
         (9, "interrupted", "{'sample': 'a'}"),
@@ -133,7 +133,7 @@ def test_any_prefix_reads_as_a_prefix_and_zeros_at_the_end_are_ignored(tmp_path:
         path.write_bytes(data[:size] + bytes(64 * (size % 2)))
         reader = TaskStore(tmp_path / "copy")
         assert reader.damage() == []
-        statuses.add(tuple(sorted(str(entry.status) for entry in reader.entries())))
+        statuses.add(tuple(sorted(str(status) for _, status, _ in reader.labelled())))
     assert statuses == {
         (),
         ("interrupted",),
@@ -151,11 +151,11 @@ def test_each_changed_byte_is_seen_and_repair_keeps_the_frames_before(tmp_path: 
         reader = TaskStore(tmp_path / "copy")
         (damage,) = reader.damage()
         assert damage.offset <= place and str(path) in str(damage)
-        kept = len(list(reader.entries()))
+        kept = len(list(reader.labelled()))
         reader.damage(repair=True)
         assert path.read_bytes() == data[: damage.offset]
         reader = TaskStore(tmp_path / "copy")
-        assert reader.damage() == [] and len(list(reader.entries())) == kept
+        assert reader.damage() == [] and len(list(reader.labelled())) == kept
         (copy,) = path.parent.glob("*.damaged-1")
         assert copy.stat().st_size == len(data)
         copy.unlink()
@@ -170,7 +170,7 @@ def test_a_changed_index_is_not_believed(tmp_path: Path) -> None:
     assert [str(each.message) for each in TaskStore(store.root).damage()] == [
         "a frame's content has been changed"
     ]
-    assert len(list(TaskStore(store.root).entries())) == 3
+    assert len(list(TaskStore(store.root).labelled())) == 3
 
 
 def test_an_unfinished_task_is_resumed_in_a_file_of_its_own(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_task_of_a_living_process_runs_and_of_a_killed_one_is_interrupted(
     holder.kill()
     holder.communicate()
     assert [task.status for task in store.list()] == ["interrupted", "completed"]
-    assert {entry.id for entry in store.entries(packed_by=owner)} == {1, 2}
+    assert {number for number, *_ in store.labelled(packed_by=owner)} == {1, 2}
     journal, _ = store.reopen(2)
     journal.abandon()
 

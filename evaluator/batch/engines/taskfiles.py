@@ -166,11 +166,11 @@ def _look(
 ) -> tuple[dict[str, dict[str, int]], bool]:
     found: dict[str, dict[str, int]] = {identity: {} for identity in identities}
     is_running = False
-    for task in store.entries(after, packed_by=owner):
-        label = sample_label(task.labels)
+    for task_id, status, labels in store.labelled(after, packed_by=owner):
+        label = sample_label(labels)
         identity = label.partition("/")[0]
         if identity in found:
-            newest = max(task.id, found[identity].get(label, 0))
+            newest = max(task_id, found[identity].get(label, 0))
             found[identity][label] = newest
-            is_running |= task.status == "running"
+            is_running |= status == "running"
     return found, is_running

@@ -62,7 +62,7 @@ _LEAST_PER_LABEL = 2
 
 
 def summarise(
-    results: Iterable[SampleResult] | Columns,
+    results: Iterable[SampleResult],
     *,
     total: int | Mapping[tuple[str, str], int] | None = None,
     cluster: str | None = None,
@@ -72,7 +72,6 @@ def summarise(
     left_out: Callable[[SampleResult], bool] | None = None,
 ) -> BatchSummary:
     """The summary of `results`, which are read once and not kept: 100,000 results take about 20 MB.
-    They may have been added to `Columns` already, of the same `cluster` and `group_by`.
 
     Of several results for one (template, variant, sample, epoch) the last one counts, so every line
     ever written can be passed, in order. The others are `replaced`; what they used is in
@@ -96,14 +95,33 @@ def summarise(
     Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more
     results than `total`.
     """
+    columns = _read(results, Columns(cluster, group_by), left_out=left_out)
+    return summarise_columns(
+        columns,
+        total=total,
+        cluster=cluster,
+        group_by=group_by,
+        reducers=reducers,
+        unfinished=unfinished,
+    )
+
+
+def summarise_columns(
+    columns: Columns,
+    *,
+    total: int | Mapping[tuple[str, str], int] | None,
+    cluster: str | None,
+    group_by: str | None,
+    reducers: Sequence[str] | None,
+    unfinished: str,
+) -> BatchSummary:
+    """The summary of the results in `columns`, to which none can be added afterwards. Arguments and
+    exceptions are those of `summarise`.
+    """
     if reducers is None:
         wanted = None
     else:
         wanted = [reducer(name) for name in reducers]
-    if isinstance(results, Columns):
-        columns = results
-    else:
-        columns = _read(results, Columns(cluster, group_by), left_out=left_out)
     columns.close()
     totals = _totals(total, columns)
     for key in totals:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from evaluator import disk
 from evaluator.cli.common import json_option, print_json
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import tasks_option
@@ -37,9 +38,9 @@ def export(tasks: tuple[str, ...], folder: Path, tasks_dir: Path, as_json: bool)
     if tasks:
         numbers = [_number(store, task) for task in tasks]
     else:
-        numbers = sorted(entry.id for entry in store.entries())
+        numbers = sorted(set(store.ids()))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        disk.make_folders(folder)
     except OSError as error:
         raise RecordError(f"{folder}: cannot be created: {error.strerror}") from error
     paths: list[str] = []
