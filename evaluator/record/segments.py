@@ -136,7 +136,7 @@ class SegmentIndex:
             return False
         file.seek(0)
         try:
-            tasks = _read_rows(body[:-_TRAILER_BYTES])
+            tasks = _read_rows(body[:-_TRAILER_BYTES], end=at)
             self._read_frame(file, at)
         except (ValueError, TypeError, LookupError, RecursionError, CorruptRecord):
             # The frames themselves tell what is wrong.
@@ -234,11 +234,18 @@ def index_body(tasks: Mapping[int, PackedTask], at: int, last: int) -> bytes:
     return b"%b\n<!-- index at %018d, last task %018d -->\n" % (text.encode(), at, last)
 
 
-def _read_rows(body: bytes) -> dict[int, PackedTask]:
+def _read_rows(body: bytes, end: int) -> dict[int, PackedTask]:
+    """The tasks in an index. Raises: ValueError and others, for one that names bytes outside the
+    frames, which end at `end`, and for anything else that is not an index.
+    """
     tasks: dict[int, PackedTask] = {}
     for number, status, labels, places in json.loads(body)["tasks"]:
-        is_known = type(number) is int and status in _STATUSES
-        if not is_known or not all(type(place) is int and place >= 0 for place in places):
+        is_known = type(number) is int and status in _STATUSES and len(places) % 2 == 0
+        frames = zip(places[::2], places[1::2], strict=True)
+        if not is_known or not all(
+            type(offset) is int and type(length) is int and 0 <= offset <= offset + length <= end
+            for offset, length in frames
+        ):
             raise ValueError("a row of the index cannot be read")
         tasks[number] = PackedTask(
             number,

