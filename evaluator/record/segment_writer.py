@@ -180,7 +180,8 @@ class Segment:
                 if written == 0:
                     raise OSError(errno.EIO, "nothing was written")
                 done += written
-        except OSError:
+        except BaseException:
+            # Also after an interrupt: the frame of another task may follow.
             with contextlib.suppress(OSError):
                 disk.ftruncate(self._fd, self._size)
             raise
