@@ -22,6 +22,8 @@ from typing import Any, Literal
 
 PAGE = 512
 MARK = re.compile(r"ANS-[0-9a-f]{16}|FX\[[a-z0-9-]+\]")
+# Also before it has its name; not a torn end that is set aside.
+_TASK_FILE = re.compile(r"\.md(?:\.[0-9a-f]{16}\.tmp)?$")
 _END = re.compile(rb"<!-- (?:end|note) ")
 _RESULT = re.compile(rb'"identity":"([0-9a-f]{32})"')
 
@@ -408,7 +410,7 @@ def _content_after(inode: Inode, random: Random, loss: Loss) -> bytes:
 
 def _answers_in(path: str, part: bytes) -> frozenset[str]:
     """The answers whose records a write completes, and the results of a batch."""
-    if ".md" in path and _END.search(part):
+    if _TASK_FILE.search(path) and _END.search(part):
         return frozenset(MARK.findall(part.decode("utf-8", "replace")))
     if "results.jsonl" in path:
         return frozenset(f"RESULT-{found.decode()}" for found in _RESULT.findall(part))
