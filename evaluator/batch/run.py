@@ -172,7 +172,8 @@ async def run_batch(
     `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
 
     Everything is stored in the folder `output` (default: a new one in `batches/`): results as they
-    arrive, task files ("packed" into a few files, or "each" as one), manifest, summary. `resume` continues the batch in that folder;
+    arrive, task files ("packed" into a few files, or "each" as one), manifest, summary. `resume`
+    continues the batch in that folder;
     `retry_errors` runs samples again that ended with an error; `repair` removes damaged results,
     whose samples are evaluated again, and accepts a changed manifest;
     `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them

@@ -43,9 +43,9 @@ _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threa
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the
-    batch's folder of task files, `is_packed`: they are written to segments. `cache`: the file of the cache. `variables`: environment variables
-    to set. `folder`: where relative paths of scorers and tools begin. `machine`: that of the batch,
-    see `Opened`. `guards`: those in force for this program's code.
+    batch's folder of task files; `is_packed`: they are written to segments. `cache`: the file of
+    the cache. `variables`: environment variables to set. `folder`: where relative paths of scorers
+    and tools begin. `machine`: that of the batch. `guards`: those in force for this program's code.
     """
 
     arguments: Mapping[str, bytes]
