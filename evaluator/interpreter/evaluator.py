@@ -16,6 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
@@ -278,9 +279,11 @@ class Evaluator:
         tasks_dir: str | Path,
         cache: ResponseCache | str | Path | None = None,
         denied: Iterable[Path] = (),
+        *,
+        is_packed: bool = False,
     ) -> Self:
         """A copy of this Evaluator whose calls pass through `limiter`, with task files in
-        `tasks_dir`.
+        `tasks_dir`, packed into segments with `is_packed`.
 
         `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`.
         Closing either evaluator closes the connections of both.
@@ -293,7 +296,12 @@ class Evaluator:
         services = replace(
             services,
             chooser=services.chooser.with_limiter(limiter, cache),
-            store=TaskStore(tasks_dir, redactor=services.redactor, sync=self.init_args["sync"]),
+            store=TaskStore(
+                tasks_dir,
+                redactor=services.redactor,
+                sync=self.init_args["sync"],
+                is_packed=is_packed,
+            ),
             files=services.files.without(denied),
             cache=cache,
             limiter=limiter,
@@ -711,6 +719,7 @@ class Evaluator:
         rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
         *,
         concurrency: int = 16,
+        task_files: Literal["packed", "each"] = "packed",
         **options: Any,
     ) -> AsyncGenerator[Outcome, None]:
         """Evaluates `name` with each row as its inputs; results come in the order of the rows.
@@ -718,13 +727,23 @@ class Evaluator:
         At most `concurrency` evaluations run at once and at most four times as many results wait
         for an earlier one, so memory does not grow with the number of rows. A row that fails is a
         TaskError in its place; none is dropped. `options` are those of `evaluate`. Closing the
-        iterator cancels running evaluations.
+        iterator cancels running evaluations. `task_files`: "each" task has a file, or all are
+        "packed" into a few files.
 
         Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes
         those.
         """
         if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"concurrency is {concurrency!r}, expected 1 or more")
+        if task_files not in ("packed", "each"):
+            raise UsageError(f"task_files is {task_files!r}, expected packed or each")
+        own = self
+        store = self.services.store
+        if store is not None and task_files == "packed":
+            store = TaskStore(
+                store.root, redactor=store.redactor, sync=self.init_args["sync"], is_packed=True
+            )
+            own = self._of(self.init_args, replace(self.services, store=store))
         shared = {key: options.pop(key) for key in _SHARED_BY_ROWS if key in options}
         prepared: PreparedRequest | None = None
 
@@ -736,10 +755,14 @@ class Evaluator:
                     f"a row is {type_of(row)}, expected a mapping of names to values",
                 )
             if prepared is None:
-                prepared = self.prepare(name, **shared)
+                self._report_interrupted()
+                prepared = own.prepare(name, **shared)
             return await prepared.evaluate(row, **options)
 
-        return evaluate_rows(evaluate_row, rows, concurrency=concurrency)
+        outcomes = evaluate_rows(evaluate_row, rows, concurrency=concurrency)
+        if own is self or store is None:
+            return outcomes
+        return _closing(outcomes, store)
 
     async def aclose(self) -> None:
         """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again
@@ -748,6 +771,8 @@ class Evaluator:
         self.services.domains.clear()  # the prepared tasks hold connections
         await self.services.chooser.aclose()
         await self.services.mcp.aclose()
+        if self.services.store is not None:
+            self.services.store.close()
         if self.cache is not None:
             await asyncio.to_thread(self.cache.close)
 
@@ -772,3 +797,15 @@ class Evaluator:
             f"Evaluator({len(self.library.templates)} templates, "
             f"handler={self.services.default_profile.name!r})"
         )
+
+
+async def _closing(
+    outcomes: AsyncGenerator[Outcome, None], store: TaskStore
+) -> AsyncGenerator[Outcome, None]:
+    """`outcomes`; at the end `store` is closed."""
+    try:
+        async with aclosing(outcomes):
+            async for outcome in outcomes:
+                yield outcome
+    finally:
+        store.close()

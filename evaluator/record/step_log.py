@@ -240,15 +240,14 @@ class StepLog:
         self.journal.note(StepStart(path, kind, name, args, ""), end)
 
     async def close(self, summary: Summary) -> None:
-        """`Journal.close`, in a thread where it waits for the disk. Raises: RecordError, as it
-        does.
-        """
+        """`Journal.close`; it waits for the disk in a thread. Raises: RecordError, as it does."""
         if self.journal is None:
             return
+        self.journal.write_summary(summary)
         if self.journal.policy == "off":
-            self.journal.close(summary)
+            self.journal.settle(summary.status)
         else:
-            await _run_in_disk_thread(self.journal.close, summary)
+            await _run_in_disk_thread(self.journal.settle, summary.status)
 
     @property
     def halted(self) -> RecordError | None:
@@ -262,7 +261,8 @@ class StepLog:
         # cost money.
         if self.journal is not None:
             self.journal.end(number, end)
-            await self._flush(self.journal)
+            if self.journal.flush_end() and self.journal.policy == "step":
+                await _run_in_disk_thread(self.journal.sync)
 
     async def _flush(self, journal: Journal) -> None:
         journal.flush()

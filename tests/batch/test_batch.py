@@ -30,11 +30,20 @@ def test_each_row_is_asked_once_scored_and_written_down(
     assert set(verdicts(result).values()) == {"passed"}
     one = next(each for each in result.results() if each.sample_id == "r3")
     assert (one.content, one.target, one.epoch, one.template, one.place) == ("6", "6", 1, "quiz", 3)
-    assert one.task_file is not None and (result.folder / one.task_file).is_file()
+    assert one.task_id is not None and one.task_file is None
+    assert TaskStore(result.folder / "tasks").read(one.task_id).status == "completed"
     manifest = json.loads((result.folder / "manifest.json").read_text())
     assert manifest["state"] == "complete" and manifest["total"] == 10
     assert set(manifest["scorers"]) == {"exact"} and manifest["versions"]["evaluator"]
     assert json.loads((result.folder / "summary.json").read_text())
+
+
+def test_each_task_has_its_file_if_that_is_asked_for(run: Run) -> None:
+    result = run(task_files="each")
+    for one in result.results():
+        assert one.task_file == f"tasks/done/TASK-{one.task_id}.md"
+        assert (result.folder / one.task_file).is_file()
+    assert not (result.folder / "tasks" / "segments").exists()
 
 
 def test_four_outcomes_are_four_things(run: Run, calls: Calls) -> None:
