@@ -30,7 +30,7 @@ from evaluator.nodes import Atomic, Example, Input, OutputFormat, Text, Turn
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
-MAX_SHOTS = 256
+MAX_SHOTS = 64
 """Texts of few-shot examples that are kept for each task."""
 
 
