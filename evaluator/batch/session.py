@@ -223,6 +223,8 @@ class Session:
         if not self._written_next:
             asyncio.get_running_loop().call_soon(self._write_soon)
         self._written_next.append(done.result)
+        # At once: a display that asks to stop does so before the next sample starts.
+        self.display.show("result", done.result)
         self._stop_on_repetition(done.result)
 
     def _write_soon(self) -> None:
@@ -253,7 +255,6 @@ class Session:
                 self.columns = None
         for result in results:
             self.tally.add(result)
-            self.display.show("result", result)
 
     def _stop_on_repetition(self, result: SampleResult) -> None:
         """Ends the session if the same error keeps coming: then the samples are not the cause."""
