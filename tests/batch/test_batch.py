@@ -389,8 +389,18 @@ def test_gates_hold_or_not_and_an_incomplete_batch_passes_none(run: Run) -> None
     assert not run(resume=True, thresholds=["accuracy >= 0.9"], stop=stop).ok
 
 
-def test_a_bad_row_in_the_middle_ends_the_session_after_what_was_begun(
+def test_a_bad_row_in_the_middle_of_a_stream_ends_the_session_after_what_was_begun(
     run: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="row 3 .*not unique"):
+        run(iter([*ROWS[:3], ROWS[0], *ROWS[4:]]))
+    unfinished = open_batch(tmp_path / "batch").summarise()
+    assert not unfinished.complete and "row 3 " in unfinished.unfinished
+    assert run(ROWS, resume=True).ended.ran == 7
+
+
+def test_a_bad_row_in_the_middle_of_a_file_is_found_before_the_first_call(
+    run: Run, calls: Calls, tmp_path: Path
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
@@ -398,10 +408,7 @@ def test_a_bad_row_in_the_middle_ends_the_session_after_what_was_begun(
     )
     with pytest.raises(UsageError, match=r"rows\.jsonl:4"):
         run(rows)
-    unfinished = open_batch(tmp_path / "batch").summarise()
-    assert not unfinished.complete and "rows.jsonl:4" in unfinished.unfinished
-    rows.write_text("\n".join(json.dumps(row) for row in ROWS))
-    assert run(rows, resume=True).ended.ran == 7
+    assert not calls and not (tmp_path / "batch").exists()
 
 
 def test_rows_from_an_async_iterator_are_taken_as_they_come(run: Run) -> None:
