@@ -392,7 +392,7 @@ def test_gates_hold_or_not_and_an_incomplete_batch_passes_none(run: Run) -> None
 def test_a_bad_row_in_the_middle_of_a_stream_ends_the_session_after_what_was_begun(
     run: Run, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="row 3 .*not unique"):
+    with pytest.raises(UsageError, match=r"row 3 .*not unique"):
         run(iter([*ROWS[:3], ROWS[0], *ROWS[4:]]))
     unfinished = open_batch(tmp_path / "batch").summarise()
     assert not unfinished.complete and "row 3 " in unfinished.unfinished
