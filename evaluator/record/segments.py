@@ -49,8 +49,11 @@ FRAME_HEAD = re.compile(
     rb"([0-9]{1,18}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f]{8}) -->\n"
 )
 _NAME = re.compile(r"SEGMENT-([0-9]{1,18})\.md")
-_TRAILER = re.compile(rb"<!-- index at ([0-9]{18}), last task ([0-9]{18}) -->\n")
-_TRAILER_BYTES = len(b"<!-- index at %018d, last task %018d -->\n" % (0, 0))
+_TRAILER = re.compile(
+    rb"<!-- index at ([0-9]{18}), last task ([0-9]{18}), unfinished ([0-9]{18}) -->\n"
+)
+_TRAILER_TEXT = b"<!-- index at %018d, last task %018d, unfinished %018d -->\n"
+_TRAILER_BYTES = len(_TRAILER_TEXT % (0, 0, 0))
 _CHECKSUM_BYTES = len("00000000 -->\n")
 _MAX_HEAD_BYTES = 128
 _MAX_FRAME_BYTES = 1_000_000_000
@@ -231,7 +234,8 @@ def index_body(tasks: Mapping[int, PackedTask], at: int, last: int) -> bytes:
     """The content of the index frame that begins at byte `at`; `last` is the highest id."""
     rows = [[task.id, task.status, task.labels, task.places] for task in tasks.values()]
     text = json.dumps({"tasks": rows}, separators=(",", ":"))
-    return b"%b\n<!-- index at %018d, last task %018d -->\n" % (text.encode(), at, last)
+    unfinished = sum(task.status not in ENDED for task in tasks.values())
+    return text.encode() + b"\n" + _TRAILER_TEXT % (at, last, unfinished)
 
 
 def _read_rows(body: bytes, end: int) -> dict[int, PackedTask]:
@@ -350,6 +354,12 @@ class Segments:
                 if task is not None:
                     return index, task
         return None
+
+    def is_finished(self, number: int) -> bool:
+        """Whether all tasks of a segment have ended, by its last line. Raises: RecordError."""
+        with _opened(self.path(number)) as file:
+            trailer = _trailer_of(file, os.fstat(file.fileno()).st_size)
+        return trailer is not None and int(trailer[3]) == 0
 
     def highest(self) -> int:
         """The highest id of a task in a segment; 0 without segments. Raises: RecordError."""

@@ -539,11 +539,13 @@ class TaskStore:
         segment is an unreadable task with its number.
         """
         places: list[tuple[int, int]] = []
+        may_match = status not in ("running", "interrupted")
         for number in self._segments.numbers():
+            if not may_match and self._segments.is_finished(number):
+                continue
             index = self._segments.index(number)
             if index.damage is not None and status in (None, "unreadable"):
                 places.append((number, -number))
-            may_match = status not in ("running", "interrupted")
             places += [
                 (task.id, number)
                 for task in index.tasks.values()

@@ -15,6 +15,7 @@ from evaluator.errors import RecordError, RecordNotWritten, TaskBusy, TaskNotBeg
 from evaluator.record import segment_writer
 from evaluator.record.journal import Journal
 from evaluator.record.redact import Redactor
+from evaluator.record.segments import SegmentIndex
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 
@@ -91,7 +92,11 @@ def test_with_and_without_an_index_the_same_is_listed_and_read(
     store = packed(tmp_path / "tasks")
     if is_closed:
         store.close()
-        assert segment_of(store).read_bytes().endswith(b"last task 000000000000000009 -->\n")
+        assert (
+            segment_of(store)
+            .read_bytes()
+            .endswith(b", last task 000000000000000009, unfinished 000000000000000003 -->\n")
+        )
     reader = TaskStore(store.root)
     assert [task.id for task in reader.list()] == list(range(9, 0, -1))
     assert [task.id for task in reader.list(status="interrupted")] == [9, 6, 3]
@@ -340,3 +345,24 @@ def test_secrets_are_not_in_a_segment_nor_in_its_index(tmp_path: Path) -> None:
     store.close()
     content = segment_of(store).read_bytes()
     assert secret.encode() not in content and b"[redacted:API_KEY]" in content
+
+
+def test_a_segment_whose_tasks_have_ended_is_not_read_to_find_interrupted_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2):
+        store = TaskStore(tmp_path / "tasks", is_packed=True)
+        end(begin(store))
+        if number == 1:
+            begin(store).abandon()
+        store.close()
+    read: list[str] = []
+    real = SegmentIndex.read_on
+
+    def read_on(self: SegmentIndex) -> None:
+        read.append(self.path.name)
+        real(self)
+
+    monkeypatch.setattr(SegmentIndex, "read_on", read_on)
+    assert [task.id for task in TaskStore(tmp_path / "tasks").interrupted()] == [3]
+    assert set(read) == {"SEGMENT-2.md"}

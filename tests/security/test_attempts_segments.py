@@ -63,7 +63,7 @@ def with_index(path: Path, rows: list[Any]) -> None:
     data = path.read_bytes()
     at = data.rindex(b"<!-- index ", 0, data.rindex(b"<!-- index at"))
     body = json.dumps({"tasks": rows}).encode()
-    body += b"\n<!-- index at %018d, last task %018d -->\n" % (at, 2)
+    body += b"\n<!-- index at %018d, last task %018d, unfinished %018d -->\n" % (at, 2, 1)
     head, _ = frame_head("index", len(rows), body, crc32(b"any"))
     path.write_bytes(data[:at] + head + body)
 
