@@ -26,55 +26,62 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from evaluator.batch.options import (
-    BatchOptions,
-    Flag,
-    check_names,
-    check_options,
-    check_table_of_texts,
-    check_text,
-    check_texts,
-    option,
-    options_to_dict,
-)
+from evaluator.batch.options import BatchOptions
 from evaluator.batch.rows.hf_rows import place_in
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
+from evaluator.fields import MERGED, Checked, Flag, Name, Names, Place, Section, to_dict
 
 DEFAULT_FILE = "evaluator.toml"
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDefinition:
+class BatchDefinition(Checked, error=UsageError):
     """A batch that can be written down: templates, the path of its rows, options, and what its
     evaluator needs.
 
     `library` and `roots` are paths; see `Evaluator`.
     """
 
-    templates: tuple[str, ...] = option(
-        (),
-        check_texts,
-        flag=Flag("--template", "Evaluate this template.", metavar="NAME", several=True),
-    )
-    rows: str = option(
-        "",
-        check_text,
-        flag=Flag(
-            "--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:OWNER/NAME:SPLIT.", metavar="FILE"
+    templates: Annotated[
+        Names, Section("Templates and rows"), Flag("--template", "Evaluate this template.", "NAME")
+    ] = ()
+    library: Annotated[
+        Names,
+        Flag(
+            "--library",
+            "A folder (or file) of templates, searched before the shipped ones. "
+            "Default: templates/ here.",
+            metavar="FOLDER",
         ),
-    )
-    options: BatchOptions = BatchOptions()
-    library: tuple[str, ...] = option((), check_texts)
-    roots: tuple[str, ...] = option((), check_texts)
-    model_roles: Mapping[str, str] | None = option(None, check_table_of_texts)
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    ] = ()
+    roots: Annotated[
+        Names,
+        Flag(
+            "--root",
+            "A folder that tasks may read; the first is where scripts run. Default: here.",
+            metavar="FOLDER",
+        ),
+        Place(file=False, must_exist=True),
+    ] = ()
+    rows: Annotated[
+        Name, Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:OWNER/NAME:SPLIT.", "FILE")
+    ] = ""
+    options: Annotated[BatchOptions, MERGED] = BatchOptions()
+    model_roles: Annotated[
+        Mapping[str, Name] | None,
+        Section("Models"),
+        Flag(
+            "--model-role",
+            "The model for tasks that name this role, e.g. grader=openai/gpt-4o.",
+            metavar="ROLE=MODEL",
+            example="grader=openai/gpt-4o",
+        ),
+    ] = None
 
     @property
     def name(self) -> str:
@@ -82,8 +89,8 @@ class BatchDefinition:
         return self.options.name or ", ".join(self.templates)
 
     def to_dict(self) -> dict[str, Any]:
-        """The table that `definition_from` reads, without empty values."""
-        return {**options_to_dict(self), **options_to_dict(self.options)}
+        """The table that `definition_from` reads, without defaults."""
+        return to_dict(self, only_changed=True)
 
 
 def read_definition(path: str | Path) -> BatchDefinition:
@@ -117,19 +124,16 @@ def definition_from(data: Mapping[str, Any], folder: Path | None = None) -> Batc
 
     Raises: UsageError, for an unknown name (with the nearest one) or an invalid value.
     """
-    given = dict(data)
-    if "template" in given:
-        if "templates" in given:
+    table = dict(data)
+    if "template" in table:
+        if "templates" in table:
             raise UsageError("give template or templates, not both")
-        given["templates"] = given.pop("template")
-    own = {each.name for each in fields(BatchDefinition)} - {"options"}
-    known = {each.name for each in fields(BatchOptions) if each.metadata["in_file"]}
-    check_names(given, own | known)
-    for name in ("template", "rows"):
-        if not given.get(name if name == "rows" else "templates"):
-            raise UsageError(f"{name} is missing")
-    options = BatchOptions(**{name: given.pop(name) for name in known & given.keys()})
-    definition = BatchDefinition(**given, options=options)
+        table["templates"] = table.pop("template")
+    definition = BatchDefinition.from_table(table)
+    if not definition.templates:
+        raise UsageError("template is missing")
+    if not definition.rows:
+        raise UsageError("rows is missing")
     if folder is None:
         return definition
     return _in_folder(definition, folder)

@@ -29,7 +29,7 @@ from evaluator.batch.metrics import (
     make_metrics,
     metric_names,
 )
-from evaluator.batch.options import BatchOptions, check_texts
+from evaluator.batch.options import BatchOptions
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, check_shots, read_shots
 from evaluator.batch.scorers import (
@@ -46,6 +46,7 @@ from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant, read_inputs, takes_shots
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
+from evaluator.fields import Names, accept
 from evaluator.library.bounds import CallBound, bound
 from evaluator.nodes import Atomic, Function, Input
 
@@ -133,7 +134,7 @@ def make_plan(
 
     Raises: UsageError, TemplateError or ConfigurationError, for anything that cannot be used.
     """
-    names = check_texts("templates", templates)
+    names = accept(Names, templates, "templates", UsageError)
     if not names:
         raise UsageError("name a template")
     scorers = make_scorers(options.scorers)

@@ -69,7 +69,8 @@ def plan(name: str, inputs: tuple[str, ...], like: Path | None, **given: Any) ->
         return
     options = dict(batch.make_context("batch", [], resilient_parsing=True).params)
     options |= {"dry_run": True, "progress": "none", "as_json": given["as_json"], "rows": rows}
-    options |= {"folders": given["folders"], "model_roles": given["model_roles"]}
+    options["library"] = tuple(map(str, given["folders"]))
+    options["model_roles"] = given["model_roles"]
     options["templates"] = () if is_batch else (name,)
     options["models"] = () if given["model"] is None else (given["model"],)
     options["handlers"] = () if given["handler"] is None else (given["handler"],)
