@@ -30,6 +30,7 @@ from evaluator.fields.records import Section as Section
 from evaluator.fields.records import accept as accept
 from evaluator.fields.records import check_names as check_names
 from evaluator.fields.records import fields_of as fields_of
+from evaluator.fields.records import fits as fits
 from evaluator.fields.records import stored_fields as stored_fields
 from evaluator.fields.records import to_dict as to_dict
 from evaluator.fields.records import use_defaults as use_defaults
@@ -65,4 +66,5 @@ PathText = Annotated[Name, Before(_path_text)]
 Count = Annotated[int, Range(least=1)]
 Natural = Annotated[int, Range(least=0)]
 Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(least=0, most=1)]

@@ -156,17 +156,30 @@ def fields_of(cls: type) -> Mapping[str, Field]:
 
 
 def check_names(
-    names: Iterable[str], known: Iterable[str], error: type[Exception] | None = None
+    names: Iterable[str],
+    known: Iterable[str],
+    error: type[Exception] | None = None,
+    *,
+    where: str = "",
 ) -> None:
     """Raises: `error`, by default FieldError, for a name that is not in `known`, with the nearest
-    one.
+    one. `where` is the beginning of the message.
     """
     known = list(known)
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known) or f"expected one of {listed(known, len(known))}"
-            unknown = FieldError(f"is unknown; {hint}", name)
+            unknown = FieldError(f"is unknown; {hint}", f"{where}{name}")
             raise unknown if error is None else error(str(unknown))
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value has the type of an annotation."""
+    try:
+        kind_of(hint).accept(value)
+    except FieldError:
+        return False
+    return True
 
 
 def accept(hint: Any, value: Any, name: str, error: type[Exception]) -> Any:
@@ -256,7 +269,7 @@ class Checked:
         try:
             check_fields(self)
         except FieldError as error:
-            raise self.field_error(str(error)) from None
+            raise self.error_of(error) from None
         self.check()
 
     def check(self) -> None:
@@ -268,7 +281,12 @@ class Checked:
         try:
             return cls.read_table(table)
         except FieldError as error:
-            raise cls.field_error(str(error)) from None
+            raise cls.error_of(error) from None
+
+    @classmethod
+    def error_of(cls, problem: FieldError) -> Exception:
+        """The error of the class for a problem."""
+        return cls.field_error(str(problem))
 
     @classmethod
     def read_table(cls, table: Mapping[str, Any]) -> Self:
