@@ -28,6 +28,7 @@ from evaluator.fields.records import Key as Key
 from evaluator.fields.records import Place as Place
 from evaluator.fields.records import Section as Section
 from evaluator.fields.records import accept as accept
+from evaluator.fields.records import check_fields as check_fields
 from evaluator.fields.records import check_names as check_names
 from evaluator.fields.records import fields_of as fields_of
 from evaluator.fields.records import fits as fits

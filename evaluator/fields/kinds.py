@@ -46,7 +46,8 @@ class FieldError(ValueError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"{self.path} {self.problem}".lstrip()
+        separator = "" if self.problem.startswith(":") else " "
+        return f"{self.path}{separator}{self.problem}".lstrip()
 
     def inside(self, part: str) -> FieldError:
         """The same error, of the field or item `part` of a larger value."""

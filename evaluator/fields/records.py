@@ -194,11 +194,19 @@ def check_fields(record: Any) -> None:
     """Checks the fields of a dataclass, and stores each value in its one form. Raises:
     FieldError.
     """
-    for field in fields_of(type(record)).values():
-        value = getattr(record, field.name)
-        accepted = field.accept(value) if field.is_argument else value
-        if accepted is not value:
-            object.__setattr__(record, field.name, accepted)
+    for name, default, field in _arguments_of(type(record)):
+        value = getattr(record, name)
+        if value is not default:
+            accepted = field.accept(value)
+            if accepted is not value:
+                object.__setattr__(record, name, accepted)
+
+
+@lru_cache(maxsize=256)
+def _arguments_of(cls: type) -> list[tuple[str, Any, Field]]:
+    return [
+        (field.name, field.default, field) for field in fields_of(cls).values() if field.is_argument
+    ]
 
 
 def use_defaults(record: Any) -> None:

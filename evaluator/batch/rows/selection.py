@@ -14,6 +14,7 @@ from evaluator.fields import After, Checked, Count, Expected, Flag, Name, Natura
 T = TypeVar("T")
 
 
+_SHARDS = "K/N with K from 1 to N, such as 2/8"
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
@@ -34,7 +35,7 @@ class Shard:
         else:
             match = None
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise UsageError(f"shard is {text!r}, expected K/N with K from 1 to N, such as 2/8")
+            raise UsageError(f"shard is {text!r}, expected {_SHARDS}")
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
@@ -88,6 +89,7 @@ class Selection(Checked, error=UsageError):
     seed: Annotated[int, Flag("--seed", "Seed of --sample.")] = 0
     shard: Annotated[
         Name | None,
+        Expected(_SHARDS),
         Flag(
             "--shard", "Only part K of N of these rows; see: evaluator batch merge.", metavar="K/N"
         ),
