@@ -35,6 +35,7 @@ from evaluator.batch.rows.hf_rows import place_in
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
 from evaluator.fields import MERGED, Checked, Flag, Name, Names, Place, Section, to_dict
+from evaluator.interpreter.evaluator_flags import LIBRARY, MODEL_ROLE, ROOT, Roles
 
 DEFAULT_FILE = "evaluator.toml"
 
@@ -52,20 +53,11 @@ class BatchDefinition(Checked, error=UsageError):
     ] = ()
     library: Annotated[
         Names,
-        Flag(
-            "--library",
-            "A folder (or file) of templates, searched before the shipped ones. "
-            "Default: templates/ here.",
-            metavar="FOLDER",
-        ),
+        LIBRARY,
     ] = ()
     roots: Annotated[
         Names,
-        Flag(
-            "--root",
-            "A folder that tasks may read; the first is where scripts run. Default: here.",
-            metavar="FOLDER",
-        ),
+        ROOT,
         Place(file=False, must_exist=True),
     ] = ()
     rows: Annotated[
@@ -73,14 +65,9 @@ class BatchDefinition(Checked, error=UsageError):
     ] = ""
     options: Annotated[BatchOptions, MERGED] = BatchOptions()
     model_roles: Annotated[
-        Mapping[str, Name] | None,
+        Roles | None,
         Section("Models"),
-        Flag(
-            "--model-role",
-            "The model for tasks that name this role, e.g. grader=openai/gpt-4o.",
-            metavar="ROLE=MODEL",
-            example="grader=openai/gpt-4o",
-        ),
+        MODEL_ROLE,
     ] = None
 
     @property

@@ -33,8 +33,9 @@ from evaluator.fields import (
     check_names,
     use_defaults,
 )
+from evaluator.interpreter.evaluator_flags import SANDBOX
 from evaluator.interpreter.recovery import OnUnfinished
-from evaluator.processes.sandboxes import HELP, Sandbox
+from evaluator.processes.sandboxes import Sandbox
 
 if TYPE_CHECKING:
     from evaluator.batch.engines.base import Engine
@@ -93,6 +94,13 @@ def _as_conditions(value: Any) -> Any:
 
 def _as_sandbox(value: Any) -> Any:
     return Sandbox.parse(value) if isinstance(value, str) else value
+
+
+def _without_spaces(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    texts = cast("Mapping[Any, Any]", value)
+    return {name.strip() if isinstance(name, str) else name: text for name, text in texts.items()}
 
 
 def _check_reasons(reasons: tuple[str, ...]) -> tuple[str, ...]:
@@ -156,6 +164,7 @@ class BatchOptions(Checked, error=UsageError):
 
     inputs: Annotated[
         Mapping[str, Name] | None,
+        Before(_without_spaces),
         Flag(
             "--map",
             "Take an input from this field, or from an expression in {{ … }}.",
@@ -306,9 +315,7 @@ class BatchOptions(Checked, error=UsageError):
             "CPU.",
         ),
     ] = None
-    sandbox: Annotated[
-        Sandbox | None, Before(_as_sandbox), SESSION, Flag("--sandbox", HELP, "KIND")
-    ] = None
+    sandbox: Annotated[Sandbox | None, Before(_as_sandbox), SESSION, SANDBOX] = None
     display: Annotated[
         DisplayName | Display | None,
         SESSION,

@@ -24,13 +24,12 @@ from evaluator.cli.common import (
     print_json,
     stderr_is_terminal,
     terminal_width,
-    trace_option,
     warn_of_unknown_roles,
 )
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
-from evaluator.cli.evaluator_options import terminal_asker
+from evaluator.cli.evaluator_options import terminal_asker, trace_option, trust_option
 from evaluator.cli.flags import SectionedCommand, SectionOption, flag_options, read_flags
 from evaluator.cli.stderr import ignore_closed_reader, json_stderr
 from evaluator.cli.trust import (
@@ -38,7 +37,6 @@ from evaluator.cli.trust import (
     permit_schemas,
     project_profiles,
     shown_profiles,
-    trust_option,
 )
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.messages import visible

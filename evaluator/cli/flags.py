@@ -41,26 +41,28 @@ class SectionedCommand(click.Command):
 
 
 def flag_options(
-    cls: type, names: Iterable[str] | None = None
+    cls: type, flags: Iterable[str] | None = None, *, with_defaults: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command the flags of a class of declared fields; only those of the fields `names`, if
-    given.
+    """Gives a command the flags of a class of declared fields, or those of them in `flags`. A flag
+    that is not given is None, or with `with_defaults` its default.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        entries = {entry.parameter: entry for entry in entries_of(cls) if entry.flag is not None}
-        for name in reversed(list(entries if names is None else names)):
-            command = _option(entries[name])(command)
+        entries = {entry.flag.name: entry for entry in entries_of(cls) if entry.flag is not None}
+        for name in reversed(list(entries if flags is None else flags)):
+            entry = entries[name]
+            default = entry.field.default if with_defaults else None
+            command = _option(entry, default)(command)
         return command
 
     return decorate
 
 
-def _option(entry: Entry) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(entry: Entry, default: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     flag = entry.flag
     assert flag is not None
     place = entry.field.mark(Place)
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {} if default is None else {"default": default}
     words = entry.field.kind.words
     if words.of is bool:
         settings["is_flag"] = True
@@ -115,11 +117,10 @@ def _read_pairs(flag: Flag, texts: Iterable[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        name = name.strip()
-        if not equals or not name or not value.strip():
+        if not equals or not name.strip() or not value.strip():
             example = f", as in {flag.example}" if flag.example else ""
             raise UsageError(f"{flag.name} {text!r}: expected {flag.metavar}{example}")
         if name in values:
             raise UsageError(f"{flag.name} {name} is given twice")
-        values[name] = value.strip()
+        values[name] = value
     return values

@@ -97,7 +97,7 @@ def queue() -> None:
 @click.option(
     "--key", help="Add nothing if an entry was ever added with this key; print that entry."
 )
-@evaluator_options("library", "handler", "model", "tasks")
+@evaluator_options("--library", "--handler", "--model", "--tasks")
 @queue_option
 @json_option
 def add(
@@ -225,16 +225,16 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
     "recorded end.",
 )
 @evaluator_options(
-    "library",
-    "handler",
-    "model",
-    "model-role",
-    "tasks",
-    "root",
-    "memory",
-    "ask-in",
-    "sync",
-    "sandbox",
+    "--library",
+    "--handler",
+    "--model",
+    "--model-role",
+    "--tasks",
+    "--root",
+    "--memory",
+    "--ask-in",
+    "--sync",
+    "--sandbox",
 )
 @queue_option
 @json_option

@@ -14,6 +14,7 @@ from evaluator.fields import (
     After,
     Count,
     FieldError,
+    Name,
     Natural,
     NotNegative,
     Positive,
@@ -109,7 +110,7 @@ class HandlerConfig:
     description: str = ""
     backend: BackendName = "auto"
     model: str | None = None
-    roles: Mapping[str, str] = field(default_factory=dict[str, str])
+    roles: Mapping[str, Name] = field(default_factory=dict[str, str])
     base_url: str | None = None
     api_key_env: str | None = None
     system: Annotated[str, SESSION] = ""
