@@ -75,7 +75,7 @@ def _option(entry: Entry, default: Any) -> Callable[[Callable[..., Any]], Callab
             dir_okay=place.folder,
             path_type=Path if words.of is Path else None,
         )
-    else:
+    elif words.of in (int, float):
         settings["type"] = words.of
     return click.option(
         *flag.name.split("/"),
@@ -105,7 +105,7 @@ def read_flags(cls: type, given: Mapping[str, Any], *, is_stored: bool = True) -
         if kind.words.is_table:
             value = _read_pairs(entry.flag, value)
         try:
-            put(table, entry.path, kind.to_json(kind.accept(value)))
+            put(table, entry.path, kind.accept(value))
         except FieldError as error:
             place = f": {error.path}" if error.path else ""
             raise UsageError(f"{entry.flag.name}{place} {error.problem}") from None

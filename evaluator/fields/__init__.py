@@ -24,10 +24,12 @@ from evaluator.fields.records import Checked as Checked
 from evaluator.fields.records import Doc as Doc
 from evaluator.fields.records import Field as Field
 from evaluator.fields.records import Flag as Flag
+from evaluator.fields.records import JsonForm as JsonForm
 from evaluator.fields.records import Key as Key
 from evaluator.fields.records import Place as Place
 from evaluator.fields.records import Section as Section
 from evaluator.fields.records import accept as accept
+from evaluator.fields.records import as_json as as_json
 from evaluator.fields.records import check_fields as check_fields
 from evaluator.fields.records import check_names as check_names
 from evaluator.fields.records import fields_of as fields_of

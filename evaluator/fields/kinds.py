@@ -1,16 +1,15 @@
-"""What a type annotation says about values: which it accepts, how a message describes them, and
-their JSON form.
+"""What a type annotation says about values: which it accepts, and how a message describes them.
 
-| annotation | accepts | JSON |
-|---|---|---|
-| `bool`, `int`, `float`, `str`, `None` | that type; an int is a number, True is not; numbers are finite | itself |
-| `Literal[…]` | one of the values | itself |
-| an `Enum` | a member, or its value | its value |
-| `tuple[X, …]`, `Sequence[X]` | a list or tuple; a `tuple` stores a tuple | a list |
-| `Mapping[str, X]` | a mapping with names as keys | an object |
-| a `Checked` dataclass | an instance, or a table of its fields | an object |
-| `X | Y` | the first of them that accepts the value | that of the value |
-| `Any`; any other class | every value; its instances | itself |
+| annotation | accepts |
+|---|---|
+| `bool`, `int`, `float`, `str`, `None` | that type; an int is a number, True is not; finite numbers |
+| `Literal[…]` | one of the values |
+| an `Enum` | a member, or its value |
+| `tuple[X, …]`, `Sequence[X]` | a list or tuple; a `tuple` stores a tuple |
+| `Mapping[str, X]` | a mapping with strings as keys |
+| a `Checked` dataclass | an instance, or a table of its fields |
+| `X | Y` | what X accepts, else what Y accepts |
+| `Any`; any other class | every value; its instances |
 
 `Annotated[X, …]` narrows X with `Range`, `Before`, `After` and `Expected`; None is not narrowed.
 """
@@ -33,6 +32,9 @@ PLAIN_DATA = (bool, int, float, str, list, tuple, Mapping, types.NoneType)
 
 class Unloaded:
     """The base of stand-ins for classes that are imported for type checkers only."""
+
+    def __class_getitem__(cls, arguments: object) -> type:
+        return cls
 
 
 class FieldError(ValueError):
@@ -131,10 +133,6 @@ class Kind:
         """The value as it is stored. Raises: FieldError."""
         return value
 
-    def to_json(self, value: Any) -> Any:
-        """The JSON form of a stored value."""
-        return value
-
     def refuse(self, value: Any) -> FieldError:
         return FieldError(f"is {shown(value)}, expected {self.expected}")
 
@@ -190,9 +188,6 @@ class _Member(_Choice):
             return value
         return self.of(super().accept(value))
 
-    def to_json(self, value: Any) -> Any:
-        return value.value
-
 
 class _Items(Kind):
     def __init__(self, item: Kind, stored: type) -> None:
@@ -214,9 +209,6 @@ class _Items(Kind):
         if self.stored is tuple:
             return tuple(items)
         return value
-
-    def to_json(self, value: Any) -> Any:
-        return [self.item.to_json(item) for item in value]
 
 
 class _Table(Kind):
@@ -240,9 +232,6 @@ class _Table(Kind):
                 raise error.inside(name) from None
         return items
 
-    def to_json(self, value: Any) -> Any:
-        return {name: self.item.to_json(item) for name, item in value.items()}
-
 
 class _Record(Kind):
     expected = "a table"
@@ -258,9 +247,6 @@ class _Record(Kind):
         if isinstance(value, Mapping):
             return record.read_table(value)
         raise self.refuse(value)
-
-    def to_json(self, value: Any) -> Any:
-        return value.to_dict()
 
 
 class _Instance(Kind):
@@ -313,18 +299,6 @@ class _Either(Kind):
         # A value that has the form of one kind is wrong inside.
         raise inner[0] if len(inner) == 1 else self.refuse(value)
 
-    def to_json(self, value: Any) -> Any:
-        if value is None:
-            return None
-        *others, last = [kind for kind in self.kinds if kind is not _NONE]
-        for kind in others:
-            try:
-                kind.accept(value)
-            except FieldError:
-                continue
-            return kind.to_json(value)
-        return last.to_json(value)
-
 
 class _Narrowed(Kind):
     """A type with marks."""
@@ -366,9 +340,6 @@ class _Narrowed(Kind):
             elif not mark.admits(stored):
                 raise self.refuse(value)
         return stored
-
-    def to_json(self, value: Any) -> Any:
-        return self.base.to_json(value)
 
 
 _NONE = _Instance(types.NoneType)

@@ -16,8 +16,10 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
 from functools import lru_cache
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
 
 from evaluator.fields.hints import did_you_mean, listed
@@ -251,7 +253,7 @@ def to_dict(record: Any, *, only_changed: bool = False) -> dict[str, Any]:
         if field.record is not None and value is not None and only_changed:
             json = to_dict(value, only_changed=True)
         else:
-            json = field.kind.to_json(value)
+            json = as_json(value)
         if MERGED in field.marks:
             data.update(json)
         else:
@@ -259,7 +261,36 @@ def to_dict(record: Any, *, only_changed: bool = False) -> dict[str, Any]:
     return data
 
 
-class Checked:
+def as_json(value: Any) -> Any:
+    """A value of a field as JSON."""
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in cast("list[Any]", value)]
+    if isinstance(value, Mapping):
+        return {name: as_json(item) for name, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, PurePath):
+        return str(value)
+    if is_dataclass(value):
+        record: Any = value
+        return record.to_dict() if hasattr(record, "to_dict") else to_dict(record)
+    return value
+
+
+class JsonForm:
+    """A dataclass with a JSON form: its stored fields in order, then the properties in
+    `computed`.
+    """
+
+    __slots__ = ()
+    computed: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON."""
+        return to_dict(self) | {name: as_json(getattr(self, name)) for name in self.computed}
+
+
+class Checked(JsonForm):
     """A dataclass whose fields are checked when one is made, and its tables when one is read.
 
     `class Limits(Checked, error=UsageError)` says what is raised for a value that does not fit its
@@ -303,7 +334,3 @@ class Checked:
         """
         check_names(map(str, table), stored_fields(cls))
         return cast("Self", _read(cls, table))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The stored fields as JSON."""
-        return to_dict(self)

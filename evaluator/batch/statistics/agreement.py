@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, get_args
 
-from evaluator.batch.json_form import JsonForm
 from evaluator.batch.statistics.argument_checks import check_choice, check_confidence, whole
 from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.errors import UsageError
+from evaluator.fields import JsonForm
 
 Weights = Literal["linear", "quadratic"]
 Level = Literal["nominal", "ordinal", "interval", "ratio"]
