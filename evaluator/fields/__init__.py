@@ -19,6 +19,7 @@ from evaluator.fields.kinds import Range as Range
 from evaluator.fields.kinds import kind_of as kind_of
 from evaluator.fields.kinds import shown as shown
 from evaluator.fields.records import MERGED as MERGED
+from evaluator.fields.records import REQUIRED as REQUIRED
 from evaluator.fields.records import SESSION as SESSION
 from evaluator.fields.records import Checked as Checked
 from evaluator.fields.records import Doc as Doc

@@ -35,12 +35,19 @@ def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None
         return otherwise
     folded: dict[str, str] = {}
     for candidate in known:
+        if _letters(candidate) == _letters(name):
+            return f"did you mean `{candidate}`?"
         if len(candidate) <= MAX_HINT_NAME:
             folded.setdefault(candidate.lower().replace("-", "_"), candidate)
     near = get_close_matches(name.lower().replace("-", "_"), list(folded), n=3, cutoff=0.6)
     if not near:
         return otherwise
     return "did you mean " + " or ".join(f"`{folded[match]}`" for match in near) + "?"
+
+
+def _letters(name: str) -> str:
+    """What `max_retries`, `max-retries` and `maxRetries` have in common."""
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def correction(name: str, known: Collection[str], cutoff: float = 0.7) -> str | None:

@@ -37,24 +37,34 @@ class Unloaded:
         return cls
 
 
+_NO_VALUE = object()
+
+
 class FieldError(ValueError):
     """A value that does not fit its declaration: `path` is where it stands, `problem` the rest of
-    the message.
+    the message. If there is a `value`, the message says between them what it is.
     """
 
-    def __init__(self, problem: str, path: str = "") -> None:
-        super().__init__(problem, path)
+    def __init__(self, problem: str, path: str = "", value: Any = _NO_VALUE) -> None:
+        super().__init__(problem, path, value)
         self.problem = problem
         self.path = path
+        self.value = value
 
     def __str__(self) -> str:
+        return self.message(shown)
+
+    def message(self, show: Callable[[Any], str]) -> str:
+        """The message; `show` gives the text of a value."""
+        if self.value is not _NO_VALUE:
+            return f"{self.path} is {show(self.value)}, {self.problem}".lstrip()
         separator = "" if self.problem.startswith(":") else " "
         return f"{self.path}{separator}{self.problem}".lstrip()
 
     def inside(self, part: str) -> FieldError:
         """The same error, of the field or item `part` of a larger value."""
         separator = "." if self.path and not self.path.startswith("[") else ""
-        return FieldError(self.problem, f"{part}{separator}{self.path}")
+        return FieldError(self.problem, f"{part}{separator}{self.path}", self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +84,10 @@ class Range:
 
     def __str__(self) -> str:
         if self.most is None:
-            if self.above is None:
-                return f", at least {self.least:g}"
-            return f" above {self.above:g}"
+            return f", at least {self.least}" if self.above is None else f" above {self.above}"
         if self.above is None:
-            return f" in [{self.least:g}, {self.most:g}]"
-        return f" in ({self.above:g}, {self.most:g}]"
+            return f" in [{self.least}, {self.most}]"
+        return f" in ({self.above}, {self.most}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ class Before:
 @dataclass(frozen=True, slots=True)
 class After:
     """Checks a value that has its type, and returns it as it is stored. Raises ValueError with the
-    message that follows the name of the field.
+    message that follows the name of the field, for which a later `Expected` has precedence.
     """
 
     check: Callable[[Any], Any]
@@ -134,7 +142,7 @@ class Kind:
         return value
 
     def refuse(self, value: Any) -> FieldError:
-        return FieldError(f"is {shown(value)}, expected {self.expected}")
+        return FieldError(f"expected {self.expected}", value=value)
 
 
 def shown(value: Any) -> str:
@@ -311,9 +319,11 @@ class _Narrowed(Kind):
         self.record = base.record
         self.expected = base.expected
         self.plural = base.plural
+        self.is_described = any(isinstance(mark, Expected) for mark in marks)
         for mark in marks:
             if isinstance(mark, Range):
                 self.expected += str(mark)
+                self.is_described = True
             elif isinstance(mark, Expected):
                 self.expected = mark.text
 
@@ -324,7 +334,7 @@ class _Narrowed(Kind):
         try:
             stored = self.base.accept(stored)
         except FieldError as error:
-            if error.path or self.expected == self.base.expected:
+            if error.path or not self.is_described:
                 raise
             raise self.refuse(value) from None
         if stored is None:
@@ -336,6 +346,8 @@ class _Narrowed(Kind):
                 except FieldError:
                     raise
                 except ValueError as error:
+                    if self.is_described:
+                        raise self.refuse(value) from None
                     raise FieldError(str(error)) from None
             elif not mark.admits(stored):
                 raise self.refuse(value)

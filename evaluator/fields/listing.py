@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from evaluator.fields.records import MERGED, Doc, Field, Flag, Section, fields_of
+from evaluator.fields.records import Doc, Field, Flag, Section, fields_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _add(entries: list[Entry], cls: type, path: tuple[str, ...], section: str) -
         heading = field.mark(Section)
         if heading is not None:
             section = heading.title
-        inner = path if MERGED in field.marks else (*path, field.name)
+        inner = path if field.is_merged else (*path, field.name)
         if field.record is not None:
             section = _add(entries, field.record, path=inner, section=section)
         elif field.mark(Flag) is not None or field.mark(Doc) is not None:

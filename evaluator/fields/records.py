@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
 
@@ -77,13 +77,15 @@ class _Here:
 
 SESSION = _Here()
 """The field is not part of what a file says, and is not written."""
+REQUIRED = _Here()
+"""The field has to be in a table, though it has a default."""
 MERGED = _Here()
 """The field is a record whose keys stand beside those of the other fields."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Field:
-    """One declared field."""
+    """One declared field. What is derived from the marks is found once."""
 
     name: str
     kind: Kind
@@ -95,21 +97,25 @@ class Field:
     def mark(self, of: type[_Mark]) -> _Mark | None:
         return next((mark for mark in self.marks if isinstance(mark, of)), None)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The name in a table."""
         key = self.mark(Key)
         return self.name if key is None else key.name
 
-    @property
+    @cached_property
     def is_required(self) -> bool:
         return self.default is MISSING and self.make_default is None
 
-    @property
+    @cached_property
     def is_stored(self) -> bool:
         return SESSION not in self.marks
 
-    @property
+    @cached_property
+    def is_merged(self) -> bool:
+        return MERGED in self.marks and self.record is not None
+
+    @cached_property
     def record(self) -> type | None:
         """The `Checked` class of the value, if it is a record."""
         return self.kind.record
@@ -218,25 +224,26 @@ def use_defaults(record: Any) -> None:
             object.__setattr__(record, field.name, field.default_value())
 
 
-def stored_fields(cls: type) -> dict[str, Field]:
+@lru_cache(maxsize=256)
+def stored_fields(cls: type) -> Mapping[str, Field]:
     """The fields that a table may have, by key; those of merged records too."""
     found: dict[str, Field] = {}
     for field in fields_of(cls).values():
-        if MERGED in field.marks and field.record is not None:
-            found.update(stored_fields(field.record))
+        if field.is_merged:
+            found.update(stored_fields(field.kind.record))
         elif field.is_stored and field.is_argument:
             found[field.key] = field
     return found
 
 
-def _read(cls: type, table: Mapping[str, Any]) -> Any:
+def _read(cls: Any, table: Mapping[str, Any]) -> Any:
     values: dict[str, Any] = {}
     for field in fields_of(cls).values():
-        if MERGED in field.marks and field.record is not None:
-            values[field.name] = _read(field.record, table)
+        if field.is_merged:
+            values[field.name] = _read(field.kind.record, table)
         elif field.key in table and field.is_stored:
             values[field.name] = field.accept(table[field.key])
-        elif field.is_required:
+        elif field.is_required or REQUIRED in field.marks:
             raise FieldError("is missing", field.key)
     return cls(**values)
 
@@ -254,15 +261,20 @@ def to_dict(record: Any, *, only_changed: bool = False) -> dict[str, Any]:
             json = to_dict(value, only_changed=True)
         else:
             json = as_json(value)
-        if MERGED in field.marks:
+        if field.is_merged:
             data.update(json)
         else:
             data[field.key] = json
     return data
 
 
+_PLAIN = (str, int, float, bool)
+
+
 def as_json(value: Any) -> Any:
     """A value of a field as JSON."""
+    if value is None or type(value) in _PLAIN:
+        return value
     if isinstance(value, list | tuple):
         return [as_json(item) for item in cast("list[Any]", value)]
     if isinstance(value, Mapping):
@@ -280,29 +292,53 @@ def as_json(value: Any) -> Any:
 class JsonForm:
     """A dataclass with a JSON form: its stored fields in order, then the properties in
     `computed`.
+
+    `class Limits(JsonForm, error=UsageError)` says what is raised for a table that does not fit the
+    fields; the default is FieldError.
     """
 
     __slots__ = ()
     computed: ClassVar[tuple[str, ...]] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record as JSON."""
-        return to_dict(self) | {name: as_json(getattr(self, name)) for name in self.computed}
-
-
-class Checked(JsonForm):
-    """A dataclass whose fields are checked when one is made, and its tables when one is read.
-
-    `class Limits(Checked, error=UsageError)` says what is raised for a value that does not fit its
-    field, and for an unknown or missing name; the default is FieldError.
-    """
-
-    __slots__ = ()
     field_error: ClassVar[type[Exception]] = FieldError
 
     def __init_subclass__(cls, error: type[Exception] | None = None) -> None:
         if error is not None:
             cls.field_error = error
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON."""
+        return to_dict(self) | {name: as_json(getattr(self, name)) for name in self.computed}
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Self:
+        """The record that a table describes. Raises: the error of the class, for a value that does
+        not fit its field, and for an unknown or missing name.
+        """
+        try:
+            return cls.read_table(table)
+        except FieldError as error:
+            raise cls.error_of(error) from None
+
+    @classmethod
+    def read_table(cls, table: Mapping[str, Any]) -> Self:
+        """As `from_table`. Raises: FieldError; the error of the class, for values that cannot be
+        combined.
+        """
+        known = stored_fields(cls)
+        if not table.keys() <= known.keys():
+            check_names(map(str, table), known)
+        return cast("Self", _read(cls, table))
+
+    @classmethod
+    def error_of(cls, problem: FieldError) -> Exception:
+        """The error of the class for a problem."""
+        return cls.field_error(str(problem))
+
+
+class Checked(JsonForm):
+    """A dataclass whose fields are checked also when one is made."""
+
+    __slots__ = ()
 
     def __post_init__(self) -> None:
         try:
@@ -313,24 +349,3 @@ class Checked(JsonForm):
 
     def check(self) -> None:
         """Raises: the error of the class, for values that cannot be combined."""
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Self:
-        """The record that a table describes. Raises: the error of the class."""
-        try:
-            return cls.read_table(table)
-        except FieldError as error:
-            raise cls.error_of(error) from None
-
-    @classmethod
-    def error_of(cls, problem: FieldError) -> Exception:
-        """The error of the class for a problem."""
-        return cls.field_error(str(problem))
-
-    @classmethod
-    def read_table(cls, table: Mapping[str, Any]) -> Self:
-        """As `from_table`. Raises: FieldError; the error of the class, for values that cannot be
-        combined.
-        """
-        check_names(map(str, table), stored_fields(cls))
-        return cast("Self", _read(cls, table))

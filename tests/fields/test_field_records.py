@@ -24,6 +24,7 @@ from evaluator.fields import (
     Names,
     Section,
     Share,
+    check_names,
     kind_of,
     to_dict,
 )
@@ -145,6 +146,8 @@ def test_the_error_of_the_class_names_the_field(values: dict[str, Any], message:
 def test_a_table_has_only_known_names_and_the_required_ones() -> None:
     with pytest.raises(FieldError, match=r"^epoch is unknown; did you mean `epochs`\?$"):
         Definition.from_table({"file": "f", "epoch": 1})
+    with pytest.raises(FieldError, match=r"^only-Fast is unknown; did you mean `only_fast`\?$"):
+        check_names(["only-Fast"], ["only_fast", "only_fist"])
     with pytest.raises(FieldError, match=r"^secret is unknown"):
         Definition.from_table({"file": "f", "secret": "x"})
     with pytest.raises(FieldError, match=r"^file is missing$"):
