@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 _GC_THRESHOLD = 50_000
 """Allocations between two garbage collections. Python's default, 700, costs a command a tenth of
 its time, most of it during imports. Samples leave no reference cycles, so frequent collections free
@@ -17,12 +19,19 @@ def main() -> None:
     try:
         import gc
 
+        from evaluator.lazy_names import check_platform
+
+        check_platform()
         gc.set_threshold(_GC_THRESHOLD)
         from evaluator.cli import main as run
 
         run()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except ImportError as error:
+        if sys.platform != "win32":
+            raise
+        raise SystemExit(f"error: {error}") from None
     finally:
         import signal
 
@@ -36,7 +45,6 @@ def _forget_current_folder() -> None:
     there, so that a project's `click.py` would be imported.
     """
     import os
-    import sys
 
     here = os.getcwd()
     # Not installed: this package is found there.

@@ -10,6 +10,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+def check_platform() -> None:
+    """Raises: ImportError, on Windows, which lacks the file locks and process groups that this
+    package needs.
+    """
+    if sys.platform == "win32":
+        raise ImportError(
+            "evaluator runs on Linux and macOS, not on Windows itself; install and start it in the "
+            "Windows Subsystem for Linux (WSL)"
+        )
+
+
 def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
     """The `__getattr__` of `package`: `homes` has its names by module, absolute or relative
     (`.module`).
@@ -21,6 +32,7 @@ def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[st
     def load(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        check_platform()
         from importlib import import_module
 
         value = getattr(import_module(home[name], package), name)

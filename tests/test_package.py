@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import evaluator
+from evaluator.lazy_names import lazy_names
 from tests.public_surface import INTERNAL, MODULES, exported, unexported
 
 ROOT = Path(__file__).parent.parent
@@ -91,6 +92,7 @@ from typing import assert_type
 import pandas
 import polars
 import evaluator
+from evaluator.lazy_names import lazy_names
 from evaluator import Evaluator, Outcome, TaskError, TaskResult, run_batch, run_batch_sync, tool
 from evaluator.batch import BatchResult, SampleResult, Selection, open_batch
 from evaluator.batch import Selectoin  # wrong: unknown import symbol
@@ -427,3 +429,14 @@ def test_effects_are_in_one_place_each():
 )
 def test_an_effect_is_found_in_a_module(source, effect):
     assert effects_in(source) == ({effect} if effect else set())
+
+
+def test_windows_gets_one_sentence_that_names_wsl(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys; sys.platform = 'win32'; from evaluator.__main__ import main; main()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("error: evaluator runs on Linux and macOS, not on Windows itself;")
+    assert "(WSL)" in ran.stderr and ran.stderr.count("\n") == 1
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ImportError, match="Windows Subsystem for Linux"):
+        lazy_names("evaluator", {"evaluator.errors": ["UsageError"]})("UsageError")

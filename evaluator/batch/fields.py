@@ -60,9 +60,14 @@ def _fields_of(sample: Sample | SampleResult) -> dict[str, Any]:
 
 
 def _unless_blank(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip():
+    if is_blank(value):
         return None
     return value
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a value is a text without anything but white space."""
+    return isinstance(value, str) and not value.strip()
 
 
 def nearest_field(name: str, fields: Collection[str]) -> str:

@@ -174,7 +174,11 @@ class BatchOptions(Checked, error=UsageError):
     ] = None
     id: Annotated[
         Name | None,
-        Flag("--id", "The field that identifies a row. Default: id, or its content.", "FIELD"),
+        Flag(
+            "--id",
+            "The field that identifies a row, or line: its number. Default: id, or its content.",
+            metavar="FIELD",
+        ),
     ] = None
     target: Annotated[
         Name | None,

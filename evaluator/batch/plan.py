@@ -8,10 +8,11 @@ import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.averages import MacroAverage, WeightedAverage
-from evaluator.batch.fields import check_fields, check_targets
+from evaluator.batch.fields import check_fields, check_targets, is_blank
 from evaluator.batch.identity import (
     SCHEMA,
     Cell,
@@ -30,8 +31,9 @@ from evaluator.batch.metrics import (
     metric_names,
 )
 from evaluator.batch.options import BatchOptions
+from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
-from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, check_shots, read_shots
+from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, read_shots
 from evaluator.batch.scorers import (
     Scorer,
     describe_scorer,
@@ -44,11 +46,12 @@ from evaluator.batch.scorers.function_scorer import UnloadedScorer
 from evaluator.batch.statistics import reducer
 from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant, read_inputs, takes_shots
-from evaluator.errors import UsageError
+from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept
+from evaluator.language.inputs import bind_inputs
 from evaluator.library.bounds import CallBound, bound
-from evaluator.nodes import Atomic, Function, Input
+from evaluator.nodes import Atomic, Function, Input, TopLevel
 
 if TYPE_CHECKING:
     from evaluator.handler.model_choice import ModelChoice
@@ -66,7 +69,7 @@ class BatchPlan:
     `call_bound` counts the model calls of one row in all cells, one epoch, without judges.
     `scorer_parts` is what determines the judgements of each scorer; `judges` are the models that
     judge. `reducers` are those of the options and those that thresholds need. `shots` are the
-    few-shot examples.
+    few-shot examples. `warnings` are about the rows.
     """
 
     name: str
@@ -81,6 +84,7 @@ class BatchPlan:
     judges: Judges
     shots: ShotPool | None = None
     metrics: Sequence[Metric] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def scoring_part(self) -> str:
@@ -106,6 +110,7 @@ class BatchPlan:
         """What a user has to know before the batch runs."""
         return (
             *self.rows.notices,
+            *self.warnings,
             *(() if self.shots is None else self.shots.notices),
             *self.judges.notices,
         )
@@ -191,8 +196,6 @@ def make_plan(
         required=required,
         choose_shots=None if shots is None else shots.choose,
     )
-    if shots is not None:
-        check_shots(source, shots)
     reads = {
         f"metric {metric.name}": metric.reads
         for metric in metrics
@@ -204,6 +207,11 @@ def make_plan(
         target=options.target,
     )
     check_targets(source, scorers)
+    if is_answered or _was_begun(options):
+        warnings = []
+    else:
+        nodes = [evaluator.library.get(name).node for name in names]
+        warnings = _check_rows(source, nodes, shots=shots)
     return BatchPlan(
         options.name or ", ".join(names),
         options,
@@ -217,7 +225,60 @@ def make_plan(
         judges=find_judges(evaluator, scorers, cells=cells),
         shots=shots,
         metrics=metrics,
+        warnings=tuple(warnings),
     )
+
+
+def _was_begun(options: BatchOptions) -> bool:
+    """Whether the batch resumes one whose rows were checked when it started."""
+    return (
+        options.resume
+        and options.output is not None
+        and Path(options.output, "manifest.json").exists()
+    )
+
+
+def _check_rows(
+    rows: RowSource, nodes: Sequence[TopLevel], *, shots: ShotPool | None = None
+) -> list[str]:
+    """Reads all selected rows: their ids, and the types of the inputs of `nodes`, are checked
+    before anything is paid. Nothing is checked if the rows can be read only once or have to be
+    waited for.
+
+    Returns: a warning for each required input that is empty in some rows, with their number.
+    Raises: RowError, for the first row that cannot be used.
+    """
+    declared = [(node, _inputs_to_check(node)) for node in nodes]
+    required = {each.name for _, inputs in declared for each in inputs if each.must_be_given}
+    empty = dict.fromkeys(sorted(required), 0)
+    number = 0
+
+    def check(sample: Sample) -> None:
+        nonlocal number
+        number += 1
+        for node, inputs in declared:
+            values = read_inputs(node, sample.inputs)
+            try:
+                bind_inputs(inputs, values, location=node.span)
+            except InputError as error:
+                raise UsageError(error.diagnostics[0].message) from error
+        for name in required:
+            if is_blank(sample.inputs.get(name)):
+                empty[name] += 1
+
+    rows.check(check, with_shots=shots is not None and not shots.is_enough_for_any_row())
+    return [
+        f"{rows.name}: the required input {name!r} is empty in {count:,} of {number:,} rows"
+        for name, count in empty.items()
+        if count
+    ]
+
+
+def _inputs_to_check(node: TopLevel) -> Sequence[Input]:
+    """The declared inputs of a task; the parameters of a function are checked when it is called."""
+    if isinstance(node, Function):
+        return ()
+    return [each for each in node.inputs if each.name != FEWSHOT]
 
 
 def _names_of(metrics: Sequence[Metric], scorers: Collection[str]) -> list[str]:

@@ -2,8 +2,9 @@
 <= 2`.
 
 A threshold is incomplete, and not met, if results are pending or their number is unknown, if errors
-reduce the results that the number is based on, or if the number is unknown. A threshold that a
-batch can never decide is refused before the batch runs.
+reduce the results that the number is based on, or if the number is unknown. It is missed, however
+many results are pending, if no outcome of these can meet it any more. A threshold that a batch can
+never decide is refused before the batch runs.
 
     METRIC [ "(" SCORER or COUNT ")" ] [ "[" template=NAME, variant=NAME "]" ] OPERATOR NUMBER [ "%"
     ]
@@ -307,7 +308,7 @@ def check_thresholds(
     summary: BatchSummary, thresholds: Sequence[Threshold], *, allow_errors: bool = False
 ) -> list[ThresholdResult]:
     """One result per threshold; for shares and means without a scope the worst of all groups,
-    incomplete before missed.
+    missed before incomplete.
 
     Errors make a threshold incomplete unless they are allowed, by `allow_errors` or by a threshold
     on `errors` or `error_rate` of the same results. Pending results, an unknown total and an
@@ -383,10 +384,15 @@ def _check(
         )
         for group in groups
     ]
-    return min(results, key=lambda result: (_ORDER[result.status], _margin(result)))
+    worst = min(results, key=lambda result: (_ORDER[result.status], _margin(result)))
+    incomplete = [result.where for result in results if result.status is ThresholdStatus.INCOMPLETE]
+    if worst.status is ThresholdStatus.MISSED and incomplete:
+        reason = f"{worst.reason}; incomplete for {', '.join(incomplete)}"
+        return replace(worst, reason=reason)
+    return worst
 
 
-_ORDER = {ThresholdStatus.INCOMPLETE: 0, ThresholdStatus.MISSED: 1, ThresholdStatus.MET: 2}
+_ORDER = {ThresholdStatus.MISSED: 0, ThresholdStatus.INCOMPLETE: 1, ThresholdStatus.MET: 2}
 
 
 def _margin(result: ThresholdResult) -> float:
@@ -457,11 +463,79 @@ def _judged(
         reason=reason,
     )
     if reasons or found.value is None:
+        decided = _missed_in_any_case(threshold, summary, group=group, pending=pending)
+        if decided is not None:
+            reason = "; ".join((decided, *filter(None, [reason])))
+            return replace(result, status=ThresholdStatus.MISSED, reason=reason)
         return result
     if _OPERATORS[threshold.operator](found.value, threshold.value):
         return replace(result, status=ThresholdStatus.MET)
     reason = f"{found.value:.6g} is not {threshold.operator} {threshold.value:.6g}"
     return replace(result, status=ThresholdStatus.MISSED, reason=reason)
+
+
+def _missed_in_any_case(
+    threshold: Threshold,
+    summary: BatchSummary,
+    *,
+    group: GroupSummary | None,
+    pending: int | None,
+) -> str | None:
+    """Why no outcome of the results that are pending, errors or unscored meets the threshold; None
+    if one may meet it.
+    """
+    low, high = _final_bounds(threshold, summary, group=group, pending=pending)
+    if threshold.operator in (">=", ">"):
+        best = high
+    elif threshold.operator in ("<=", "<"):
+        best = low
+    else:
+        return None
+    if best is None or _OPERATORS[threshold.operator](best, threshold.value):
+        return None
+    return f"at best {best:.6g}, which is not {threshold.operator} {threshold.value:.6g}"
+
+
+def _final_bounds(
+    threshold: Threshold,
+    summary: BatchSummary,
+    *,
+    group: GroupSummary | None,
+    pending: int | None,
+) -> tuple[float | None, float | None]:
+    """The least and the greatest value that the number can have when the batch is complete; None
+    where there is no bound. Verdicts stay; errors, unscored and pending results may still pass or
+    fail.
+    """
+    metric = threshold.metric
+    counts = summary.counts if group is None else group.part.counts
+    if pending is None:
+        total = None
+    else:
+        total = counts.passed + counts.failed + counts.error + counts.unscored + pending
+    if metric in ("passed", "failed"):
+        known = getattr(counts, metric)
+        other = counts.failed if metric == "passed" else counts.passed
+        return known, None if total is None else total - other
+    if metric in (*_AMOUNTS, "total_cost"):
+        spending = (summary if group is None else group).spending
+        if metric == "total_cost":
+            return spending.cost_usd.known + spending.scoring_cost_usd.known, None
+        return getattr(spending, _AMOUNTS[metric]).known, None
+    if group is None or not total:
+        return None, None
+    if metric in ("accuracy", "accuracy_low"):
+        passed, failed = counts.passed, counts.failed
+    elif metric in ("pass_rate", "pass_rate_low"):
+        scorer = group.part.scorers[threshold.scorer or ""]
+        passed, failed = scorer.passed, scorer.failed
+    else:
+        return None, None
+    high = (total - failed) / total
+    # The lower end of an interval has no bound from below, except 0.
+    if metric.endswith("_low"):
+        return None, high
+    return passed / total, high
 
 
 def _total(

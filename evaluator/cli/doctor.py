@@ -98,6 +98,19 @@ def _engine_problem(kind: SandboxKind) -> str | None:
     return f"{kind} does not work: {reason[-1] if reason else 'no reason given'}"
 
 
+def _platform() -> list[dict[str, Any]]:
+    if platform.system() == "Linux":
+        return []
+    return [
+        _finding(
+            "platform",
+            "not tested here; without Linux a process that leaves its process group outlives its "
+            "script, and of the sandboxes only containers exist",
+            state="note",
+        )
+    ]
+
+
 def _without_sandbox() -> str:
     if platform.system() != "Linux":
         return (
@@ -144,6 +157,7 @@ def doctor(folders: tuple[Path, ...], tasks_dir: Path, as_json: bool) -> None:
     """
     findings = [
         _finding("python", f"{platform.python_version()} on {platform.system()}"),
+        *_platform(),
         *_packages(),
         _model(),
         *_profiles(),

@@ -294,7 +294,7 @@ def export(batch: Path, kind: str, output: Path) -> None:
     results = found.results()
     with WorkProgress("exporting", "results", total=results.declared.total) as progress:
         metrics = {cell: found.metrics_of(cell) for cell in found.cells}
-        exported(
+        written = exported(
             progress.each(results),
             found.manifest,
             format=kind,
@@ -302,7 +302,8 @@ def export(batch: Path, kind: str, output: Path) -> None:
             total=found.totals,
             metrics=metrics,
         )
-    echo(str(output))
+    for path in written:
+        echo(str(path))
 
 
 @click.command(

@@ -54,7 +54,8 @@ def load_profiles(*folders: str | Path, trust: bool = False) -> Profiles:
     # In a checkout of evaluator, the folder here is the shipped one.
     has_own = project.is_dir() and not project.samefile(shipped_folder)
     if folders:
-        searched = [Path(f) for f in folders]
+        given = [Path(f) for f in folders]
+        searched = [f for f in given if not (f.is_dir() and f.samefile(shipped_folder))]
     else:
         searched = [project] * has_own
     profiles = Profiles()

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch import Selection
+from evaluator import Evaluator, SimulatedBackend
+from evaluator.batch import BatchOptions, Selection, make_plan
 from evaluator.batch.compare import compare
+from evaluator.batch.rows import RowError
 from evaluator.errors import UsageError
-from tests.batch.conftest import ROWS, Calls, Run
+from tests.batch.conftest import QUIZ, ROWS, Calls, Run
+from tests.conftest import MakeEvaluator
 
 PASSAGES = [{**row, "passage": n // 2} for n, row in enumerate(ROWS)]
 SPARSE = [*ROWS[:6], *PASSAGES[6:]]
@@ -76,11 +79,15 @@ def test_of_a_file_each_row_is_looked_at_until_one_has_the_field(run: Run, tmp_p
         run(rows, cluster="passages", output=tmp_path / "other")
 
 
-def test_a_row_that_cannot_be_used_is_told_when_the_batch_comes_to_it(
-    run: Run, calls: Calls
+def test_a_row_that_cannot_be_used_is_found_before_a_call_unless_it_comes_from_a_stream(
+    run: Run, calls: Calls, tmp_path: Path
 ) -> None:
+    rows = [*ROWS[:3], ROWS[0]]
     with pytest.raises(UsageError, match="is not unique"):
-        run([*ROWS[:3], ROWS[0]], cluster="passage")
+        run(rows, cluster="question", metadata=["question"])
+    assert not calls
+    with pytest.raises(UsageError, match="is not unique"):
+        run(iter(rows), output=tmp_path / "stream")
     assert len(calls) == 3
 
 
@@ -215,3 +222,52 @@ def test_two_batches_are_compared_in_clusters_by_an_expression(run: Run, tmp_pat
     second = run(LEVELS, cluster="{{ level // 2 }}", output=tmp_path / "b")
     found = compare(first.results(), second.results())
     assert found.cluster == "{{ level // 2 }}" and found.n == 10 and found.difference.clusters == 5
+
+
+def as_csv(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(["id,question,target", *lines]) + "\n")
+    return path
+
+
+def test_a_file_of_rows_is_checked_to_its_end_before_the_first_call(
+    run: Run, calls: Calls, tmp_path: Path
+) -> None:
+    lines = [f"r{n},What is {n} + {n}?,{2 * n}" for n in range(50)]
+    rows = as_csv(tmp_path / "rows.csv", *lines, "r3,What is 9 + 9?,18")
+    with pytest.raises(
+        RowError, match=r"rows.csv:52 .*the id is not unique, it is first in line 5;"
+    ):
+        run(rows)
+    assert not calls and not (tmp_path / "batch").exists()
+    assert run(rows, id="line").summary.counts.passed == 51
+
+
+def test_rows_are_identified_by_their_numbers(run: Run) -> None:
+    rows = [{"question": f"What is {n} + {n}?", "target": str(2 * n)} for n in (1, 1, 2)]
+    assert {result.sample_id for result in run(rows, id="line").results()} == {"1", "2", "3"}
+
+
+def test_a_field_called_line_is_the_id_that_it_says(run: Run, tmp_path: Path) -> None:
+    rows = [{"line": f"L{n}", "question": f"What is {n} + {n}?"} for n in (1, 2)]
+    assert {result.sample_id for result in run(rows, id="line").results()} == {"L1", "L2"}
+
+
+def test_a_value_of_a_wrong_type_is_found_before_the_first_call(
+    make_evaluator: MakeEvaluator, run: Run, calls: Calls
+) -> None:
+    typed = QUIZ.replace('type="string"', 'type="integer"')
+    evaluator = make_evaluator(typed, backend=SimulatedBackend(script=calls))
+    rows = [{"id": "a", "question": 1}, {"id": "b", "question": "2"}, {"id": "c", "question": "x"}]
+    with pytest.raises(RowError, match=r"row 2.*input 'question'"):
+        run(rows, evaluator=evaluator, scorers=[])
+    assert not calls
+
+
+def test_empty_cells_of_a_required_input_are_counted_in_a_warning(
+    quiz: Evaluator, tmp_path: Path
+) -> None:
+    rows = as_csv(tmp_path / "rows.csv", "a,What is 1 + 1?,2", "b,,3", "c, ,4")
+    plan = make_plan(quiz, "quiz", rows=rows, options=BatchOptions())
+    assert plan.notices == (f"{rows}: the required input 'question' is empty in 2 of 3 rows",)
+    whole = as_csv(tmp_path / "whole.csv", "a,What is 1 + 1?,2")
+    assert make_plan(quiz, "quiz", rows=whole, options=BatchOptions()).notices == ()

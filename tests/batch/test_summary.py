@@ -241,7 +241,7 @@ def test_an_unknown_cost_is_never_0() -> None:
     assert (cost.total, cost.known, cost.known_for, cost.of) == (None, 0.5, 1, 2)
     assert summary.spending.input_tokens.total is None and summary.spending.output_tokens.total == 3
     text = summary.to_text(120)
-    assert "cost: unknown; $0.5000 for 1 of 2 results with a known cost" in text
+    assert "cost: at least $0.5000, known for 1 of 2 results" in text
     assert "5 (1 of 2 known) in, 3 out" in text
 
 

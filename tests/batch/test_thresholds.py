@@ -179,6 +179,51 @@ def test_no_threshold_is_met_while_results_are_pending(text: str) -> None:
     assert str(result).startswith("incomplete: ") and "(3 of 5)" in str(result)
 
 
+@pytest.mark.parametrize(
+    ("word", "total", "text", "status", "reason"),
+    [
+        ("ppff", 10, "accuracy >= 0.9", "missed", "at best 0.8, which is not >= 0.9"),
+        ("ppff", 10, "accuracy >= 0.8", "incomplete", "6 results are pending"),
+        ("ppff", 10, "accuracy <= 0.1", "missed", "at best 0.2"),
+        ("ppff", 10, "accuracy_low > 0.8", "missed", "at best 0.8"),
+        ("ppff", 10, "pass_rate(f1) >= 0.9", "missed", "at best 0.8"),
+        ("pffe", 4, "accuracy > 0.5", "missed", "at best 0.5"),
+        ("ppff", 10, "failed <= 1", "missed", "at best 2"),
+        ("ppff", 10, "passed >= 9", "missed", "at best 8"),
+        ("ppff", None, "accuracy >= 0.9", "incomplete", "total number of results is unknown"),
+        ("ppff", None, "failed < 2", "missed", "at best 2"),
+        ("ppff", 10, "cost <= 0.3", "missed", "at best 0.4"),
+        ("ppff", 10, "mean(f1) >= 0.9", "incomplete", "6 results are pending"),
+    ],
+)
+def test_a_threshold_that_no_outcome_of_the_rest_can_meet_is_missed(
+    word: str, total: int | None, text: str, status: str, reason: str
+) -> None:
+    result = one(summarise(results_of(word), total=total), text)
+    assert result.status.value == status and reason in result.reason
+
+
+@given(st.text("pfeu", max_size=8), st.text("pfeu", max_size=8), st.integers(0, 20))
+def test_a_threshold_that_is_missed_early_is_missed_by_every_completion(
+    known: str, rest: str, tenths: int
+) -> None:
+    """Errors and unscored results may change; verdicts stay."""
+    early = one(
+        summarise(results_of(known), total=len(known) + len(rest)), f"accuracy >= {tenths / 20}"
+    )
+    if early.status is ThresholdStatus.MISSED:
+        best = (known + rest).replace("e", "p").replace("u", "p")
+        complete = one(whole(results_of(best)), f"accuracy >= {tenths / 20}")
+        assert complete.status is ThresholdStatus.MISSED
+
+
+def test_a_missed_group_comes_before_an_incomplete_one_which_the_reason_names() -> None:
+    summary = whole([*results_of("pfff"), *results_of("ppe", "large")])
+    result = one(summary, "accuracy >= 0.5")
+    assert (result.status.value, result.where) == ("missed", "quiz × small")
+    assert result.reason.endswith("incomplete for quiz × large")
+
+
 def test_what_is_pending_may_itself_be_a_threshold() -> None:
     summary = summarise(results_of("ppp"), total=5)
     assert (

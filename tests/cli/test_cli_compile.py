@@ -59,13 +59,19 @@ def command(tmp_path: Path, environment: dict[str, str], cli: Run):
 
 
 def test_the_xml_goes_to_standard_output_and_the_bound_to_standard_error(command, tmp_path):
-    ran = command(WORDS)
+    ran = command(WORDS, answer=GREET.replace("<colour>red</colour>", ""))
     assert ran.code == 0, ran.err
     written = read_generated_task(ran.out)
     assert (written.warnings, written.errors, written.xml + "\n") == ((), (), ran.out)
     assert "note: the answer is simulated" in ran.err
     assert "a run makes at most" in ran.err or "no upper bound" in ran.err
     assert [path.name for path in (tmp_path / "tasks" / "done").iterdir()] == ["TASK-1.md"]
+
+
+def test_a_simulated_model_says_that_it_cannot_write_a_task(command):
+    ran = command(WORDS)
+    assert (ran.code, ran.out) == (3, "")
+    assert "a simulated model cannot write a task from words; name a model with --model" in ran.err
 
 
 def test_each_repair_is_shown_with_its_line(command):

@@ -7,7 +7,7 @@ Each reads the results once, in their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from evaluator.batch.records import SampleResult
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
 
-Exporter = Callable[[Iterable[SampleResult], About, Path], None]
+Exporter = Callable[[Iterable[SampleResult], About, Path], Sequence[Path] | None]
+"""Writes results to a path. Returns: the files, where these are others than the path."""
 
 EXPORTERS: dict[str, Exporter] = {
     "csv": write_csv,
@@ -46,7 +47,7 @@ def export(
     *,
     total: Total = None,
     metrics: Metrics | None = None,
-) -> None:
+) -> list[Path]:
     """Writes `results` to `path`, completely or not at all; an existing file is replaced.
 
     `format` is a name in EXPORTERS. `total` is the number of results that there will be (see
@@ -54,6 +55,7 @@ def export(
     that its manifest calls unfinished. `metrics`, by template and variant (`Batch.metrics_of`), are
     in `markdown` and `junit`.
 
+    Returns: what was written: `path`, or the files of several templates or variants.
     Raises: UsageError, for an unknown format; RecordError, where the file cannot be written;
     MissingExtra.
     """
@@ -61,7 +63,8 @@ def export(
     if exporter is None:
         hint = did_you_mean(format, EXPORTERS) or f"formats: {listed(EXPORTERS, len(EXPORTERS))}"
         raise UsageError(f"unknown export format {format!r}; {hint}")
-    exporter(results, About(manifest, total, metrics=metrics or {}), Path(path))
+    written = exporter(results, About(manifest, total, metrics=metrics or {}), Path(path))
+    return [Path(path)] if written is None else list(written)
 
 
 __all__ = ["EXPORTERS", "About", "Exporter", "export", "to_pandas", "to_polars"]

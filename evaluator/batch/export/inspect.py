@@ -42,15 +42,15 @@ _UNSAFE = re.compile(r"[/\\%:\x00-\x1f\x7f]|^\.+$")
 _UNSAFE_NAME = re.compile(r"[^A-Za-z0-9.+-]+")
 
 
-def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> None:
-    """Writes a file if `path` ends in `.eval`, else a folder with a file for each template and
-    variant.
+def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> list[Path]:
+    """Writes a file for each template and variant. If `path` ends in `.eval`, it is the file of a
+    single one; those of several are beside it, with the template and the variant in their names.
+    Else `path` is a folder.
 
     Each file is written completely or not at all. An id that cannot be a file name is
     percent-encoded in the log; the sample's metadata have the original.
 
-    Raises: UsageError, for several templates or variants and a path that ends in `.eval`, or
-    without a result.
+    Returns: the files, or the folder. Raises: UsageError, without a result.
     """
     with contextlib.ExitStack() as stack:
         logs: dict[tuple[str, str], _LogWriter] = {}
@@ -59,11 +59,6 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
             for result in results:
                 key = (result.template, result.variant)
                 if key not in logs:
-                    if logs and path.suffix == ".eval":
-                        raise UsageError(
-                            f"{path}: a .eval file holds one template and variant; give a folder "
-                            "instead"
-                        )
                     file = stack.enter_context(tempfile.TemporaryFile())
                     archive = stack.enter_context(ZipFile(file, "w", ZIP_DEFLATED))
                     logs[key] = _LogWriter(
@@ -75,18 +70,28 @@ def write_inspect(results: Iterable[SampleResult], about: About, path: Path) -> 
         summary = about.summarise(add_all())
         if not logs:
             raise UsageError("there is no result to export")
-        if path.suffix != ".eval":
+        is_folder = path.suffix != ".eval"
+        if is_folder:
             try:
                 disk.make_folders(path, 0o700)
             except OSError as error:
                 raise RecordError(
                     f"{path}: the folder cannot be created: {error.strerror}"
                 ) from error
+        written: list[Path] = []
         for group in summary.groups:
             if (log := logs.get((group.template, group.variant))) is None:
                 continue
-            with output_file(path if path.suffix == ".eval" else path / _file_name(group)) as file:
+            if is_folder:
+                target = path / _file_name(group)
+            elif len(logs) > 1:
+                target = path.with_name(f"{path.stem}-{_file_name(group)}")
+            else:
+                target = path
+            with output_file(target) as file:
                 log.finish(group, about, file)
+            written.append(target)
+        return [path] if is_folder else written
 
 
 class _LogWriter:

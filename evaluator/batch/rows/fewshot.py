@@ -27,7 +27,7 @@ from evaluator.errors import UsageError
 from evaluator.fields import Checked, Count, Expected, Flag, Name
 
 if TYPE_CHECKING:
-    from evaluator.batch.rows.row_source import RowSource
+    pass
 
 FEWSHOT = "fewshot"
 """The input of a template that takes the examples as a list. A template without it gets them as
@@ -219,14 +219,6 @@ def read_shots(
                 place,
             )
     return pool
-
-
-def check_shots(rows: RowSource, pool: ShotPool) -> None:
-    """Checks that each row gets its examples, as far as rows can be read ahead. Raises:
-    RowError.
-    """
-    if not pool.is_enough_for_any_row():
-        rows.check()
 
 
 def shot_values(shots: Sequence[Shot]) -> list[dict[str, Any]]:

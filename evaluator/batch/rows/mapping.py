@@ -23,6 +23,8 @@ from evaluator.language.syntax import has_markup, parse_text
 from evaluator.language.types import describe
 from evaluator.nodes import Expression, Span, Text
 
+LINE = "line"
+"""The `id` of a mapping that identifies rows by their numbers."""
 Getter = Callable[[Mapping[str, Any]], Any]
 ChooseShots = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Shot, ...]]
 """Returns the few-shot examples for a row and its inputs. Raises: MissingField, if there are not
@@ -46,7 +48,9 @@ class RowMapping:
     if the row has them. If the template's inputs are unknown and `inputs` is None, every field that
     is not id, target or metadata is one.
     `id`: None uses the field `id`, if the first row has it; else the id is computed from the row's
-    content, independent of its position; the second of equal rows gets `-2`, and so on.
+    content, independent of its position; the second of equal rows gets `-2`, and so on. `line`,
+    unless the first row has such a field, is the row's number: its line in a file with lines, else
+    its place, counted from 1.
     `target`: None uses the field `target`; a row without it has no target.
     `answers`: the field with an existing answer, a text or any JSON value; null is an empty one.
     None: no answers.
@@ -140,6 +144,7 @@ class Mapper:
         self._seed = mapping.shuffle_choices
         self._choose_shots = choose_shots
         self._is_first = True
+        self._is_numbered = mapping.id == LINE
         self._ids = SeenIds()
 
     def sample(self, row: Mapping[str, Any], place: int, line: int | None) -> Sample:
@@ -151,8 +156,9 @@ class Mapper:
             self._is_first = False
             if self._id is None and "id" in row:
                 self._id = _of_field("id", "id")
+            self._is_numbered = self._is_numbered and LINE not in row
         try:
-            id = self._identify(row)
+            id = self._identify(row, place, line=line)
             inputs = self._inputs_of(row)
             if self._target is None:
                 target = row.get("target")
@@ -211,12 +217,14 @@ class Mapper:
             message = str(error)
         return RowError(message, source=self._source, line=line, place=place, id=id)
 
-    def _identify(self, row: Mapping[str, Any]) -> str:
+    def _identify(self, row: Mapping[str, Any], place: int, line: int | None) -> str:
+        if self._is_numbered:
+            return str(place + 1 if line is None else line)
         if self._id is None:
             if "id" in row:
                 raise MissingField(
                     "this row has the field `id`, but the first one does not; all rows need one, "
-                    "or none"
+                    f"or none; --id {LINE} identifies rows by their numbers"
                 )
             return self._ids.numbered(content_id(row))
         value = self._id(row)
@@ -235,8 +243,8 @@ class Mapper:
         if earlier is not None:
             kind = "row" if line is None else "line"
             message = (
-                f"the id is not unique, it is first in {kind} {earlier}; map another field "
-                "to id, or none"
+                f"the id is not unique, it is first in {kind} {earlier}; name another field as id "
+                f"(--id FIELD), or identify rows by their numbers (--id {LINE})"
             )
             raise RowError(message, source=self._source, line=line, place=place, id=id)
 

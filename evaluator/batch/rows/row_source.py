@@ -129,8 +129,9 @@ class RowSource:
         self._origin = origin
         self._selection = selection
         self._is_used = False
-        mapper = partial(Mapper, mapping, origin.name, declared, required, choose_shots)
-        self._pass = partial(_Pass, origin.name, mapper)
+        mapper = partial(Mapper, mapping, origin.name, declared, required)
+        self._pass = partial(_Pass, origin.name, partial(mapper, choose_shots))
+        self._pass_without_shots = partial(_Pass, origin.name, mapper)
         # Errors in the mapping and the first row are found here, before anything runs.
         probe = self._pass(replace(selection, sample=None, limit=1))
         if self._is_readable:
@@ -212,16 +213,30 @@ class RowSource:
         for sample in this.finish():
             yield sample
 
-    def check(self) -> None:
-        """Reads all rows, if they can be read again. Raises: RowError, for the first one that
-        cannot be used.
+    def check(self, check: Callable[[Sample], object], *, with_shots: bool) -> None:
+        """Reads all selected rows and calls `check` with each sample; does nothing if the rows can
+        be read only once or have to be waited for.
+
+        Raises: RowError, for the first row that cannot be used, or for which `check` raises a
+        UsageError.
         """
-        if self._is_readable:
+        if not self._is_readable:
+            return
+        if with_shots:
             this = self._pass(self._selection)
-            for _ in self._taken(this):
-                pass
-            for _ in this.finish():
-                pass
+        else:
+            this = self._pass_without_shots(self._selection)
+        for sample in self._all(this):
+            try:
+                check(sample)
+            except UsageError as error:
+                raise RowError(
+                    str(error), source=self.name, line=this.line, place=sample.place, id=sample.id
+                ) from error
+
+    def _all(self, this: _Pass) -> Iterator[Sample]:
+        yield from self._taken(this)
+        yield from this.finish()
 
     def read_ahead(self) -> Iterator[Sample | None]:
         """The samples, or with `sample` those that it draws from, without using up the source. A
@@ -257,7 +272,9 @@ class RowSource:
 
 
 class _Pass:
-    """One pass over rows: selects them and maps them to samples."""
+    """One pass over rows: selects them and maps them to samples. `line` is that of the last
+    sample.
+    """
 
     def __init__(
         self,
@@ -280,6 +297,7 @@ class _Pass:
         )
         self._mapper = mapper()
         self._place = self._selected = 0
+        self.line: int | None = None
 
     def take(self, line: int | None, row: dict[str, Any]) -> Sample | None:
         """The sample of the next row, if it is selected now. Raises: RowError."""
@@ -295,7 +313,7 @@ class _Pass:
             self._sampled.offer((place, line, row))
             return None
         self.is_done = self.is_done or self._selected == self._limit
-        return self._mapper.sample(row, place, line)
+        return self._sample(row, place, line)
 
     def finish(self) -> Iterator[Sample]:
         """The samples drawn by `sample`, after all rows. Raises: RowError, if no row was
@@ -316,7 +334,11 @@ class _Pass:
         for number, (place, line, row) in enumerate(self._sampled.drawn()):
             if number == self._limit:
                 return
-            yield self._mapper.sample(row, place, line)
+            yield self._sample(row, place, line)
+
+    def _sample(self, row: dict[str, Any], place: int, line: int | None) -> Sample:
+        self.line = line
+        return self._mapper.sample(row, place, line)
 
     def _holds(self, where: Getter, row: dict[str, Any], place: int, line: int | None) -> bool:
         try:

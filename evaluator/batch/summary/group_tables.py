@@ -204,10 +204,9 @@ def duration_line(found: Percentiles) -> str:
 def _money(amount: Amount) -> str:
     if amount.known_for == amount.of:
         return f"${amount.known:.4f}"
-    return (
-        f"unknown; ${amount.known:.4f} for {amount.known_for:,} of {amount.of:,} results with "
-        "a known cost"
-    )
+    if not amount.known_for:
+        return f"unknown for all {amount.of:,} results"
+    return f"at least ${amount.known:.4f}, known for {amount.known_for:,} of {amount.of:,} results"
 
 
 def _tokens(amount: Amount) -> str:

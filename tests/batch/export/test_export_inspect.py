@@ -57,8 +57,10 @@ def test_a_folder_gets_a_log_for_each_template_and_variant(tmp_path: Path) -> No
         "explain_large",
         "explain_small",
     ]
-    with pytest.raises(UsageError, match="holds one template and variant; give a folder"):
-        export(many(40), MANIFEST, "inspect", tmp_path / "out.eval")
+    beside = export(many(40), MANIFEST, "inspect", tmp_path / "out.eval")
+    assert [path.name for path in beside] == [f"out-{name}" for name in names]
+    assert sorted(tmp_path.glob("*.eval")) == beside
+    assert [path.read_bytes()[:2] for path in beside] == [b"PK"] * 4
     with pytest.raises(UsageError, match="no result"):
         export([], MANIFEST, "inspect", tmp_path / "out.eval")
 
