@@ -13,6 +13,7 @@ from evaluator.fields import FieldError, Flag, Place
 from evaluator.fields.listing import Entry, entries_of, put
 
 OTHER = "Other options"
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class SectionOption(click.Option):
@@ -42,27 +43,30 @@ class SectionedCommand(click.Command):
 
 def flag_options(
     cls: type, flags: Iterable[str] | None = None, *, with_defaults: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Decorator:
     """Gives a command the flags of a class of declared fields, or those of them in `flags`. A flag
     that is not given is None, or with `with_defaults` its default.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         entries = {entry.flag.name: entry for entry in entries_of(cls) if entry.flag is not None}
-        for name in reversed(list(entries if flags is None else flags)):
-            entry = entries[name]
-            default = entry.field.default if with_defaults else None
-            command = _option(entry, default)(command)
+        names = list(entries)
+        if flags is not None:
+            names = list(flags)
+        for name in reversed(names):
+            command = _option(entries[name], with_default=with_defaults)(command)
         return command
 
     return decorate
 
 
-def _option(entry: Entry, default: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(entry: Entry, *, with_default: bool) -> Decorator:
     flag = entry.flag
     assert flag is not None
     place = entry.field.mark(Place)
-    settings: dict[str, Any] = {} if default is None else {"default": default}
+    settings: dict[str, Any] = {}
+    if with_default:
+        settings["default"] = entry.field.default
     words = entry.field.kind.words
     if words.of is bool:
         settings["is_flag"] = True
@@ -84,7 +88,7 @@ def _option(entry: Entry, default: Any) -> Callable[[Callable[..., Any]], Callab
         section=entry.section or OTHER,
         multiple=words.several,
         metavar=flag.metavar,
-        help=f"{entry.help} May be repeated." if words.several else entry.help,
+        help=entry.help + " May be repeated." * words.several,
         **settings,
     )
 
@@ -107,8 +111,7 @@ def read_flags(cls: type, given: Mapping[str, Any], *, is_stored: bool = True) -
         try:
             put(table, entry.path, kind.accept(value))
         except FieldError as error:
-            place = f": {error.path}" if error.path else ""
-            raise UsageError(f"{entry.flag.name}{place} {error.problem}") from None
+            raise UsageError(str(error.inside(entry.flag.name))) from None
     return table
 
 

@@ -58,13 +58,15 @@ class FieldError(ValueError):
         """The message; `show` gives the text of a value."""
         if self.value is not _NO_VALUE:
             return f"{self.path} is {show(self.value)}, {self.problem}".lstrip()
-        separator = "" if self.problem.startswith(":") else " "
-        return f"{self.path}{separator}{self.problem}".lstrip()
+        if self.problem.startswith(":"):
+            return f"{self.path}{self.problem}"
+        return f"{self.path} {self.problem}".lstrip()
 
     def inside(self, part: str) -> FieldError:
         """The same error, of the field or item `part` of a larger value."""
-        separator = "." if self.path and not self.path.startswith("[") else ""
-        return FieldError(self.problem, f"{part}{separator}{self.path}", self.value)
+        if self.path and not self.path.startswith("["):
+            part += "."
+        return FieldError(self.problem, part + self.path, self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +85,13 @@ class Range:
         )
 
     def __str__(self) -> str:
+        if self.above is not None:
+            if self.most is None:
+                return f" above {self.above}"
+            return f" in ({self.above}, {self.most}]"
         if self.most is None:
-            return f", at least {self.least}" if self.above is None else f" above {self.above}"
-        if self.above is None:
-            return f" in [{self.least}, {self.most}]"
-        return f" in ({self.above}, {self.most}]"
+            return f", at least {self.least}"
+        return f" in [{self.least}, {self.most}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +309,9 @@ class _Either(Kind):
                 if error.path:
                     inner.append(error)
         # A value that has the form of one kind is wrong inside.
-        raise inner[0] if len(inner) == 1 else self.refuse(value)
+        if len(inner) == 1:
+            raise inner[0]
+        raise self.refuse(value)
 
 
 class _Narrowed(Kind):

@@ -31,15 +31,16 @@ class Entry:
     @property
     def help(self) -> str:
         """What it means, with its default."""
-        flag = self.flag
-        doc = self.field.mark(Doc)
-        text = flag.help if flag is not None else "" if doc is None else doc.help
-        default = self.field.default if flag is None or flag.default is None else flag.default
+        doc = self.flag or self.field.mark(Doc)
+        assert doc is not None
+        default = getattr(doc, "default", None)
+        if default is None:
+            default = self.field.default
         if isinstance(default, tuple):
             default = ", ".join(default)
-        if default in (None, "", MISSING) or default is False or "Default: " in text:
-            return text
-        return f"{text} Default: {default}."
+        if default in (None, "", MISSING) or default is False or "Default: " in doc.help:
+            return doc.help
+        return f"{doc.help} Default: {default}."
 
 
 def entries_of(cls: type) -> list[Entry]:
@@ -55,7 +56,9 @@ def _add(entries: list[Entry], cls: type, path: tuple[str, ...], section: str) -
         heading = field.mark(Section)
         if heading is not None:
             section = heading.title
-        inner = path if field.is_merged else (*path, field.name)
+        inner = path
+        if not field.is_merged:
+            inner = (*path, field.name)
         if field.record is not None:
             section = _add(entries, field.record, path=inner, section=section)
         elif field.mark(Flag) is not None or field.mark(Doc) is not None:

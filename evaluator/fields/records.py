@@ -90,7 +90,7 @@ class Field:
     name: str
     kind: Kind
     default: Any
-    make_default: Callable[[], Any] | None
+    make_default: Callable[[], Any]
     is_argument: bool
     marks: tuple[Any, ...]
 
@@ -100,12 +100,12 @@ class Field:
     @cached_property
     def key(self) -> str:
         """The name in a table."""
-        key = self.mark(Key)
-        return self.name if key is None else key.name
+        key = self.mark(Key) or self
+        return key.name
 
     @cached_property
     def is_required(self) -> bool:
-        return self.default is MISSING and self.make_default is None
+        return self.default is MISSING and self.make_default is MISSING
 
     @cached_property
     def is_stored(self) -> bool:
@@ -122,7 +122,9 @@ class Field:
 
     def default_value(self) -> Any:
         """The default; MISSING for a required field."""
-        return self.default if self.make_default is None else self.make_default()
+        if self.make_default is MISSING:
+            return self.default
+        return self.make_default()
 
     def accept(self, value: Any) -> Any:
         """The value as it is stored; the default is not checked. Raises: FieldError."""
@@ -148,17 +150,22 @@ def fields_of(cls: type) -> Mapping[str, Field]:
     for base in reversed(cls.__mro__):
         names = _Names(vars(sys.modules[base.__module__]))
         for name, hint in inspect.get_annotations(base).items():
-            hints[name] = eval(hint, {}, names) if isinstance(hint, str) else hint
+            hints[name] = hint
+            if isinstance(hint, str):
+                hints[name] = eval(hint, {}, names)
     declared: dict[str, Field] = {}
     for each in fields(cls):
         hint = hints[each.name]
+        marks: tuple[Any, ...] = ()
+        if get_origin(hint) is Annotated:
+            marks = get_args(hint)[1:]
         declared[each.name] = Field(
             each.name,
             kind_of(hint),
             default=each.default,
-            make_default=None if each.default_factory is MISSING else each.default_factory,
+            make_default=cast("Any", each.default_factory),
             is_argument=each.init,
-            marks=get_args(hint)[1:] if get_origin(hint) is Annotated else (),
+            marks=marks,
         )
     return declared
 
@@ -178,7 +185,9 @@ def check_names(
         if name not in known:
             hint = did_you_mean(name, known) or f"expected one of {listed(known, len(known))}"
             unknown = FieldError(f"is unknown; {hint}", f"{where}{name}")
-            raise unknown if error is None else error(str(unknown))
+            if error is None:
+                raise unknown
+            raise error(str(unknown))
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -285,7 +294,9 @@ def as_json(value: Any) -> Any:
         return str(value)
     if is_dataclass(value):
         record: Any = value
-        return record.to_dict() if hasattr(record, "to_dict") else to_dict(record)
+        if hasattr(record, "to_dict"):
+            return record.to_dict()
+        return to_dict(record)
     return value
 
 

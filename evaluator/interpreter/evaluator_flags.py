@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated
 
 from evaluator.fields import After, Flag, Name
+from evaluator.patterns import Pattern
 from evaluator.processes.sandboxes import HELP
 
 LIBRARY = Flag(
@@ -27,7 +27,7 @@ MODEL_ROLE = Flag(
 )
 SANDBOX = Flag("--sandbox", HELP, metavar="KIND")
 # The template schema does not allow these in a name.
-_NOT_IN_A_ROLE = re.compile(r"""[\s<>{}"']""")
+_NOT_IN_A_ROLE = Pattern(r"""[\s<>{}"']""")
 
 
 def _check_roles(roles: Mapping[str, str]) -> Mapping[str, str]:
