@@ -4,40 +4,47 @@
 suggests names. The names below are common annotations.
 """
 
+# The names that other packages import.
+# ruff: noqa: F401
+# pyright: reportUnusedImport=false
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from evaluator.fields.kinds import After as After
-from evaluator.fields.kinds import Before as Before
-from evaluator.fields.kinds import Expected as Expected
-from evaluator.fields.kinds import FieldError as FieldError
-from evaluator.fields.kinds import Kind as Kind
-from evaluator.fields.kinds import Range as Range
-from evaluator.fields.kinds import kind_of as kind_of
-from evaluator.fields.kinds import shown as shown
-from evaluator.fields.records import MERGED as MERGED
-from evaluator.fields.records import REQUIRED as REQUIRED
-from evaluator.fields.records import SESSION as SESSION
-from evaluator.fields.records import Checked as Checked
-from evaluator.fields.records import Doc as Doc
-from evaluator.fields.records import Field as Field
-from evaluator.fields.records import Flag as Flag
-from evaluator.fields.records import JsonForm as JsonForm
-from evaluator.fields.records import Key as Key
-from evaluator.fields.records import Place as Place
-from evaluator.fields.records import Section as Section
-from evaluator.fields.records import accept as accept
-from evaluator.fields.records import as_json as as_json
-from evaluator.fields.records import check_fields as check_fields
-from evaluator.fields.records import check_names as check_names
-from evaluator.fields.records import fields_of as fields_of
-from evaluator.fields.records import fits as fits
-from evaluator.fields.records import stored_fields as stored_fields
-from evaluator.fields.records import to_dict as to_dict
-from evaluator.fields.records import use_defaults as use_defaults
+from evaluator.fields.kinds import (
+    After,
+    Before,
+    Expected,
+    FieldError,
+    Kind,
+    Range,
+    kind_of,
+    shown,
+)
+from evaluator.fields.records import (
+    MERGED,
+    REQUIRED,
+    SESSION,
+    Checked,
+    Doc,
+    Field,
+    Flag,
+    JsonForm,
+    Key,
+    Place,
+    Section,
+    accept,
+    as_json,
+    check_fields,
+    check_names,
+    fields_of,
+    fits,
+    stored_fields,
+    to_dict,
+    use_defaults,
+)
 
 
 def _not_blank(text: str) -> str:

@@ -154,23 +154,39 @@ def shown(value: Any) -> str:
     return cut(repr(value), MAX_SHOWN_CHARS)
 
 
-class _Scalar(Kind):
-    def __init__(self, of: type, expected: str, plural: str) -> None:
+class _Tested(Kind):
+    """The values that pass a test."""
+
+    def __init__(self, of: type, expected: str, plural: str, fits: Callable[[Any], bool]) -> None:
         self.words = Words(of)
         self.expected = expected
         self.plural = plural
+        self.fits = fits
 
     def accept(self, value: Any) -> Any:
-        if type(value) is self.words.of or (self.words.of is str and isinstance(value, str)):
+        if self.fits(value):
             return value
         raise self.refuse(value)
 
 
-class _Number(_Scalar):
-    def accept(self, value: Any) -> Any:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return value
-        raise self.refuse(value)
+def _instance(of: type) -> Kind:
+    """A class. Of one that `isinstance` cannot check, any object that is not plain data may be an
+    instance.
+    """
+
+    def fits(value: Any) -> bool:
+        if is_checked:
+            return isinstance(value, of)
+        return not isinstance(value, PLAIN_DATA)
+
+    is_protocol = getattr(of, "_is_protocol", False)
+    is_checked = not is_protocol or getattr(of, "_is_runtime_protocol", False)
+    is_checked = is_checked and not issubclass(of, Unloaded)
+    return _Tested(of, with_article(of.__name__), f"{of.__name__}s", fits)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
 
 
 class _Choice(Kind):
@@ -261,31 +277,6 @@ class _Record(Kind):
         raise self.refuse(value)
 
 
-class _Instance(Kind):
-    """A class. Of one that `isinstance` cannot check, any object that is not plain data may be an
-    instance.
-    """
-
-    def __init__(self, of: type) -> None:
-        self.of = of
-        self.words = Words(of)
-        self.expected = with_article(of.__name__)
-        self.plural = f"{of.__name__}s"
-        is_protocol = getattr(of, "_is_protocol", False)
-        self.is_checked = not issubclass(of, Unloaded) and not (
-            is_protocol and not getattr(of, "_is_runtime_protocol", False)
-        )
-
-    def accept(self, value: Any) -> Any:
-        if self.is_checked:
-            fits = isinstance(value, self.of)
-        else:
-            fits = not isinstance(value, PLAIN_DATA)
-        if fits:
-            return value
-        raise self.refuse(value)
-
-
 class _Either(Kind):
     def __init__(self, kinds: Sequence[Kind]) -> None:
         self.kinds = kinds
@@ -360,15 +351,15 @@ class _Narrowed(Kind):
         return stored
 
 
-_NONE = _Instance(types.NoneType)
+_NONE = _instance(types.NoneType)
 _KINDS: dict[Any, Kind] = {
     Any: Kind(),
     None: _NONE,
     types.NoneType: _NONE,
-    bool: _Scalar(bool, "true or false", "booleans"),
-    int: _Scalar(int, "an integer", "integers"),
-    float: _Number(float, "a number", "numbers"),
-    str: _Scalar(str, "a string", "strings"),
+    bool: _Tested(bool, "true or false", "booleans", lambda value: type(value) is bool),
+    int: _Tested(int, "an integer", "integers", lambda value: type(value) is int),
+    float: _Tested(float, "a number", "numbers", _is_number),
+    str: _Tested(str, "a string", "strings", lambda value: isinstance(value, str)),
 }
 
 
@@ -397,4 +388,4 @@ def kind_of(hint: Any) -> Kind:
         return _Record(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _Member(hint)
-    return _Instance(origin or hint)
+    return _instance(origin or hint)
