@@ -1,8 +1,10 @@
 # Everything runs in .venv. uv creates it if it is installed, otherwise venv and pip; both use locked versions.
+# `make test PYTHON=python3.13` makes it anew with another Python.
 
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.ready
+VERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
+STAMP := .venv/.ready-$(VERSION)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-cluster lint docs screenshots bench lock clean
@@ -13,8 +15,9 @@ help: ## Show what the targets do
 demo: $(STAMP) ## Run the shipped templates offline against the simulated model
 	@$(BIN)/evaluator demo
 
+# Tests of time limits, processes and servers wait for a third of their time: three workers keep two cores busy.
 test: $(STAMP) ## Run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-cluster: $(STAMP) ## Run the tests of the Ray engine too (installs Ray, some 200 MB)
 	@$(BIN)/python -c "import ray" 2>/dev/null || if command -v uv >/dev/null 2>&1; then \
@@ -51,6 +54,7 @@ $(STAMP): pyproject.toml uv.lock requirements.txt
 	@if command -v uv >/dev/null 2>&1; then \
 		uv sync --quiet --frozen --inexact --group dev --python $(PYTHON); \
 	else \
+		{ [ -x $(BIN)/python ] && [ "$$($(BIN)/python -V)" = "Python $(VERSION)" ]; } || rm -rf .venv; \
 		$(PYTHON) -m venv .venv && \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt && \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \

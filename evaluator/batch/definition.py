@@ -35,9 +35,12 @@ from evaluator.batch.rows.hf_rows import place_in
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
 from evaluator.fields import MERGED, Checked, Flag, Name, Names, Place, Section, to_dict
+from evaluator.files.open_below import read_named
 from evaluator.interpreter.evaluator_flags import LIBRARY, MODEL_ROLE, ROOT, Roles
 
 DEFAULT_FILE = "evaluator.toml"
+MAX_BYTES = 16_000_000
+"""A larger definition is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def read_definition_once(path: str | Path) -> tuple[BatchDefinition, bytes]:
     """As `read_definition`; also the content that it was read from."""
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = read_named(path, MAX_BYTES)
         values = tomllib.loads(content.decode("utf-8").replace("\r\n", "\n"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error

@@ -362,7 +362,6 @@ class Worker:
             shots=shots,
             unfinished=self.unfinished,
             repair=self.repair,
-            trust=True,
         )
 
     def _earlier_outcome(self, earlier: SampleResult) -> Outcome:

@@ -154,6 +154,7 @@ def run_batch_command(
         tracer=given["trace"] or None,
         sandbox=session.get("sandbox"),
         profiles=shown_profiles() if dry_run else project_profiles(given["trust"]),
+        trust=given["trust"],
     )
     output = Path(
         folder or wanted.options.output or new_folder(wanted.name, shard_of(wanted.options.select))

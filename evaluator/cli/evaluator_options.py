@@ -73,6 +73,14 @@ class EvaluatorOptions(Checked, error=UsageError):
         bool,
         Flag("--reparse", "Decompose a task that runs out of turns, context or output, once."),
     ] = False
+    rerank: Annotated[
+        bool,
+        Flag(
+            "--rerank",
+            "Let the model choose among the best templates, or none, where the words of a request "
+            "do not decide; that is one more call.",
+        ),
+    ] = False
     sandbox: Annotated[str | None, SANDBOX] = None
     trace: Annotated[
         bool,
@@ -114,6 +122,7 @@ class EvaluatorOptions(Checked, error=UsageError):
             tasks_dir=self.tasks_dir,
             roots=self.roots,
             reparse=self.reparse,
+            rerank=self.rerank,
             sync=self.sync,
             memory=_open_memory(self.memory),
             asker=_make_asker(self.ask_in),

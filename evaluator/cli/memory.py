@@ -100,7 +100,7 @@ def query(request: str, database: Path | None, limit: int, as_json: bool) -> Non
     """
     from evaluator.memory import GlobalIndex
 
-    with GlobalIndex(_existing(database), relative_to=Path.cwd()) as found:
+    with GlobalIndex(_existing(database), relative_to=Path.cwd(), is_snapshot=True) as found:
         relevant = asyncio.run(found.get_relevant_context_for(request, limit))
     if as_json:
         print_json(
@@ -136,7 +136,7 @@ def stats(database: Path | None, as_json: bool) -> None:
     from evaluator.memory import GlobalIndex
 
     place = _existing(database)
-    with GlobalIndex(place) as found:
+    with GlobalIndex(place, is_snapshot=True) as found:
         counts = asyncio.run(found.stats())
     if as_json:
         print_json({"database": str(place), **asdict(counts)})

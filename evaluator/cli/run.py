@@ -54,6 +54,7 @@ are newer.
     "--ask-in",
     "--sync",
     "--reparse",
+    "--rerank",
     "--sandbox",
     "--trace",
     "--trust",

@@ -30,6 +30,7 @@ from evaluator.cli.trust import shown_profiles
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError
+from evaluator.interpreter.choosing import shortlist
 from evaluator.interpreter.requests import is_bare, is_xml, read_xml_request
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import bound
@@ -258,6 +259,12 @@ def match(
     if isinstance(wanted, str):
         if not fits and seems_foreign(wanted):
             echo(_sentence(FOREIGN_ADVICE), err=as_json)
+        if candidates := shortlist(library, wanted, library.match(wanted)):
+            echo(
+                "The words do not decide: `evaluator run --rerank` asks the model to choose one of "
+                f"{len(candidates)} templates, or none.",
+                err=as_json,
+            )
     elif not is_bare(wanted):
         echo(
             "`evaluator run` evaluates this task as it is written and none of these templates, "

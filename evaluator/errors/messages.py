@@ -17,7 +17,6 @@ logging.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Literal, Protocol, get_args
@@ -28,8 +27,9 @@ from evaluator.fields.hints import did_you_mean as did_you_mean
 from evaluator.fields.hints import limited_hints as limited_hints
 from evaluator.fields.hints import listed as listed
 from evaluator.fields.hints import with_article as with_article
+from evaluator.patterns import Pattern
 
-_ACTING = re.compile(
+_ACTING = Pattern(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 

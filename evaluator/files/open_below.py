@@ -31,6 +31,9 @@ _RESOLVE = 0x02 | 0x04 | 0x08  # NO_MAGICLINKS, NO_SYMLINKS, BENEATH
 _NO_LINKS = 0x02 | 0x04
 _AT_FDCWD = -100
 _TRIES = 16
+_LARGE_BYTES = 1 << 30
+# A file system that compresses does not come near it.
+_MOST_HOLES = 64
 
 FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW
 """Flags for a folder; with `O_NOFOLLOW` a link is an error."""
@@ -113,6 +116,32 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
     """The content of a file. Raises: OSError, as `open_regular`."""
     with open(open_regular(path, max_bytes=max_bytes), "rb") as file:
         return file.read(max_bytes + 1)
+
+
+def read_named(path: str | Path, max_bytes: int) -> bytes:
+    """The content of a regular file that the user has named; it may be a link to one.
+
+    Raises: OSError, also for anything else and for more than `max_bytes`, with a reason as
+    `strerror`.
+    """
+    descriptor = os.open(path, FILE & ~os.O_NOFOLLOW)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", os.fspath(path))
+    return data
+
+
+def hole_problem(status: os.stat_result) -> str | None:
+    """Why a file is a trap: it seems to be large, and next to nothing of it is on the disk. None,
+    if it is not one.
+    """
+    on_disk = status.st_blocks * 512
+    if status.st_size > _LARGE_BYTES and on_disk < status.st_size // _MOST_HOLES:
+        return f"it has {status.st_size:,} bytes, of which only {on_disk:,} are on the disk"
+    return None
 
 
 def open_root(path: str) -> int:

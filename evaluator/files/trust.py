@@ -148,7 +148,7 @@ def signature(data: bytes) -> str | None:
     """A mark that only this user's programs can make for `data`; None where the user's folder
     cannot be written.
     """
-    key = _key(create=True)
+    key = signing_key(create=True)
     if key is None:
         return None
     return hmac.new(key, data, sha256).hexdigest()
@@ -161,7 +161,7 @@ def is_signed(data: bytes, mark: object) -> bool:
 
 def signature_check() -> Callable[[bytes, object], bool]:
     """`is_signed` for many signatures: the key is looked up once."""
-    key = _key(create=False)
+    key = signing_key(create=False)
 
     def check(data: bytes, mark: object) -> bool:
         if key is None or not isinstance(mark, str):
@@ -193,7 +193,8 @@ def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
         ) from error
 
 
-def _key(*, create: bool) -> bytes | None:
+def signing_key(*, create: bool) -> bytes | None:
+    """This user's key for signatures; None where there is none, or none can be made."""
     path = user_folder() / KEY_FILE
     with suppress(OSError, ConfigurationError):
         key = _keys.get(path) or _read_private(path)

@@ -44,6 +44,10 @@ UnitShare = Annotated[float, Range(above=0, most=1)]
 RunGrant = Literal["list", "read", "resume"]
 
 
+DEFAULT_BACKOFF_S = (2.0, 6.0, 18.0)
+"""Seconds before each retry of a failed model or tool call."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolGrant:
     """A tool that a profile offers to its tasks. `rules` apply before `policy`; None is the tool's
@@ -129,7 +133,7 @@ class HandlerConfig:
     max_cost_usd: NotNegative | None = None
     script_memory_mb: Count = MEMORY_BYTES >> 20
     sandbox: Sandbox = NO_SANDBOX
-    backoff_s: tuple[NotNegative, ...] = (2.0, 6.0, 18.0)
+    backoff_s: tuple[NotNegative, ...] = DEFAULT_BACKOFF_S
     tools: tuple[ToolGrant, ...] = ()
     roots: tuple[str, ...] = ()
     mcp: tuple[McpServer, ...] = ()
@@ -254,7 +258,11 @@ def _flag(element: Any, name: str) -> bool:
 
 
 def _read_waits(element: Any) -> tuple[float, ...]:
-    waits = tuple(float(x) for x in (element.get("backoff") or "2 6 18").split())
+    written = element.get("backoff")
+    if written:
+        waits = tuple(float(wait) for wait in written.split())
+    else:
+        waits = DEFAULT_BACKOFF_S
     count = int(element.get("max") or len(waits))
     if waits:
         return (waits + waits[-1:] * count)[:count]

@@ -38,7 +38,7 @@ from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse
 from evaluator.models.cache_store import CacheKey
 from evaluator.models.structured import is_refusal, kind_of
 from evaluator.record.step_log import StepLog
-from evaluator.record.steps import StepEnd, cut_off_reason
+from evaluator.record.steps import REASON_SEPARATOR, TIMEOUT, StepEnd, abort_reason, cut_off_reason
 
 MAYBE_BILLED = (
     "an attempt without an answer may have been billed: tokens and cost are not known in full"
@@ -371,9 +371,13 @@ class ModelCaller:
                 usage = self._charge_unknown(call)
             else:
                 usage = None
-            await steps.fail(
-                number, error.partial or "", duration, f"{error.kind}: {error.message}", usage=usage
-            )
+            partial = error.partial or ""
+            if error.kind == "timeout":
+                reason = abort_reason(TIMEOUT, error.message)
+                await steps.refuse(number, partial, duration, reason, usage=usage)
+            else:
+                reason = f"{error.kind}: {error.message}"
+                await steps.fail(number, partial, duration, reason, usage=usage)
             return error
         except BaseException as error:
             duration = clock.monotonic() - started
@@ -472,7 +476,8 @@ def _stream(on_text: OnText, streamed: list[str], piece: str) -> None:
 def _recorded_response(end: StepEnd, budget: Budget) -> ModelResponse:
     """Raises: ProviderError, for a call that failed when it was recorded, and is not made again."""
     if end.status != "success":
-        kind, _, message = (end.error or "").partition(": ")
+        separator = REASON_SEPARATOR if end.reason_word == TIMEOUT else ": "
+        kind, _, message = (end.error or "").partition(separator)
         if kind in get_args(ProviderErrorKind):
             known = cast("ProviderErrorKind", kind)
         else:

@@ -20,7 +20,7 @@ from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services
 from evaluator.interpreter.operators.atomic import choose, open_handler
 from evaluator.interpreter.prepared import PreparedTask
-from evaluator.interpreter.recovery import reopened
+from evaluator.interpreter.recovery import reopened, trusts_foreign
 from evaluator.interpreter.requests import recorded_options, recorded_services
 from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.sandboxing import check_sandboxes, sandbox_of
@@ -86,7 +86,8 @@ class Chat:
                 )
             services = recorded_services(header, services)
             options = recorded_options(header, services, callbacks)
-            steps = StepLog(journal, ResumedSteps(recording, _tell), scrub=store.redactor)
+            earlier = ResumedSteps(recording, _tell, trust=trusts_foreign(services))
+            steps = StepLog(journal, earlier, scrub=store.redactor)
             return await record_run(services, spec_of(self), options=options, steps=steps)
 
     async def _run(self, run: Run, frame: Frame) -> Outcome:

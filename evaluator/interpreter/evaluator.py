@@ -124,6 +124,8 @@ class Evaluator:
     - max_depth: levels of subtasks.
     - reparse: a task that ran out of turns, context or output may be decomposed, once, where its
       template allows it.
+    - rerank: where the words of a request do not decide on a template (no score of 0.5 or more),
+      the model chooses one of the five best, or none, in a call of its own.
     - asker: answers questions to the user.
     - background: such as `evaluator.background.BackgroundTools`: with it, models may start tasks in
       the background.
@@ -161,6 +163,7 @@ class Evaluator:
         asker: Asker | None = None,
         max_depth: int = DEFAULT_MAX_DEPTH,
         reparse: bool = False,
+        rerank: bool = False,
         sync: Sync = "off",
         cache: ResponseCache | str | Path | None = None,
         profiles: Mapping[str, HandlerConfig] | None = None,
@@ -207,6 +210,7 @@ class Evaluator:
             "asker": asker,
             "max_depth": max_depth,
             "reparse": reparse,
+            "rerank": rerank,
             "sync": sync,
             "profiles": profiles,
             "sandbox": sandbox,
@@ -249,6 +253,7 @@ class Evaluator:
             cache=opened_cache,
             max_depth=max_depth,
             reparse=reparse,
+            rerank=rerank,
             trust=trust,
             tracer=LoggedTracer(opened_tracer, redactor),
             resume=resume_within,
@@ -385,10 +390,11 @@ class Evaluator:
         XML is repaired where its meaning is clear, with a warning in the notes; with
         `<manual_xml>true</manual_xml>` it is taken as it is.
 
-        Words are matched to the atomic templates; the best is used if it fits well enough. Inputs
-        that it needs and `inputs` lacks are extracted from the words by the model, as a recorded
-        step, or, with `ask_model` False, are an error that lists them. A node is evaluated as it
-        is; an atomic node that has neither name nor instructions is a request, matched like words.
+        Words are matched to the atomic templates; the best is used if it fits well enough. With the
+        evaluator's `rerank` the model chooses where the words do not decide. Inputs that it needs
+        and `inputs` lacks are extracted from the words by the model, as a recorded step, or, with
+        `ask_model` False, are an error that lists them. A node is evaluated as it is; an atomic
+        node that has neither name nor instructions is a request, matched like words.
         `model` and `handler` (a profile's name) replace the evaluator's; `model_roles` are added to
         it and come first. `target` is the answer that a simulated model gives. `epoch`, from 1,
         distinguishes repetitions for the cache. `labels` are written into the task file's header.
@@ -419,7 +425,15 @@ class Evaluator:
             on_begin=on_begin,
         )
         return await self._run(
-            partial(spec_of, self.library, request, ask_model=ask_model), inputs, options=options
+            partial(
+                spec_of,
+                self.library,
+                request,
+                ask_model=ask_model,
+                rerank=ask_model and self.services.rerank,
+            ),
+            inputs,
+            options=options,
         )
 
     async def evaluate_words(

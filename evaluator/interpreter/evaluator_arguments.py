@@ -45,6 +45,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, (str, Sandbox)),
         "a kind of sandbox, such as 'bubblewrap'",
     ),
+    "rerank": (lambda value: isinstance(value, bool), "True or False"),
     "trust": (lambda value: isinstance(value, bool), "True or False"),
 }
 

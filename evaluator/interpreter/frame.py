@@ -152,6 +152,8 @@ class Services:
     """How many levels of subtasks a run may have."""
     reparse: bool = False
     """Whether a task that ran out of turns, context or output may be decomposed."""
+    rerank: bool = False
+    """Whether a model chooses a template where the words of a request do not decide."""
     dry_run: bool = False
     """Whether the run is a preview: scripts and commands are named but not run."""
     tracer: Tracer = UNTRACED

@@ -1,7 +1,7 @@
 """Checks generated tasks, and names the templates that the Evaluator itself uses.
 
-The templates that the Evaluator itself uses: to extract inputs, to decompose a task, to compile
-words to a task.
+The templates that the Evaluator itself uses: to choose a template, to extract inputs, to decompose
+a task, to compile words to a task.
 
 A template of the same name in the library comes first, so that a project can change the prompt.
 
@@ -27,6 +27,7 @@ from evaluator.nodes.walk import tasks
 from evaluator.xml.generated import GeneratedTask, read_generated_task
 
 _FILES = {
+    "choose_template": "plan/choose_template.xml",
     "extract_inputs": "extract/extract_inputs.xml",
     "decompose": "plan/decompose.xml",
     "compile_task": "plan/compile_task.xml",

@@ -64,14 +64,18 @@ async def resume(
 
     `callbacks` has what receives text and events of the resumed run, and its `shots` where the
     record lacks them because they hold a secret; the other options are recorded. The limits of
-    `above` apply to it too. `trust`: the caller has checked what the file names. `repair`: see
-    `TaskStore.reopen`; it applies to subtasks too.
+    `above` apply to it too. `trust`: what somebody else wrote is used too. `repair`:
+    see `TaskStore.reopen`; it applies to subtasks too.
 
     Raises: RecordError, UsageError, TemplateError, if the run cannot be resumed; nothing is changed
     then.
     """
     allowed = "any change" if allow_changed else None
-    async with reopened(services, task_id, allowed, repair=repair) as (journal, recording, store):
+    async with reopened(services, task_id, allowed, repair=repair, trust=trust) as (
+        journal,
+        recording,
+        store,
+    ):
         header = recording.known_header()
         await asyncio.to_thread(_refuse_subtask, store, header)
         if recording.status == "completed":
@@ -91,14 +95,10 @@ async def resume(
             allow_changed=allow_changed,
             edited=lambda r: _edited_templates(r, services.library),
             repair=repair,
+            trust=trust or trusts_foreign(services),
         )
         services = recorded_services(header, services)
-        spec = recorded_spec(
-            services.library,
-            header,
-            values=values,
-            trust=trust or services.trust or is_trusted(services.root),
-        )
+        spec = recorded_spec(services.library, header, values=values)
         options = recorded_options(header, services, callbacks)
         return await record_run(
             services,
@@ -126,12 +126,18 @@ async def resume_within(services: Services, task_id: int, above: Budget) -> Outc
 
 @asynccontextmanager
 async def reopened(
-    services: Services, task_id: int, allowed: str | None = None, *, repair: bool = False
+    services: Services,
+    task_id: int,
+    allowed: str | None = None,
+    *,
+    repair: bool = False,
+    trust: bool = False,
 ) -> AsyncGenerator[tuple[Journal, Recording, TaskStore]]:
     """The task file opened for writing, until the block ends; `allowed` and `repair` as for
-    `TaskStore.reopen`.
+    `TaskStore.reopen`, `trust` as for `resume`.
 
-    Raises: UsageError, without a folder of task files; RecordError, as `TaskStore.reopen`.
+    Raises: UsageError, without a folder of task files; RecordError, as `TaskStore.reopen`, and if
+    somebody else wrote a part of the file, which this user does not trust.
     """
     store = services.store
     if store is None:
@@ -143,9 +149,15 @@ async def reopened(
         lambda: store.reopen(task_id, allowed=allowed, repair=repair)
     )
     try:
+        recording.check_signed(trust or trusts_foreign(services))
         yield journal, recording, store
     finally:
         journal.abandon()
+
+
+def trusts_foreign(services: Services) -> bool:
+    """Whether the user trusts task files that somebody else wrote."""
+    return services.trust or is_trusted(services.root)
 
 
 def _refuse_subtask(store: TaskStore, header: Header) -> None:

@@ -19,8 +19,8 @@ from typing import Any, cast
 from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, shortened
 from evaluator.errors.results import Outcome, TaskError
-from evaluator.files.trust import is_signed
 from evaluator.interpreter.calls import call_function
+from evaluator.interpreter.choosing import Candidate, choose, shortlist
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import (
     DEFAULT_MAX_DEPTH,
@@ -34,7 +34,7 @@ from evaluator.interpreter.frame import (
 )
 from evaluator.interpreter.generated import describe, internal_template
 from evaluator.interpreter.interpret import evaluate_node
-from evaluator.interpreter.run_files import signed_part
+from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
 from evaluator.library.indexed import PLACEHOLDER
@@ -46,6 +46,7 @@ from evaluator.library.matching import (
 )
 from evaluator.library.request_terms import seems_foreign
 from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Span, Task, TopLevel
+from evaluator.patterns import Pattern
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
 from evaluator.xml.generated import read_generated_task
@@ -53,8 +54,8 @@ from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from evaluator.xml.write import to_xml
 
-_XML = re.compile(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
-_MANUAL = re.compile(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
+_XML = Pattern(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
+_MANUAL = Pattern(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
 _FILE = "<request>"
 
 
@@ -134,9 +135,15 @@ Request = str | Node | Function
 
 
 def spec_of(
-    library: TemplateLibrary, request: Request, values: dict[str, Any], ask_model: bool
+    library: TemplateLibrary,
+    request: Request,
+    values: dict[str, Any],
+    ask_model: bool,
+    rerank: bool = False,
 ) -> RunSpec | TaskError:
     """The RunSpec of `request`; a TaskError if no template fits or inputs are missing.
+
+    With `rerank` the model chooses a template where the words of a request do not decide.
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
@@ -148,6 +155,9 @@ def spec_of(
         # One word is a name: a misspelt name must not run the nearest template.
         return _no_template(request, library)
     if isinstance(request, str):
+        matches = library.match(request, limit=5)
+        if rerank and (candidates := shortlist(library, request, matches)):
+            return _of_choice(library, request, values=values, candidates=candidates)
         return _of_match(library, request, values=values, ask_model=ask_model)
     return _of_task(library, request, values=values, ask_model=ask_model)
 
@@ -224,16 +234,11 @@ def _with_warnings(spec: RunSpec, warnings: tuple[str, ...]) -> RunSpec:
     )
 
 
-def recorded_spec(
-    library: TemplateLibrary, header: Header, values: dict[str, Any], *, trust: bool = True
-) -> RunSpec:
+def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, Any]) -> RunSpec:
     """The RunSpec of the run whose task file has this header.
 
-    Without `trust`, it is run only if this user's programs wrote the header; other files are data,
-    and do not choose a template, its inputs or a task in XML.
-
-    Raises: RecordError, if it is not run, or the record does not say what was run; TemplateError or
-    UsageError, as `spec_of`.
+    Raises: RecordError, if the record does not say what was run; TemplateError or UsageError, as
+    `spec_of`.
     """
     task = f"TASK-{header.task_id}"
     if header.extra.get("chat"):
@@ -244,15 +249,13 @@ def recorded_spec(
     xml = header.extra.get("node")
     score = header.extra.get("match_score")
     warnings = tuple(header.extra.get("request_warnings", ()))
-    if not (trust or is_signed(signed_part(header), header.extra.get("signature"))):
-        raise RecordError(
-            f"{task} records a task that no program of yours wrote; its template and its inputs "
-            "may name scripts and files. Read it; to run it: --trust, or Evaluator(trust=True)"
-        )
     if isinstance(xml, str):
         spec = _of_node(library, _read_node(xml), values=values)
         spec = replace(spec, request=header.request, template=header.template)
         return _with_warnings(spec, warnings)
+    if isinstance(listed := header.extra.get("shortlist"), list):
+        candidates = [Candidate(name, score) for name, score in cast("list[Any]", listed)]
+        return _of_choice(library, header.request, values=values, candidates=candidates)
     if header.template is None:
         raise RecordError(f"{task}: its file does not say which template was evaluated")
     if header.template not in library and header.template not in library.broken:
@@ -417,6 +420,33 @@ def _of_match(
     return _with_extraction(spec, words, values=values)
 
 
+def _of_choice(
+    library: TemplateLibrary, words: str, values: dict[str, Any], candidates: Sequence[Candidate]
+) -> RunSpec:
+    """The RunSpec of a request whose template a model chooses from the candidates."""
+
+    async def body(run: Run, frame: Frame) -> Outcome:
+        chosen = await choose(run, frame, words, candidates)
+        if isinstance(chosen, TaskError):
+            return chosen
+        if chosen is None:
+            return _no_match(words, library.match(words, limit=5), composites=[], asked_model=True)
+        spec = _of_template(library, chosen.name, request=words, values=values)
+        spec = _with_extraction(spec, words, values=values)
+        node = cast(Task, spec.node)
+        inner = replace(frame, arguments=values)
+        await check_sandboxes(run, node, frame=inner)
+        if spec.body is not None:
+            outcome = await spec.body(run, inner)
+        else:
+            outcome = await evaluate_node(run, node, frame=inner)
+        matched = {"template": chosen.name, "score": round(chosen.score, 4), "by": "model"}
+        return replace(outcome, notes={**outcome.notes, "matched": matched})
+
+    listed = [[candidate.name, candidate.score] for candidate in candidates]
+    return RunSpec(words, values, extra={"shortlist": listed}, body=body)
+
+
 def _missing(node: object, values: Mapping[str, Any]) -> list[Input]:
     if not isinstance(node, Task):
         return []
@@ -497,12 +527,16 @@ def _no_template(name: str, library: TemplateLibrary) -> TaskError:
     return failure("no_matching_template", message)
 
 
-def _no_match(words: str, matches: list[Match], composites: list[Match]) -> TaskError:
+def _no_match(
+    words: str, matches: list[Match], composites: list[Match], *, asked_model: bool = False
+) -> TaskError:
     nearest = ", ".join(f"{m.template.name} ({m.score:.2f})" for m in matches) or "none"
     advice = ["Name one with its exact name, or add a template for it"]
     if composites:
         advice.append(describe_composites(composites))
-    if seems_foreign(words):
+    if asked_model:
+        advice.append("The model was asked too and chose none of them")
+    elif seems_foreign(words):
         advice.append(FOREIGN_ADVICE)
     return failure(
         "no_matching_template",

@@ -24,7 +24,6 @@ from evaluator.errors import (
     UsageError,
 )
 from evaluator.errors.results import Outcome, TaskError, TaskId, outcome_from_dict
-from evaluator.files.trust import signature
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, Run, Services, Shots
 from evaluator.interpreter.plan import planned_steps
@@ -33,7 +32,6 @@ from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import (
     FinalStatus,
-    Header,
     Recording,
     Scrub,
     Summary,
@@ -111,7 +109,7 @@ async def _open(run: Run) -> StepLog | Recording:
 
 def _header_extra(run: Run) -> dict[str, Any]:
     """Further header fields: those of the spec and, except for a subtask, which is resumed with its
-    parent, the non-default options that are needed to start the run again, with a signature.
+    parent, the non-default options that are needed to start the run again.
     """
     spec = run.spec
     options = run.options
@@ -143,29 +141,7 @@ def _header_extra(run: Run) -> dict[str, Any]:
         extra.update((name, value) for name, value in values.items() if value is not None)
     if spec.match_score is not None:
         extra["match_score"] = spec.match_score
-    if run.parent is None and services.store is not None:
-        header = Header(
-            0,
-            "",
-            spec.request,
-            inputs=spec.inputs,
-            template=spec.template,
-            model=options.model,
-            extra=extra,
-        )
-        extra["signature"] = signature(signed_part(header, services.store.redactor))
     return extra
-
-
-def signed_part(header: Header, scrub: Scrub | None = None) -> bytes:
-    """What the signature of a header covers: everything that decides what a resumed run does, as
-    the file has it after `scrub`.
-    """
-    extra = {name: value for name, value in header.extra.items() if name != "signature"}
-    values: list[Any] = [header.request, dict(header.inputs), extra]
-    if scrub is not None and _may_hold_secret(scrub, values):
-        values = [scrub.redact_value(value) for value in values]
-    return json.dumps([header.template, header.model, *values], sort_keys=True).encode()
 
 
 def _may_hold_secret(scrub: Scrub, value: object) -> bool:
@@ -222,6 +198,11 @@ async def _open_child(
         # After a loss of power the id was given a second time.
         journal.abandon()
         return None
+    try:
+        recording.check_signed(earlier.trust)
+    except RecordError as error:
+        journal.abandon()
+        raise earlier.progress.halt(error) from error
     if recording.status == "completed" or recording.status == "failed":
         journal.settle(recording.status)
         return recording

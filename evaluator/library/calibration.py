@@ -32,6 +32,10 @@ class Evidence(NamedTuple):
     action: float
     # log of the weight of what inputs and output of a node add
     added: float
+    # the share of the words of content, by weight, that it holds
+    held: float
+    # the share of words without content in what it holds
+    bare: float
 
 
 class Logistic(NamedTuple):
@@ -46,6 +50,8 @@ class Logistic(NamedTuple):
     asks: float
     action: float
     added: float
+    held: float
+    bare: float
     intercept: float
 
     def probability(self, evidence: Evidence) -> float:
@@ -59,53 +65,61 @@ class Logistic(NamedTuple):
 
 
 TEXT = Logistic(
-    strength=3.58,
-    missed=-1.7,
-    margin=0.83,
-    size=-0.94,
-    words=1.1,
-    question=-1.65,
-    asks=-0.92,
-    action=-0.93,
+    strength=3.3,
+    missed=-1.35,
+    margin=0.71,
+    size=-0.96,
+    words=1.12,
+    question=-1.56,
+    asks=-0.88,
+    action=-0.91,
     added=0.0,
-    intercept=2.07,
+    held=1.4,
+    bare=-0.54,
+    intercept=1.1,
 )
 NODE = Logistic(
-    strength=3.46,
-    missed=-1.6,
-    margin=2.16,
-    size=-0.53,
-    words=0.94,
-    question=-1.67,
-    asks=-0.95,
-    action=-0.94,
-    added=1.38,
-    intercept=-0.09,
+    strength=3.22,
+    missed=-1.26,
+    margin=1.91,
+    size=-0.56,
+    words=0.87,
+    question=-1.58,
+    asks=-0.9,
+    action=-0.95,
+    added=1.57,
+    held=1.32,
+    bare=-0.41,
+    intercept=-0.83,
 )
 
 TEXT_VECTORS = Logistic(
-    strength=3.94,
-    missed=-3.11,
-    margin=1.11,
-    size=-0.83,
-    words=1.46,
-    question=-1.98,
-    asks=-1.1,
-    action=-1.22,
+    strength=3.51,
+    missed=-2.42,
+    margin=0.94,
+    size=-0.81,
+    words=1.39,
+    question=-1.87,
+    asks=-1.09,
+    action=-1.18,
     added=0.0,
-    intercept=1.81,
+    held=2.03,
+    bare=-0.02,
+    intercept=-0.06,
 )
 NODE_VECTORS = Logistic(
-    strength=3.93,
-    missed=-3.01,
-    margin=2.02,
+    strength=3.53,
+    missed=-2.37,
+    margin=1.76,
     size=-0.55,
-    words=1.21,
-    question=-1.92,
-    asks=-1.16,
-    action=-1.22,
-    added=1.63,
-    intercept=0.4,
+    words=1.13,
+    question=-1.78,
+    asks=-1.2,
+    action=-1.18,
+    added=1.5,
+    held=1.98,
+    bare=0.0,
+    intercept=-1.24,
 )
 
 LONG_FACTOR = 0.85

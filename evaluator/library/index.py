@@ -43,7 +43,7 @@ _MISSPELT = 0.85
 _PART = 0.3
 _ASKED = 0.8
 # A template that holds so much of a node's words gets half of what its inputs and output add.
-_SAID = 0.1
+_SAID = 0.05
 # How much a node's equal inputs count at most, relative to the whole request.
 _INPUTS = 1.5
 # A name of an input that templates of any kind use counts as if so many of so many other templates
@@ -259,6 +259,8 @@ class Index:
                 asks=float(reading.is_question and not is_general and document not in self._asked),
                 action=max(missed, query.action_missed(document)),
                 added=more * said / (said + _SAID),
+                held=query.held(document),
+                bare=query.bare(document) / (coverage * most),
             )
             hits.append(
                 Hit(
@@ -436,6 +438,7 @@ class _Query:
         self._without_content = index.without_content(reading)
         self._action = reading.action
         self._verb = (NOWHERE, NOWHERE) if reading.action is None else index.verb(reading.action[0])
+        self._content = [term for term in self._terms.values() if term.mass > 0]
         if self._terms:
             self._more |= index.kinds(reading)
         else:
@@ -560,6 +563,17 @@ class _Query:
     def added(self, document: int) -> float:
         """The weight of the words of a node's inputs and output in a template."""
         return sum([term.gain * term.held.impacts.get(document, 0.0) for term in self._added])
+
+    def held(self, document: int) -> float:
+        """The share of the words of content that a template holds, by their weight."""
+        if not self._content:
+            return 0.0
+        whole = sum([term.mass for term in self._content])
+        return sum([t.mass for t in self._content if document in t.held.impacts]) / whole
+
+    def bare(self, document: int) -> float:
+        """The weight of the words without content that a template holds beside others."""
+        return sum([gain * held[document] for gain, held in self._details if document in held])
 
     def action_missed(self, document: int) -> float:
         """How much it counts that a template does not hold the verb of the request."""

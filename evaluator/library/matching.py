@@ -23,15 +23,16 @@ from evaluator.library.indexed import texts
 from evaluator.library.request_terms import Reading, read_node, read_text
 from evaluator.nodes import Atomic, Task, TopLevel
 
-LOW_SCORE = 0.30
+LOW_SCORE = 0.34
 """A match with a lower score is more likely an accident than a fit."""
 
-INTERNAL = frozenset({"bind_inputs", "compile", "reparse"})
+INTERNAL = frozenset({"bind_inputs", "choose", "compile", "reparse"})
 """Subtypes of templates that the Evaluator itself uses; requests are not matched to them."""
 
 FOREIGN_ADVICE = (
     "the request seems to be in another language, and templates are found by their words: write it "
-    "in the language of the templates, or add its words to their <criteria>"
+    "in the language of the templates, add its words to their <criteria>, or let a model choose "
+    "(--rerank)"
 )
 """For a refusal, where `seems_foreign`."""
 

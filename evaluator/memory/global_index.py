@@ -82,7 +82,8 @@ class GlobalIndex:
     descriptions, and requests are compared by them too (see `memory.embedding`).
 
     Several objects, threads and processes may use one database at once; a process that is killed
-    leaves it intact. Safe to share between tasks.
+    leaves it intact. Safe to share between tasks. With `is_snapshot` it is a copy of the database
+    of this moment for reading, and no file is written.
 
     Raises: ConfigurationError, for a database of another version or program, or if SQLite has no
     full-text search; ContextError, if the database cannot be opened.
@@ -94,6 +95,7 @@ class GlobalIndex:
         *,
         embedder: Embedder | None = None,
         relative_to: str | Path | None = None,
+        is_snapshot: bool = False,
     ) -> None:
         self._path = Path(os.path.abspath(path))
         self._embedder = embedder
@@ -101,7 +103,7 @@ class GlobalIndex:
             self._base = None
         else:
             self._base = os.path.realpath(relative_to)
-        self._connection = store.connect(self._path)
+        self._connection = store.connect(self._path, is_snapshot=is_snapshot)
         close_with(self, self._connection)
         self._lock = Lock()
 

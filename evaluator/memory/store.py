@@ -63,8 +63,9 @@ class Stamp(NamedTuple):
     seen_ns: int
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Opens the database at `path`; creates it, with its folder, if it is missing.
+def connect(path: Path, *, is_snapshot: bool = False) -> sqlite3.Connection:
+    """Opens the database at `path`; creates it, with its folder, if it is missing. With
+    `is_snapshot`, a copy of it for reading.
 
     The connection commits by itself; several threads may use it in turn.
 
@@ -72,6 +73,8 @@ def connect(path: Path) -> sqlite3.Connection:
     Python's SQLite has no FTS5; ContextError, if the database cannot be opened or is damaged.
     """
     try:
+        if is_snapshot:
+            return database.snapshot(path, FORMAT)
         connection = database.connect(path, FORMAT, _BUSY_S)
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     except (OSError, sqlite3.Error) as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import threading
 from collections import Counter
@@ -19,6 +20,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -32,6 +34,7 @@ from evaluator.files.trust import is_signed, is_trusted, signature
 from evaluator.models import cache_store
 from evaluator.models.backend import ModelResponse
 from evaluator.models.cache_store import CacheKey
+from evaluator.store import database
 from evaluator.store.database import close_with
 
 T = TypeVar("T")
@@ -302,7 +305,7 @@ class ResponseCache:
         Raises: RecordError, if the file cannot be read; ConfigurationError, if it is not a cache of
         this version.
         """
-        with self._connection() as connection:
+        with self._connection(database.snapshot) as connection:
             if connection is None:
                 return CacheStats()
             by_model: dict[str, ModelStats] = {}
@@ -332,24 +335,27 @@ class ResponseCache:
             before = None
         else:
             before = clock.wall() - older_than_s
-        with self._connection() as connection:
+        connect = partial(database.connect, busy_s=_WRITE_BUSY_S, make=False)
+        with self._connection(connect) as connection:
             if connection is None:
                 return 0
             return cache_store.remove(connection, before, model)
 
     @contextmanager
-    def _connection(self) -> Generator[sqlite3.Connection | None]:
+    def _connection(
+        self, connect: Callable[[Path, database.Format], sqlite3.Connection]
+    ) -> Generator[sqlite3.Connection | None]:
         """A connection of the caller's own, after this process has written what it had to; None
         without a file.
         """
         writer = self._writer
         if writer is not None:
             writer.submit(lambda: None).result()
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             yield None
             return
         try:
-            with closing(cache_store.connect(self.path, _WRITE_BUSY_S, make=False)) as connection:
+            with closing(connect(self.path, cache_store.FORMAT)) as connection:
                 yield connection
         except (OSError, sqlite3.Error, ValueError) as error:
             message = (

@@ -173,9 +173,9 @@ class CachedResponse(NamedTuple):
     replaces: bool = False
 
 
-def connect(path: Path, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
+def connect(path: Path, busy_s: float) -> sqlite3.Connection:
     """Opens the database at `path`. Raises: as `database.connect`."""
-    return database.connect(path, FORMAT, busy_s, make=make)
+    return database.connect(path, FORMAT, busy_s)
 
 
 def find(connection: sqlite3.Connection, key: str) -> tuple[str, str, str | None] | None:

@@ -101,13 +101,19 @@ def choose(blocks: list[Block], schema: Schema | None) -> Choice | None:
         )
     wanted = schema.types
     for pool in (strong, weak):
-        typed = [block for block in pool if wanted is None or describe(block.value) in wanted]
+        typed = _of_types(pool, wanted)
         chosen = _fitting(typed[-_MAX_CHECKED:], schema)
         if chosen is not None:
             return chosen
-    typed = [block for block in strong or weak if wanted is None or describe(block.value) in wanted]
-    last = (typed or strong or weak)[-1]
+    last = (_of_types(strong or weak, wanted) or strong or weak)[-1]
     return Choice(last, conform(last.value, schema), rivals=0)
+
+
+def _of_types(blocks: list[Block], wanted: frozenset[str] | None) -> list[Block]:
+    if wanted is None:
+        return blocks
+    names = {kind: describe(kind()) for kind in (dict, list)}
+    return [block for block in blocks if names[block.value.__class__] in wanted]
 
 
 def _fitting(pool: list[Block], schema: Schema) -> Choice | None:

@@ -43,7 +43,8 @@ _INVALID = Pattern(r"\\(?![\"\\/bfnrt]|u[0-9a-fA-F]{4})")
 _INVALID_WORD = Pattern(r"\\(?![bfnrt]|u[0-9a-fA-F]{4})[A-Za-z(]")
 _ROW_END = Pattern(r"\\\\(?=\s|\\n|\Z)")
 _ESCAPE_AT = Pattern(r"\\[\s\S]?")
-_STRING = Pattern(r'"[^"\\]*+(?:\\.[^"\\]*+)++"', "s")
+# A string with escapes. Its end may be missing, so that no part of a text is looked at twice.
+_STRING = Pattern(r'"[^"\\]*+(?:\\.[^"\\]*+)++"?', "s")
 _PATH = Pattern(
     r"(?<![\w.])(?:([A-Za-z]):|\.{1,2}|%\w{1,40}%)(?:\\(?!u[0-9a-fA-F]{4})[\w.$~()+@#&-]{2,200}+)"
     r"{1,50}+(?![:\\])"

@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evaluator.output.brackets import BracketRepairer, Corrected
-from evaluator.output.lookahead import COLON, QUOTE, QUOTED, VALUE, WORD, WS, Lookahead, ends_block
+from evaluator.output.lookahead import (
+    COLON,
+    LITERAL,
+    QUOTE,
+    QUOTED,
+    VALUE,
+    WORD,
+    WS,
+    Lookahead,
+    ends_block,
+)
 from evaluator.output.reader import BlockReader
 from evaluator.output.strict import StrictScanner, Unreadable, work_for
 from evaluator.output.strings import REASONING_WORDS
@@ -21,6 +31,8 @@ from evaluator.patterns import Match, Pattern
 _TAIL = 20_000
 _TAIL_STEPS = 30_000
 _LEAST_STEPS = 1_000
+# Looking at a place where a block may begin.
+_STEPS_PER_PLACE = 2
 _FAR = 1 << 62
 _OBJECT = (
     rf"\{{(?={WS}*+(?:[}}/#,]|<!--|[bBrRuU]?{QUOTE}|:?{WORD}{QUOTE}?{WS}*+(?:{COLON}|=)"
@@ -29,7 +41,8 @@ _OBJECT = (
     rf"|(?:\.\.\.|…){WS}*+,?{WS}*+{QUOTED}{WS}*+{COLON}))"
 )
 _ARRAY = (
-    rf"\[(?![ xX]\][ \t]+\S)(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}|\({WS}*+(?:{QUOTE}|\d)))"
+    rf"\[(?![ xX]\][ \t]+\S)(?={WS}*+(?:[\[{{\]/#,$€£¥\w.+−–-]|{QUOTE}"
+    rf"|\({WS}*+(?:{QUOTE}|[\d()\[{{-]|{LITERAL}{WS}*+[,)])))"
 )
 _TAG = rf"<(/?){REASONING_WORDS}(?:\s[^<>\n]{{0,80}})?>|[◁](/?)think[▷]|\[(/?)THINK\]"
 _EVENT = Pattern(rf"{_OBJECT}|{_ARRAY}|```[ \t]*([\w+#.-]{{0,20}})|{_TAG}", "i")
@@ -82,8 +95,9 @@ _CUT_KEY = Pattern(r'\{\s*"[^"\\]*(?:\\.[^"\\]*)*(?:"\s*)?\Z', "s")
 
 
 # The sentence before a block, whose last such word tells whether the block is the answer.
-_SENTENCE = Pattern(r"[^\n.!?{}\[\]]{0,200}\Z")
-_FENCE_BEFORE = Pattern(r"\s*```[\w+#.-]{0,20}\s*\Z")
+_SENTENCE_ENDS = "\n.!?{}[]"
+_MAX_SENTENCE = 250
+_FENCE_OPENING = Pattern(r"```[\w+#.-]{0,20}")
 _ROLE = Pattern(
     r"\b(?:(?P<answer>correct(?:ed|ion)?|right|fixed|final|actual)"
     r"|wrong|incorrect|invalid|bad|counterexample"
@@ -205,7 +219,7 @@ class _Scan:
         self._fence = None
 
     def _block(self, start: int) -> int:
-        self._strict.steps -= 1
+        self._strict.steps -= _STEPS_PER_PLACE
         strict = self._strict.read(start, 0)
         is_whole = strict is not None and ends_block(self._text, strict[1])
         if strict is not None and is_whole:
@@ -380,14 +394,17 @@ class _Scan:
         text = self._text
         if _DENIED_AFTER.match(text, end):
             return True
-        before = _FENCE_BEFORE.sub("", text[max(0, start - 250) : start]).rstrip(" \t\r\n")
-        sentence = _SENTENCE.search(before)
-        if sentence is None:
+        before = text[max(0, start - _MAX_SENTENCE) : start].rstrip(" \t\r\n")
+        fence = before.rfind("```")
+        if fence >= 0 and _FENCE_OPENING.fullmatch(before, fence):
+            before = before[:fence].rstrip(" \t\r\n")
+        sentence = before[max(map(before.rfind, _SENTENCE_ENDS)) + 1 :]
+        if not sentence:
             return False
-        roles = list(_ROLE.finditer(sentence[0]))
+        roles = list(_ROLE.finditer(sentence))
         if roles:
             return roles[-1]["answer"] is None
-        return _HYPOTHETICAL.search(sentence[0]) is not None
+        return _HYPOTHETICAL.search(sentence) is not None
 
     def _alone(self, start: int, end: int) -> bool:
         """Whether the block is alone on its lines, or follows the colon of a label."""

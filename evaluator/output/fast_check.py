@@ -137,10 +137,12 @@ class _Compiler:
             and isinstance(schema.get("additionalProperties", True), bool)
         ):
             return _record(self, schema)
+        # The rule of the items knows the type "array" too.
+        is_covered = "items" in keywords and schema.get("type") == "array"
         rules = [
             _RULES[keyword](self, wanted, schema)
             for keyword, wanted in schema.items()
-            if keyword in _RULES
+            if keyword in _RULES and not (is_covered and keyword == "type")
         ]
         if "$ref" in schema:
             rules.append(self._reference(schema["$ref"]))
@@ -209,7 +211,10 @@ def _all(rules: list[_Rule]) -> _Rule:
         run.left -= steps
         if run.left < 0:
             raise _Undecided
-        return all(one(value, run) for one in rules)
+        for one in rules:  # noqa: SIM110  (a generator costs more than the check)
+            if not one(value, run):
+                return False
+        return True
 
     return rule
 
@@ -290,30 +295,55 @@ def _unique(_compiler: _Compiler, wanted: Any, _schema: Mapping[str, Any]) -> _R
 
 
 _OF_RECORD = frozenset({"type", "properties", "required", "additionalProperties"})
+# So many combinations of names and classes are remembered for a record, of so many members each.
+_MAX_SHAPES = 64
+_MAX_MEMBERS = 64
 
 
 def _record(compiler: _Compiler, schema: Mapping[str, Any]) -> _Rule:
-    """The rule of most objects, in one function: their type, properties and required names."""
+    """The rule of most objects, in one function: their type, properties and required names.
+
+    Most objects of an answer have the same names and classes, which decide about all members but
+    those that are remembered for them.
+    """
     rules = {
         name: (compiler.rule(part), compiler.quick(part))
         for name, part in schema["properties"].items()
     }
     needed = frozenset(schema.get("required", ()))
     is_closed = schema.get("additionalProperties", True) is False
+    base_steps = 1 + len(needed)
+    shapes: dict[tuple[str | type, ...], tuple[tuple[str, _Rule], ...]] = {}
+
+    def members_to_check(members: dict[str, Any]) -> tuple[tuple[str, _Rule], ...] | None:
+        """The members that need a look at their values, and their rules; None if names do not
+        fit.
+        """
+        if not needed <= members.keys() or (is_closed and not members.keys() <= rules.keys()):
+            return None
+        return tuple(
+            (name, rules[name][0])
+            for name, item in members.items()
+            if name in rules and item.__class__ not in rules[name][1]
+        )
 
     def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, dict):
             return False
-        members = cast("dict[str, Any]", value)
-        run.spend(1 + len(members) + len(needed))
-        if not needed <= members.keys():
-            return False
-        for name, item in members.items():
-            found = rules.get(name)
-            if found is None:
-                if is_closed:
-                    return False
-            elif item.__class__ not in found[1] and not found[0](item, run):
+        members: dict[str, Any] = value
+        run.left -= base_steps + len(members)
+        if run.left < 0:
+            raise _Undecided
+        shape = (*members, *map(type, members.values()))
+        unsure = shapes.get(shape)
+        if unsure is None:
+            unsure = members_to_check(members)
+            if unsure is None:
+                return False
+            if len(members) <= _MAX_MEMBERS and len(shapes) < _MAX_SHAPES:
+                shapes[shape] = unsure
+        for name, member_rule in unsure:  # noqa: SIM110  (a generator costs more than the check)
+            if not member_rule(members[name], run):
                 return False
         return True
 
@@ -374,13 +404,20 @@ def _items(compiler: _Compiler, wanted: Any, schema: Mapping[str, Any]) -> _Rule
     begin = len(schema.get("prefixItems", ()))
     one = compiler.rule(wanted)
     quick = compiler.quick(wanted)
+    is_array = schema.get("type") == "array"
 
     def rule(value: Any, run: _CheckState) -> bool:
         if not isinstance(value, list):
+            return not is_array
+        items: list[Any] = value
+        run.left -= len(items)
+        if run.left < 0:
+            raise _Undecided
+        if begin:
+            items = items[begin:]
+        if quick.issuperset(map(type, items)):
             return True
-        items = cast("list[Any]", value)
-        run.spend(len(items))
-        for item in items[begin:] if begin else items:
+        for item in items:  # noqa: SIM110  (a generator costs more than the check)
             if item.__class__ not in quick and not one(item, run):
                 return False
         return True

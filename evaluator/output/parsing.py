@@ -86,6 +86,8 @@ _WORDS: dict[str, tuple[Any, str]] = {
     "-Infinity": (None, "nan"),
 }
 _MAX_DOCUMENTS = 8
+# Of a longer text only the end is looked at for a labelled answer, and no other number is read.
+_MAX_PROSE = 100_000
 _MISSING = object()
 
 
@@ -140,12 +142,15 @@ def _parse(text: str, type: str, schema: Any, *, strict: bool) -> ParsedOutput:
             return ParsedOutput(None, (), error=OutputError("bad_schema", str(error)), text=text)
         if type == "xml":
             return _read_xml(text, compiled)
-        literal = text if strict else double_unmeant(text)
+        warnings: list[str] = []
         try:
-            value = read_strict(literal)
+            value = read_strict(text)
+            literal = text if strict else double_unmeant(text)
+            if literal != text:
+                value = read_strict(literal)
+                warnings.append(MESSAGES["literal_escape"])
         except (ValueError, RecursionError):
             return _read_lenient(text, compiled)
-        warnings = [MESSAGES["literal_escape"]] if literal != text else []
         if compiled is None or (compiled.build is None and compiled.check(value) is None):
             return ParsedOutput(value, tuple(warnings), error=None, text=text)
         return _finish(_conform_or_inner(value, compiled), warnings, text=text)
@@ -180,7 +185,8 @@ def _finish(conformed: CheckedValue, warnings: list[str], text: str) -> ParsedOu
         value = None
     else:
         value = conformed.value
-    return ParsedOutput(value, (*warnings, *conformed.warnings), error=conformed.error, text=text)
+    every = tuple(dict.fromkeys((*warnings, *conformed.warnings)))
+    return ParsedOutput(value, every, error=conformed.error, text=text)
 
 
 def _read_lenient(text: str, schema: Schema | None) -> ParsedOutput:
@@ -286,7 +292,7 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
     value = read_as(inner, kinds)
     if value is not None:
         return value, f"the text was read as a {kind}"
-    answer = find_answer(inner)
+    answer = find_answer(inner[-_MAX_PROSE:])
     if answer is not None:
         written, where = answer
         value = read_as(written, kinds)
@@ -296,6 +302,7 @@ def _find_scalar(inner: str, wanted: frozenset[str], prose: bool) -> tuple[Any, 
             value = find_labelled_number(written)
         if value is not None:
             return value, f"the {kind} was read from the text at {where}"
+    prose = prose and len(inner) <= _MAX_PROSE
     if prose and "boolean" in wanted and (value := find_boolean(inner)) is not None:
         return value, "the boolean was read from the first word of the text"
     if prose and numeric and has_multiplier(inner) and (value := read_quantity(inner)) is not None:
@@ -318,7 +325,7 @@ def _read_text(inner: str, schema: Schema) -> CheckedValue:
     whole = CheckedValue(inner, (), error=schema.check(inner))
     if whole.error is None:
         return conform(inner, schema, "the text is not JSON and was taken unchanged as the string")
-    answer = find_answer(inner)
+    answer = find_answer(inner[-_MAX_PROSE:])
     if answer is not None and (
         not answer[0] or is_taken_back(answer[0], inner.rpartition(answer[0])[2], values=values)
     ):

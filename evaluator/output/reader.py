@@ -24,13 +24,15 @@ class BlockReader(ValueBuilder):
     `evidence`, `bare`.
     """
 
-    __slots__ = ("_ahead", "cut", "end")
+    __slots__ = ("_ahead", "_lines_end", "cut", "end")
 
     def __init__(self, text: str, start: int, strict: StrictScanner) -> None:
         super().__init__(text, start, strict)
         self.cut = False
         self.end = start
         self._ahead = Lookahead(text, self._kinds, scanner=strict)
+        # Up to here each line is a text without quotes.
+        self._lines_end = 0
 
     def read(self) -> None:
         """Read the block. Raises: Unreadable."""
@@ -319,6 +321,7 @@ class BlockReader(ValueBuilder):
 
     def _read_bare(self, position: int, array: bool) -> int:
         text = self.text
+        self._ahead.spend(position)
         if (atom := tokens.ATOM.match(text, position)) is not None:
             return self._put_text(atom[1], position, end=atom.end(), array=array)
         if array:
@@ -366,15 +369,20 @@ class BlockReader(ValueBuilder):
         return self._put_text(written, position, end=end, array=array)
 
     def _put_text(self, written: str, position: int, end: int, array: bool) -> int:
-        if (
-            array
-            and self.evidence
-            and self._on_new_line(position)
-            and self.text[end : end + 1] not in (",", "]")
-        ):
-            return self._garbage(position, "a value")
-        if array and not self._comma:
-            return self._garbage(position, "a comma or a closing bracket")
+        if array and not self._container and self._on_new_line(position):
+            lines = tokens.LINES.match(self.text, position)
+            if lines is not None:
+                self._ahead.spend(position, (lines.end() - position) >> 6)
+                self._lines_end = lines.end()
+        if array and position >= self._lines_end:
+            if (
+                self.evidence
+                and self._on_new_line(position)
+                and self.text[end : end + 1] not in (",", "]")
+            ):
+                return self._garbage(position, "a value")
+            if not self._comma:
+                return self._garbage(position, "a comma or a closing bracket")
         self._put(written)
         self.bare = True
         self.repairs["unquoted_text"] = None
@@ -395,7 +403,7 @@ class BlockReader(ValueBuilder):
             return position + 1
         if self._key is not None:
             self._drop_key()
-        elif self._comma and self._container:
+        elif self._comma and self._container and not self._is_single(plain):
             self.repairs["trailing_comma"] = None
         if plain == CLOSERS[self._kinds[-1]]:
             return self._closed(position)
@@ -407,6 +415,10 @@ class BlockReader(ValueBuilder):
                 committed=False,
             )
         return self._mismatched(plain, position)
+
+    def _is_single(self, closing: str) -> bool:
+        """Whether a comma before the closing bracket makes a tuple of one item."""
+        return closing == ")" and self._kinds[-1] == "(" and len(self._container) == 1
 
     def _closed(self, position: int) -> int:
         if self._kinds[-1] == "(" and len(self._container) == 1 and not self._comma:

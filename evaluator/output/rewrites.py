@@ -8,7 +8,8 @@ import html
 import json
 from itertools import islice
 
-from evaluator.output.lookahead import QUOTE, QUOTED, VALUE, WORD, WS
+from evaluator.output.extract import unfence
+from evaluator.output.lookahead import LITERAL, QUOTE, QUOTED, VALUE, WORD, WS
 from evaluator.patterns import Pattern
 
 _QUOTED_LINE = Pattern(r"^[ \t]{0,3}>[ \t]?", "m")
@@ -32,7 +33,8 @@ _BEGINNING = Pattern(
     rf"```[\w+-]{{0,20}}[ \t]*\n|</(\w+)>|(?<=[\w*]):(?:\*\*)?(?=[ \t\n])(?!{WS}*+```)"
 )
 _MAX_BEGINNINGS = 8
-_TUPLE = Pattern(rf"\(({WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+,[\s\S]*)\)")
+_TUPLE = Pattern(rf"\({WS}*+(?:[(\[{{]|(?:{QUOTED}|-?\d[\d.eE+-]*+|(?i:{LITERAL})){WS}*+,)")
+_BRACKET = Pattern(rf"{QUOTED}|([(\[{{])|([)\]}}])|(,)")
 _SCALAR = rf"{WS}*+(?:{QUOTED}|-?\d[\d.]*+){WS}*+"
 _CLOSED_AS_TUPLE = Pattern(rf"(\[{_SCALAR}(?:,{_SCALAR})++)\)")
 
@@ -91,6 +93,22 @@ def _unescape(part: str) -> str:
         return part.replace('\\"', '"').replace("\\n", "\n")
 
 
+def _is_tuple(text: str) -> bool:
+    """Whether the parenthesis that begins a text ends with it, and has a comma directly in it."""
+    depth = 0
+    has_comma = False
+    for token in _BRACKET.finditer(text):
+        if token[1]:
+            depth += 1
+        elif token[2]:
+            depth -= 1
+            if depth == 0:
+                return has_comma and token[2] == ")" and token.end() == len(text)
+        elif token[3] and depth == 1:
+            has_comma = True
+    return False
+
+
 def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
     """A text that begins inside an object or an array, as where the beginning of the answer was
     given.
@@ -102,9 +120,10 @@ def _with_opening(text: str, kinds: list[str]) -> tuple[str, list[str]]:
     body = stripped.removesuffix("```").rstrip()
     if body.endswith("]") and body.count("]") > body.count("[") and _ITEMS.match(stripped):
         return "[" + stripped, [*kinds, "opening"]
-    whole = _TUPLE.fullmatch(stripped)
-    if whole is not None:
-        return f"[{whole[1]}]", [*kinds, "tuple"]
+    inner = unfence(stripped)[0].strip()
+    if _TUPLE.match(inner) and _is_tuple(inner):
+        items = inner[1:-1].rstrip().removesuffix(",")
+        return text.replace(inner, f"[{items}]", 1), [*kinds, "tuple"]
     whole = _CLOSED_AS_TUPLE.fullmatch(stripped)
     if whole is not None:
         return f"{whole[1]}]", [*kinds, "mismatched"]

@@ -163,6 +163,8 @@ def read_number(text: str) -> int | float | None:
 
 def _plain(text: str) -> str:
     """A text with ASCII digits, points and signs."""
+    if text.isascii():
+        return text
     plain = unicodedata.normalize("NFKC", text.translate(_MINUS)).translate(_MINUS)
     return "".join(str(unicodedata.decimal(char, char)) for char in plain)
 
@@ -190,7 +192,7 @@ def read_quantity(text: str) -> int | float | None:
 
 def has_multiplier(text: str) -> bool:
     """Whether a quantity has a multiplier (`2.5 million`), not only a unit."""
-    match = _QUANTITY.match(_plain(text.strip().strip("*_`")))
+    match = _QUANTITY.match(_plain(text.strip().strip("*_`")[:_MAX_QUANTITY]))
     return match is not None and match[2] is not None
 
 

@@ -279,13 +279,16 @@ def _document_check(document: dict[str, Any], label: str) -> Check:
     validator = BoundedValidator(document, kind)
 
     def check(value: Any) -> OutputError | None:
+        verdict = validator.verdict(value)
+        if verdict:
+            return None
         watch = Watch()
         try:
             error = next(iter(validator.errors(value, 1, watch)), None)
             if watch.late is not None:
                 return _explain_late(watch.late, error)
             if watch.is_spent:
-                return _explain_spent(validator.verdict(value))
+                return _explain_spent(verdict)
             if error is None:
                 return None
             return _explain(exceptions.best_match(iter([error])))

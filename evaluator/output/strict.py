@@ -98,15 +98,18 @@ def too_deep(value: Any, allowed: int = MAX_DEPTH) -> bool:
     return any(item.__class__ is dict or item.__class__ is list for item in level)
 
 
-# Values in one style of quotes, and with the literals of Python: as `repr` writes them. Only
-# an escaped quote, or one of the other kind, is inside a string, so there is only one reading.
-_END = r"(?=[ \t\r\n]*+[,:\]}])"
+# Values in one style of quotes, and with the literals and tuples of Python: as `repr` writes them.
+# Only an escaped quote, or one of the other kind, is inside a string, so there is only one reading.
+_END = r"(?=[ \t\r\n]*+[,:\]})])"
 _UNIFORM = Pattern(
-    rf"""(?:[ \t\r\n\[\]{{}},:]++|'(?:[^'\\\n]++|\\['\\nrt])*+'{_END}"""
+    rf"""(?:[ \t\r\n\[\]{{}}(),:]++|'(?:[^'\\\n]++|\\['\\nrt])*+'{_END}"""
     rf"""|"(?:[^"\\\n]++|\\.)*+"{_END}|“[^“”"\\\n]*+”{_END}"""
     r"|-?\d[\d.eE+-]*+|True|False|None|true|false|null)++"
 )
-_FOREIGN = Pattern(r"""("(?:[^"\\]++|\\.)*+")|'((?:[^'\\]++|\\.)*+)'|“([^”]*+)”|True|False|None""")
+_STRINGS = r"""("(?:[^"\\]++|\\.)*+")|'((?:[^'\\]++|\\.)*+)'|“([^”]*+)”|True|False|None"""
+_FOREIGN = Pattern(_STRINGS)
+# With tuples, the brackets and commas too; without the comma after the only item of a tuple.
+_FOREIGN_WITH_TUPLES = Pattern(rf"{_STRINGS}|(,?[ \t\r\n]*+\)|\([ \t\r\n]*+\)|[(\[\]{{}},])")
 _FIRST_SIZE = 500
 _LITERALS = {"True": "true", "False": "false", "None": "null"}
 _READ_PER_STEP = 16
@@ -116,13 +119,20 @@ _MIN_STEPS = 60_000
 
 
 class _JsonPart:
-    """A part of a text that `_UNIFORM` matches, as JSON."""
+    """A part of a text that `_UNIFORM` matches, as JSON.
+
+    It is as `repr` writes it up to the place `odd`: from there on a parenthesis is not one of a
+    tuple.
+    """
 
     def __init__(self, part: str) -> None:
         self._first: dict[str, int] = {}
         self._grown = 0
         self._growths: list[tuple[int, int]] = []
-        self.text = _FOREIGN.sub(self._replace, part)
+        self._open: list[str] = []
+        self._commas: list[int] = []
+        self.odd = len(part)
+        self.text = (_FOREIGN_WITH_TUPLES if "(" in part else _FOREIGN).sub(self._replace, part)
 
     def _replace(self, match: Match) -> str:
         if match[1] is not None:
@@ -130,15 +140,47 @@ class _JsonPart:
         if match[2] is not None:
             self._first.setdefault("single", match.start())
             string = match[2].replace("\\'", "'").replace('"', '\\"')
-            if len(string) != len(match[2]):
-                self._grown += len(string) - len(match[2])
-                self._growths.append((match.end() + self._grown, self._grown))
+            self._resize(match, len(string) + 2)
             return f'"{string}"'
         if match[3] is not None:
             self._first.setdefault("typographic", match.start())
             return f'"{match[3]}"'
+        if match.lastindex is not None:
+            return self._bracket(match)
         self._first.setdefault("literal", match.start())
         return _LITERALS[match[0]]
+
+    def _resize(self, match: Match, length: int) -> None:
+        if length != len(match[0]):
+            self._grown += length - len(match[0])
+            self._growths.append((match.end() + self._grown, self._grown))
+
+    def _bracket(self, match: Match) -> str:
+        written = match[0]
+        if written == ",":
+            if self._commas:
+                self._commas[-1] += 1
+            return ","
+        if written in "([{":
+            self._open.append(written)
+            self._commas.append(0)
+            return "[" if written == "(" else written
+        if written[0] == "(":
+            self._first.setdefault("tuple", match.start())
+            self._resize(match, 2)
+            return "[]"
+        opening = self._open.pop() if self._open else ""
+        commas = self._commas.pop() if self._commas else 0
+        if written in "]}":
+            if opening == "(":
+                self.odd = min(self.odd, match.start())
+            return written
+        is_single = written[0] == ","
+        if opening != "(" or is_single != (commas == 0):
+            self.odd = min(self.odd, match.start())
+        self._first.setdefault("tuple", match.start())
+        self._resize(match, 1)
+        return "]"
 
     def place(self, at: int) -> int:
         """The place in the part that became the place `at` of its JSON."""
@@ -147,6 +189,13 @@ class _JsonPart:
     def repairs(self, end: int) -> dict[str, None]:
         """The kinds of repair in the part up to `end`."""
         return dict.fromkeys(kind for kind, at in self._first.items() if at < end)
+
+
+def _place_of(error: json.JSONDecodeError | StopIteration) -> int:
+    """Where the C reader expected something else."""
+    if isinstance(error, StopIteration):
+        return error.value
+    return error.pos
 
 
 def work_for(text: str) -> int:
@@ -191,12 +240,13 @@ class StrictScanner:
             return None
         try:
             value, end = _scan(self.text, start)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, StopIteration) as error:
+            at = _place_of(error)
             self._failures += 1
-            self._spare -= max(error.pos - start, 0)
-            self._failed = (start, error.pos)
+            self._spare -= max(at - start, 0)
+            self._failed = (start, at)
             return None
-        except (ValueError, RecursionError, StopIteration):
+        except (ValueError, RecursionError):
             # How far it read is unknown, so only a few such failures are allowed.
             self._failures += 10
             return None
@@ -214,7 +264,7 @@ class StrictScanner:
         literals, and the kinds of repair.
         """
         text = self.text
-        if self._failed[0] != start or text[self._failed[1] : self._failed[1] + 1] not in "'“TFN":
+        if self._failed[0] != start or text[self._failed[1] : self._failed[1] + 1] not in "'“TFN(":
             return None
         matched = start
         size = _FIRST_SIZE
@@ -228,15 +278,17 @@ class StrictScanner:
             try:
                 value, end = _scan(json_part.text, 0)
             except (json.JSONDecodeError, StopIteration) as error:
-                at = error.pos if isinstance(error, json.JSONDecodeError) else error.value
                 self._spare -= len(part[0])
-                if at < len(json_part.text.rstrip()):
+                if _place_of(error) < len(json_part.text.rstrip()):
                     return None
             except (ValueError, RecursionError):
                 self._spare -= len(part[0])
                 return None
             else:
-                end = start + json_part.place(end)
+                end = json_part.place(end)
+                if json_part.odd < end:
+                    return None
+                end += start
                 if has_unmeant(text, start, end) or self._is_too_deep(
                     value, start, end=end, depth=depth
                 ):

@@ -98,6 +98,11 @@ BARE_MEMBER = Pattern(
     rf"(?:(?=[^\W\d]){_CHUNK}{_PROSE}|{_CHUNK})" r"(?:\"(?=[ \t]*+[,}\]]))?(?=[ \t]*+[,;}\]\n]|\Z)"
 )
 BARE_ITEM = Pattern(r"[^,}\]\n\"{\[:<`]{1,400}+(?:\"(?=[ \t]*+[,\]]))?(?=[ \t]*+[,}\]\n]|\Z)")
+# Items of an array without quotes, each on a line of its own, that are not sentences.
+LINES = Pattern(
+    r"(?:[ \t]*+(?![-*•][ ]|\d{1,3}[.)][ ])[^\n\[\]{}\"`:;,<>]{1,200}+(?<![.!?]),?[ \t\r]*+\n)"
+    r"{1,200}+[ \t]*+\]"
+)
 RADIX = Pattern(r"[+-]?0(?:[xX][0-9a-fA-F]{1,64}|[bB][01]{1,64}|[oO][0-7]{1,64})")
 WIDE = str.maketrans(WIDE_MARKS, "}],;,,;,,")
 BLANKS = " \t\r\n\f\v\u00a0\u200b\u202f\u3000\ufeff"

@@ -78,11 +78,9 @@ class BoundedValidator:
         return self._fast(value)
 
     def errors(self, value: Any, most: int, watch: Watch) -> list[Any]:
-        """At most `most` errors, each a ValidationError. With `watch.late` or `watch.is_spent`
-        there may be others.
+        """At most `most` errors of a value that `verdict` does not find to fit, each a
+        ValidationError. With `watch.late` or `watch.is_spent` there may be others.
         """
-        if self.verdict(value):
-            return []
         return first_errors(self._validator, value, watch=watch, most=most)
 
 

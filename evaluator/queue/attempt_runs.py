@@ -19,7 +19,7 @@ from evaluator.errors import ConfigurationError, MachineError, RecordError, Step
 from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.frame import DEFAULT_MAX_DEPTH, ContextItem
-from evaluator.interpreter.recovery import OnUnfinished
+from evaluator.interpreter.recovery import OnUnfinished, trusts_foreign
 from evaluator.interpreter.requests import recorded_context
 from evaluator.interpreter.runs import recorded_outcome
 from evaluator.language.scopes import plain
@@ -171,6 +171,7 @@ class AttemptRuns:
             if changed:
                 raise CannotResume(f"TASK-{task} was begun with another {', '.join(changed)}")
             if recording.status == "failed":
+                recording.check_signed(trusts_foreign(self._evaluator.services))
                 failed = recorded_outcome(recording)
                 if not (isinstance(failed, TaskError) and failed.reason == "execution_halted"):
                     return replace(failed, task_id=TaskId(task))

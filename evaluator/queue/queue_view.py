@@ -74,7 +74,7 @@ class QueueView:
     def _open_store(self) -> QueueStore:
         check_not_lost(self.folder)
         path = self.folder / DATABASE
-        if path.exists() or not (self.folder / FILE).exists():
+        if os.path.lexists(path) or not (self.folder / FILE).exists():
             return QueueStore(path, is_snapshot=True)
         # As it will be once the published file has been taken over.
         with disk.temporary_folder("evaluator-") as folder:

@@ -96,7 +96,7 @@ class TaskQueue(QueueView):
         database = self.folder / DATABASE
         try:
             with locked_file(self.folder / LOCK):
-                if not database.exists():
+                if not os.path.lexists(database):
                     self._create(database)
         except OSError as error:
             raise RecordError(

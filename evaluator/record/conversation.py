@@ -16,7 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from evaluator.output.strict import too_deep
 from evaluator.record.steps import Recording, Step, plain_json
+
+MAX_SHOWN_DEPTH = 500
+"""Values that are nested more deeply are not shown. Python's own limit differs between versions."""
+TOO_DEEP = "[nested too deeply to show]"
 
 _TURN = re.compile(r"(?:(.*)/)?turn\[([0-9]{1,9})\]", re.S)
 
@@ -189,10 +194,9 @@ def _place(path: str) -> tuple[str, int]:
 
 def json_text(value: Any) -> str:
     """A JSON value in one line, or a note that it is nested too deeply."""
-    try:
-        return json.dumps(value, ensure_ascii=False, default=plain_json)
-    except RecursionError:
-        return "[nested too deeply to show]"
+    if too_deep(value, MAX_SHOWN_DEPTH):
+        return TOO_DEEP
+    return json.dumps(value, ensure_ascii=False, default=plain_json)
 
 
 def _text(value: Any) -> str:

@@ -66,14 +66,26 @@ _SEPARATED = re.compile(rf"(?:{_PREFIX}?[0-9a-fA-F]{{2}}(?:[\s:,;-]|\\{{1,4}}[rn
 _DUMP_LINE = re.compile(
     r"""
     [ \t]*
-    (?: [0-9a-fA-F]{4,16} (?: :[ \t]* | [ \t]+ ) )?
+    (?: (?! [0-9a-fA-F]{4}[ ][0-9a-fA-F]{4}\b )  # words without an address
+        [0-9a-fA-F]{4,16} (?: :[ \t]* | [ \t]+ ) )?
     (?P<bytes> [0-9a-fA-F]{2} (?: [ ]?[0-9a-fA-F]{2} | [ ]{2}(?=[^|]*\|)[0-9a-fA-F]{2} )* )
     (?= [ \t]{2} | [ \t]*\| | [ \t]*\Z | ["'\\] )
     """,
     re.VERBOSE,
 )
+# `od -c` (0000000   n   o   t  \n 303): four columns for each byte.
+_CHARACTER = re.compile(r"[ ]{3}([ -~]) | [ ]{2}\\[0abfnrtv] | [ ][0-7]{3}", re.VERBOSE)
+_CHARACTER_LINE = re.compile(
+    rf"""
+    [ \t]* (?: (?<![ ]) [0-9a-fA-F]{{4,16}} )?
+    (?P<bytes> (?: {_CHARACTER.pattern} ){{2,}} )
+    """,
+    re.VERBOSE,
+)
 
 
+has_character_dump = re.compile("   [!-~]   [!-~]   [!-~]").search
+"""Finds something in each dump of characters (`od -c`) that holds a secret."""
 _QUOTE = re.compile("[\"']")
 
 
@@ -148,31 +160,38 @@ def _nothing(match: re.Match[str]) -> str:
 
 
 def dumped_bytes(text: str, start: int, end: int) -> Iterator[Decoded]:
-    """The bytes that hexadecimal digits from about `start` to `end` show: line by line as in a
-    dump, and separated by blanks, colons or commas.
+    """The bytes that a dump from about `start` to `end` shows: hexadecimal digits line by line,
+    also in words that begin with their last byte (`od -x`), and separated by blanks, colons or
+    commas; characters four columns apart (`od -c`).
     """
     breaks = list(_LINE_BREAK.finditer(text, 0, start))
     begin = breaks[-1].end() if breaks else 0
     dump: list[tuple[str, int, int]] = []
+    characters: list[tuple[str, int, int]] = []
     while begin <= end:
         line_break = _LINE_BREAK.search(text, begin)
         stop = len(text) if line_break is None else line_break.start()
-        line = _dump_line(text, begin, stop)
+        line = _dump_line(text, begin, stop, form=_DUMP_LINE)
         if line is not None:
             dump += _bytes(text, *line.span("bytes"))
+        line = _dump_line(text, begin, stop, form=_CHARACTER_LINE)
+        if line is not None:
+            characters += _characters(text, *line.span("bytes"))
         if line_break is None:
             break
         begin = line_break.end()
     yield _of_bytes(dump, to_line_end=True)
+    yield _of_bytes(list(_swapped(dump)), to_line_end=True)
+    yield _of_bytes(characters, to_line_end=False)
     for run in _SEPARATED.finditer(text, start, end):
         yield _of_bytes(_bytes(text, run.start(), run.end()), to_line_end=False)
 
 
-def _dump_line(text: str, start: int, end: int) -> re.Match[str] | None:
+def _dump_line(text: str, start: int, end: int, form: re.Pattern[str]) -> re.Match[str] | None:
     """The line of a dump from `start` to `end`; the first one may begin in a string."""
-    line = _DUMP_LINE.match(text, start, end)
+    line = form.match(text, start, end)
     for quote in () if line is not None else _QUOTE.finditer(text, start, end):
-        line = _DUMP_LINE.match(text, quote.end(), end)
+        line = form.match(text, quote.end(), end)
         if line is not None:
             break
     return line
@@ -182,6 +201,28 @@ def _bytes(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
     return [
         (chr(int(pair[1], 16)), pair.start(), pair.end())
         for pair in _PAIR.finditer(text, start, end)
+    ]
+
+
+def _swapped(found: Sequence[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
+    """The bytes of words of two, each of which is shown with its second byte first. Both have the
+    place of the word.
+    """
+    at = 0
+    while at < len(found):
+        first, start, end = found[at]
+        if at + 1 < len(found) and found[at + 1][1] == end:
+            second, _, end = found[at + 1]
+            yield second, start, end
+            at += 1
+        yield first, start, end
+        at += 1
+
+
+def _characters(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
+    return [
+        (shown[1] or "\0", shown.start(), shown.end())
+        for shown in _CHARACTER.finditer(text, start, end)
     ]
 
 

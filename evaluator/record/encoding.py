@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from functools import lru_cache
 from typing import NamedTuple, get_args
 from zlib import crc32
@@ -29,30 +30,63 @@ STATUS_HINTS: dict[RunStatus, bytes] = {
 }
 
 
+class Chain(NamedTuple):
+    """What the next record is chained to: checksum and signature of the one before, and the key
+    that signs; None: records are not signed.
+    """
+
+    checksum: int = 0
+    signature: bytes = b""
+    key: bytes | None = None
+
+
 class Encoded(NamedTuple):
-    """A record's bytes, and the checksum that the next record is chained to."""
+    """A record's bytes, and what the next record is chained to."""
 
     data: bytes
-    chain: int
+    chain: Chain
 
 
-def _record(lead: bytes, heading: str, kind: str, number: int, body: str, chain: int) -> Encoded:
+def record_signature(key: bytes, previous: bytes, line: bytes, body: bytes) -> bytes:
+    """The signature of a record: over the one before, its opening line up to there, and its
+    body.
+    """
+    digest = hmac.digest(key, b"task record\0%b\0%b\n%b" % (previous, line, body), "sha256")
+    return digest[:16].hex().encode()
+
+
+def _line(line: bytes, body: bytes, chain: Chain) -> tuple[bytes, Chain]:
+    """An opening line that ends with its signature and checksum, and the chain that continues
+    from it.
+    """
+    signature = b""
+    if chain.key is not None:
+        signature = record_signature(chain.key, chain.signature, line=line, body=body)
+        line = b"%b%b " % (line, signature)
+    checksum = crc32(line, chain.checksum)
+    return b"%b%08x -->\n" % (line, checksum), Chain(checksum, signature, chain.key)
+
+
+def _record(lead: bytes, heading: str, kind: str, number: int, body: str, chain: Chain) -> Encoded:
     data = body.encode()
-    line = f"{heading}<!-- {kind} {number} {len(data)} {crc32(data):08x} ".encode()
-    chain = crc32(line, chain)
-    return Encoded(b"%b%b%08x -->\n%b" % (lead, line, chain, data), chain)
+    start = f"{heading}<!-- {kind} {number} {len(data)} {crc32(data):08x} ".encode()
+    line, chain = _line(start, data, chain)
+    return Encoded(b"%b%b%b" % (lead, line, data), chain)
 
 
-def encode_header(header: Header, scrub: Scrub | None = None) -> tuple[Encoded, int]:
-    """The file's first record, and the offset of its status line (see `STATUS_HINTS`)."""
+def encode_header(
+    header: Header, scrub: Scrub | None = None, *, key: bytes | None = None
+) -> tuple[Encoded, int]:
+    """The file's first record, and the offset of its status line (see `STATUS_HINTS`). With `key`
+    it is signed, and so are the records that are chained to it.
+    """
     body = _header_body(header, None)
     if scrub is not None and scrub.suspects(body):
         body = _header_body(header, scrub)
     data = body.encode()
     mark = f"<!-- evaluator-task {header.version} {len(data)} {crc32(data):08x} "
-    line = f"# TASK-{header.task_id} {mark}".encode()
-    chain = crc32(line)
-    top = b"%b%08x -->\n\n" % (line, chain)
+    line, chain = _line(f"# TASK-{header.task_id} {mark}".encode(), data, Chain(key=key))
+    top = line + b"\n"
     return Encoded(top + STATUS_HINTS["running"] + data, chain), len(top)
 
 
@@ -85,7 +119,7 @@ def _owner_field(owner: Owner) -> str:
     return f"- **Owner**: {inline(text)}\n"
 
 
-def encode_resumption(resumption: Resumption, chain: int) -> Encoded:
+def encode_resumption(resumption: Resumption, chain: Chain) -> Encoded:
     """The record that a process took over the run."""
     body = f"\n- **At**: {inline(resumption.at)}\n"
     if resumption.owner is not None:
@@ -97,7 +131,9 @@ def encode_resumption(resumption: Resumption, chain: int) -> Encoded:
     return _record(RULE, "## Resumed ", kind="resume", number=0, body=body, chain=chain)
 
 
-def encode_begin(number: int, start: StepStart, chain: int, scrub: Scrub | None = None) -> Encoded:
+def encode_begin(
+    number: int, start: StepStart, chain: Chain, scrub: Scrub | None = None
+) -> Encoded:
     """The record that a step begins, which is a new section.
 
     Raises: UsageError, if a value in it is not JSON.
@@ -126,7 +162,12 @@ def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
 
 
 def encode_end(
-    number: int, end: StepEnd, chain: int, scrub: Scrub | None = None, *, restate: str | None = None
+    number: int,
+    end: StepEnd,
+    chain: Chain,
+    scrub: Scrub | None = None,
+    *,
+    restate: str | None = None,
 ) -> Encoded:
     """The record that a step has ended. `restate` is the step's name where other records come
     between.
@@ -151,7 +192,7 @@ def encode_end(
 
 
 def encode_note(
-    number: int, start: StepStart, end: StepEnd, chain: int, scrub: Scrub | None = None
+    number: int, start: StepStart, end: StepEnd, chain: Chain, scrub: Scrub | None = None
 ) -> Encoded:
     """One record for a step that begins and ends at once, because it has no effect.
 
@@ -187,7 +228,7 @@ def _end_body(end: StepEnd, scrub: Scrub | None) -> str:
 
 
 def encode_summary(
-    summary: Summary, chain: int, scrub: Scrub | None = None, *, content_of: int | None = None
+    summary: Summary, chain: Chain, scrub: Scrub | None = None, *, content_of: int | None = None
 ) -> Encoded:
     """The records that end a run: the result, then a short summary that ends the file.
 

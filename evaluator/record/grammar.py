@@ -3,12 +3,17 @@
 A record is an opening line and a body. The opening line is a heading that a person reads (or, where
 a result directly follows its step's beginning, nothing) and a comment for the machine:
 
-    ## Step 3: ask <!-- begin 3 412 6c1f09aa d2037e5b -->
+    ## Step 3: ask <!-- begin 3 412 6c1f09aa 90d5c1f3a87be2460d1f6b9a3c45e870 d2037e5b -->
 
-with the record's kind, the step's number, the body's length in bytes, the body's CRC-32, and the
-CRC-32 of everything before it in the line, seeded with that of the record before. So the length can
-be trusted before the body is read, a record cannot be moved or left out, and nothing inside a body
-can act as a record.
+with the record's kind, the step's number, the body's length in bytes, the body's CRC-32, a
+signature, and the CRC-32 of everything before it in the line, seeded with that of the record
+before. So the length can be trusted before the body is read, a record cannot be moved or left out,
+and nothing inside a body can act as a record.
+
+The checksums find damage. The signature, 32 hexadecimal digits, says whose record it is: it is made
+with the user's key over the signature of the record before, the line up to there, and the body. A
+file without signatures, or with those of another key, is read; `Recording.unsigned` names the first
+such record. Code that continues a run checks it first (`Recording.check_signed`).
 
 Any prefix of a file reads as a prefix of its records. A file that ends inside a record is *torn*
 (cut by a crash, or its last disk blocks never written and therefore zero); anything else that
@@ -18,6 +23,7 @@ only part that is ever overwritten; the authoritative status is in the summary.
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from collections.abc import Mapping
@@ -27,7 +33,8 @@ from typing import Any, cast, get_args
 from zlib import crc32
 
 from evaluator.errors import CorruptRecord, RecordError
-from evaluator.record.encoding import RULE, STATUS_HINTS
+from evaluator.files.trust import signing_key
+from evaluator.record.encoding import RULE, STATUS_HINTS, Chain, record_signature
 from evaluator.record.payload import loads, read_fields, read_inline
 from evaluator.record.steps import (
     FORMAT_VERSION,
@@ -47,13 +54,13 @@ from evaluator.record.steps import (
 )
 
 _TITLE = re.compile(
-    rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-9a-f"
-    rb"]{8}) -->"
+    rb"# TASK-([0-9]{1,18}) <!-- evaluator-task ([0-9]{1,4}) ([0-9]{1,12}) ([0-9a-f]{8}) "
+    rb"(?:([0-9a-f]{32}) )?([0-9a-f]{8}) -->"
 )
 _OPEN = re.compile(
     rb"(?:## (?:Step [0-9]{1,12}(?: \((?:retry|result)\))?: (.+)|Resumed|Result|Summary) )?"
-    rb"<!-- (begin|end|note|resume|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) ([0-"
-    rb"9a-f]{8}) -->"
+    rb"<!-- (begin|end|note|resume|result|summary) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{8}) "
+    rb"(?:([0-9a-f]{32}) )?([0-9a-f]{8}) -->"
 )
 _MARK = re.compile(rb"<!-- evaluator-task |[0-9a-f]{8} [0-9a-f]{8} -->")
 _TORN_TITLE = re.compile(rb"#?|# |# T|# TA|# TAS|# TASK|# TASK-[0-9]*(?: (?:<.*)?)?")
@@ -95,7 +102,7 @@ class JournalState:
 
     path: str
     offset: int = 0
-    chain: int = 0
+    chain: Chain = Chain()
     header: Header | None = None
     # None: a loss of power or an editor has damaged it.
     hint: RunStatus | None = "running"
@@ -107,6 +114,8 @@ class JournalState:
     resumptions: list[Resumption] = field(default_factory=list[Resumption])
     tail: Tail = "clean"
     damage: str | None = None
+    # None: each record so far has the user's signature.
+    unsigned: str | None = None
 
     def recording(self) -> Recording:
         """The steps and the rest that was read."""
@@ -131,6 +140,7 @@ class JournalState:
             torn_offset=self.offset if self.tail == "torn" else None,
             warnings=tuple(warnings),
             resumptions=tuple(self.resumptions),
+            unsigned=self.unsigned,
         )
 
 
@@ -191,13 +201,14 @@ def _scan(state: JournalState, data: bytes, steps: bool) -> None:
         size = len(data.rstrip(b"\0"))
     if size < len(data):
         state.tail = "torn"
-    whole = _read_header(state, data, size=size)
+    key = signing_key(create=False) if steps else None
+    whole = _read_header(state, data, size=size, key=key)
     # An append whose data was not written leaves as many zeros as it had bytes, or the rest of a
     # disk block.
     if 0 < len(data) - size < _LEAST_RECORD and -(-size // _BLOCK) * _BLOCK >= len(data):
         raise _corrupt(state, data, at=size, message="unexpected zero bytes at the end")
     while whole and state.offset < size:
-        whole = _read_record(state, data, size=size, steps=steps)
+        whole = _read_record(state, data, size=size, steps=steps, key=key)
     if not whole:
         state.tail = "torn"
 
@@ -206,13 +217,26 @@ def _corrupt(state: JournalState, data: bytes, at: int, message: str) -> Corrupt
     return CorruptRecord(state.path, data.count(b"\n", 0, at) + 1, offset=at, message=message)
 
 
-def _read_header(state: JournalState, data: bytes, size: int) -> bool:
+def _check_signature(
+    state: JournalState, key: bytes | None, line: bytes, body: bytes, signature: bytes, name: str
+) -> None:
+    """Remembers the first record without the user's signature; those after it count for nothing."""
+    if state.unsigned is None and (
+        key is None
+        or not hmac.compare_digest(
+            record_signature(key, state.chain.signature, line=line, body=body), signature
+        )
+    ):
+        state.unsigned = name
+
+
+def _read_header(state: JournalState, data: bytes, size: int, key: bytes | None) -> bool:
     """Reads the first record. False, if the file ends inside."""
     newline = data.find(b"\n", 0, size)
     if newline < 0:
         return False
     title = _TITLE.fullmatch(data, 0, newline)
-    if title is None or crc32(data[: newline - _CHECKSUMS]) != int(title[5], 16):
+    if title is None or crc32(data[: newline - _CHECKSUMS]) != int(title[6], 16):
         raise _corrupt(state, data, at=0, message="the title line has been changed")
     if int(title[2]) > FORMAT_VERSION:
         raise RecordError(
@@ -237,12 +261,17 @@ def _read_header(state: JournalState, data: bytes, size: int) -> bool:
         ) from error
     state.hint = _HINTED.get(data[at:body])
     state.hint_offset = at
+    signature = title[5] or b""
+    line = data[: title.end(4) + 1]
+    _check_signature(state, key, line, data[body:end], signature=signature, name="header")
     state.offset = end
-    state.chain = int(title[5], 16)
+    state.chain = Chain(int(title[6], 16), signature)
     return True
 
 
-def _read_record(state: JournalState, data: bytes, size: int, steps: bool) -> bool:
+def _read_record(
+    state: JournalState, data: bytes, size: int, steps: bool, key: bytes | None
+) -> bool:
     """Reads the record at `state.offset`. False, if the file ends inside."""
     start = state.offset
     if data.startswith(RULE, start):
@@ -260,9 +289,9 @@ def _read_record(state: JournalState, data: bytes, size: int, steps: bool) -> bo
     opening = _OPEN.fullmatch(data, line, newline)
     if opening is None:
         raise _corrupt(state, data, at=line, message="a record's opening line has been changed")
-    name, kind, number, length, checksum, link = opening.groups()
+    name, kind, number, length, checksum, signature, link = opening.groups(b"")
     chain = int(link, 16)
-    if crc32(data[line : newline - _CHECKSUMS], state.chain) != chain:
+    if crc32(data[line : newline - _CHECKSUMS], state.chain.checksum) != chain:
         raise _corrupt(state, data, at=line, message="a record's opening line has been changed")
     body = newline + 1
     end = body + int(length)
@@ -277,8 +306,16 @@ def _read_record(state: JournalState, data: bytes, size: int, steps: bool) -> bo
             )
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise _corrupt(state, data, at=body, message=f"a record cannot be read: {error}") from error
+    _check_signature(
+        state,
+        key,
+        data[line : opening.end(5) + 1],
+        data[body:end],
+        signature=signature,
+        name=kind.decode() if number == b"0" else f"step {int(number)}",
+    )
     state.offset = end
-    state.chain = chain
+    state.chain = Chain(chain, signature)
     return True
 
 
@@ -415,5 +452,5 @@ def header_of(data: bytes, path: str = "<bytes>") -> Header | None:
     """The header at the start of `data`; None where it cannot be read."""
     state = JournalState(path)
     with suppress(CorruptRecord):
-        _read_header(state, data, size=len(data))
+        _read_header(state, data, size=len(data), key=None)
     return state.header

@@ -159,6 +159,7 @@ def _write(store: TaskStore, recording: Recording, path: Path, digest: str) -> s
         model=header.model,
         created=header.created or None,
         extra={**header.extra, "imported": source},
+        is_own=False,
     ) as journal:
         for step in recording.steps:
             number = journal.begin(step.start)

@@ -31,8 +31,10 @@ from evaluator.errors import RecordError, RecordNotWritten, UsageError
 from evaluator.errors.machine import advice_on
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import unlock
+from evaluator.files.trust import signing_key
 from evaluator.record.encoding import (
     STATUS_HINTS,
+    Chain,
     encode_begin,
     encode_end,
     encode_header,
@@ -134,7 +136,8 @@ class Journal:
         self._name = name
         self._scrub = scrub
         self._is_done = self._is_subtask = False
-        self._offset = self._chain = self._hint_offset = 0
+        self._offset = self._hint_offset = 0
+        self._chain = Chain()
         # Bytes known to be on the disk itself; -1: neither they nor the file's name in its folder.
         self._durable = -1
         self._syncing = threading.Lock()
@@ -148,9 +151,13 @@ class Journal:
         self._takeover: int | None = None
         self._buffer: list[bytes] = []
 
-    def start(self, header: Header) -> None:
-        """Begins a new file. Raises: UsageError, if the inputs are not JSON."""
-        record, self._hint_offset = encode_header(header, self._scrub)
+    def start(self, header: Header, *, is_own: bool = True) -> None:
+        """Begins a new file; its records are signed unless they say what somebody else recorded.
+
+        Raises: UsageError, if the inputs are not JSON.
+        """
+        key = signing_key(create=True) if is_own else None
+        record, self._hint_offset = encode_header(header, self._scrub, key=key)
         self._is_subtask = header.parent is not None
         self._add(record.data, record.chain)
 
@@ -165,6 +172,8 @@ class Journal:
         self._is_done = is_done
         self._offset = state.offset
         self._chain = state.chain
+        if state.header is not None and state.header.version > 1:
+            self._chain = state.chain._replace(key=signing_key(create=True))
         self._hint_offset = state.hint_offset
         self._takeover = size - state.offset
         for step in state.steps:
@@ -375,7 +384,7 @@ class Journal:
     def __exit__(self, *_: Any) -> None:
         self.abandon()
 
-    def _add(self, data: bytes, chain: int) -> None:
+    def _add(self, data: bytes, chain: Chain) -> None:
         self._buffer.append(data)
         self._chain = chain
 

@@ -108,10 +108,12 @@ class SharedRunState:
 
 class RecordedSteps:
     """The recording of one task file, by path. Made for one evaluation; `child` gives that of a
-    subtask. `repair`: files of subtasks that were damaged are read up to the damage.
+    subtask. `repair`: files of subtasks that were damaged are read up to the damage. `trust`: those
+    that somebody else wrote are used.
     """
 
     repair = False
+    trust = False
 
     def __init__(self, recording: Recording, progress: SharedRunState | None = None) -> None:
         self.recording = recording
@@ -246,9 +248,11 @@ class ResumedSteps(RecordedSteps):
         edited: Callable[[Recording], str | None] = lambda _: None,
         progress: SharedRunState | None = None,
         repair: bool = False,
+        trust: bool = False,
     ) -> None:
         super().__init__(recording, progress)
         self.repair = repair
+        self.trust = trust
         self._decide = decide
         self._allow_changed = allow_changed
         self._edited_of = edited
@@ -270,6 +274,7 @@ class ResumedSteps(RecordedSteps):
             edited=self._edited_of,
             progress=self.progress,
             repair=self.repair,
+            trust=self.trust,
         )
 
     def may_run(self) -> bool:

@@ -8,11 +8,18 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote
 
-from evaluator.record.encoded import HINTS, Decoded, dumped_bytes, joined_lines, without_escapes
+from evaluator.record.encoded import (
+    HINTS,
+    Decoded,
+    dumped_bytes,
+    has_character_dump,
+    joined_lines,
+    without_escapes,
+)
 
 _NAME = re.compile(
     r"(?:^|_)(?:API_?KEYS?|KEY|KEYS|TOKEN|TOKENS|SECRET|SECRETS|PASS|PASSPHRASE|CREDENTIALS?"
@@ -93,7 +100,7 @@ class Redactor:
 
     `secrets` maps a name to the value to hide; values under 8 characters are not hidden. A value is
     found in texts, in keys, and inside texts that are JSON themselves; also reversed, URL-encoded,
-    in base64 (alone or inside a longer encoded text), in hexadecimal digits (also in a dump), with
+    in base64 (alone or inside a longer encoded text), in hexadecimal digits and dumps, with
     escapes of JSON, XML or HTML, and broken into lines. Text without a secret costs one search for
     all forms of all secrets, one for each beginning of a pattern, and a few for other encodings.
     """
@@ -111,13 +118,17 @@ class Redactor:
 
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
         names: dict[str, str] = {}
-        windows: dict[bytes, dict[str, str]] = {}
+        windows: dict[bytes, list[dict[str, str]]] = {}
         self._longest = 0
         for name, value in (secrets or {}).items():
             if len(value) < _MIN_CHARS:
                 continue
             data = value.encode("utf-8", "surrogatepass")
-            windows[data] = _windows_in_dump(data)
+            windows[data] = [
+                _windows_in_dump(data),
+                _windows_in_words(data, 0),
+                _windows_in_words(data, 1),
+            ]
             self._longest = max(self._longest, len(data))
             for form in _forms_of(value):
                 if len(form) >= _MIN_CHARS:
@@ -126,8 +137,9 @@ class Redactor:
         ordered = sorted(names, key=len, reverse=True)
         self._names = names
         self._forms = tuple(ordered)
-        self._parts = _searches_for([*map(_parts_of, ordered), *filter(None, windows.values())])
-        self._dumps = _searches_for(filter(None, windows.values()))
+        dumps = list(filter(None, chain.from_iterable(windows.values())))
+        self._parts = _searches_for([*map(_parts_of, ordered), *dumps])
+        self._dumps = _searches_for(dumps)
         self._searches = tuple(beginning.search for beginning in _BEGINNINGS)
         if ordered:
             self._values = re.compile("|".join(map(re.escape, ordered)))
@@ -165,6 +177,8 @@ class Redactor:
         """Whether `text`, or the JSON in it, contains what `redact_value` would change."""
         if self._holds_part(text) and (self._holds_form(text) or any(self._in_dump(text))):
             return True
+        if has_character_dump(text) and any(self._in_dump(text)):
+            return True
         for search in self._searches:
             if search(text) is not None:
                 if self._is_like_one(text):
@@ -192,7 +206,7 @@ class Redactor:
         return self._found(text, chain(without_escapes(text), joined_lines(text)))
 
     def _in_dump(self, text: str) -> Iterator[tuple[int, int, str]]:
-        """As `_encoded`, in hexadecimal digits that are not just one after the other."""
+        """As `_encoded`, in dumps of bytes."""
         return self._found(text, self._dumped(text))
 
     def _found(self, text: str, parts: Iterable[Decoded]) -> Iterator[tuple[int, int, str]]:
@@ -203,11 +217,13 @@ class Redactor:
                     yield start, end, self._names[match[0]]
 
     def _dumped(self, text: str) -> Iterator[Decoded]:
-        at = 0
+        at = 0 if self._longest else len(text)
         around = _DUMP_CHARS_PER_BYTE * self._longest
         while True:
             found = [
-                match.start() for search in self._dumps if (match := search(text, at)) is not None
+                match.start()
+                for search in (*self._dumps, has_character_dump)
+                if (match := search(text, at)) is not None
             ]
             if not found:
                 return
@@ -293,6 +309,21 @@ def _windows_in_dump(data: bytes) -> dict[str, str]:
         if window[0].isdecimal():
             windows.setdefault(window[0], window[1:])
     # Without a byte below 0xa0, which no text in UTF-8 lacks for long, only the forms are found.
+    return windows
+
+
+def _windows_in_words(data: bytes, first: int) -> dict[str, str]:
+    """As `_windows_in_dump`, in words of two bytes that begin with their last byte (`od -x`); the
+    words begin at `first`, which is 0 or 1.
+    """
+    words = [
+        _digits_of(data[at + 1]) + _digits_of(data[at]) for at in range(first, len(data) - 1, 2)
+    ]
+    windows: dict[str, str] = {}
+    for one, other in pairwise(words):
+        window = f"{one}{_BETWEEN_BYTES}{other}"
+        if window[0].isdecimal():
+            windows.setdefault(window[0], window[1:])
     return windows
 
 

@@ -184,9 +184,20 @@ class StepLog:
             extra = {"retry_after_s": retry_after_s}
         await self._end(number, StepEnd("failed", output, duration_s, error, usage, extra))
 
-    async def refuse(self, number: int, output: Any, duration_s: float, reason: str) -> None:
-        """Writes that a tool call was denied or out of time; `output` is what the model is told."""
-        await self._end(number, StepEnd("aborted", output, duration_s, reason))
+    async def refuse(
+        self,
+        number: int,
+        output: Any,
+        duration_s: float,
+        reason: str,
+        *,
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes that a tool call was denied, or that a tool or model call was out of time.
+
+        `output` is what the model is told, or the part of its answer that arrived.
+        """
+        await self._end(number, StepEnd("aborted", output, duration_s, reason, usage))
 
     def abort(self, number: int, output: Any, duration_s: float, error: str) -> None:
         """Writes that a step was cut off. Does not wait for the disk: nothing follows that depends

@@ -13,7 +13,8 @@ from typing import Any, Literal, Protocol, cast
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import JsonForm, to_dict
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Files of version 1 have no signatures."""
 
 StepKind = Literal[
     "resolve", "model", "tool", "script", "subtask", "parse", "match", "bind", "context"
@@ -57,10 +58,13 @@ CANCELLED = "cancelled"
 FAILED = "failed"
 
 
+REASON_SEPARATOR = " — "
+
+
 def abort_reason(word: str, text: str) -> str:
     """The `error` of an aborted step: a word for programs, and a text for readers."""
     if text:
-        return f"{word} — {text}"
+        return f"{word}{REASON_SEPARATOR}{text}"
     return word
 
 
@@ -94,7 +98,7 @@ class StepEnd(JsonForm):
     def reason_word(self) -> str:
         """The word with which the reason of an aborted step begins; empty for other steps."""
         if self.status == "aborted":
-            return (self.error or "").partition(" — ")[0]
+            return (self.error or "").partition(REASON_SEPARATOR)[0]
         return ""
 
     @property
@@ -227,7 +231,9 @@ class Recording(JsonForm):
     `header` is None only where the file ends before its header does. `tail` is "torn" where the
     file ends inside a record, as after a crash; all records before `torn_offset` (bytes) are whole.
     `status` is "interrupted" only where the store saw that the owner is gone: the bytes alone say
-    "running". `resumptions` are in the order in which they happened.
+    "running". `resumptions` are in the order in which they happened. `unsigned` names the first
+    record that no program of this user wrote, "header" also where the steps were left out; None:
+    this user's programs wrote all of it.
     """
 
     header: Header | None
@@ -238,6 +244,7 @@ class Recording(JsonForm):
     torn_offset: int | None = None
     warnings: tuple[str, ...] = ()
     resumptions: tuple[Resumption, ...] = ()
+    unsigned: str | None = "header"
 
     @property
     def owner(self) -> Owner | None:
@@ -258,6 +265,18 @@ class Recording(JsonForm):
             )
         return self.header
 
+    def check_signed(self, trust: bool) -> None:
+        """Raises: RecordError, if somebody else wrote a part of it, and the caller does not
+        `trust` it.
+        """
+        if self.unsigned is not None and not trust:
+            task = "the task file" if self.header is None else f"TASK-{self.header.task_id}"
+            raise RecordError(
+                f"{task}: no program of yours wrote its {self.unsigned}; a task of somebody else "
+                "may name scripts and files, and its results may be false. Read it; to continue "
+                "it: --trust, or Evaluator(trust=True)"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON; its schema is `schemas/task_record.json`."""
         return {
@@ -273,7 +292,8 @@ def plain_json(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
-_PERSON = b"steps %d" % FORMAT_VERSION
+# Another number where a step gets another meaning.
+_PERSON = b"steps 1"
 
 
 def json_encoder(
@@ -335,9 +355,9 @@ def fingerprint(value: Any, scrub: Scrub | None = None) -> str:
     """Blake2b-128, as 32 hex digits, of a JSON value written canonically: order of keys does not
     count.
 
-    The version of the format is included: a later one that gives a step another meaning must not
-    match. Secrets that `scrub` removes are not, so that the fingerprint computed from a record
-    equals the original one.
+    The version of what steps mean is included: a step of another version must not match. Secrets
+    that `scrub` removes are not, so that the fingerprint computed from a record equals the original
+    one.
 
     Raises: UsageError, if the value is not JSON.
     """

@@ -90,11 +90,13 @@ class TaskStore:
         extra: Mapping[str, Any] | None = None,
         sync: Sync | None = None,
         created: str | None = None,
+        is_own: bool = True,
     ) -> Journal:
         """Opens a new task file under the next id. Its header is written with the journal's first
         flush.
 
-        `created` is when the task began, if that is not now.
+        `created` is when the task began, if that is not now. Without `is_own` the file is not
+        signed: it says what somebody else recorded.
 
         Raises: RecordError, if the folder is a link, is not ours, cannot be written or the disk is
         full. UsageError, if `inputs` or `extra` is not JSON.
@@ -130,7 +132,7 @@ class TaskStore:
                 sync=sync or self._sync,
                 scrub=self.redactor,
             )
-            journal.start(header)
+            journal.start(header, is_own=is_own)
             return journal
         except BaseException:
             # Nothing was written yet: an empty file of a task that never began would only confuse.

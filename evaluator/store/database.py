@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import stat
 import weakref
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
@@ -22,6 +23,7 @@ from urllib.parse import quote
 
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError
+from evaluator.files.open_below import hole_problem
 from evaluator.store import network
 
 # The errors of file systems without hard links: FAT, some network and FUSE file systems.
@@ -30,6 +32,7 @@ _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RETRY_S = 0.005
 MAX_SNAPSHOT_BYTES = 1 << 30
 """`snapshot` copies no larger database."""
+_FILES_OF_ONE = ("", "-wal", "-shm", "-journal")
 _SNAPSHOT_TRIES = 20
 _DAMAGED = "its tables are damaged; restore it from a backup or an export"
 _ADVICE = {
@@ -67,13 +70,14 @@ def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sq
     Waits up to `busy_s` seconds for other processes. The connection is in autocommit mode; several
     threads may use it in turn.
 
-    Raises: ConfigurationError, for a database of a newer version or of another program, or on a
-    network file system; OSError or sqlite3.Error, if it cannot be opened or is damaged.
+    Raises: ConfigurationError, for a database of a newer version or of another program, for a link,
+    a pipe or a device in its place, or on a network file system; OSError or sqlite3.Error, if it
+    cannot be opened or is damaged.
     """
-    if make and not path.exists():
+    if make and not os.path.lexists(path):
         _make(path, kind)
+    _check_files(path, kind)
     path.stat()
-    _check_place(path, kind)
     connection = _opened(path, busy_s)
     try:
         _prepare(connection, path, kind=kind, busy_s=busy_s)
@@ -92,8 +96,8 @@ def snapshot(path: Path, kind: Format) -> sqlite3.Connection:
     """
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
-        if path.exists():
-            _check_place(path, kind)
+        if os.path.lexists(path):
+            _check_files(path, kind)
             _copy(path, kind, copy)
         _prepare(copy, path, kind=kind, busy_s=0.0)
         copy.execute("PRAGMA query_only = ON")
@@ -104,14 +108,13 @@ def snapshot(path: Path, kind: Format) -> sqlite3.Connection:
 
 
 def _copy(path: Path, kind: Format, copy: sqlite3.Connection) -> None:
-    if not path.is_file():
-        raise sqlite3.OperationalError("it is not a file")
     log = Path(f"{path}-wal")
     for _ in range(_SNAPSHOT_TRIES):
         before = _state(path)
-        if before[1] > MAX_SNAPSHOT_BYTES:
+        size = before[1] + _state(log)[1]
+        if size > MAX_SNAPSHOT_BYTES:
             raise ConfigurationError(
-                f"{path}: {kind.noun} of {before[1]:,} bytes; at most {MAX_SNAPSHOT_BYTES:,} can "
+                f"{path}: {kind.noun} of {size:,} bytes; at most {MAX_SNAPSHOT_BYTES:,} can "
                 "be read without changing it"
             )
         try:
@@ -203,13 +206,37 @@ def _address(path: Path, how: str) -> str:
     return f"file:{quote(os.fsencode(path.absolute()))}?{how}"
 
 
-def _check_place(path: Path, kind: Format) -> None:
+def _check_files(path: Path, kind: Format) -> None:
+    """Raises: ConfigurationError, where SQLite would lose data, follow a link, or read without an
+    end.
+    """
+    for ending in _FILES_OF_ONE:
+        file = f"{path}{ending}"
+        try:
+            status = os.lstat(file)
+        except OSError:
+            continue  # SQLite says what is wrong with a file that it needs
+        reason = _trap(status)
+        if reason is not None:
+            raise ConfigurationError(
+                f"{file}: {reason}; a {kind.noun} is in files that SQLite made. Remove it, or name "
+                "another file"
+            )
     name = network.network_file_system(path.parent)
     if name is not None:
         raise ConfigurationError(
             f"{path}: the {kind.noun} cannot be on a network file system ({name}), where SQLite "
             "loses data; name a folder on a disk of this machine"
         )
+
+
+def _trap(status: os.stat_result) -> str | None:
+    """Why a file is not opened; None if it may be."""
+    if stat.S_ISLNK(status.st_mode):
+        return "it is a symbolic link, which is not followed"
+    if not stat.S_ISREG(status.st_mode):
+        return "it is not a regular file"
+    return hole_problem(status)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, kind: Format, busy_s: float) -> None:

@@ -92,6 +92,8 @@ def validate_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     validator = _validator(tool)
     watch = Watch()
     try:
+        if validator.verdict(arguments):
+            return
         found = validator.errors(arguments, _MAX_VIOLATIONS, watch)
         violations = [
             f"{violation.json_path}: {shorten(violation.message, 300)}" for violation in found

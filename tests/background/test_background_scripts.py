@@ -14,6 +14,7 @@ import pytest
 from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork, scripts
 from evaluator.background.output import Output, read_output
 from evaluator.background.stall import StallWatch, prompt_hint
+from evaluator.background.tasks import End, Work
 from evaluator.testing import FakeClock
 from tests.background.instant import Instant
 
@@ -188,6 +189,43 @@ def test_tasks_that_end_while_they_are_killed_have_one_notification_each(tmp_pat
             assert all(task.status in ("completed", "killed") for task in found)
             assert sorted(notice.task_id for notice in told) == sorted(started)
             assert all((task.status == "killed") == (task.kill_reason == "race") for task in found)
+
+    run(work())
+
+
+class Finishing(Work):
+    """Work that completes when it is killed."""
+
+    type = "b"
+
+    def __init__(self):
+        self.began = asyncio.Event()
+        self.killed = asyncio.Event()
+
+    async def run(self, output):
+        self.began.set()
+        await self.killed.wait()
+        return End("completed", exit_code=0)
+
+    def kill(self, reason=""):
+        self.killed.set()
+
+
+def test_a_task_that_completes_after_it_was_killed_is_reported_as_killed(tmp_path):
+    async def work():
+        async with BackgroundTasks(tmp_path) as tasks:
+            finishing = Finishing()
+            started = tasks.start(finishing, "x", session="s").id
+            await finishing.began.wait()
+            await tasks.kill(started, "enough")
+            ended = await tasks.wait(started)
+            assert (ended.status, ended.kill_reason) == ("killed", "enough")
+            (notice,) = tasks.store.claim(task_id=started)
+            assert "<status>killed</status>" in notice.xml
+            untouched = Finishing()
+            other = tasks.start(untouched, "y").id
+            untouched.killed.set()
+            assert (await tasks.wait(other)).status == "completed"
 
     run(work())
 

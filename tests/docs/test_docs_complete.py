@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -368,3 +369,21 @@ def test_every_package_is_in_the_architecture_in_the_order_of_imports() -> None:
     assert set(height) == packages
     heights = [height[name] for name in listed]
     assert heights == sorted(heights)
+
+
+def test_the_tested_versions_of_python_are_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    versions = [
+        classifier.rpartition(" ")[2]
+        for classifier in project["project"]["classifiers"]
+        if re.fullmatch(r"Programming Language :: Python :: 3\.[0-9]+", classifier)
+    ]
+    *others, last = versions
+    assert project["project"]["requires-python"] == f">={versions[0]}"
+    assert project["tool"]["pyright"]["pythonVersion"] == versions[0]
+    assert project["tool"]["ruff"]["target-version"] == f"py{versions[0].replace('.', '')}"
+    assert f"Python {versions[0]} to {last}" in (ROOT / "docs" / "ten-minutes.md").read_text()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"Python {versions[0]} to {last}" in readme
+    assert f"Python {', '.join(others)} or {last} and make" in readme
+    assert f"tested with {', '.join(others)} and {last}" in (ROOT / ".ci" / "run").read_text()

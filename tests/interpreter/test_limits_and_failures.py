@@ -76,6 +76,11 @@ def test_eighty_per_cent_of_a_limit_is_a_warning(make_evaluator):
         make_evaluator(ASK.format(handler='<handler max_turns="5"/>'), script=answers)
     ).unwrap()
     assert any("4 of 5 turns" in w for w in result.notes["warnings"])
+    below = run(
+        make_evaluator(ASK.format(handler='<handler max_turns="4"/>'), script=answers[1:])
+    ).unwrap()
+    assert below.usage.turns == 3
+    assert not any("turns" in w for w in below.notes["warnings"])
 
 
 def test_a_request_larger_than_the_window_is_not_sent(make_evaluator):
@@ -506,3 +511,23 @@ def test_the_reasons_in_a_task_file_are_words(make_evaluator, tmp_path, how):
     assert step.end.error == reason
     assert summary is None or recording.summary.reason == summary
     assert "Error" not in (tmp_path / "tasks" / "done" / "TASK-1.md").read_text()
+
+
+def test_a_timeout_of_the_provider_is_an_aborted_attempt_with_its_reason(make_evaluator, tmp_path):
+    outcome, _ = flaky(make_evaluator, billed(), refused())
+    assert outcome.unwrap().content == "done"
+    steps = TaskStore(tmp_path / "tasks").read(1).steps
+    ends = [step.end for step in steps if step.start.kind == "model"]
+    assert [(end.status, end.error) for end in ends] == [
+        ("aborted", "timeout — no answer in time"),
+        ("failed", "rate_limit: HTTP 429"),
+        ("success", None),
+    ]
+
+
+def test_a_timeout_of_the_provider_is_replayed_as_one(make_evaluator):
+    evaluator = make_evaluator(ASK.format(handler=""), backend=Flaky(billed(retryable=False)))
+    error = run(evaluator, model="mine/x")
+    replayed = asyncio.run(evaluator.replay(1)).outcome
+    assert error.details["kind"] == replayed.details["kind"] == "timeout"
+    assert replayed.message.startswith("model call failed: no answer in time")

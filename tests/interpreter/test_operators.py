@@ -104,9 +104,11 @@ def test_accumulated_notes_of_earlier_steps_are_context(make_evaluator, scripted
         "<context_management><accumulation_format>full_output</accumulation_format></context_management><steps>",
         1,
     )
-    script = scripted({"outline": '{"title": "Tin"}', "draft": "the draft"})
+    # Longer than a summary.
+    outline = '{"title": "Tin", "parts": "' + "ore and alloys, " * 40 + '"}'
+    script = scripted({"outline": outline, "draft": "the draft"})
     run(make_evaluator(full, script=script), "seq", {"topic": "metals"})
-    assert '<context source="step:outline">\n{"title": "Tin"}' in script.prompts[1]
+    assert f'<context source="step:outline">\n{outline}' in script.prompts[1]
 
 
 def test_a_failed_step_keeps_what_was_done(make_evaluator, scripted):
@@ -116,7 +118,16 @@ def test_a_failed_step_keeps_what_was_done(make_evaluator, scripted):
     assert error.details["failed_step"] == {"index": 1, "name": "draft"}
     assert error.details["total_steps"] == 2
     assert [p["step"] for p in error.details["partial_results"]] == ["outline"]
+    assert "content" not in error.details["partial_results"][0]
     assert error.usage.turns == 2
+    full = SEQUENCE.replace(
+        "<steps>",
+        "<context_management><accumulation_format>full_output</accumulation_format></context_management><steps>",
+        1,
+    )
+    script = scripted({"draft": " ", "outline": '{"title": "Tin"}'})
+    error = run(make_evaluator(full, script=script), "seq", {"topic": "metals"})
+    assert error.details["partial_results"] == [{"step": "outline", "content": '{"title": "Tin"}'}]
 
 
 REDUCE = """

@@ -85,15 +85,31 @@ SCHEMAS = st.sampled_from(
 )
 
 
+REPRS = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner, min_size=1).map(tuple)
+        | st.dictionaries(TEXT, inner, min_size=1)
+    ),
+    max_leaves=12,
+).filter(lambda value: isinstance(value, dict | list | tuple) and len(value) > 0)
+
+
 @settings(deadline=None, max_examples=60)
-@given(CONTAINERS)
+@given(REPRS)
 @example([{"it's": 'say "it\'s"', "n": None, "t": [True, 1.5, "a\nb\\c", ""]}])
+@example((("a, (b",), ((1,),), {"c)": (2, [3])}))
+@example([(), ("x",)])
 def test_the_repr_of_a_value_is_read_as_that_value(value: Any) -> None:
     text = repr(value)
     if "\\x" in text or "\\u" in text or "\\U" in text:
         return  # escapes that JSON does not have
-    for written in (text, f"The result:\n{text}\nIt's done."):
-        assert parse_output(written).value == value
+    wanted = json.loads(json.dumps(value))
+    assert parse_output(text).value == wanted
+    assert parse_output(f"```python\n{text}\n```").value == wanted
+    if not isinstance(value, tuple):
+        assert parse_output(f"The result:\n{text}\nIt's done.").value == wanted
 
 
 def test_a_long_repr_needs_no_repairs_that_are_counted() -> None:
@@ -105,6 +121,37 @@ def test_a_long_repr_needs_no_repairs_that_are_counted() -> None:
     assert parsed.warnings == (MESSAGES["single"], MESSAGES["literal"])
     mixed = json.dumps(rows)[:-1] + ", {'a': 1,}]"
     assert parse_output(mixed).value == [*rows, {"a": 1}]
+
+
+def test_a_long_repr_with_tuples_needs_no_repairs_that_are_counted() -> None:
+    rows = [(n, f"it's {n}", (f'"{n}"', None), ()) for n in range(9_000)]
+    wanted = json.loads(json.dumps(rows))
+    for written in (rows, tuple(rows)):
+        text = repr(written)
+        assert len(text) > 250_000
+        parsed = parse_output(text)
+        assert parsed.value == wanted
+        assert set(parsed.warnings) == {MESSAGES[kind] for kind in ("single", "literal", "tuple")}
+    assert parse_output(repr(["it's"] * 60_000)).value == ["it's"] * 60_000
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "kind"),
+    [
+        ("['a', (1)]", ["a", 1], "parentheses"),
+        ("['a', ((1, 2))]", ["a", [1, 2]], "parentheses"),
+        ("['a', (1, 2])", ["a", [1, 2]], "mismatched"),
+    ],
+)
+def test_parentheses_that_make_no_tuple_are_repaired(text: str, value: Any, kind: str) -> None:
+    parsed = parse_output(text)
+    assert parsed.value == value
+    assert MESSAGES[kind] in parsed.warnings
+
+
+@pytest.mark.parametrize("text", ["(1, 2) and (3, 4)", "(a, b)", "(1)", "((1, 2)"])
+def test_parentheses_in_prose_are_not_a_tuple(text: str) -> None:
+    assert parse_output(text).value is None
 
 
 @given(VALUES, st.sampled_from([None, 2]))
@@ -228,6 +275,8 @@ HOSTILE = [
     "[1 ",
     "$1,299",
     "`",
+    '\\frac{\\"',
+    "[(1,),'",
 ]
 
 

@@ -43,6 +43,14 @@ NULLABLE = {"type": ["number", "null"]}
             ["https://x.org", "http://y.org/z"],
             "unquoted_text",
         ),
+        ("[\nred\nlight green\n]", None, ["red", "light green"], "missing_comma"),
+        (
+            "[\n  red,\n  it's blue\n  green\n]",
+            "string[]",
+            ["red", "it's blue", "green"],
+            "unquoted_text",
+        ),
+        ('{"a": 1, "b": [\nred\nblue\n]}', None, {"a": 1, "b": ["red", "blue"]}, "missing_comma"),
         ("red, green, blue", "string[]", ["red", "green", "blue"], "list"),
         ("2.5 million", "number", 2_500_000, "multiplier"),
     ],
@@ -77,6 +85,9 @@ def test_a_text_without_a_value_is_null_where_the_schema_allows_it(written: str)
         ("I like red, green, blue", "string[]"),
         ("red, green", "string[]"),
         ("[0, 1) is the range", "number[]"),
+        ("[note\nsee below]", None),
+        ("[\nThis is the first.\nThis is the second\n]", "string[]"),
+        ("[\n- red\n- blue\n]", "string[]"),
     ],
 )
 def test_what_may_mean_something_else_is_refused(text: str, schema: Any) -> None:

@@ -124,6 +124,38 @@ def test_a_schema_with_other_keywords_is_left_to_jsonschema(schema: dict[str, An
     assert fast_check(schema, Draft202012Validator.VALIDATORS) is None
 
 
+def test_a_verdict_on_a_record_depends_on_its_own_values() -> None:
+    integers = {"type": "array", "items": {"type": "integer"}}
+    properties = {"a": {"type": "integer"}, "b": integers}
+    document = {
+        "type": "object",
+        "properties": properties,
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    verdict = fast_check(document, Draft202012Validator.VALIDATORS)
+    assert verdict is not None
+    cases = [
+        ({"a": 1, "b": [1]}, True),
+        ({"a": 1, "b": ["x"]}, False),
+        ({"a": 1, "b": [1.0]}, True),
+        ({"a": 1, "b": [1.5]}, False),
+        ({"a": True, "b": [1]}, False),
+        ({"a": 2.0, "b": []}, True),
+        ({"a": 2.5, "b": []}, False),
+        ({"b": [1]}, False),
+        ({"a": 1, "c": [1]}, False),
+        ({"a": 1, "b": {}}, False),
+    ]
+    for value, fits in cases * 2:
+        assert verdict(value) is fits, value
+    many = fast_check({"type": "object", "properties": properties}, Draft202012Validator.VALIDATORS)
+    assert many is not None
+    for number in range(200):
+        assert many({"a": number, f"x{number}": "y"}) is True
+        assert many({"a": "y", f"x{number}": "y"}) is False
+
+
 def test_values_that_python_takes_for_equal_are_distinguished_as_in_json() -> None:
     assert identity_of(1) == identity_of(1.0) != identity_of(True)
     assert (

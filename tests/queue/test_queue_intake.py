@@ -25,6 +25,9 @@ from evaluator.queue.intake import MAX_CHARS, checked_text, classify, goal_of
         ("qwertz asdf", "unknown"),
         ("翻訳してください", "unknown"),
         ("fix it", "unknown"),
+        # Two types fit about equally well, and one shares only a word of many.
+        ("Write an email to Bob", "unknown"),
+        ("Bake bread with flour, salt, yeast, water and news", "unknown"),
     ],
 )
 def test_the_type_is_the_one_whose_words_the_text_has(text, expected):

@@ -163,6 +163,18 @@ def test_an_attempt_that_fails_leads_to_the_next_until_the_entry_is_blocked_and_
     assert done.status == "done" and [each.attempt for each in done.strategies_tried] == [1, 2, 3]
 
 
+def test_a_skipped_entry_is_not_done_by_any_worker(store):
+    add(store)
+    add(store, "do that")
+    skipped = store.skip(1)
+    assert skipped.status == "skipped"
+    assert skipped.completed_at is not None
+    assert store.claim(60).entry.id == "T-02"
+    assert store.claim(60) is None
+    with pytest.raises(UsageError, match="T-01 is skipped; only a pending entry"):
+        store.skip(1)
+
+
 @pytest.mark.parametrize(
     ("verb", "message"),
     [

@@ -13,8 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evaluator.errors import CorruptRecord, RecordError, UsageError
+from evaluator.files.trust import signing_key
 from evaluator.record.encoding import (
     STATUS_HINTS,
+    Chain,
     encode_begin,
     encode_end,
     encode_header,
@@ -57,8 +59,8 @@ class Written:
     """Where each record ends."""
 
 
-def write(run: Run) -> Written:
-    record, _ = encode_header(run.header)
+def write(run: Run, key: bytes | None = None) -> Written:
+    record, _ = encode_header(run.header, key=key)
     pieces, chain, begun, last = [record.data], record.chain, set[int](), None
     for index in run.order:
         if isinstance(index, Resumption):
@@ -380,8 +382,8 @@ def test_zeros_at_the_end_that_are_not_a_disk_block_are_corrupt() -> None:
 
 
 def test_a_file_of_a_newer_format_is_named_as_such() -> None:
-    record, _ = encode_header(replace(SMALL.header, version=2))
-    with pytest.raises(RecordError, match="format 2"):
+    record, _ = encode_header(replace(SMALL.header, version=3))
+    with pytest.raises(RecordError, match="format 3"):
         decode(record.data)
 
 
@@ -447,7 +449,7 @@ def test_the_file_looks_as_documented() -> None:
 
 def test_the_fence_is_longer_than_any_run_of_backticks_inside() -> None:
     text = "a ```` b\n``` c"
-    data = encode_begin(1, StepStart("p", "tool", "t", text), 0).data.decode()
+    data = encode_begin(1, StepStart("p", "tool", "t", text), Chain()).data.decode()
     assert f"`````text {len(text)}\n{text}\n`````\n" in data
 
 
@@ -487,7 +489,7 @@ def test_without_steps_header_takeovers_and_summary_are_read(run: Run) -> None:
 
 
 def test_a_text_that_only_looks_like_a_summary_is_not_read_as_one() -> None:
-    fake = encode_summary(Summary("completed", 1, 0, 0.0), 0).data.decode()
+    fake = encode_summary(Summary("completed", 1, 0, 0.0), Chain()).data.decode()
     step = Step(1, StepStart("p", "tool", "t", fake), None)
     assert decode(write(Run(SMALL.header, (step,), (0,), None)).data, steps=False).summary is None
     failed = Summary("failed", 1, 0, 0.0, None, None, fake)
@@ -508,13 +510,13 @@ def test_a_fingerprint_does_not_depend_on_the_order_of_keys_and_on_nothing_else(
 @pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, [b"x"]])
 def test_a_value_that_is_not_json_is_refused_before_anything_is_written(value: object) -> None:
     with pytest.raises(UsageError, match="Args"):
-        encode_begin(1, StepStart("p", "tool", "t", value), 0)
+        encode_begin(1, StepStart("p", "tool", "t", value), Chain())
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
 def test_a_duration_that_is_not_a_time_is_refused(seconds: float) -> None:
     with pytest.raises(UsageError, match="duration"):
-        encode_end(1, StepEnd("success", "x", seconds), 0)
+        encode_end(1, StepEnd("success", "x", seconds), Chain())
 
 
 @given(TEXT, OBJECT)
@@ -528,7 +530,7 @@ def test_a_result_that_refers_to_a_step_has_that_step_s_text(
     steps = (
         Step(1, StepStart("turn[1]", "model", "m", None, "f"), StepEnd("success", output, 0.1)),
     )
-    data, chain = write(Run(SMALL.header, steps, (0, 0), None)).data, 0
+    data = write(Run(SMALL.header, steps, (0, 0), None)).data
     chain = scan(data).chain
     result = {**more, "content": content}
     summary = Summary("completed", 1, 0, 0.1, None, result)
@@ -551,3 +553,25 @@ def test_a_file_that_was_ended_is_open_again_after_a_resume_record() -> None:
     assert reopened.summary is None
     assert reopened.status == "running"
     assert len(reopened.resumptions) == len(ended.resumptions) + 1
+
+
+@given(runs(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_signed_file_is_own_up_to_the_first_record_that_is_not(
+    run: Run, data: st.DataObject
+) -> None:
+    key = signing_key(create=True)
+    assert key is not None
+    signed = write(run, key)
+    whole = decode(signed.data)
+    assert whole.unsigned is None
+    assert replace(whole, unsigned="header") == decode(write(run).data)
+    records = data.draw(st.integers(1, len(signed.ends)))
+    assert decode(signed.data[: signed.ends[records - 1]]).unsigned is None, "a prefix"
+    assert decode(write(run, b"another key").data).unsigned == "header"
+    # Continued by somebody else.
+    state = scan(signed.data)
+    record = encode_resumption(Resumption("now"), state.chain)
+    assert decode(signed.data + record.data).unsigned == "resume"
+    own = encode_resumption(Resumption("now"), state.chain._replace(key=key))
+    assert decode(signed.data + own.data).unsigned is None, "the control"

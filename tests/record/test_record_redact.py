@@ -219,6 +219,26 @@ def od(text: str) -> str:
     return "".join(f"{at:07o} {row}\n" for at, row in rows)
 
 
+def od_x(text: str) -> str:
+    """`od -x`: words of two bytes, the second one first, as this machine's processor stores them."""
+    lines = []
+    for at in range(0, len(text), 16):
+        row = text[at : at + 16].encode()
+        row += b"\0" * (len(row) % 2)
+        words = " ".join(f"{row[i + 1]:02x}{row[i]:02x}" for i in range(0, len(row), 2))
+        lines.append(f"{at:07o} {words}\n")
+    return "".join(lines) + f"{len(text):07o}\n"
+
+
+def od_c(text: str) -> str:
+    special = {"\n": "\\n", "\t": "\\t", "\0": "\\0"}
+    lines = []
+    for at in range(0, len(text), 16):
+        row = text[at : at + 16]
+        lines.append(f"{at:07o}{''.join(special.get(c, c).rjust(4) for c in row)}\n")
+    return "".join(lines)
+
+
 def plain_digits(text: str) -> str:
     return "\n".join(text[at : at + 30].encode().hex() for at in range(0, len(text), 30))
 
@@ -233,6 +253,12 @@ OTHER_ENCODINGS: dict[str, Callable[[str], str]] = {
     "xxd, capitals": lambda text: xxd(text).replace("2d", "2D").replace("6c", "6C"),
     "hexdump -C": hexdump,
     "od -t x1": od,
+    "od -x": od_x,
+    "od -x, without addresses": lambda text: re.sub("(?m)^[0-7]{7}", "", od_x(text)),
+    "hexdump": lambda text: re.sub("(?m)^[0-7]{7}", "00000a0", od_x(text)),
+    "od -c": od_c,
+    "od -c, after a line": lambda text: od_c("x\n" + text),
+    "od -c, without addresses": lambda text: re.sub("(?m)^[0-7]{7}", "", od_c(text)),
     "xxd -p": plain_digits,
     "xxd -i": c_array,
     "colons": lambda text: f"bytes: {text.encode().hex(':')}",
@@ -272,6 +298,12 @@ def test_a_secret_is_found_in_other_encodings_wherever_a_line_ends(name: str, be
     assert redactor.redact_value({"a": [text]})["a"][0] == redactor.redact(text)
     other = encode("x" * before + "y" * 30 + "another text / of & the < same > length!" + tail)
     assert redactor.redact(other) is other  # the control
+
+
+def test_a_dump_of_characters_stays_where_no_secret_is_known() -> None:
+    dump = od_c("not a secret of anybody" * 40)
+    assert Redactor().redact(dump) is dump
+    assert Redactor({"KEY": DUMPED}).redact(dump) is dump
 
 
 @given(st.text(max_size=300))

@@ -24,8 +24,7 @@ from recovery_harness import (
 )
 
 from evaluator import TaskBusy
-from evaluator.files.trust import signature
-from evaluator.interpreter.run_files import signed_part
+from evaluator.files.trust import signing_key
 from evaluator.record import encoding
 from evaluator.record.journal import now
 from evaluator.record.owner import current_owner
@@ -180,8 +179,7 @@ def test_another_process_is_not_mistaken_for_the_owner(lab, changes):
         owner=replace(current_owner(), **changes),
         extra={"handler": "sweep", "root": str(place.folder)},
     )
-    header = replace(header, extra={**header.extra, "signature": signature(signed_part(header))})
-    record, _ = encoding.encode_header(header)
+    record, _ = encoding.encode_header(header, key=signing_key(create=True))
     (place.tasks / "active").mkdir(parents=True, mode=0o700)
     (place.tasks / "active" / "TASK-1.md").write_bytes(record.data)
     evaluator = evaluator_for(case, str(place.folder))

@@ -20,6 +20,9 @@ from recovery_harness import (
 
 from evaluator.handler.tool_runner import NOT_REPEATED
 
+# A crash is a number of effects. Of tasks side by side the order of effects differs from run to run, so that all crashes
+# of one round may miss what is looked for.
+_ROUNDS = 4
 ACTS = BY_NAME["atomic with effects"]
 WITH_EFFECTS = [case for case in CASES if case.effects]
 
@@ -27,7 +30,10 @@ WITH_EFFECTS = [case for case in CASES if case.effects]
 def places_in_doubt(lab: Lab, case: Case, most: int = 99) -> list[tuple[Place, int, str, str]]:
     """Runs killed with an effect in flight: each with its task, the effect's path and its line."""
     found: list[tuple[Place, int, str, str]] = []
-    for crash in lab.reference(case).crashes(("before", "after")):
+    crashes = list(lab.reference(case).crashes(("before", "after")))
+    for number, crash in enumerate(_ROUNDS * crashes):
+        if found and number % len(crashes) == 0:
+            break
         place = lab.place(case)
         assert place.do(crash=crash) is None
         steps = snapshot(case, recordings(place.tasks)).acts_in_flight
@@ -60,7 +66,7 @@ def test_asked_to_stop_it_stops_names_the_step_and_does_nothing(lab, case):
 
 def test_asked_to_stop_it_makes_no_call_beside_the_step_in_doubt(lab):
     reference = lab.reference(BESIDE)
-    for crash in reference.crashes(("before",)):
+    for crash in _ROUNDS * list(reference.crashes(("before",))):
         # The answer of the call beside the script is held back, so that it is in flight when the script ends.
         place = lab.place(BESIDE)
         gate = lab.server.gates[place.key] = threading.Event()

@@ -57,7 +57,7 @@ def proxy() -> Iterator[tuple[str, list[str]]]:
     lines: list[str] = []
     handler = type("OneProxy", (Refusing,), {"lines": lines})
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}", lines
         server.shutdown()

@@ -125,6 +125,29 @@ def test_a_file_of_a_batch_that_is_not_a_regular_file_is_refused(
     assert (project / "secret").read_text() == SECRET
 
 
+@pytest.mark.parametrize("kind", [pipe, device, sparse])
+@pytest.mark.parametrize("name", ["rows.jsonl", "evaluator.toml"])
+def test_rows_and_definitions_without_an_end_are_refused(
+    name: str, kind: Callable[[Path], None], project: Path, run: Run
+) -> None:
+    definition = 'template = "quiz"\nrows = "rows.jsonl"\nhandlers = ["offline"]\noutput = "new"\n'
+    (project / "evaluator.toml").write_text(definition)
+    original = (project / name).read_bytes()
+    if kind is sparse:
+        # A first part that is valid; what follows is a hole.
+        os.truncate(project / name, SPARSE_BYTES)
+    else:
+        (project / name).unlink()
+        kind(project / name)
+    for arguments in (("batch", "evaluator.toml", "--dry-run"), ("batch", "evaluator.toml")):
+        code, err = run(*arguments)
+        assert code == 2 and name in err, (arguments, err)
+        assert "not a regular file" in err or "bytes" in err
+    (project / name).unlink()
+    (project / name).write_bytes(original)
+    assert run("batch", "evaluator.toml")[0] == 0, "the control"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_task_file_that_is_not_a_regular_file_is_refused(
     kind: Callable[[Path], None], project: Path, run: Run

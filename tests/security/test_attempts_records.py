@@ -7,20 +7,24 @@ own program stored is used.
 from __future__ import annotations
 
 import ast
+import asyncio
+import re
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from evaluator import Evaluator, HandlerConfig, ResponseCache, SimulatedBackend, TemplateLibrary
 from evaluator.batch.work import Worker
-from evaluator.errors.results import TaskError, Usage
-from evaluator.interpreter.run_files import signed_part
+from evaluator.errors.results import TaskError, TaskResult, Usage
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.cache_store import CacheKey
+from evaluator.record.encoding import RULE, STATUS_HINTS
 from evaluator.record.steps import Header
 
 PACKAGE = Path(__file__).parents[2] / "evaluator"
@@ -77,26 +81,191 @@ def test_a_task_file_of_somebody_else_chooses_no_template_and_no_inputs(
         assert isinstance(outcome, TaskError) and "no program of yours wrote" in outcome.message
 
 
-def test_the_signature_of_a_header_covers_everything_that_decides_what_runs() -> None:
-    header = Header(1, "now", "r", {"a": 1}, "t", model="m", extra={"handler": "h", "root": "/"})
-    signed = signed_part(header)
-    changes: list[dict[str, Any]] = [
-        {"request": "x"},
-        {"inputs": {"a": 2}},
-        {"template": "u"},
-        {"model": "n"},
-        {"extra": {"handler": "g", "root": "/"}},
-        {"extra": {**header.extra, "node": "<task/>"}},
-        {"extra": {**header.extra, "model_roles": {"grader": "m"}}},
-    ]
-    for change in changes:
-        assert signed_part(Header(**{**header_fields(header), **change})) != signed
-    same = {"extra": {**header.extra, "signature": "0"}, "created": "later", "task_id": 2}
-    assert signed_part(Header(**{**header_fields(header), **same})) == signed, "the control"
+# An answer of the model goes into a shell.
+SAYS = """<library>
+<task name="p" type="sequential"><description>d</description><steps>
+<task name="a" type="atomic"><description>ask</description></task>
+<task name="b" type="script"><description>say</description>
+<command shell="true">echo {{ steps.a.content }}</command></task>
+</steps></task></library>"""
+ANSWER = b"a quiet answer"
+POISON = b"x; touch PWNED"
+_OPENING = re.compile(rb"<!-- (?:evaluator-task|[a-z]+ [0-9]+) .*-->\n")
 
 
-def header_fields(header: Header) -> dict[str, Any]:
-    return {name: getattr(header, name) for name in Header.__dataclass_fields__}
+def forged(data: bytes, old: bytes, new: bytes, *, signed: bool = True) -> bytes:
+    """A task file with `old` replaced by `new`, and lengths and checksums made right again. The
+    signatures stay as they are; or there are none.
+    """
+    done, at, chain = b"", 0, 0
+    while at < len(data):
+        opening = _OPENING.search(data, at)
+        assert opening is not None
+        *front, length, _crc, mark, _link, _end = opening[0].split(b" ")
+        start, is_title = opening.end(), at == 0
+        hint = data[start : start + 1 + len(STATUS_HINTS["running"])] if is_title else b""
+        start += len(hint)
+        body = data[start : start + int(length)].replace(old, new)
+        heading = data[at : opening.start()]
+        lead = heading[: len(RULE)] if heading.startswith(RULE) else b""
+        line = heading[len(lead) :] + b" ".join(front) + b" %d %08x " % (len(body), crc32(body))
+        line += mark + b" " if signed else b""
+        chain = crc32(line, chain)
+        done += lead + line + b"%08x -->\n" % chain + hint + body
+        at = start + int(length)
+    return done
+
+
+def stopped_run(project: Path, word: str = ANSWER.decode()) -> tuple[Evaluator, Path]:
+    """A run that was killed before its script, and its file."""
+    found = TemplateLibrary()
+    found.add(SAYS)
+    evaluator = Evaluator(found, CONFIG, backend=SimulatedBackend(script=lambda _: word))
+    done = evaluator.evaluate_sync("p")
+    path = project / f"tasks/done/TASK-{done.task_id}.md"
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(RULE, 0, data.index(b"- **Kind**: script"))])
+    (project / "PWNED").unlink(missing_ok=True)
+    return evaluator, path
+
+
+def resumed(evaluator: Evaluator, task: int = 1, **options: Any) -> tuple[bool, str]:
+    """Whether the run was resumed, and its content or the error."""
+    outcome = evaluator.resume_sync(task, **options)
+    return outcome.ok, outcome.content if outcome.ok else str(outcome)
+
+
+def without_first_step(data: bytes) -> bytes:
+    """The file without its first record after the header, its checksums made right again."""
+    first = data.index(RULE)
+    return forged(data[:first] + data[data.index(RULE, first + 1) :], b"\0", b"\0")
+
+
+FORGERIES: dict[str, Callable[[bytes], bytes]] = {
+    "a changed result": lambda data: forged(data, ANSWER, POISON),
+    "a changed result, no signatures": lambda data: forged(data, ANSWER, POISON, signed=False),
+    "a changed header": lambda data: forged(data, b"- **Template**: p", b"- **Template**: q"),
+    "a step of an own run that was left out": without_first_step,
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_task_file_that_somebody_else_changed_is_not_resumed(forgery: str, project: Path) -> None:
+    evaluator, path = stopped_run(project)
+    original = path.read_bytes()
+    assert forged(original, b"\0", b"\0") == original, "the forger knows the format"
+    path.write_bytes(FORGERIES[forgery](original))
+    was_resumed, text = resumed(evaluator)
+    assert not was_resumed and "no program of yours wrote" in text and "--trust" in text
+    assert not (project / "PWNED").exists()
+    # The control: the file as it was written.
+    path.write_bytes(original)
+    assert resumed(evaluator) == (True, "a quiet answer\n")
+
+
+def test_what_the_user_trusts_is_resumed_with_its_false_result(project: Path) -> None:
+    evaluator, path = stopped_run(project)
+    path.write_bytes(forged(path.read_bytes(), ANSWER, POISON))
+    assert resumed(evaluator, trust=True)[0] and (project / "PWNED").exists()
+
+
+def test_the_header_of_an_own_task_does_not_make_the_steps_of_another_one_own(
+    project: Path,
+) -> None:
+    evaluator, own = stopped_run(project)
+    _, other = stopped_run(project, POISON.decode())
+    data = own.read_bytes()
+    poisoned = other.read_bytes()
+    header = data[: data.index(RULE)]
+    own.write_bytes(forged(header + poisoned[poisoned.index(RULE) :], b"\0", b"\0"))
+    was_resumed, text = resumed(evaluator)
+    assert not was_resumed and "no program of yours wrote its step 1" in text
+    assert not (project / "PWNED").exists()
+    own.write_bytes(data)
+    assert resumed(evaluator)[0], "the control"
+
+
+BOSS = """<library>
+<task name="boss" type="atomic"><description>lead</description><tools><tool name="subtask"/></tools>
+<instructions>LEAD</instructions></task>
+<task name="inner" type="atomic"><description>help</description><instructions>HELP</instructions></task>
+</library>"""
+
+
+def test_a_changed_file_of_a_subtask_ends_the_run_that_resumes_it(project: Path) -> None:
+    seen: list[str] = []
+    call = {
+        "tool": "subtask",
+        "arguments": {
+            "type": "atomic",
+            "description": "help",
+            "inputs": {},
+            "hints": {"template": "inner"},
+        },
+    }
+
+    def model(request: ModelRequest) -> Any:
+        seen.extend(message.content for message in request.messages if message.role == "tool")
+        if "HELP" in request.messages[-1].content:
+            return "ANSWER"
+        return "done" if request.messages[-1].role == "tool" else call
+
+    found = TemplateLibrary()
+    found.add(BOSS)
+    evaluator = Evaluator(found, CONFIG, backend=SimulatedBackend(script=model))
+    assert evaluator.evaluate_sync("boss").ok
+    boss, inner = (next(project.glob(f"tasks/done/TASK-{number}.md")) for number in (1, 2))
+    # As after a kill between the end of the subtask and that of the parent's step.
+    data = boss.read_bytes()
+    at = data.index(b"- **Kind**: subtask")
+    opening = _OPENING.search(data, at)
+    assert opening is not None
+    boss.write_bytes(data[: opening.start()])
+    original = inner.read_bytes()
+    inner.write_bytes(forged(original, b"ANSWER", b"POISON"))
+    seen.clear()
+    was_resumed, text = resumed(evaluator)
+    assert not was_resumed and "TASK-2: no program of yours wrote" in text and not seen
+    inner.write_bytes(original)
+    assert resumed(evaluator) == (True, "done"), "the control"
+    assert len(seen) == 1 and "ANSWER" in seen[0]
+
+
+def test_a_changed_result_of_a_completed_task_is_not_given(project: Path) -> None:
+    evaluator, path = stopped_run(project)
+    assert resumed(evaluator) == (True, "a quiet answer\n")
+    original = path.read_bytes()
+    path.write_bytes(forged(original, ANSWER, POISON))
+    was_resumed, text = resumed(evaluator)
+    assert not was_resumed and "no program of yours wrote" in text
+    path.write_bytes(original)
+    assert resumed(evaluator) == (True, "a quiet answer\n"), "the control"
+
+
+def test_a_chat_of_somebody_else_is_not_continued(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluator = Evaluator(library(), CONFIG, backend=SimulatedBackend(script=lambda _: "hello"))
+
+    async def chat(queries: list[str | None], **options: Any) -> TaskResult | TaskError:
+        pending = iter(queries)
+
+        async def ask() -> str | None:
+            return next(pending)
+
+        return await evaluator.chat(ask, lambda _: None, **options)
+
+    begun = asyncio.run(chat(["hi", None]))
+    assert begun.task_id is not None and begun.ok
+    (path,) = project.glob("tasks/done/TASK-*.md")
+    data = path.read_bytes()
+    # As after a kill: the file has no end.
+    path.write_bytes(data[: data.rindex(RULE + b"## Result")])
+    monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path / "another"))
+    refused = asyncio.run(chat([None], resume=begun.task_id))
+    assert isinstance(refused, TaskError) and "no program of yours wrote" in str(refused)
+    monkeypatch.setenv("EVALUATOR_CONFIG_DIR", str(tmp_path / "user"))
+    assert asyncio.run(chat([None], resume=begun.task_id)).ok, "the control"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ its background tasks come from another user, and each of their fields that could
 
 from __future__ import annotations
 
+import os
+import shutil
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,10 +20,12 @@ import pytest
 from evaluator.background import BackgroundStore, BackgroundTask
 from evaluator.background.store import TASK
 from evaluator.cli.main import main
+from evaluator.models.cache_store import FORMAT as CACHE
 from evaluator.queue import TaskQueue
 from evaluator.queue.store import QueueStore
 from evaluator.queue.tables import ENTRY
 from evaluator.record.owner import current_owner, owner_text
+from evaluator.store import database
 from evaluator.store.rows import Table
 from evaluator.testing.loopback import Answer, LoopbackServer
 from tests.viewer.site import Site, visit
@@ -99,6 +104,10 @@ COMMANDS = [
     ("queue", "show", "T-02", "--json"),
     ("queue", "stats"),
     ("queue", "export"),
+    ("cache", "stats", "cache.sqlite"),
+    ("cache", "stats", "cache.sqlite", "--json"),
+    ("memory", "stats", "--db", "memory.sqlite"),
+    ("memory", "query", "something", "--db", "memory.sqlite"),
 ]
 PAGES = ["/runs", "/batches", "/compare", "/queue", "/background", "/templates"]
 GONE = replace(current_owner(), started=current_owner().started - 1)
@@ -230,8 +239,19 @@ def test_commands_that_show_something_run_import_and_send_nothing(
     be(monkeypatch, project, "stranger")
     leave_rows(project)
     be(monkeypatch, project, "user")
+    assert evaluator("memory", "index", "templates", "--db", "memory.sqlite")[0] == 0
+    database.connect(project / "cache.sqlite", CACHE, 1.0).close()
+    # As after a kill: what was written is still in the log.
+    for name in ("cache.sqlite", "memory.sqlite"):
+        with closing(sqlite3.connect(project / name)) as connection:
+            connection.execute("CREATE TABLE more (number)")
+            for file in (name, f"{name}-wal"):
+                shutil.copy(project / file, project / f"copy-{file}")
+        for file in (name, f"{name}-wal"):
+            os.replace(project / f"copy-{file}", project / file)
     assert evaluator("tasks", "list")[0] == 0
     before = contents(project)
+    assert "memory.sqlite-wal" in before and "cache.sqlite-wal" in before
 
     for command in COMMANDS:
         code, said = evaluator(*command)

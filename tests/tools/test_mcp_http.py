@@ -17,6 +17,7 @@ from evaluator import ConfigurationError, ToolError
 from evaluator.tools import FileAccess, ToolContext, ToolOutcome, ToolRegistry
 from evaluator.tools.mcp import McpHeader, McpServer
 from evaluator.tools.mcp.connections import McpConnections
+from tests.patience import with_enough_time
 
 pytest.importorskip("mcp", reason="the extra mcp is not installed")
 
@@ -195,19 +196,22 @@ def test_a_session_that_a_restarted_server_does_not_know_is_replaced(house):
 
 
 def test_a_call_that_hangs_ends_in_its_time_and_others_go_on(lasting):
-    async def scene() -> None:
+    async def scene(limit_s: float) -> tuple[bool, str]:
         made = connections()
-        server = server_at(lasting.port, timeout_s=5.0)
-        assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
+        server = server_at(lasting.port, timeout_s=limit_s)
+        first = await call(made, server, "add", '{"a": 1, "b": 1}')
         hung, good = await asyncio.gather(
             call(made, server, "hang"), call(made, server, "add", '{"a": 1, "b": 1}')
         )
-        assert re.search(r"did not answer house__hang within (5|4\.\d+) s", str(hung.error))
-        assert good.ok
-        assert (await call(made, server, "add", '{"a": 1, "b": 1}')).ok
+        last = await call(made, server, "add", '{"a": 1, "b": 1}')
         await made.aclose()
+        return first.ok and good.ok and last.ok, str(hung.error)
 
-    asyncio.run(scene())
+    others_went_on, error = with_enough_time(
+        lambda limit_s: asyncio.run(scene(limit_s)), lambda result: result[0], first_s=1.0
+    )
+    assert others_went_on
+    assert re.search(r"did not answer house__hang within [0-9.]+ s", error)
 
 
 def test_a_changed_list_of_tools_is_asked_for_again(lasting):

@@ -49,7 +49,7 @@ def server():
             pass
 
     found = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=found.serve_forever, daemon=True)
+    thread = threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     found.seen = seen
     found.url = f"http://127.0.0.1:{found.server_port}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from evaluator.batch.rows.json_values import RowError
+from evaluator.files.open_below import hole_problem
 
 MAX_ROW_BYTES = 64 * 1024 * 1024
 """The longest row that is read: anything longer is a file of another format."""
@@ -32,6 +33,8 @@ def check_file(path: Path) -> None:
         raise RowError("is a folder; give a file in it", source=str(path))
     if not stat.S_ISREG(found.st_mode):
         raise RowError("is not a regular file; save the rows to one first", source=str(path))
+    if (problem := hole_problem(found)) is not None:
+        raise RowError(f"is not a file of rows: {problem}", source=str(path))
     if found.st_size == 0:
         raise RowError("the file is empty", source=str(path))
 

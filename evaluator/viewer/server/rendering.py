@@ -18,6 +18,8 @@ from markupsafe import Markup
 
 from evaluator.errors.messages import duration_text, visible
 from evaluator.errors.results import Usage
+from evaluator.output.strict import too_deep
+from evaluator.record.conversation import MAX_SHOWN_DEPTH, TOO_DEEP
 from evaluator.record.render import cost_text, tokens_text
 from evaluator.record.steps import plain_json
 
@@ -85,10 +87,9 @@ def pretty(value: Any) -> str:
         return value
     if value is None or isinstance(value, Undefined):
         return ""
-    try:
-        return json.dumps(value, ensure_ascii=False, indent=2, default=plain_json)
-    except RecursionError:
-        return "[nested too deeply to show]"
+    if too_deep(value, MAX_SHOWN_DEPTH):
+        return TOO_DEEP
+    return json.dumps(value, ensure_ascii=False, indent=2, default=plain_json)
 
 
 def brief(value: Any, limit: int = 120) -> str:

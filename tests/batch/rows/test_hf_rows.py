@@ -92,7 +92,7 @@ class Hub(BaseHTTPRequestHandler):
 def hub() -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("OneHub", (Hub,), {"asked": asked}))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", asked
     server.shutdown()

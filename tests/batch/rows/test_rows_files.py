@@ -82,7 +82,7 @@ def test_every_format_gives_the_same_samples(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.jsonl", b'{"id": 1}\n{"id": 2,}\n', ":2:10: broken JSON: "),
+        ("a.jsonl", b'{"id": 1}\n{"id": 2 "x": 3}\n', ":2:10: broken JSON: "),
         ("a.jsonl", b'{"id": 1}\n\n\n{"id": 2} x\n', ":4:11: broken JSON: Extra data (found 'x')"),
         ("a.jsonl", b'{"id": 1}\n{"id": "2\n', ":2:8: broken JSON: "),
         ("a.jsonl", b'{"id": 1}\n[1]\n', ":2: a row is an object, not array"),
