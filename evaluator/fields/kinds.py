@@ -2,7 +2,7 @@
 
 | annotation | accepts |
 |---|---|
-| `bool`, `int`, `float`, `str`, `None` | that type; an int is a number, True is not; finite numbers |
+| `bool`, `int`, `float`, `str`, `None` | that type; a float may be an int, and is finite |
 | `Literal[…]` | one of the values |
 | an `Enum` | a member, or its value |
 | `tuple[X, …]`, `Sequence[X]` | a list or tuple; a `tuple` stores a tuple |
