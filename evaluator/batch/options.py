@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
 OnChanged = Literal["leave", "run", "keep"]
+TaskFiles = Literal["packed", "each"]
 State = Literal["complete", "incomplete", "stopped", "budget", "repeated error"]
 RESUMING = "With --resume"
 """The section of options that have an effect only on a batch that is resumed."""
@@ -294,6 +295,13 @@ class BatchOptions(Checked, error=UsageError):
         PathText | None,
         Flag("--output", "The batch's folder. Default: a new folder in batches/.", "FOLDER"),
     ] = None
+    task_files: Annotated[
+        TaskFiles,
+        Flag(
+            "--task-files",
+            "Write the task files of all samples packed into a few files, or each as one file.",
+        ),
+    ] = "packed"
     cache: Annotated[
         PathText | ResponseCache | None,
         After(_check_cache),

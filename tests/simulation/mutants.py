@@ -17,6 +17,8 @@ from evaluator.errors import RecordError, TaskNotBegun
 from evaluator.files.atomic import write_atomic
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import SharedRunState
+from evaluator.record.segment_writer import Segment
+from evaluator.record.segments import Segments
 from evaluator.record.step_log import StepLog
 from evaluator.record.store import TaskStore
 from tests.simulation.schedule import plan_of, run, warm
@@ -133,6 +135,8 @@ MUTANTS = [
         _worker_without_repair,
         "batch",
     ),
+    Mutant("a segment is not synced", Segment, "sync", _nothing, "packed"),
+    Mutant("a task in a segment is not found", Segments, "find", _nothing, "packed"),
     Mutant(
         "interrupted samples are not looked for",
         batch_run,
