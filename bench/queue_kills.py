@@ -91,15 +91,21 @@ def fill(folder: Path, entries: int, workers: int, *, log: bool = False) -> Task
             database.executescript(LOG)
     text = document_bytes(
         QueueDocument(
-            "",
-            entry_id(entries),
-            tuple(
+            last_id=entry_id(entries),
+            tasks=tuple(
                 QueueEntry(
-                    entry_id(n), TEXT, TEXT, "unknown", "pending", 0, 1000, "2026-03-08T09:00:00Z"
+                    id=entry_id(n),
+                    description=TEXT,
+                    goal=TEXT,
+                    type="unknown",
+                    status="pending",
+                    retries=0,
+                    max_retries=1000,
+                    added_at="2026-03-08T09:00:00Z",
                 )
                 for n in range(1, entries + 1)
             ),
-            workers,
+            max_concurrent=workers,
         )
     )
     (folder / "in.json").write_bytes(text)

@@ -101,9 +101,23 @@ def _annotated_names(module: str, qualname: str) -> Iterator[str]:
         ):
             for member in [node] if not isinstance(node, ast.ClassDef) else node.body:
                 for annotation in _annotations(member):
-                    yield from (
-                        each.id for each in ast.walk(annotation) if isinstance(each, ast.Name)
-                    )
+                    yield from _names_in(annotation)
+
+
+def _names_in(annotation: ast.AST) -> Iterator[str]:
+    """The names of types; the marks of `Annotated` are none."""
+    if isinstance(annotation, ast.Name):
+        yield annotation.id
+    elif (
+        isinstance(annotation, ast.Subscript)
+        and isinstance(annotation.value, ast.Name)
+        and annotation.value.id == "Annotated"
+        and isinstance(annotation.slice, ast.Tuple)
+    ):
+        yield from _names_in(annotation.slice.elts[0])
+    else:
+        for child in ast.iter_child_nodes(annotation):
+            yield from _names_in(child)
 
 
 def _annotations(node: ast.AST) -> Iterator[ast.AST]:

@@ -117,7 +117,7 @@ WRONG_CALLS: list[tuple[Callable[[Evaluator], Any], type[Exception], str]] = [
     (
         lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, engine=3),
         UsageError,
-        "engine is an int",
+        "engine is 3, expected one of local, processes, ray or an Engine",
     ),  # type: ignore[arg-type]
     (lambda e: run_batch_sync("echo", [{"t": 1}], evaluator=e, cache=3), UsageError, "cache is 3"),  # type: ignore[arg-type]
     (

@@ -18,28 +18,25 @@ An ended task is evicted after some time, see `evict`; its output file stays.
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from evaluator import clock
 from evaluator.background.notifications import Notice, NoticeKind, end_notice
 from evaluator.background.output import SUFFIXES
 from evaluator.background.tasks import (
     FINAL,
-    PRIORITIES,
-    TYPES,
     Activity,
     BackgroundTask,
     End,
     Priority,
-    TaskStatus,
     check_id,
 )
 from evaluator.errors import UsageError
+from evaluator.fields import check_fields
 from evaluator.files.open_below import open_private_folder
 from evaluator.record.owner import current_owner, is_gone, is_visible, owner_text, parse_owner
 from evaluator.record.steps import Owner
@@ -55,29 +52,11 @@ _FIELDS = tuple(field.name for field in fields(BackgroundTask))
 def _check_task(row: Mapping[str, Any]) -> None:
     task = _task(row)
     check_id(task.id)
-    for field in fields(BackgroundTask):
-        value = getattr(task, field.name)
-        if not any(_KINDS[kind](value) for kind in str(field.type).split(" | ")):
-            raise ValueError(f"{field.name} has another type")
+    check_fields(task)
     if parse_owner(row["owner"]) is None:
         raise ValueError("owner has another type")
 
 
-_KINDS: Mapping[str, Callable[[Any], bool]] = {
-    "None": lambda value: value is None,
-    "str": lambda value: isinstance(value, str),
-    "bool": lambda value: isinstance(value, bool),
-    "int": lambda value: type(value) is int,
-    "float": lambda value: type(value) in (int, float) and math.isfinite(value),
-    "TaskType": lambda value: value in TYPES,
-    "TaskStatus": lambda value: value in get_args(TaskStatus),
-    "Priority": lambda value: value in PRIORITIES,
-    "Activity": lambda value: value in get_args(Activity),
-    "Owner": lambda value: isinstance(value, Owner),
-    "tuple[str, ...]": lambda value: (
-        isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-    ),  # pyright: ignore[reportUnknownVariableType]
-}
 TASK = Table(
     "task",
     _NOUN,

@@ -26,25 +26,17 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from evaluator.batch.options import (
-    BatchOptions,
-    Flag,
-    check_names,
-    check_options,
-    check_table_of_texts,
-    check_text,
-    check_texts,
-    option,
-    options_to_dict,
-)
+from evaluator.batch.options import BatchOptions
 from evaluator.batch.rows.hf_rows import place_in
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
+from evaluator.fields import MERGED, Checked, Flag, Name, Names, Place, Section, to_dict
 from evaluator.files.open_below import read_named
+from evaluator.interpreter.evaluator_flags import LIBRARY, MODEL_ROLE, ROOT, Roles
 
 DEFAULT_FILE = "evaluator.toml"
 MAX_BYTES = 16_000_000
@@ -52,32 +44,34 @@ MAX_BYTES = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDefinition:
+class BatchDefinition(Checked, error=UsageError):
     """A batch that can be written down: templates, the path of its rows, options, and what its
     evaluator needs.
 
     `library` and `roots` are paths; see `Evaluator`.
     """
 
-    templates: tuple[str, ...] = option(
-        (),
-        check_texts,
-        flag=Flag("--template", "Evaluate this template.", metavar="NAME", several=True),
-    )
-    rows: str = option(
-        "",
-        check_text,
-        flag=Flag(
-            "--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:OWNER/NAME:SPLIT.", metavar="FILE"
-        ),
-    )
-    options: BatchOptions = BatchOptions()
-    library: tuple[str, ...] = option((), check_texts)
-    roots: tuple[str, ...] = option((), check_texts)
-    model_roles: Mapping[str, str] | None = option(None, check_table_of_texts)
-
-    def __post_init__(self) -> None:
-        check_options(self)
+    templates: Annotated[
+        Names, Section("Templates and rows"), Flag("--template", "Evaluate this template.", "NAME")
+    ] = ()
+    library: Annotated[
+        Names,
+        LIBRARY,
+    ] = ()
+    roots: Annotated[
+        Names,
+        ROOT,
+        Place(file=False, must_exist=True),
+    ] = ()
+    rows: Annotated[
+        Name, Flag("--rows", "JSONL, JSON, CSV, TSV, Parquet, or hf:OWNER/NAME:SPLIT.", "FILE")
+    ] = ""
+    options: Annotated[BatchOptions, MERGED] = BatchOptions()
+    model_roles: Annotated[
+        Roles | None,
+        Section("Models"),
+        MODEL_ROLE,
+    ] = None
 
     @property
     def name(self) -> str:
@@ -85,8 +79,8 @@ class BatchDefinition:
         return self.options.name or ", ".join(self.templates)
 
     def to_dict(self) -> dict[str, Any]:
-        """The table that `definition_from` reads, without empty values."""
-        return {**options_to_dict(self), **options_to_dict(self.options)}
+        """The table that `definition_from` reads, without defaults."""
+        return to_dict(self, only_changed=True)
 
 
 def read_definition(path: str | Path) -> BatchDefinition:
@@ -120,19 +114,16 @@ def definition_from(data: Mapping[str, Any], folder: Path | None = None) -> Batc
 
     Raises: UsageError, for an unknown name (with the nearest one) or an invalid value.
     """
-    given = dict(data)
-    if "template" in given:
-        if "templates" in given:
+    table = dict(data)
+    if "template" in table:
+        if "templates" in table:
             raise UsageError("give template or templates, not both")
-        given["templates"] = given.pop("template")
-    own = {each.name for each in fields(BatchDefinition)} - {"options"}
-    known = {each.name for each in fields(BatchOptions) if each.metadata["in_file"]}
-    check_names(given, own | known)
-    for name in ("template", "rows"):
-        if not given.get(name if name == "rows" else "templates"):
-            raise UsageError(f"{name} is missing")
-    options = BatchOptions(**{name: given.pop(name) for name in known & given.keys()})
-    definition = BatchDefinition(**given, options=options)
+        table["templates"] = table.pop("template")
+    definition = BatchDefinition.from_table(table)
+    if not definition.templates:
+        raise UsageError("template is missing")
+    if not definition.rows:
+        raise UsageError("rows is missing")
     if folder is None:
         return definition
     return _in_folder(definition, folder)

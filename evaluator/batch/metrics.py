@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, cast, overload
 
 from evaluator.batch.averages import MacroAverage, WeightedAverage
 from evaluator.batch.records import SampleResult
-from evaluator.batch.scorers.builtin_scorer import check_name, fits, suggestion
+from evaluator.batch.scorers.builtin_scorer import check_name, suggestion
 from evaluator.batch.scorers.computing import plain_scalar, type_name
 from evaluator.batch.scorers.contract import exception_text
 from evaluator.batch.scorers.function_scorer import (
@@ -28,6 +28,7 @@ from evaluator.batch.scorers.function_scorer import (
 from evaluator.batch.scorers.scorer_registry import read_spec
 from evaluator.batch.summary.parts import MetricValue
 from evaluator.errors import MachineError, RecordError, UsageError
+from evaluator.fields import fits
 
 MetricSpec: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | Metric"
 _FUNCTION = re.compile(r"(?:.+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*", re.DOTALL)
@@ -196,10 +197,7 @@ def _metric_value(given: Any, count: int) -> MetricValue:
         n = given.n
         error = given.error
         interval = {name: getattr(given, name) for name in ("se", "low", "high")}
-        if not all(
-            fits(each, float | None) and (each is None or math.isfinite(each))
-            for each in interval.values()
-        ):
+        if not all(fits(each, float | None) for each in interval.values()):
             raise UsageError(
                 "it returned a MetricValue whose se, low or high is not a finite number"
             )
@@ -327,7 +325,7 @@ def _of_table(table: Mapping[str, Any]) -> Metric:
     arguments = dict(table)
     kind = arguments.pop("type", None)
     if isinstance(kind, str) and kind in AVERAGES:
-        return AVERAGES[kind].of_arguments(arguments)
+        return AVERAGES[kind].from_table(arguments)
     if not isinstance(kind, str) or not _FUNCTION.fullmatch(kind):
         known = ", ".join(AVERAGES)
         if isinstance(kind, str):

@@ -30,7 +30,7 @@ from evaluator.batch.metrics import (
     make_metrics,
     metric_names,
 )
-from evaluator.batch.options import BatchOptions, check_texts
+from evaluator.batch.options import BatchOptions
 from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, read_shots
@@ -48,6 +48,7 @@ from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant, read_inputs, takes_shots
 from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
+from evaluator.fields import Names, accept
 from evaluator.language.inputs import bind_inputs
 from evaluator.library.bounds import CallBound, bound
 from evaluator.nodes import Atomic, Function, Input, TopLevel
@@ -138,7 +139,7 @@ def make_plan(
 
     Raises: UsageError, TemplateError or ConfigurationError, for anything that cannot be used.
     """
-    names = check_texts("templates", templates)
+    names = accept(Names, templates, "templates", UsageError)
     if not names:
         raise UsageError("name a template")
     scorers = make_scorers(options.scorers)

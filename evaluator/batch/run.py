@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from evaluator import clock
 from evaluator.batch.engines import Engine, make_engine
@@ -235,7 +235,7 @@ async def run_plan(
     Raises: as `run_batch`.
     """
     if plan.options.sandbox is not None:
-        evaluator = evaluator.with_sandbox(cast("Sandbox", plan.options.sandbox))
+        evaluator = evaluator.with_sandbox(plan.options.sandbox)
     evaluator = await evaluator.check_sandboxes(plan.evaluations)
     if plan.options.output is None and plan.options.resume:
         raise UsageError("resume continues the batch in a folder: name it as output")

@@ -18,33 +18,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-from click.core import ParameterSource
 
 from evaluator.cli.common import (
-    library_option,
     load_library,
     print_json,
-    read_roles,
-    role_option,
     stderr_is_terminal,
     terminal_width,
-    trace_option,
     warn_of_unknown_roles,
 )
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
 from evaluator.cli.ending import DeferredEnd, has_only_errors, report_ending, resume_command
-from evaluator.cli.evaluator_options import terminal_asker
+from evaluator.cli.evaluator_options import terminal_asker, trace_option, trust_option
+from evaluator.cli.flags import SectionedCommand, SectionOption, flag_options, read_flags
 from evaluator.cli.stderr import ignore_closed_reader, json_stderr
 from evaluator.cli.trust import (
     permit,
     permit_schemas,
     project_profiles,
     shown_profiles,
-    trust_option,
 )
 from evaluator.errors import BatchDamaged, UsageError
 from evaluator.errors.messages import visible
+from evaluator.fields.listing import entries_of, merge
 
 if TYPE_CHECKING:
     from evaluator.batch import (
@@ -64,56 +60,30 @@ EXIT_INTERRUPTED = 130
 # A scorer that is a function in a file.
 _FILE = re.compile(r"[^:]+\.py:")
 _ADDED = ("templates", "models", "handlers")
-_MERGED = ("inputs", "model_roles", "select", "limits", "fewshot")
 
 
-def _batch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the flags of `BatchDefinition` and `BatchOptions`, in their order."""
+def _definition_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     from evaluator.batch.definition import BatchDefinition
-    from evaluator.batch.options import BatchOptions, flags_of
 
-    for name, flag in reversed([*flags_of(BatchDefinition), *flags_of(BatchOptions)]):
-        if flag.type is bool:
-            kind: dict[str, Any] = {"is_flag": True}
-        else:
-            kind = {
-                "type": click.Choice(flag.choices) if flag.choices else flag.type,
-                "metavar": flag.metavar,
-            }
-        command = click.option(
-            flag.name,
-            name.replace(".", "_"),
-            multiple=flag.several,
-            default=flag.default,
-            show_default=flag.default is not None,
-            help=f"{flag.help} May be repeated." if flag.several else flag.help,
-            **kind,
-        )(command)
-    return command
+    return flag_options(BatchDefinition)(command)
 
 
 @click.command(
+    cls=SectionedCommand,
     epilog="Examples:\n\n\b\n  evaluator batch --template answer_question --rows questions.jsonl "
     "--scorer includes\n"
     "  evaluator batch capitals.toml --limit 20 --dry-run\n"
     "  evaluator batch --resume batches/capitals-20260102-150405 --retry-errors\n\n"
     "Exit codes: 0 complete and every threshold is met; 4 a threshold is missed; 5 incomplete; 2 "
     "wrong usage; "
-    "3 configuration; 130 interrupted."
+    "3 configuration; 130 interrupted.",
 )
 @click.argument("definition", required=False, type=click.Path(path_type=Path))
-@_batch_options
-@role_option
-@library_option
-@click.option(
-    "--root",
-    "roots",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder that tasks may read; the first is where scripts run. Default: here.",
-)
+@_definition_flags
 @click.option(
     "--resume",
+    cls=SectionOption,
+    section="Where it runs",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
     help="Resume the batch in this folder. --template, --model and --handler add to its own.",
@@ -162,12 +132,12 @@ def run_batch_command(
     from evaluator.batch.scorers.function_scorer import without_code
     from evaluator.interpreter.evaluator import Evaluator
 
-    _check_resume_flags(given)
     if given["strict"]:
         given["thresholds"] = (*given["thresholds"], "errors <= 0")
     folder: Path | None = given["resume"] and given["resume"].absolute()
     dry_run = given["dry_run"]
     here = os.getcwd()
+    session = session_options(given)
     wanted = _read_definition(definition, folder, given=given)
     roles = wanted.model_roles or {}
     shows_progress = given["progress"] in ("auto", "live")
@@ -182,7 +152,7 @@ def run_batch_command(
         roots=wanted.roots,
         notice=lambda line: echo(line, err=True),
         tracer=given["trace"] or None,
-        sandbox=given["sandbox"],
+        sandbox=session.get("sandbox"),
         profiles=shown_profiles() if dry_run else project_profiles(given["trust"]),
         trust=given["trust"],
     )
@@ -193,13 +163,9 @@ def run_batch_command(
         wanted.options,
         output=output if os.getcwd() == here else output.absolute(),
         resume=folder is not None,
-        retry_errors=given["retry_errors"],
-        repair=given["repair"],
-        on_changed=given["on_changed"],
-        unfinished=given["unfinished"],
-        sandbox=given["sandbox"],
         display=DeferredEnd(_make_display(given["progress"])),
         stop=Stop(),
+        **session,
     )
     if dry_run:
         planning = evaluator.without_network()
@@ -211,18 +177,23 @@ def run_batch_command(
     raise click.exceptions.Exit(_run(evaluator, plan, wanted=wanted, as_json=given["as_json"]))
 
 
-def _check_resume_flags(given: dict[str, Any]) -> None:
-    """Raises: UsageError, for a flag that has a meaning only with --resume, without it."""
-    if given["resume"] is not None:
-        return
-    context = click.get_current_context()
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        was_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if was_given and name in ("retry_errors", "repair", "on_changed", "unfinished"):
+def session_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that only this session has. Raises: UsageError, for one that has a meaning only
+    with --resume, without it.
+    """
+    from evaluator.batch.options import RESUMING, BatchOptions
+
+    session = read_flags(BatchOptions, given, is_stored=False)
+    for entry in entries_of(BatchOptions):
+        if entry.flag is None or entry.field.is_stored:
+            continue
+        if entry.section == RESUMING and entry.parameter in session and given["resume"] is None:
             raise UsageError(
-                f"{parameter.opts[0]} is for a batch that is resumed: name it with --resume FOLDER"
+                f"{entry.flag.name} is for a batch that is resumed: name it with --resume FOLDER"
             )
+        if entry.flag.default is not None:
+            session.setdefault(entry.parameter, entry.flag.default)
+    return session
 
 
 def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_json: bool) -> int:
@@ -470,7 +441,8 @@ def _enter_folder(folder: str, given: dict[str, Any]) -> dict[str, Any]:
         for name in ("rows", "cache", "output", "fewshot_rows")
     }
     paths |= {
-        name: tuple(Path(here, path) for path in given[name]) for name in ("folders", "roots")
+        name: tuple(os.path.join(here, path) for path in given[name])
+        for name in ("library", "roots")
     }
     code = {
         name: tuple(os.path.join(here, text) if _FILE.match(text) else text for text in given[name])
@@ -483,57 +455,22 @@ def _override(base: BatchDefinition, given: Mapping[str, Any], *, adds: bool) ->
     """`base` with the flags. `adds`: templates, models and handlers are added to those of
     `base`.
     """
-    from evaluator.batch.definition import definition_from
+    from evaluator.batch.definition import BatchDefinition, definition_from
 
     table = base.to_dict()
-    changes = _table_of(given)
-    for name in _MERGED:
-        if name in changes:
-            changes[name] = {**table.get(name, {}), **changes[name]}
+    changes = read_flags(BatchDefinition, given)
     for name in (*(_ADDED if adds else ()), "thresholds"):
         if name in changes:
             changes[name] = list(dict.fromkeys([*table.get(name, ()), *changes[name]]))
     if changes.get("engine") == "local" and "workers" not in changes:
         table.pop("workers", None)
-    if given["select_seed"] is not None and "sample" not in changes["select"]:
+    table = merge(table, changes)
+    if given["select_seed"] is not None and "sample" not in table["select"]:
         raise UsageError(
             "--seed is for rows that are drawn at random: say how many, with --sample N"
         )
     # Read as a file would be, so that the manifest can be read again.
-    return definition_from(table | changes)
-
-
-def _table_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that were given, as a table that `definition_from` reads."""
-    from evaluator.batch.definition import BatchDefinition
-    from evaluator.batch.options import BatchOptions, flags_of
-
-    found: dict[str, Any] = {}
-    for path, flag in (*flags_of(BatchDefinition), *flags_of(BatchOptions)):
-        value = given[path.replace(".", "_")]
-        is_of_session = flag.default is not None or flag.type is bool or path == "sandbox"
-        if value is None or value == () or is_of_session:
-            continue
-        table, _, name = path.rpartition(".")
-        if flag.several:
-            (found.setdefault(table, {}) if table else found)[name] = list(value)
-        else:
-            (found.setdefault(table, {}) if table else found)[name] = value
-    if "inputs" in found:
-        found["inputs"] = dict(_read_pair("--map", text) for text in found["inputs"])
-    for name, key in (("library", "folders"), ("roots", "roots")):
-        if given[key]:
-            found[name] = [str(path) for path in given[key]]
-    if given["model_roles"]:
-        found["model_roles"] = read_roles(given["model_roles"])
-    return found
-
-
-def _read_pair(option: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip() or not value.strip():
-        raise UsageError(f"{option} {text!r}: expected INPUT=FIELD, as in question=prompt")
-    return name.strip(), value.strip()
+    return definition_from(table)
 
 
 def _make_display(kind: str) -> Display:

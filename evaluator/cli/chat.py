@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", "resumed", metavar="ID", help="Continue the session of this task file.")
 @evaluator_options(
-    "handler",
-    "model",
-    "model-role",
-    "library",
-    "root",
-    "memory",
-    "tasks",
-    "sync",
-    "sandbox",
-    "trust",
+    "--handler",
+    "--model",
+    "--model-role",
+    "--library",
+    "--root",
+    "--memory",
+    "--tasks",
+    "--sync",
+    "--sandbox",
+    "--trust",
 )
 def chat(resumed: str | None, options: EvaluatorOptions) -> None:
     """Talk with a model that has the profile's tools and limits; a line is a query.

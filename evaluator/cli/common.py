@@ -20,23 +20,11 @@ from evaluator.language.types import read_typed
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.calls import roles_of
 from evaluator.nodes import Function, TopLevel
-from evaluator.patterns import Pattern
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_INPUT_BYTES = 50_000_000
-# The template schema does not allow these in a name.
-_NOT_IN_A_ROLE = Pattern(r"""[\s<>{}"']""")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
-library_option = click.option(
-    "--library",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
-    help="A folder (or file) of templates, searched before the shipped ones; may be repeated. "
-    "Default: templates/ here.",
-)
 input_option = click.option(
     "--input",
     "-i",
@@ -44,23 +32,6 @@ input_option = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     help="An input; VALUE @FILE takes a file's text, @- standard input. May be repeated.",
-)
-handler_option = click.option(
-    "--handler", metavar="NAME", help="The handler profile. See: evaluator handlers"
-)
-role_option = click.option(
-    "--model-role",
-    "model_roles",
-    multiple=True,
-    metavar="ROLE=MODEL",
-    help="The model for tasks that name this role, e.g. grader=openai/gpt-4o. May be repeated.",
-)
-model_option = click.option("--model", metavar="MODEL", help="The model, e.g. openai/gpt-4o-mini.")
-trace_option = click.option(
-    "--trace",
-    is_flag=True,
-    help="Send spans of the run to OpenTelemetry, as set up by opentelemetry-instrument. Needs "
-    "evaluator[otel].",
 )
 
 
@@ -103,26 +74,6 @@ def read_inputs(pairs: Iterable[str], node: TopLevel | None) -> dict[str, Any]:
         except UsageError as error:
             raise UsageError(f"--input {key}: {error}") from error
     return values
-
-
-def read_roles(pairs: Iterable[str]) -> dict[str, str]:
-    """The models of `ROLE=MODEL` pairs. Raises: UsageError, for an invalid pair or role."""
-    roles: dict[str, str] = {}
-    for pair in pairs:
-        role, equals, model = pair.partition("=")
-        if not equals or not role.strip() or not model.strip():
-            raise UsageError(
-                f"--model-role {pair!r}: expected ROLE=MODEL, as in grader=openai/gpt-4o"
-            )
-        if _NOT_IN_A_ROLE.search(role):
-            raise UsageError(
-                f"--model-role {pair!r}: a role is one word, without spaces, quotes, braces, < "
-                "and >"
-            )
-        if role in roles:
-            raise UsageError(f"--model-role {role} is given twice")
-        roles[role] = model
-    return roles
 
 
 def warn_of_unknown_roles(library: TemplateLibrary, roles: Iterable[str]) -> None:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option("--yes", is_flag=True, help="With --run: do not ask.")
 @input_option
-@evaluator_options("library", "handler", "model", "tasks", "root", "trust")
+@evaluator_options("--library", "--handler", "--model", "--tasks", "--root", "--trust")
 @json_option
 def compile(
     words: str,

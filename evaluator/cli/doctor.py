@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evaluator.cli.common import json_option, library_option, print_json
+from evaluator.cli.common import json_option, print_json
 from evaluator.cli.echo import echo
+from evaluator.cli.evaluator_options import library_option
 from evaluator.errors import ConfigurationError
 from evaluator.library import TemplateLibrary
 from evaluator.processes import seccomp, starting

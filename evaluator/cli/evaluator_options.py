@@ -5,28 +5,18 @@ those it has.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-
-from evaluator.cli.common import (
-    handler_option,
-    library_option,
-    load_library,
-    model_option,
-    read_roles,
-    role_option,
-    stdin_is_terminal,
-    trace_option,
-    warn_of_unknown_roles,
-)
+from evaluator.cli.common import load_library, stdin_is_terminal, warn_of_unknown_roles
 from evaluator.cli.echo import echo
-from evaluator.cli.trust import permit_schemas, project_profiles, shown_profiles, trust_option
+from evaluator.cli.flags import flag_options, read_flags
+from evaluator.cli.trust import permit_schemas, project_profiles, shown_profiles
 from evaluator.errors import UsageError
-from evaluator.processes.sandboxes import HELP as SANDBOX_HELP
+from evaluator.fields import Checked, Flag, Place, fields_of
+from evaluator.interpreter.evaluator_flags import LIBRARY, MODEL_ROLE, ROOT, SANDBOX, Roles
 from evaluator.record.journal import Sync
 
 if TYPE_CHECKING:
@@ -34,90 +24,80 @@ if TYPE_CHECKING:
     from evaluator.memory import Memory
     from evaluator.tools import Asker
 
-tasks_option = click.option(
-    "--tasks",
-    "tasks_dir",
-    default="tasks",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="The folder of task files.",
-)
-root_option = click.option(
-    "--root",
-    "roots",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder that the task may read; the first is where scripts run. Default: here.",
-)
 BACKGROUND_FOLDER = "background"
 """The folder below the task files that holds the states and outputs of background tasks."""
-sandbox_option = click.option("--sandbox", metavar="KIND", help=SANDBOX_HELP)
-_OPTIONS = {
-    "library": library_option,
-    "handler": handler_option,
-    "model": model_option,
-    "model-role": role_option,
-    "tasks": tasks_option,
-    "root": root_option,
-    "memory": click.option(
-        "--memory",
-        metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="An index made by `evaluator memory index`, for fresh_context and described "
-        "file_paths.",
-    ),
-    "ask-in": click.option(
-        "--ask-in",
-        metavar="FOLDER",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Ask in files: question-N.txt is answered in answer-N.txt.",
-    ),
-    "sync": click.option(
-        "--sync",
-        type=click.Choice(get_args(Sync)),
-        default="off",
-        show_default=True,
-        help="Which task files survive a loss of power: only what the system wrote back (off), "
-        "every ended task, or "
-        "every step. A killed process loses nothing with any of them.",
-    ),
-    "reparse": click.option(
-        "--reparse",
-        is_flag=True,
-        help="Decompose a task that runs out of turns, context or output, once.",
-    ),
-    "rerank": click.option(
-        "--rerank",
-        is_flag=True,
-        help="Let the model choose among the best templates, or none, where the words of a "
-        "request do not decide; that is one more call.",
-    ),
-    "sandbox": sandbox_option,
-    "trace": trace_option,
-    "trust": trust_option,
-}
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluatorOptions:
+class EvaluatorOptions(Checked, error=UsageError):
     """The values of a command's options; options that the command does not have keep their
     default.
     """
 
-    folders: tuple[Path, ...] = ()
-    handler: str | None = None
-    model: str | None = None
-    model_roles: tuple[str, ...] = ()
-    tasks_dir: Path = Path("tasks")
-    roots: tuple[Path, ...] = ()
-    memory: Path | None = None
-    ask_in: Path | None = None
-    sync: Sync = "off"
-    reparse: bool = False
-    rerank: bool = False
-    trace: bool = False
-    sandbox: str | None = None
-    trust: bool = False
+    folders: Annotated[tuple[Path, ...], Place(), LIBRARY] = ()
+    handler: Annotated[
+        str | None, Flag("--handler", "The handler profile. See: evaluator handlers", "NAME")
+    ] = None
+    model: Annotated[
+        str | None, Flag("--model", "The model, e.g. openai/gpt-4o-mini.", "MODEL")
+    ] = None
+    model_roles: Annotated[Roles, MODEL_ROLE] = field(default_factory=dict[str, str])
+    tasks_dir: Annotated[Path, Place(), Flag("--tasks", "The folder of task files.")] = Path(
+        "tasks"
+    )
+    roots: Annotated[tuple[Path, ...], Place(file=False, must_exist=True), ROOT] = ()
+    memory: Annotated[
+        Path | None,
+        Place(folder=False),
+        Flag(
+            "--memory",
+            "An index made by `evaluator memory index`, for fresh_context and described "
+            "file_paths.",
+            metavar="FILE",
+        ),
+    ] = None
+    ask_in: Annotated[
+        Path | None,
+        Place(file=False),
+        Flag("--ask-in", "Ask in files: question-N.txt is answered in answer-N.txt.", "FOLDER"),
+    ] = None
+    sync: Annotated[
+        Sync,
+        Flag(
+            "--sync",
+            "Which task files survive a loss of power: only what the system wrote back (off), "
+            "every ended task, or every step. A killed process loses nothing with any of them.",
+        ),
+    ] = "off"
+    reparse: Annotated[
+        bool,
+        Flag("--reparse", "Decompose a task that runs out of turns, context or output, once."),
+    ] = False
+    rerank: Annotated[
+        bool,
+        Flag(
+            "--rerank",
+            "Let the model choose among the best templates, or none, where the words of a request "
+            "do not decide; that is one more call.",
+        ),
+    ] = False
+    sandbox: Annotated[str | None, SANDBOX] = None
+    trace: Annotated[
+        bool,
+        Flag(
+            "--trace",
+            "Send spans of the run to OpenTelemetry, as set up by opentelemetry-instrument. Needs "
+            "evaluator[otel].",
+        ),
+    ] = False
+    trust: Annotated[
+        bool,
+        Flag(
+            "--trust",
+            "Allow what the files of this project name (hosts, keys, commands, code), as "
+            "`evaluator trust` does.",
+        ),
+    ] = False
 
     def make_evaluator(self, *, sends: bool = True) -> Evaluator:
         """The Evaluator that these options describe; notices go to standard error. `sends`: it
@@ -131,15 +111,14 @@ class EvaluatorOptions:
         if self.model is not None and not self.model.strip():
             raise UsageError("--model is empty; name one, e.g. openai/gpt-4o-mini, or leave it out")
         library = load_library(self.folders)
-        roles = read_roles(self.model_roles)
-        warn_of_unknown_roles(library, roles)
+        warn_of_unknown_roles(library, self.model_roles)
         if sends:
             permit_schemas(library, self.trust)
         return Evaluator(
             library,
             self.handler,
             model=self.model,
-            model_roles=roles,
+            model_roles=self.model_roles,
             tasks_dir=self.tasks_dir,
             roots=self.roots,
             reparse=self.reparse,
@@ -156,22 +135,25 @@ class EvaluatorOptions:
         )
 
 
-def evaluator_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command the options called `names`; it receives them as one argument, `options`."""
+tasks_option = flag_options(EvaluatorOptions, ["--tasks"], with_defaults=True)
+library_option = flag_options(EvaluatorOptions, ["--library"])
+trace_option = flag_options(EvaluatorOptions, ["--trace"])
+trust_option = flag_options(EvaluatorOptions, ["--trust"])
+
+
+def evaluator_options(*flags: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command these flags; it receives their values as one argument, `options`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def call(**values: Any) -> Any:
-            own = {
-                field.name: values.pop(field.name)
-                for field in fields(EvaluatorOptions)
-                if field.name in values
+            table = read_flags(EvaluatorOptions, values)
+            others = {
+                name: values[name] for name in values if name not in fields_of(EvaluatorOptions)
             }
-            return command(options=EvaluatorOptions(**own), **values)
+            return command(options=EvaluatorOptions.from_table(table), **others)
 
-        for name in reversed(names):
-            call = _OPTIONS[name](call)
-        return call
+        return flag_options(EvaluatorOptions, flags)(call)
 
     return decorate
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from evaluator.cli.batch import EXIT_INCOMPLETE, batch, run_batch_command
 from evaluator.cli.common import (
-    handler_option,
     input_option,
     json_option,
-    library_option,
     load_library,
-    model_option,
     read_inputs,
-    read_roles,
-    role_option,
 )
 from evaluator.cli.dry_run import print_dry_run
 from evaluator.cli.echo import echo
+from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import UsageError
 from evaluator.nodes import Task
@@ -38,10 +33,7 @@ from evaluator.nodes import Task
 @click.option(
     "--rows", metavar="FILE", help="Plan a batch of these rows: JSONL, CSV, Parquet, hf:NAME."
 )
-@model_option
-@handler_option
-@role_option
-@library_option
+@evaluator_options("--model", "--handler", "--model-role", "--library")
 @click.option(
     "--like",
     metavar="FOLDER",
@@ -49,7 +41,14 @@ from evaluator.nodes import Task
     help="An earlier batch of the same templates, whose recorded lengths are expected again.",
 )
 @json_option
-def plan(name: str, inputs: tuple[str, ...], like: Path | None, **given: Any) -> None:
+def plan(
+    name: str,
+    inputs: tuple[str, ...],
+    rows: str | None,
+    options: EvaluatorOptions,
+    like: Path | None,
+    as_json: bool,
+) -> None:
     """Show what would run and what it would cost, without a key and without a call.
 
     The table has the most that can happen, which no later run exceeds, and what is to be expected:
@@ -57,7 +56,6 @@ def plan(name: str, inputs: tuple[str, ...], like: Path | None, **given: Any) ->
     of the provider's batch API, and the time at the given limits. ? is unknown; the lines below the
     table say which limit is missing and where to set it. `batch FILE --dry-run` prints the same.
     """
-    rows = given["rows"]
     path = Path(name)
     if like is not None:
         like = like.absolute()
@@ -65,23 +63,31 @@ def plan(name: str, inputs: tuple[str, ...], like: Path | None, **given: Any) ->
     if inputs and (is_batch or rows is not None):
         raise UsageError("--input is for one run of a template; a batch has its rows")
     if not is_batch and rows is None:
-        _plan_run(name, inputs, like, given)
+        _plan_run(name, inputs, options, like=like, as_json=as_json)
         return
-    options = dict(batch.make_context("batch", [], resilient_parsing=True).params)
-    options |= {"dry_run": True, "progress": "none", "as_json": given["as_json"], "rows": rows}
-    options |= {"folders": given["folders"], "model_roles": given["model_roles"]}
-    options["templates"] = () if is_batch else (name,)
-    options["models"] = () if given["model"] is None else (given["model"],)
-    options["handlers"] = () if given["handler"] is None else (given["handler"],)
-    run_batch_command(path if is_batch else None, options, like)
+    given = dict(batch.make_context("batch", [], resilient_parsing=True).params)
+    given |= {"dry_run": True, "progress": "none", "as_json": as_json, "rows": rows}
+    given["library"] = tuple(map(str, options.folders))
+    given["model_roles"] = tuple(f"{role}={model}" for role, model in options.model_roles.items())
+    given["templates"] = () if is_batch else (name,)
+    given["models"] = () if options.model is None else (options.model,)
+    given["handlers"] = () if options.handler is None else (options.handler,)
+    run_batch_command(path if is_batch else None, given, like)
 
 
-def _plan_run(name: str, inputs: tuple[str, ...], like: Path | None, given: dict[str, Any]) -> None:
+def _plan_run(
+    name: str,
+    inputs: tuple[str, ...],
+    options: EvaluatorOptions,
+    *,
+    like: Path | None,
+    as_json: bool,
+) -> None:
     """Prints the plan of one run of a template."""
     from evaluator.batch import BatchOptions, make_plan
     from evaluator.interpreter.evaluator import Evaluator
 
-    library = load_library(given["folders"])
+    library = load_library(options.folders)
     node = library.get(name).node
     values = read_inputs(inputs, node)
     declared = node.inputs if isinstance(node, Task) else ()
@@ -93,13 +99,13 @@ def _plan_run(name: str, inputs: tuple[str, ...], like: Path | None, given: dict
         )
     evaluator = Evaluator(
         library,
-        given["handler"],
-        model=given["model"],
-        model_roles=read_roles(given["model_roles"]),
+        options.handler,
+        model=options.model,
+        model_roles=options.model_roles,
         tasks_dir=None,
         profiles=shown_profiles(),
         notice=lambda line: echo(line, err=True),
     ).without_network()
     planned = make_plan(evaluator, name, rows=[values], options=BatchOptions())
-    can_start = print_dry_run(evaluator, planned, as_json=given["as_json"], like=like)
+    can_start = print_dry_run(evaluator, planned, as_json=as_json, like=like)
     raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)

@@ -97,7 +97,7 @@ def queue() -> None:
 @click.option(
     "--key", help="Add nothing if an entry was ever added with this key; print that entry."
 )
-@evaluator_options("library", "handler", "model", "tasks")
+@evaluator_options("--library", "--handler", "--model", "--tasks")
 @queue_option
 @json_option
 def add(
@@ -172,7 +172,7 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
 
     with _look(folder) as found:
         stored = found.show(id_)
-    fields = _fields(stored.entry)
+    fields = stored.entry.to_dict()
     details = entry_details(stored)
     if as_json:
         print_json({**fields, "options": details})
@@ -225,16 +225,16 @@ def show(id_: str, folder: Path | None, as_json: bool) -> None:
     "recorded end.",
 )
 @evaluator_options(
-    "library",
-    "handler",
-    "model",
-    "model-role",
-    "tasks",
-    "root",
-    "memory",
-    "ask-in",
-    "sync",
-    "sandbox",
+    "--library",
+    "--handler",
+    "--model",
+    "--model-role",
+    "--tasks",
+    "--root",
+    "--memory",
+    "--ask-in",
+    "--sync",
+    "--sandbox",
 )
 @queue_option
 @json_option
@@ -449,22 +449,16 @@ def _time(text: str | None) -> datetime | None:
         ) from error
 
 
-def _fields(entry: QueueEntry) -> dict[str, Any]:
-    from evaluator.queue.document import entry_fields
-
-    return entry_fields(entry)
-
-
 def _print_entry(entry: QueueEntry, as_json: bool) -> None:
     if as_json:
-        print_json(_fields(entry))
+        print_json(entry.to_dict())
     else:
         echo_text(f"{entry.id} {entry.status} ({entry.type}): {visible(entry.goal, one_line=True)}")
 
 
 def _print_entries(entries: Sequence[QueueEntry], as_json: bool) -> None:
     if as_json:
-        print_json([_fields(entry) for entry in entries])
+        print_json([entry.to_dict() for entry in entries])
         return
     for entry in entries:
         _print_entry(entry, as_json)

@@ -44,20 +44,20 @@ are newer.
 )
 @input_option
 @evaluator_options(
-    "library",
-    "handler",
-    "model",
-    "model-role",
-    "tasks",
-    "root",
-    "memory",
-    "ask-in",
-    "sync",
-    "reparse",
-    "rerank",
-    "sandbox",
-    "trace",
-    "trust",
+    "--library",
+    "--handler",
+    "--model",
+    "--model-role",
+    "--tasks",
+    "--root",
+    "--memory",
+    "--ask-in",
+    "--sync",
+    "--reparse",
+    "--rerank",
+    "--sandbox",
+    "--trace",
+    "--trust",
 )
 @click.option(
     "--strict", is_flag=True, help="Exit code 1 also if a task ends before its condition holds."

@@ -154,16 +154,16 @@ _WHAT = "a command after --, --template NAME, --session, --watch SERVER, or --co
     help="Kill the task when its output is larger.",
 )
 @evaluator_options(
-    "handler",
-    "model",
-    "model-role",
-    "library",
-    "root",
-    "memory",
-    "tasks",
-    "sync",
-    "sandbox",
-    "trust",
+    "--handler",
+    "--model",
+    "--model-role",
+    "--library",
+    "--root",
+    "--memory",
+    "--tasks",
+    "--sync",
+    "--sandbox",
+    "--trust",
 )
 @json_option
 def start(

@@ -14,10 +14,8 @@ from evaluator.cli.common import (
     describe_bound,
     echo_text,
     exit_code_of,
-    handler_option,
     input_option,
     json_option,
-    library_option,
     load_library,
     print_json,
     print_json_or_table,
@@ -26,6 +24,8 @@ from evaluator.cli.common import (
     read_text,
 )
 from evaluator.cli.echo import echo
+from evaluator.cli.evaluator_options import EvaluatorOptions, library_option
+from evaluator.cli.flags import flag_options
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
@@ -143,8 +143,7 @@ def handlers(as_json: bool) -> None:
 @click.command(epilog="Example:  evaluator render summarise --input document=@notes.md")
 @click.argument("name")
 @input_option
-@library_option
-@handler_option
+@flag_options(EvaluatorOptions, ["--library", "--handler"])
 @click.option("--model", metavar="MODEL", help="Also bound the cost with this model's price.")
 @json_option
 def render(

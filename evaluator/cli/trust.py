@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from evaluator.handler.profiles import Profiles
     from evaluator.library import TemplateLibrary
 
-trust_option = click.option(
-    "--trust",
-    is_flag=True,
-    help="Allow what the files of this project name (hosts, keys, commands, code), as `evaluator "
-    "trust` does.",
-)
-
 
 def permit(files: Collection[ProjectFile], trust: bool) -> bool:
     """Whether the user allows `files`: by `--trust`, or asked at the terminal. The answer yes is

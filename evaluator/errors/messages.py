@@ -17,14 +17,16 @@ logging.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from difflib import SequenceMatcher, get_close_matches
-from heapq import nsmallest
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Literal, Protocol, get_args
 
+from evaluator.fields.hints import correction as correction
+from evaluator.fields.hints import cut as cut
+from evaluator.fields.hints import did_you_mean as did_you_mean
+from evaluator.fields.hints import limited_hints as limited_hints
+from evaluator.fields.hints import listed as listed
+from evaluator.fields.hints import with_article as with_article
 from evaluator.patterns import Pattern
 
 _ACTING = Pattern(
@@ -33,76 +35,11 @@ _ACTING = Pattern(
 
 MAX_DIGITS = 4_300
 """Python converts no longer integers from and to text."""
-MAX_HINT_NAME = 200
-_comparisons_left: ContextVar[list[int] | None] = ContextVar("comparisons_left", default=None)
-
-
-@contextmanager
-def limited_hints(comparisons: int) -> Generator[None]:
-    """Bounds what `did_you_mean` compares inside the block: after that many names it suggests
-    nothing.
-    """
-    token = _comparisons_left.set([comparisons])
-    try:
-        yield
-    finally:
-        _comparisons_left.reset(token)
-
-
-def did_you_mean(name: str, known: Collection[str], otherwise: str | None = None) -> str | None:
-    """A hint that names up to three known names close to `name`, else `otherwise`. Very long names
-    have no hint.
-    """
-    left = _comparisons_left.get()
-    if left is not None:
-        left[0] -= len(known)
-    if len(name) > MAX_HINT_NAME or (left is not None and left[0] < 0):
-        return otherwise
-    folded: dict[str, str] = {}
-    for candidate in known:
-        if len(candidate) <= MAX_HINT_NAME:
-            folded.setdefault(candidate.lower().replace("-", "_"), candidate)
-    near = get_close_matches(name.lower().replace("-", "_"), list(folded), n=3, cutoff=0.6)
-    if not near:
-        return otherwise
-    return "did you mean " + " or ".join(f"`{folded[match]}`" for match in near) + "?"
-
-
-def correction(name: str, known: Collection[str], cutoff: float = 0.7) -> str | None:
-    """The one known name that `name` misspells; None where no name is clearly meant. `cutoff`: the
-    share of its characters that must agree, in (0, 1].
-    """
-    if not 2 < len(name) <= MAX_HINT_NAME:
-        return None
-    near = get_close_matches(name.lower(), sorted(known), n=2, cutoff=cutoff)
-    if not near or near[0] == name:
-        return None
-    if len(near) > 1:
-        first, second = (SequenceMatcher(None, other, name.lower()).ratio() for other in near)
-        if first - second < 0.1:
-            return None
-    return near[0]
-
-
-def listed(names: Iterable[str], limit: int = 8) -> str:
-    """Names for a message, sorted, cut after `limit`; `nothing` where there are none."""
-    every = list(names)
-    shown = ", ".join(f"`{name}`" for name in nsmallest(limit, every))
-    if len(every) > limit:
-        shown += f" and {len(every) - limit} more"
-    return shown or "nothing"
 
 
 def shortened(text: str, limit: int = 60) -> str:
     """`text` quoted for a message, on one line, cut after `limit` characters."""
     return repr(cut(" ".join(text.split()), limit))
-
-
-def cut(text: str, limit: int) -> str:
-    """`text`, or of a longer one as much as fits into `limit` characters with an ellipsis."""
-    if len(text) <= limit:
-        return text
-    return f"{text[: limit - 1]}…"
 
 
 def json_problem(error: Exception) -> str:
@@ -130,11 +67,6 @@ def duration_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def with_article(noun: str) -> str:
-    """`noun` after its indefinite article: "a list", "an int"."""
-    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def type_of(value: object) -> str:

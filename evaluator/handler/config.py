@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from inspect import cleandoc
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
+from evaluator.fields import (
+    SESSION,
+    After,
+    Count,
+    FieldError,
+    Name,
+    Natural,
+    NotNegative,
+    Positive,
+    Range,
+    check_fields,
+    to_dict,
+)
 from evaluator.nodes.sampling import (
-    SAMPLING,
     check_extra_body,
     check_stop,
     read_extra_body,
@@ -29,6 +40,7 @@ if TYPE_CHECKING:
 
 BackendName = Literal["auto", "openai_compatible", "litellm", "simulated", "replay"]
 ToolCalling = Literal["native", "text"]
+UnitShare = Annotated[float, Range(above=0, most=1)]
 RunGrant = Literal["list", "read", "resume"]
 
 
@@ -62,6 +74,20 @@ class ToolGrant:
             )
 
 
+def _checked_stop(texts: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return check_stop(texts) if texts else texts
+    except ValueError as error:
+        raise ValueError(f"is {texts!r:.80}, {error}") from error
+
+
+def _checked_extra_body(value: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return check_extra_body(value)
+    except ValueError as error:
+        raise ValueError(f": {error}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerConfig:
     """A handler profile: model, limits, tools and system prompt. Immutable: a template's overrides
@@ -88,24 +114,26 @@ class HandlerConfig:
     description: str = ""
     backend: BackendName = "auto"
     model: str | None = None
-    roles: Mapping[str, str] = field(default_factory=dict[str, str])
+    roles: Mapping[str, Name] = field(default_factory=dict[str, str])
     base_url: str | None = None
     api_key_env: str | None = None
-    system: str = ""
-    temperature: float | None = None
+    system: Annotated[str, SESSION] = ""
+    temperature: NotNegative | None = None
     seed: int | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    stop: tuple[str, ...] = ()
-    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    max_turns: int = 12
-    max_context_fraction: float = 0.8
-    max_output_tokens: int | None = None
-    timeout_s: float = 300.0
-    max_cost_usd: float | None = None
-    script_memory_mb: int = MEMORY_BYTES >> 20
+    top_p: UnitShare | None = None
+    top_k: Natural | None = None
+    stop: Annotated[tuple[str, ...], After(_checked_stop)] = ()
+    extra_body: Annotated[Mapping[str, Any], After(_checked_extra_body)] = field(
+        default_factory=dict[str, Any]
+    )
+    max_turns: Count = 12
+    max_context_fraction: UnitShare = 0.8
+    max_output_tokens: Count | None = None
+    timeout_s: Positive = 300.0
+    max_cost_usd: NotNegative | None = None
+    script_memory_mb: Count = MEMORY_BYTES >> 20
     sandbox: Sandbox = NO_SANDBOX
-    backoff_s: tuple[float, ...] = DEFAULT_BACKOFF_S
+    backoff_s: tuple[NotNegative, ...] = DEFAULT_BACKOFF_S
     tools: tuple[ToolGrant, ...] = ()
     roots: tuple[str, ...] = ()
     mcp: tuple[McpServer, ...] = ()
@@ -115,27 +143,13 @@ class HandlerConfig:
     tool_calling: ToolCalling = "native"
     native_output: bool = False
     cache: bool = False
-    simulated: Mapping[str, Any] = field(default_factory=dict)
+    simulated: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        for name, kind, is_valid, expected in _CHECKS:
-            values: Any = self.backoff_s if name == "backoff_s" else (getattr(self, name),)
-            for value in values:
-                if value is None and name in _OPTIONAL:
-                    continue
-                if isinstance(value, bool) or not isinstance(value, kind) or not is_valid(value):
-                    raise ConfigurationError(
-                        f"profile {self.name!r}: {name} is {value!r}, expected {expected}"
-                    )
-
         try:
-            if self.stop:
-                check_stop(self.stop)
-            check_extra_body(self.extra_body)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"profile {self.name!r}: stop or extra_body: {error}"
-            ) from error
+            check_fields(self)
+        except FieldError as error:
+            raise ConfigurationError(f"profile {self.name!r}: {error}") from None
 
     @property
     def script_memory_bytes(self) -> int:
@@ -158,60 +172,13 @@ class HandlerConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The profile for display, without its prompt; tools and MCP servers by name."""
-        shown = (
-            "name",
-            "description",
-            "backend",
-            "model",
-            "base_url",
-            "api_key_env",
-            "max_turns",
-            "max_context_fraction",
-            "max_output_tokens",
-            "timeout_s",
-            "max_cost_usd",
-            "script_memory_mb",
-            "tool_calling",
-            "native_output",
-            "cache",
-        )
         return {
-            **{name: getattr(self, name) for name in shown},
-            **{name: getattr(self, name) for name in SAMPLING},
-            "stop": list(self.stop),
-            "extra_body": dict(self.extra_body),
-            "roles": dict(self.roles),
-            "backoff_s": list(self.backoff_s),
-            "roots": list(self.roots),
+            **to_dict(self),
             "tools": [grant.name for grant in self.tools],
             "mcp": [server.name for server in self.mcp],
             "computer": None if self.computer is None else asdict(self.computer),
             "sandbox": self.sandbox.kind,
         }
-
-
-_CHECKS: tuple[tuple[str, type | tuple[type, ...], Callable[[Any], bool], str], ...] = (
-    ("max_turns", int, lambda n: n >= 1, "an integer, 1 or more"),
-    (
-        "backend",
-        str,
-        lambda name: name in get_args(BackendName),
-        f"one of {', '.join(get_args(BackendName))}",
-    ),
-    ("max_context_fraction", (int, float), lambda n: 0 < n <= 1, "a number in (0, 1]"),
-    ("timeout_s", (int, float), lambda n: 0 < n < inf, "seconds, more than 0"),
-    ("max_output_tokens", int, lambda n: n >= 1, "an integer, 1 or more"),
-    ("max_cost_usd", (int, float), lambda n: 0 <= n < inf, "US dollars, 0 or more"),
-    ("temperature", (int, float), lambda n: 0 <= n < inf, "a number, 0 or more"),
-    ("top_p", (int, float), lambda n: 0 < n <= 1, "a number in (0, 1]"),
-    ("top_k", int, lambda n: n >= 0, "an integer, 0 or more"),
-    ("seed", int, lambda n: True, "an integer"),
-    ("script_memory_mb", int, lambda n: n >= 1, "megabytes, 1 or more"),
-    ("backoff_s", (int, float), lambda n: 0 <= n < inf, "seconds, 0 or more"),
-)
-
-
-_OPTIONAL = ("max_output_tokens", "max_cost_usd", "temperature", "top_p", "top_k", "seed")
 
 
 def read_profile(path: Path) -> tuple[HandlerConfig, str]:

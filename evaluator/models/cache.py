@@ -29,6 +29,7 @@ from evaluator import clock
 from evaluator.errors import ConfigurationError, RecordError
 from evaluator.errors.messages import LOGGER
 from evaluator.errors.results import Usage
+from evaluator.fields import Count, accept
 from evaluator.files.trust import is_signed, is_trusted, signature
 from evaluator.models import cache_store
 from evaluator.models.backend import ModelResponse
@@ -96,10 +97,7 @@ class ResponseCache:
         max_bytes: int = MAX_BYTES,
         notice: Callable[[str], None] | None = None,
     ) -> None:
-        if not isinstance(max_bytes, int) or max_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(
-                f"a cache's max_bytes is {max_bytes!r}, expected an integer, 1 or more"
-            )
+        accept(Count, max_bytes, "a cache's max_bytes", ConfigurationError)
         self.path = Path(path)
         self._max_bytes = max_bytes
         self._notice = notice or LOGGER.warning

@@ -13,13 +13,14 @@ from typing import Any, cast
 import pytest
 
 from evaluator.batch.definition import read_definition
-from evaluator.batch.options import BatchOptions, check_names
+from evaluator.batch.options import BatchOptions
 from evaluator.batch.plan import BatchPlan, make_plan
 from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowSource
 from evaluator.batch.rows.hf_rows import place_in
 from evaluator.batch.scorers import parse_scorer
 from evaluator.errors import UsageError
+from evaluator.fields import check_names
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.library import TemplateLibrary
 from evaluator.models.simulated import SimulatedBackend
@@ -60,7 +61,7 @@ def prepare(
             given["rows"] = place_in(folder, str(rows))
         else:
             given["rows"] = rows
-    check_names(given, {"templates", "rows", "evaluator", *_OPTIONS, *_EVALUATOR})
+    check_names(given, {"templates", "rows", "evaluator", *_OPTIONS, *_EVALUATOR}, UsageError)
     if "rows" not in given:
         raise UsageError("rows are missing")
     templates = given.pop("templates")

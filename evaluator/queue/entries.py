@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from evaluator.errors import UsageError
+from evaluator.fields import REQUIRED, After, Expected, JsonForm, Key, Range
 
 EntryStatus = Literal["pending", "running", "done", "blocked", "skipped"]
 EntryType = Literal[
@@ -54,18 +55,90 @@ MAX_INTEGER = 2**53 - 1
 _ID = re.compile(r"T-(0[1-9]|[1-9][0-9]{1,14})")
 
 
+def entry_id(number: int) -> str:
+    """The id with this number: `T-01`, `T-99`, `T-100`."""
+    return f"T-{number:02d}"
+
+
+def entry_number(text: str) -> int:
+    """The number in an id, of at most 15 digits. Raises: UsageError, for anything else than
+    `entry_id` writes.
+    """
+    match = _ID.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{text!r:.60} is not an id of the queue; ids are T-01, T-02, … T-99, T-100"
+        )
+    return int(match[1])
+
+
+def timestamp(seconds: float) -> str:
+    """ISO 8601 in UTC, to the second, of a time in seconds since the epoch."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_timestamp(text: str) -> datetime:
+    """The time of an ISO 8601 text with date and time; without a zone it is in UTC. Raises:
+    ValueError.
+    """
+    if "T" not in text[:20]:
+        raise ValueError("no time of day")
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        return found.replace(tzinfo=UTC)
+    return found
+
+
+def _check_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair; write the character whole") from None
+    return text
+
+
+def _check_time(text: str) -> str:
+    parse_timestamp(text)
+    return text
+
+
+def _check_id(text: str) -> str:
+    if _ID.fullmatch(text) is None:
+        raise ValueError
+    return text
+
+
+def _check_seconds(seconds: float) -> float:
+    try:
+        timestamp(seconds)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"is {seconds!r}, expected seconds since the epoch") from error
+    return seconds
+
+
+QueueText = Annotated[str, After(_check_text)]
+QueueTime = Annotated[
+    str,
+    After(_check_text),
+    After(_check_time),
+    Expected("a time in ISO 8601, such as 2026-02-17T09:00:00Z"),
+]
+EntryId = Annotated[str, After(_check_id), Expected("an id such as T-01, T-99 or T-100")]
+QueueNumber = Annotated[int, Range(least=0, most=MAX_INTEGER)]
+
+
 @dataclass(frozen=True, slots=True)
-class StrategyAttempt:
+class StrategyAttempt(JsonForm):
     """One attempt of an entry. `attempted_at` is ISO 8601. `verification_failure`: what a check of
     the result found; None if the result passed or there was none.
     """
 
-    attempt: int
-    strategy: str
-    tool: str
-    attempted_at: str
-    result: str
-    verification_failure: str | None = None
+    attempt: Annotated[int, Range(least=1, most=MAX_INTEGER)]
+    strategy: QueueText
+    tool: QueueText
+    attempted_at: QueueTime
+    result: QueueText
+    verification_failure: QueueText | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -113,35 +186,34 @@ class BegunAttempt:
         return cls(**json.loads(text))
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
-    """An entry as `task-queue.json` shows it; the names of its fields are those of the file, except
-    `max_retries`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueEntry(JsonForm):
+    """An entry as `task-queue.json` shows it.
 
     Times are ISO 8601 texts. `retries` counts the failed attempts since the entry was added or
     retried by the user.
     """
 
-    id: str
-    description: str
-    goal: str
+    id: EntryId
+    description: QueueText
+    goal: QueueText
     type: EntryType
     status: EntryStatus
-    retries: int
-    max_retries: int
-    added_at: str
-    subagent_session: str | None = None
-    strategies_tried: tuple[StrategyAttempt, ...] = ()
-    deliverable: str | None = None
-    deliverable_path: str | None = None
-    blocked_reason: str | None = None
-    user_action_required: str | None = None
-    started_at: str | None = None
-    completed_at: str | None = None
+    retries: QueueNumber
+    max_retries: Annotated[QueueNumber, Key("maxRetries")]
+    subagent_session: QueueText | None = None
+    strategies_tried: Annotated[tuple[StrategyAttempt, ...], REQUIRED] = ()
+    deliverable: QueueText | None = None
+    deliverable_path: QueueText | None = None
+    blocked_reason: QueueText | None = None
+    user_action_required: QueueText | None = None
+    added_at: QueueTime
+    started_at: QueueTime | None = None
+    completed_at: QueueTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class EntryOptions:
+class EntryOptions(JsonForm, error=ValueError):
     """When and how an entry runs. Kept in the store only: `task-queue.json` has no fields for it.
 
     Higher `priority` first. `not_before`: seconds since the epoch. `needs`: ids of entries that
@@ -152,27 +224,13 @@ class EntryOptions:
     """
 
     priority: int = 0
-    not_before: float = 0.0
-    needs: tuple[str, ...] = ()
+    not_before: Annotated[float, After(_check_seconds)] = 0.0
+    needs: tuple[EntryId, ...] = ()
     every: str | None = None
     template: str | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     guidance: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Raises: ValueError, for a value of another type, as somebody else may have written it."""
-        texts = (*self.needs, *self.guidance, *self.tried, self.every or "", self.template or "")
-        timestamp(self.not_before)
-        for needed in self.needs:
-            entry_number(needed)
-        if (
-            type(self.priority) is not int
-            or type(self.not_before) is not float
-            or not all(type(text) is str for text in texts)
-            or not isinstance(cast("object", self.inputs), dict)
-        ):
-            raise ValueError("one of its options has another type")
 
     def without_choices(self) -> EntryOptions:
         """What another person may say: when the entry runs, and words."""
@@ -183,57 +241,20 @@ class EntryOptions:
 
     @classmethod
     def from_json(cls, text: str) -> EntryOptions:
-        values: dict[str, Any] = json.loads(text)
-        lists: dict[str, Any] = {
-            name: tuple(values[name]) for name in ("needs", "guidance", "tried")
-        }
-        return cls(**{**values, **lists})
+        """Raises: ValueError, for a value of another type, as somebody else may have written it."""
+        return cls.from_table(json.loads(text))
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDocument:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDocument(JsonForm):
     """The content of `task-queue.json`, or of one file of the archive."""
 
-    task_runner_dir: str
-    last_id: str | None
+    max_concurrent: Annotated[int, Range(least=1, most=MAX_INTEGER), Key("maxConcurrent")] = 2
+    max_retries: Annotated[QueueNumber, Key("maxRetries")] = 3
+    archive_days: Annotated[QueueNumber, Key("archiveDays")] = 7
+    task_runner_dir: Annotated[QueueText, Key("taskRunnerDir")] = ""
+    last_id: Annotated[EntryId | None, Key("lastId")] = None
     tasks: tuple[QueueEntry, ...]
-    max_concurrent: int = 2
-    max_retries: int = 3
-    archive_days: int = 7
-
-
-def entry_id(number: int) -> str:
-    """The id with this number: `T-01`, `T-99`, `T-100`."""
-    return f"T-{number:02d}"
-
-
-def entry_number(text: str) -> int:
-    """The number in an id, of at most 15 digits. Raises: UsageError, for anything else than
-    `entry_id` writes.
-    """
-    match = _ID.fullmatch(text)
-    if match is None:
-        raise UsageError(
-            f"{text!r:.60} is not an id of the queue; ids are T-01, T-02, … T-99, T-100"
-        )
-    return int(match[1])
-
-
-def timestamp(seconds: float) -> str:
-    """ISO 8601 in UTC, to the second, of a time in seconds since the epoch."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse_timestamp(text: str) -> datetime:
-    """The time of an ISO 8601 text with date and time; without a zone it is in UTC. Raises:
-    ValueError.
-    """
-    if "T" not in text[:20]:
-        raise ValueError("no time of day")
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        return found.replace(tzinfo=UTC)
-    return found
 
 
 def start(entry: QueueEntry, session: str, now: str) -> QueueEntry:

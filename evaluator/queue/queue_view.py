@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from evaluator import disk
 from evaluator.errors import RecordError, UsageError
+from evaluator.fields import Range, accept
 from evaluator.queue.archive import archived_entry
 from evaluator.queue.board import QueueBoard, read_board
 from evaluator.queue.document import (
@@ -23,7 +24,6 @@ from evaluator.queue.document import (
 )
 from evaluator.queue.entries import (
     MAX_INTEGER,
-    STATUSES,
     EntryOptions,
     EntryStatus,
     QueueEntry,
@@ -207,16 +207,10 @@ def check_not_lost(folder: Path) -> None:
 
 
 def _check_selection(status: str | None, limit: int | None) -> None:
-    if status is not None and status not in STATUSES:
-        raise UsageError(f"{status!r:.60} is not a status of the queue; use {', '.join(STATUSES)}")
+    accept(EntryStatus | None, status, "status", UsageError)
     check_range("limit", limit, least=1)
 
 
 def check_range(name: str, value: int | None, least: int) -> None:
     """Raises: UsageError, for a value out of range."""
-    if value is not None and not least <= value <= MAX_INTEGER:
-        if value < least:
-            expected = f"{least} or more"
-        else:
-            expected = f"at most {MAX_INTEGER}"
-        raise UsageError(f"{name} is {f'{value}':.60}, expected {expected}")
+    accept(Annotated[int | None, Range(least, most=MAX_INTEGER)], value, name, UsageError)

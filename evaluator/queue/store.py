@@ -131,8 +131,8 @@ class QueueStore(QueueTables):
             for needed in options.needs:
                 self._check_exists(entry_number(needed))
             entry = QueueEntry(
-                entry_id(number),
-                description,
+                id=entry_id(number),
+                description=description,
                 goal=goal,
                 type=kind,
                 status="pending",

@@ -60,7 +60,6 @@ def _check_queue(row: Mapping[str, Any]) -> None:
 def _check_entry(row: Mapping[str, Any]) -> None:
     entry = check_text(row["document"])
     options = EntryOptions.from_json(row["options"])
-    options.check()
     columns = _columns(entry, options)
     if entry.id != entry_id(row["number"]) or any(row[name] != columns[name] for name in columns):
         raise ValueError("its columns differ from its text")
@@ -321,8 +320,8 @@ class QueueTables:
             row = self._queue(db)
         last = row["last_number"]
         return QueueDocument(
-            row["task_runner_dir"],
-            entry_id(last) if last else None,
+            task_runner_dir=row["task_runner_dir"],
+            last_id=entry_id(last) if last else None,
             tasks=(),
             max_concurrent=row["max_concurrent"],
             max_retries=row["max_retries"],

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from evaluator.errors import CorruptRecord, RecordError, UsageError
+from evaluator.fields import JsonForm
 from evaluator.record import grammar
 from evaluator.record.other_writers import read_other
 from evaluator.record.steps import Recording, StepEnd, Summary
@@ -31,7 +32,7 @@ ImportState = Literal["imported", "known", "unreadable", "ignored"]
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedFile:
+class ImportedFile(JsonForm):
     """What was done with a file.
 
     `name` is the task's or list's own name here, such as TASK-12. `reason` is why it was not taken
@@ -44,17 +45,6 @@ class ImportedFile:
     reason: str | None = None
     line: int | None = None
     warnings: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "path": str(self.path),
-            "state": self.state,
-            "name": self.name,
-            "reason": self.reason,
-            "line": self.line,
-            "warnings": list(self.warnings),
-        }
 
 
 def import_files(store: TaskStore, paths: Iterable[Path]) -> Iterator[ImportedFile]:

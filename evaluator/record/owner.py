@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from functools import lru_cache
-from typing import cast
 
 from evaluator import this_process
+from evaluator.fields import kind_of
 from evaluator.record.steps import Owner
 
 
@@ -53,14 +53,9 @@ def owner_text(owner: Owner) -> str:
 def parse_owner(text: str) -> Owner | None:
     """The owner that `owner_text` wrote; None for another text."""
     try:
-        owner = Owner(**json.loads(text))
-    except (ValueError, TypeError, RecursionError):
+        return kind_of(Owner).accept(json.loads(text))
+    except (ValueError, RecursionError):
         return None
-    numbers = cast("tuple[object, ...]", (owner.pid, owner.started))
-    names = cast("tuple[object, ...]", (owner.boot_id, owner.host))
-    if all(type(n) is int for n in numbers) and all(type(n) is str for n in names):
-        return owner
-    return None
 
 
 def is_visible(owner: Owner) -> bool:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import cast, get_args
+from typing import Annotated, cast
 
 from evaluator import clock
 from evaluator.errors import UsageError
+from evaluator.fields import After, Checked, Natural, accept
 from evaluator.record.steps import RunStatus
 from evaluator.record.store import TaskStore, TaskSummary
 
@@ -22,8 +23,23 @@ _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
+def _first_instant(value: datetime | str, *, is_end: bool = False) -> datetime:
+    if isinstance(value, datetime):
+        if value.tzinfo:
+            return value
+        return value.replace(tzinfo=UTC)
+    try:
+        return read_time(value, is_end=is_end)
+    except UsageError as error:
+        raise ValueError(f": {error}") from error
+
+
+def _last_instant(value: datetime | str) -> datetime:
+    return _first_instant(value, is_end=True)
+
+
 @dataclass(frozen=True, slots=True)
-class TaskFilter:
+class TaskFilter(Checked, error=UsageError):
     """Conditions that a task must fulfil together; None is no condition.
 
     `template` and `model` are shell patterns (`*`, `?`, `[…]`; case counts); `since` and `until`
@@ -32,29 +48,16 @@ class TaskFilter:
     be read (case does not count); `parent` is a task id. A task whose file lacks the value does not
     match.
 
-    Raises: UsageError, for an invalid status or time.
+    Raises: UsageError, for an invalid value.
     """
 
     status: RunStatus | None = None
     template: str | None = None
     model: str | None = None
-    since: datetime | str | None = None
-    until: datetime | str | None = None
+    since: Annotated[datetime | str | None, After(_first_instant)] = None
+    until: Annotated[datetime | str | None, After(_last_instant)] = None
     error: str | None = None
     parent: int | None = None
-
-    def __post_init__(self) -> None:
-        statuses = get_args(RunStatus)
-        if self.status is not None and self.status not in statuses:
-            raise UsageError(f"a status is one of {', '.join(statuses)}, not {self.status!r}")
-        for name in ("template", "model", "error"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise UsageError(f"{name} is {value!r}, expected text")
-        if self.parent is not None and type(self.parent) is not int:
-            raise UsageError(f"parent is {self.parent!r}, expected a whole number")
-        object.__setattr__(self, "since", _bound("since", self.since))
-        object.__setattr__(self, "until", _bound("until", self.until, is_end=True))
 
     def matches(self, task: TaskSummary) -> bool:
         header = task.header
@@ -108,29 +111,11 @@ def find(
     Raises: UsageError, as `TaskFilter` and for a negative limit; RecordError, while reading, if the
     folder cannot be listed.
     """
-    if limit is not None and type(limit) is not int:
-        raise UsageError(f"limit is {limit!r}, expected a whole number")
-    if limit is not None and limit < 0:
-        raise UsageError(f"limit is {limit}, expected 0 or more")
+    accept(Natural | None, limit, "limit", UsageError)
     wanted = TaskFilter(
         status, template, model=model, since=since, until=until, error=error, parent=parent
     )
     return islice(filter(wanted.matches, store.list(status=wanted.status)), limit)
-
-
-def _bound(name: str, value: datetime | str | None, *, is_end: bool = False) -> datetime | None:
-    if value is not None and not isinstance(value, (datetime, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{name} is {value!r}, expected a time or text")
-    if isinstance(value, datetime):
-        if value.tzinfo:
-            return value
-        return value.replace(tzinfo=UTC)
-    try:
-        if value is None:
-            return None
-        return read_time(value, is_end=is_end)
-    except UsageError as problem:
-        raise UsageError(f"{name}: {problem}") from problem
 
 
 def read_time(text: str, *, is_end: bool = False, now: datetime | None = None) -> datetime:

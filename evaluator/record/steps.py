@@ -11,6 +11,7 @@ from json import encoder
 from typing import Any, Literal, Protocol, cast
 
 from evaluator.errors import RecordError, UsageError
+from evaluator.fields import JsonForm, to_dict
 
 FORMAT_VERSION = 2
 """Files of version 1 have no signatures."""
@@ -26,30 +27,8 @@ RunStatus = Literal["running", "interrupted", "completed", "failed", "aborted", 
 Tail = Literal["clean", "torn"]
 
 
-class _Value:
-    """A dataclass that has a JSON form."""
-
-    __slots__ = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Its fields as JSON values."""
-        return {
-            field.name: _to_json(getattr(self, field.name)) for field in fields(cast("Any", self))
-        }
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, _Value):
-        return value.to_dict()
-    if isinstance(value, tuple):
-        return [_to_json(item) for item in cast("tuple[Any, ...]", value)]
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[str, Any]", value))
-    return value
-
-
 @dataclass(frozen=True, slots=True)
-class StepStart(_Value):
+class StepStart(JsonForm):
     """One attempt at a step, before its effect.
 
     `path` is stable across runs of the same template. `fingerprint` identifies all inputs. `args`
@@ -100,7 +79,7 @@ def cut_off_reason(error: BaseException, *, is_late: bool = False) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class StepEnd(_Value):
+class StepEnd(JsonForm):
     """The end of an attempt. `output` is a JSON value or text; `duration_s` has microsecond
     precision.
 
@@ -129,7 +108,7 @@ class StepEnd(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Step(_Value):
+class Step(JsonForm):
     """One attempt as read from a task file. `number` is shared by the attempts at one step."""
 
     number: int
@@ -179,7 +158,7 @@ class Step(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner(_Value):
+class Owner(JsonForm):
     """The process that writes a task file. `started` is its start in the kernel's clock ticks since
     boot.
     """
@@ -191,7 +170,7 @@ class Owner(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption(_Value):
+class Resumption(JsonForm):
     """The takeover of an interrupted run by a process.
 
     `at` is ISO 8601 in UTC; `cut_bytes` is the length of the torn end that it cut off, `allowed`
@@ -205,7 +184,7 @@ class Resumption(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Header(_Value):
+class Header(JsonForm):
     """The start of a run. `created` is ISO 8601 in UTC with milliseconds; `parent` is a task id.
 
     `task_id` is 0 for a file of another writer whose id is not a number; `extra["ID"]` has that id.
@@ -226,7 +205,7 @@ class Header(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Summary(_Value):
+class Summary(JsonForm):
     """The end of a run.
 
     `steps` does not include the `retries`; `planned` is how many steps a complete run has, None
@@ -246,7 +225,7 @@ class Summary(_Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording(_Value):
+class Recording(JsonForm):
     """The content of a task file.
 
     `header` is None only where the file ends before its header does. `tail` is "torn" where the
@@ -302,7 +281,7 @@ class Recording(_Value):
         """As JSON; its schema is `schemas/task_record.json`."""
         return {
             "status": self.status,
-            **{field.name: _to_json(getattr(self, field.name)) for field in fields(self)},
+            **to_dict(self),
         }
 
 

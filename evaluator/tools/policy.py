@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
 from evaluator.errors import ConfigurationError
+from evaluator.fields import Checked
 from evaluator.files.roots import Roots
 
 Policy = Literal["allow", "ask", "deny"]
@@ -25,7 +26,7 @@ POLICIES: tuple[Policy, ...] = ("allow", "ask", "deny")
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRule:
+class PolicyRule(Checked, error=ConfigurationError):
     """Sets `policy` for the calls whose argument `argument` matches the shell pattern `matches` as
     a whole.
 
@@ -40,9 +41,7 @@ class PolicyRule:
     argument: str
     matches: str
 
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ConfigurationError(f"a rule's policy is {self.policy!r}, not allow, ask or deny")
+    def check(self) -> None:
         if not self.argument or not self.matches:
             raise ConfigurationError("a rule needs the name of an argument and a non-empty pattern")
 

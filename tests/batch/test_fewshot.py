@@ -183,7 +183,7 @@ def test_a_task_of_an_earlier_session_resumes_with_its_examples(make_evaluator: 
             {"k": 1},
             r"dev\.jsonl:2: this example has no answer; .* fewshot\.answer",
         ),
-        (DEV, {"k": 0}, r"fewshot\.k is 0, expected a whole number, at least 1"),
+        (DEV, {"k": 0}, r"fewshot\.k is 0, expected an integer, at least 1"),
         (DEV, {}, r"fewshot\.k is missing"),
         (DEV, {"k": 1, "sed": 1}, r"fewshot\.sed is unknown; did you mean"),
     ],

@@ -285,7 +285,7 @@ def test_an_exception_is_an_error_of_the_metric(run: Run) -> None:
             "metric macro: no row has 'off' in its metadata; did you mean `of`",
         ),
         ({"metrics": ["macro:by={{ of + }}"]}, "metric macro:1:9: unexpected"),
-        ({"metrics": ["weighted"]}, "weighted needs the argument weight"),
+        ({"metrics": ["weighted"]}, "weighted: weight is missing"),
         (
             {"metrics": ["macro:by=of,of=exat"]},
             "metric 'macro': the batch has no scorer 'exat'; did you mean `exact`",
@@ -294,7 +294,7 @@ def test_an_exception_is_an_error_of_the_metric(run: Run) -> None:
             {"metrics": ["macr:by=of"]},
             "there is no metric 'macr'; did you mean `macro`|there is no metric 'macr:by=of'",
         ),
-        ({"metrics": ["macro:by=of,x=1"]}, "macro has no argument 'x'"),
+        ({"metrics": ["macro:by=of,x=1"]}, "macro: x is unknown; expected one of"),
         ({"metrics": ["macro:by=of", "macro:by=of"]}, "two metrics are named 'macro'"),
         (
             {"metrics": [{"type": "macro", "by": "of", "weights": {"a": -1}}]},

@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ import pytest
 from evaluator.batch import BatchLimits, BatchOptions, Selection, run_batch
 from evaluator.batch.definition import BatchDefinition, definition_from
 from evaluator.batch.engines import ENGINES
-from evaluator.batch.options import FEWSHOT_FLAGS, SELECT_FLAGS, flags_of, options_to_dict
-from evaluator.batch.rows import FewShot
 from evaluator.cli.batch import batch as command
+from evaluator.cli.batch import session_options
+from evaluator.cli.flags import read_flags
 from evaluator.errors import UsageError
+from evaluator.fields import Flag, fields_of, stored_fields
+from evaluator.fields.listing import entries_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "howto"
 OPTIONS = {each.name: each for each in fields(BatchOptions)}
@@ -38,18 +40,41 @@ def test_the_python_call_has_every_option_with_its_default() -> None:
 
 
 def test_the_command_line_has_every_option() -> None:
-    declared = {
-        flag.name for options in (BatchDefinition, BatchOptions) for _, flag in flags_of(options)
-    }
-    assert declared <= {name for parameter in command.params for name in parameter.opts}
-    flags = {name.partition(".")[0] for name, _ in flags_of(BatchOptions)}
-    assert OPTIONS.keys() - flags == WITHOUT_FLAG - {"select", "limits"}
-    assert FEWSHOT_FLAGS.keys() == {each.name for each in fields(FewShot)}
-    assert dict(flags_of(BatchOptions))["engine"].choices == ENGINES
-    assert SELECT_FLAGS.keys() == {each.name for each in fields(Selection)}
-    assert {name for name, _ in flags_of(BatchLimits)} == {
-        each.name for each in fields(BatchLimits)
-    }
+    entries = entries_of(BatchDefinition)
+    flags = [entry.flag.name for entry in entries if entry.flag is not None]
+    assert flags == [
+        name for parameter in command.params for name in parameter.opts if name in flags
+    ]
+    assert len(set(flags)) == len(flags)
+    with_flag = {name for entry in entries if entry.flag is not None for name in entry.path}
+    assert OPTIONS.keys() - with_flag == WITHOUT_FLAG - {"select", "limits", "stop"}
+    engine = fields_of(BatchOptions)["engine"].mark(Flag)
+    assert engine is not None and engine.name == "--engine"
+    assert fields_of(BatchOptions)["engine"].kind.words.choices == ENGINES
+
+
+@pytest.mark.parametrize(
+    ("flags", "option", "value"),
+    [
+        (("--limited", "failed"), "limited", "failed"),
+        (("--epochs", "3"), "epochs", 3),
+        (("--seed", "0", "--sample", "2"), "select", Selection(sample=2)),
+        (("--stop-after", "0"), "limits", BatchLimits(stop_after=0)),
+        (("--map", "question=q"), "inputs", {"question": "q"}),
+        (("--unfinished", "ask"), "unfinished", "ask"),
+        ((), "unfinished", "stop"),
+        (("--retry-errors",), "retry_errors", True),
+    ],
+)
+def test_a_flag_of_the_command_line_has_an_effect(
+    flags: tuple[str, ...], option: str, value: Any
+) -> None:
+    words = ["--resume", "x", "--template", "t", "--rows", "r", *flags]
+    context = command.make_context("batch", words, help_option_names=["-h", "--help"])
+    table = read_flags(BatchDefinition, context.params)
+    session = session_options(context.params)
+    options = replace(definition_from(table).options, **session)
+    assert getattr(options, option) == value
 
 
 def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> None:
@@ -86,8 +111,7 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
         "roots": ["r"],
         "model_roles": {"grader": "g"},
     }
-    in_file = {name for name, each in OPTIONS.items() if each.metadata["in_file"]}
-    assert given.keys() == in_file | {each.name for each in fields(BatchDefinition)} - {"options"}
+    assert given.keys() == stored_fields(BatchDefinition).keys()
     definition = definition_from(given)
     assert definition.to_dict() == given
     assert definition_from(json.loads(json.dumps(definition.to_dict()))) == definition
@@ -106,23 +130,7 @@ def test_no_error_that_counts_as_failed_is_stored_too() -> None:
     assert options.count_as_failed == () and BatchOptions().count_as_failed == (
         "output_format_failure",
     )
-    assert BatchOptions(**options_to_dict(options)) == options
-
-
-@pytest.mark.parametrize(
-    ("page", "names"),
-    [("batches-in-python.md", OPTIONS), ("run-a-batch.md", OPTIONS.keys() - WITHOUT_FLAG)],
-)
-def test_the_docs_name_every_option(page: str, names: Any) -> None:
-    text = "".join(
-        (DOCS / name).read_text(encoding="utf-8") for name in (page, "use-several-machines.md")
-    )
-    flags = {name: flag.name for name, flag in flags_of(BatchOptions)}
-    assert [
-        name
-        for name in names
-        if not re.search(rf"\b{name}\b", text) and flags.get(name, "?") not in text
-    ] == []
+    assert BatchOptions.from_table(options.to_dict()) == options
 
 
 def test_the_example_in_the_module_is_a_definition() -> None:
@@ -140,11 +148,13 @@ def test_the_example_in_the_module_is_a_definition() -> None:
         ({"models": ["a", "a"]}, "models names 'a' twice"),
         ({"models": 3}, "models is 3, expected a list of strings"),
         ({"inputs": "a"}, "inputs is 'a', expected a table"),
+        ({"inputs": {"a": 3}}, "inputs.a is 3, expected a string"),
         ({"scorers": "exact"}, "scorers is 'exact', expected a list"),
         ({"cluster": " "}, "cluster is ' ', expected a string"),
         ({"select": {"limits": 1}}, "select.limits is unknown; did you mean"),
         ({"limits": {"max_costs": 1}}, "limits.max_costs is unknown; did you mean"),
-        ({"limits": {"max_cost": 0}}, "max_cost is 0, expected a number above 0"),
+        ({"limits": {"max_cost": 0}}, "limits.max_cost is 0, expected a number above 0"),
+        ({"limits": {"max_cost": float("nan")}}, "limits.max_cost is nan, expected a number"),
         ({"count_as_failed": ["output_failure"]}, "output_format_failure"),
         ({"on_changed": "ask"}, "on_changed is 'ask', expected one of leave, run, keep"),
         ({"unfinished": "no"}, "unfinished is 'no', expected one of"),

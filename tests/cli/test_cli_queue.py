@@ -175,7 +175,7 @@ def test_a_file_without_a_store_is_refused_with_its_places_by_every_command(tmp_
         ran = cli("queue", *command, "--queue", folder)
         assert ran.code == 2, ran.err
         assert "$.tasks[0].status is 'finished'" in ran.err
-        assert "$.tasks[2].max_retries is not a field of the queue" in ran.err
+        assert "$.tasks[2].max_retries is unknown; did you mean `maxRetries`?" in ran.err
     assert json.loads(file.read_bytes()) == value
     assert not list(folder.glob("queue.sqlite*")) and not list(folder.glob(".new*"))
 

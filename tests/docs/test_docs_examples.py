@@ -258,6 +258,15 @@ def test_the_page_of_commands_is_what_the_commands_say() -> None:
     )
 
 
+def test_the_table_of_options_is_what_is_declared() -> None:
+    generator = _generator("generate_options")
+    committed = generator.PAGE.read_text(encoding="utf-8")
+    assert committed == generator.page(), "write it again: python docs/generate_options.py"
+    assert committed.count(generator.BEGIN) == committed.count(generator.END) == 1
+    for row in ("| `limits.max_cost` | `--max-cost` | US dollars", "| `name` |  | The name"):
+        assert row in committed
+
+
 def test_the_table_of_attempts_is_what_the_tests_are() -> None:
     generator = _generator("generate_attempts")
     committed = generator.PAGE.read_text(encoding="utf-8")

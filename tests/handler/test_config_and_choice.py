@@ -13,6 +13,7 @@ from lxml import etree
 from evaluator import ConfigurationError, HandlerConfig, SimulatedBackend, clock, load_profiles
 from evaluator.errors import LimitReached
 from evaluator.errors.results import Usage
+from evaluator.fields import records
 from evaluator.handler import backends as backends_module
 from evaluator.handler import config as config_module
 from evaluator.handler.backends import BACKENDS, KEYS, BackendDeclaration, Target, declaration_for
@@ -149,6 +150,9 @@ def declare_parrot(monkeypatch, name="parrot", **declared):
     made = lambda target: (target.once("parrot", (), lambda: backend), target.model)  # noqa: E731
     monkeypatch.setitem(BACKENDS, "parrot", BackendDeclaration(open=made, **declared))
     monkeypatch.setattr(config_module, "BackendName", Literal["parrot", BackendName])
+    # Annotations are read once, so that the new name is read only without the caches.
+    for cached in ("fields_of", "_arguments_of"):
+        monkeypatch.setattr(records, cached, getattr(records, cached).__wrapped__)
     return backend
 
 
@@ -263,6 +267,27 @@ def test_a_backend_has_the_name_of_its_declaration(monkeypatch):
 def test_a_backend_that_is_not_declared_is_an_error():
     with pytest.raises(ConfigurationError, match="backend is 'parrot', expected one of auto, "):
         HandlerConfig(backend="parrot")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_turns": 0}, "profile 'p': max_turns is 0, expected an integer, at least 1"),
+        ({"timeout_s": None}, "timeout_s is None, expected a number above 0"),
+        ({"backoff_s": (1, -1)}, r"backoff_s\[1\] is -1, expected a number, at least 0"),
+        (
+            {"max_context_fraction": 1.5},
+            r"max_context_fraction is 1.5, expected a number in \(0, 1\]",
+        ),
+        ({"temperature": True}, "temperature is True, expected a number"),
+        ({"tool_calling": "natve"}, "one of native, text; did you mean `native`"),
+        ({"extra_body": {"model": "x"}}, "extra_body: model cannot be set here"),
+        ({"tools": ("bash",)}, r"tools\[0\] is 'bash', expected a ToolGrant"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_an_error_with_its_name(values, message):
+    with pytest.raises(ConfigurationError, match=message):
+        HandlerConfig(name="p", **values)
 
 
 def test_a_name_without_a_declaration_fails_at_import(monkeypatch):

@@ -235,10 +235,12 @@ def test_stop_is_one_text_or_a_list_of_texts(text, texts):
     assert read_stop(text) == texts
 
 
-@pytest.mark.parametrize("stop", ["END", ["END"], ("",), (1,), b"END"])
-def test_a_python_caller_gives_stop_as_a_tuple_of_texts(stop: Any):
+@pytest.mark.parametrize("stop", ["END", ("",), (1,), b"END"])
+def test_a_python_caller_gives_stop_as_several_texts(stop: Any):
     with pytest.raises(ConfigurationError, match="stop"):
         HandlerConfig(name="p", stop=stop)
+    texts: Any = ["END"]
+    assert HandlerConfig(name="p", stop=texts).stop == ("END",)
 
 
 def test_a_template_with_sampling_settings_is_written_back():

@@ -175,7 +175,7 @@ def test_files_are_read_only_as_they_are_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("conditions", "says"),
     [
-        ({"status": "lost"}, "status is one of running, interrupted"),
+        ({"status": "lost"}, "expected one of running, interrupted"),
         ({"since": "soon"}, "since: 'soon' is not a time"),
         ({"until": "2026-13-01"}, "until: '2026-13-01' is not a time"),
         ({"limit": -1}, "limit"),

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evaluator.batch.json_form import JsonForm, fields_as_json
 from evaluator.batch.statistics import PairedDifference, pairs_needed, smallest_difference
 from evaluator.batch.summary.tables import Table, Tabular, number
 from evaluator.batch.thresholds import ThresholdStatus
 from evaluator.errors import UsageError
+from evaluator.fields import JsonForm, to_dict
 
 VERSION = 1
 POWER = 0.8
@@ -184,7 +184,7 @@ class Comparison(Tabular, JsonForm):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        data = fields_as_json(self)
+        data = to_dict(self)
         warnings = data.pop("warnings")
         needed = {str(size): self.needed(size) for size in DIFFERENCES}
         power = {"power": POWER, "needed": needed, "smallest": self.smallest()}

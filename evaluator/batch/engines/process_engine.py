@@ -27,6 +27,7 @@ from evaluator.batch.engines.recipe import Recipe, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
+from evaluator.fields import Count, accept
 from evaluator.processes import starting
 from evaluator.processes.supervisor import scrubbed_environment
 from evaluator.record.store import TaskStore
@@ -53,8 +54,7 @@ class PoolEngine:
         gather: bool = False,
     ) -> None:
         for name, value in (("concurrency", concurrency), ("processes", processes)):
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f"{name} is {value!r}, expected an integer, at least 1")
+            accept(Count | None, value, name, UsageError)
         self._concurrency = concurrency
         self._processes = processes
         self._variables = tuple(variables)

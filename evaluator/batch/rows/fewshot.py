@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from evaluator.batch.records import Shot
 from evaluator.batch.rows.json_values import RowError
@@ -24,6 +24,7 @@ from evaluator.batch.rows.mapping import (
 from evaluator.batch.rows.row_ids import content_digest
 from evaluator.batch.rows.row_source import RowsInput, open_origin
 from evaluator.errors import UsageError
+from evaluator.fields import Checked, Count, Expected, Flag, Name
 
 if TYPE_CHECKING:
     pass
@@ -37,7 +38,7 @@ CheckInputs = Callable[[Mapping[str, Any]], object]
 
 
 @dataclass(frozen=True, slots=True)
-class FewShot:
+class FewShot(Checked, error=UsageError):
     """Which few-shot examples each row gets.
 
     `rows`: where they come from, as the rows of a batch; its fields are mapped to inputs and target
@@ -55,23 +56,36 @@ class FewShot:
     Raises: UsageError, for an invalid value.
     """
 
-    rows: RowsInput
-    k: int
-    seed: int | None = None
-    match: str | None = None
-    answer: str | None = None
-
-    def __post_init__(self) -> None:
-        if type(self.k) is not int or self.k < 1:
-            raise UsageError(f"fewshot.k is {self.k!r}, expected a whole number, at least 1")
-        if self.seed is not None and type(self.seed) is not int:
-            raise UsageError(f"fewshot.seed is {self.seed!r}, expected a whole number")
-        for name in ("match", "answer"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not str or not value.strip()):
-                raise UsageError(
-                    f"fewshot.{name} is {value!r}, expected a field or an expression in {{{{ … }}}}"
-                )
+    rows: Annotated[
+        RowsInput,
+        Expected("a file, rows or a frame"),
+        Flag("--fewshot", "Show examples from these rows to the model, with --shots.", "FILE"),
+    ]
+    k: Annotated[Count, Flag("--shots", "How many examples each row gets.", "K")]
+    seed: Annotated[
+        int | None,
+        Flag(
+            "--fewshot-seed",
+            "The order in which examples are taken. Default: that of the file.",
+            metavar="SEED",
+        ),
+    ] = None
+    match: Annotated[
+        Name | None,
+        Flag(
+            "--fewshot-match",
+            "Only examples with the same value of this field.",
+            metavar="FIELD",
+        ),
+    ] = None
+    answer: Annotated[
+        Name | None,
+        Flag(
+            "--fewshot-answer",
+            "The field that is shown as an example's answer. Default: the target.",
+            metavar="FIELD",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, order=True)

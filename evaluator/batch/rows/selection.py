@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from evaluator.errors import UsageError
+from evaluator.fields import After, Checked, Count, Expected, Flag, Name, Natural
 
 T = TypeVar("T")
 
 
+_SHARDS = "K/N with K from 1 to N, such as 2/8"
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
@@ -33,7 +35,7 @@ class Shard:
         else:
             match = None
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise UsageError(f"shard is {text!r}, expected K/N with K from 1 to N, such as 2/8")
+            raise UsageError(f"shard is {text!r}, expected {_SHARDS}")
         return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
@@ -47,8 +49,13 @@ class Shard:
         return len(range(self.number - 1, rows, self.of))
 
 
+def _check_shard(text: str) -> str:
+    Shard.parse(text)
+    return text
+
+
 @dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Checked, error=UsageError):
     """Which rows are evaluated. The range is applied first, then `where`, `sample` and `limit`,
     then `shard`.
 
@@ -62,30 +69,37 @@ class Selection:
     Raises: UsageError, for an invalid value.
     """
 
-    limit: int | None = None
-    start: int | None = None
-    stop: int | None = None
-    where: str | None = None
-    sample: int | None = None
-    seed: int = 0
-    shard: str | None = None
+    limit: Annotated[Count | None, Flag("--limit", "At most this many rows.")] = None
+    start: Annotated[
+        Natural | None, Flag("--start", "Rows from this position on, counted from 0.")
+    ] = None
+    stop: Annotated[Natural | None, Flag("--stop", "Rows before this position.")] = None
+    where: Annotated[
+        Name | None,
+        Expected("an expression such as: kind == 'choice'"),
+        Flag(
+            "--where",
+            "Only rows for which this is true, e.g. \"subject == 'physics'\".",
+            metavar="EXPRESSION",
+        ),
+    ] = None
+    sample: Annotated[
+        Count | None, Flag("--sample", "This many rows, drawn at random with --seed.")
+    ] = None
+    seed: Annotated[int, Flag("--seed", "Seed of --sample.")] = 0
+    shard: Annotated[
+        Name | None,
+        Expected(_SHARDS),
+        Flag(
+            "--shard", "Only part K of N of these rows; see: evaluator batch merge.", metavar="K/N"
+        ),
+        After(_check_shard),
+    ] = None
 
-    def __post_init__(self) -> None:
-        for name, least in (("limit", 1), ("start", 0), ("stop", 0), ("sample", 1)):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < least):
-                raise UsageError(f"{name} is {value!r}, expected a whole number, at least {least}")
-        if type(self.seed) is not int:
-            raise UsageError(f"seed is {self.seed!r}, expected a whole number")
+    def check(self) -> None:
         if self.stop is not None and self.stop <= (self.start or 0):
             raise UsageError(
                 f"there is no row between start {self.start or 0} and stop {self.stop}"
-            )
-        if self.shard is not None:
-            Shard.parse(self.shard)
-        if self.where is not None and (type(self.where) is not str or not self.where.strip()):
-            raise UsageError(
-                f"where is {self.where!r}, expected an expression such as: kind == 'choice'"
             )
 
     def expected(self, rows: int | None) -> int | None:

@@ -14,6 +14,7 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score, graded_score
 from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer, as_text, shown
 from evaluator.errors import UsageError
+from evaluator.fields import Share
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -41,7 +42,7 @@ class DropScorer(ResultScorer):
     """
 
     type: ClassVar[str] = "drop"
-    pass_at: float = 1.0
+    pass_at: Share = 1.0
     separator: str | None = None
 
     def check(self) -> None:

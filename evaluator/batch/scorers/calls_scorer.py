@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.json_scorers import first_unmatched
-from evaluator.batch.scorers.result_scorer import ResultScorer, check_expression, evaluate
+from evaluator.batch.scorers.result_scorer import ResultScorer, ScoredExpression, evaluate
 from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
 from evaluator.output import parse_output
@@ -63,11 +63,7 @@ class CallsScorer(ResultScorer):
     """
 
     type: ClassVar[str] = "calls"
-    functions: str | None = None
-
-    def check(self) -> None:
-        if self.functions is not None:
-            check_expression(self.type, "functions", expression=self.functions)
+    functions: ScoredExpression | None = None
 
     def check_target(self, target: Any) -> None:
         if target is not None:

@@ -23,7 +23,7 @@ from hashlib import sha256
 from typing import Any, cast, overload
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.builtin_scorer import check_name, fits, suggestion
+from evaluator.batch.scorers.builtin_scorer import check_name, suggestion
 from evaluator.batch.scorers.computing import compute_queue, copied, plain_scalar, type_name
 from evaluator.batch.scorers.contract import (
     LeavesInputUnchanged,
@@ -35,6 +35,7 @@ from evaluator.batch.scorers.contract import (
 )
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
+from evaluator.fields import Share, accept
 from evaluator.files.modules import FILE_NAMES, import_place
 from evaluator.output.schema import schema_imports
 
@@ -71,10 +72,7 @@ class FunctionScorer(LeavesInputUnchanged):
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if not fits(self.pass_at, float) or not 0 <= self.pass_at <= 1:
-            raise UsageError(
-                f"{self.name}: pass_at is {self.pass_at!r}, expected a number in [0, 1]"
-            )
+        accept(Share, self.pass_at, f"{self.name}: pass_at", UsageError)
         object.__setattr__(self, "values", value_names(self.name, self.values))
         if self.decides is not None and self.decides not in self.values:
             if self.values:

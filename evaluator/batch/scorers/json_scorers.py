@@ -15,6 +15,7 @@ from evaluator.batch.scorers.numeric_scorer import exact_number, is_close
 from evaluator.batch.scorers.result_scorer import ResultScorer
 from evaluator.errors import UsageError
 from evaluator.errors.messages import cut
+from evaluator.fields import NotNegative
 from evaluator.language.types import describe as type_of
 from evaluator.output import parse_output
 from evaluator.output.result import json_path
@@ -44,13 +45,9 @@ class _JsonScorer(ResultScorer):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JsonComparison(_JsonScorer):
     ignore_order: bool = False
-    abs_tol: float = 0.0
-    rel_tol: float = 0.0
+    abs_tol: NotNegative = 0.0
+    rel_tol: NotNegative = 0.0
     subset: ClassVar[bool] = False
-
-    def check(self) -> None:
-        if self.abs_tol < 0 or self.rel_tol < 0:
-            raise UsageError(f"{self.type}: a tolerance has to be 0 or more")
 
     async def score(self, scored: ScorerInput) -> Score:
         target = scored.sample.target

@@ -19,7 +19,7 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_score
 from evaluator.batch.scorers.result_scorer import (
     ResultScorer,
-    check_expression,
+    ScoredExpression,
     evaluate,
     names_in,
     question_of,
@@ -27,6 +27,7 @@ from evaluator.batch.scorers.result_scorer import (
 )
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.fields import Positive, Share
 from evaluator.language.types import describe as type_of
 
 UNSCORED = "unscored"
@@ -123,21 +124,13 @@ class ModelGradedScorer(ResultScorer):
     asks: ClassVar[int] = 1
 
     template: str
-    inputs: Mapping[str, str] | None = None
+    inputs: Mapping[str, ScoredExpression] | None = None
     model: str | None = None
     repeat: int = 1
 
-    def check(self) -> None:
-        for name, expression in (self.inputs or {}).items():
-            check_expression(self.type, f"inputs.{name}", expression=expression)
-
     def describe(self) -> dict[str, Any]:
         described = ResultScorer.describe(self)
-        return {
-            **described,
-            "inputs": None if self.inputs is None else dict(self.inputs),
-            "templates": [self.template],
-        }
+        return {**described, "templates": [self.template]}
 
     def needs_target(self) -> bool:
         """Whether an expression reads the target."""
@@ -214,14 +207,11 @@ class GradedScorer(ModelGradedScorer):
     """
 
     type: ClassVar[str] = "graded"
-    out_of: float = 1.0
-    pass_at: float | None = None
+    out_of: Positive = 1.0
+    pass_at: Share | None = None
     grades: Mapping[str, float | str] | None = None
 
     def check(self) -> None:
-        ModelGradedScorer.check(self)
-        if self.out_of <= 0:
-            raise UsageError(f"{self.type}: out_of is {self.out_of!r}, expected a number above 0")
         if self.grades is not None:
             check_grades(self.type, self.grades)
 
@@ -319,10 +309,9 @@ class RubricScorer(ModelGradedScorer):
     template: str = "grade_with_rubric"
     rubric: str | Mapping[str, float] | None = None
     out_of: float | None = None
-    pass_at: float = 0.5
+    pass_at: Share = 0.5
 
     def check(self) -> None:
-        ModelGradedScorer.check(self)
         if self.rubric is not None:
             _scale(self.rubric, self.out_of)
 

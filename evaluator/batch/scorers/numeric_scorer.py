@@ -25,6 +25,7 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.result_scorer import ResultScorer, shown
 from evaluator.errors import UsageError
+from evaluator.fields import NotNegative
 from evaluator.language.types import describe as type_of
 from evaluator.patterns import Match, Pattern
 
@@ -208,16 +209,12 @@ class NumericScorer(ResultScorer):
     """
 
     type: ClassVar[str] = "numeric"
-    abs_tol: float = 0.0
-    rel_tol: float = 0.0
+    abs_tol: NotNegative = 0.0
+    rel_tol: NotNegative = 0.0
     take: Literal["last", "first"] = "last"
     decimal: Literal[".", ","] = "."
     percent: Literal["fraction", "number"] = "fraction"
     strict: Literal["lm_eval"] | None = None
-
-    def check(self) -> None:
-        if self.abs_tol < 0 or self.rel_tol < 0:
-            raise UsageError("numeric: a tolerance has to be 0 or more")
 
     async def score(self, scored: ScorerInput) -> Score:
         target = scored.sample.target

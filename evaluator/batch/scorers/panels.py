@@ -27,7 +27,7 @@ from evaluator.batch.scorers.model_graded import (
     judgement,
 )
 from evaluator.batch.scorers.result_scorer import (
-    check_expression,
+    ScoredExpression,
     evaluate,
     names_in,
     question_of,
@@ -35,6 +35,7 @@ from evaluator.batch.scorers.result_scorer import (
 )
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
+from evaluator.fields import Count
 
 _DEFAULT_GRADER = ReferenceScorer()
 
@@ -56,7 +57,7 @@ class MajorityScorer(BuiltinScorer):
     grader: Scorer = _DEFAULT_GRADER
     graders: Sequence[Scorer] | None = None
     models: Sequence[str] | None = None
-    repeats: int = 1
+    repeats: Count = 1
     quorum: int | None = None
     judges: tuple[Scorer, ...] = field(default=(), init=False, repr=False)
 
@@ -69,11 +70,9 @@ class MajorityScorer(BuiltinScorer):
             made["grader"] = make_scorer(made["grader"])
         if isinstance(graders := made.get("graders"), list | tuple):
             made["graders"] = [make_scorer(spec) for spec in cast("Sequence[Any]", graders)]
-        return cls.of_arguments(made)
+        return cls.from_table(made)
 
     def check(self) -> None:
-        if self.repeats < 1:
-            raise UsageError(f"majority: repeats is {self.repeats}, expected 1 or more")
         is_alone = self.models is None and self.repeats == 1 and self.grader == _DEFAULT_GRADER
         if self.graders is not None and not is_alone:
             raise UsageError("majority: give either graders, or grader with models and repeats")
@@ -204,11 +203,9 @@ class PairwiseScorer(ModelGradedScorer):
     template: str = "pairwise_compare"
     asks: ClassVar[int] = 2
 
-    other: str = "target"
+    other: ScoredExpression = "target"
 
     def check(self) -> None:
-        ModelGradedScorer.check(self)
-        check_expression(self.type, "other", expression=self.other)
         if taken := {"answer_a", "answer_b"} & set(self.inputs or ()):
             raise UsageError(
                 f"pairwise: inputs names {', '.join(sorted(taken))}, which are the two candidates"

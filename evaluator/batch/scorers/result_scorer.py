@@ -9,18 +9,45 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, suggestion
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput
 from evaluator.errors import ExpressionError, UsageError
+from evaluator.fields import After
 from evaluator.language.analysis import analyse_expression
 from evaluator.language.types import describe as type_of
 from evaluator.nodes import Expression, Span, Text
 
 NAMES = ("output", "parsed", "turns", "target", "inputs", "metadata")
 MAX_SHOWN_CHARS = 200
+
+
+@lru_cache(maxsize=256)
+def _parsed(expression: str) -> Expression:
+    return Expression(Text(expression, Span()))
+
+
+def _check_expression(expression: str) -> str:
+    """Raises: ValueError, for an invalid expression, one that calls a function or names something
+    unknown.
+    """
+    try:
+        analysis = analyse_expression(_parsed(expression))
+    except ExpressionError as error:
+        raise ValueError(f"is {expression!r}: {error.message}") from error
+    for reference in analysis.references:
+        if reference.name not in NAMES:
+            hint = f"{suggestion(reference.name, NAMES)} (names: {', '.join(NAMES)})"
+            raise ValueError(f"is {expression!r}: {reference.name!r} is not known{hint}")
+    if analysis.calls:
+        raise ValueError(f"is {expression!r}: templates cannot be called here")
+    return expression
+
+
+ScoredExpression = Annotated[str, After(_check_expression)]
+"""An expression over what is scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +57,7 @@ class ResultScorer(BuiltinScorer):
     value where that is a text.
     """
 
-    of: str | None = None
-
-    def __post_init__(self) -> None:
-        BuiltinScorer.__post_init__(self)
-        if self.of is not None:
-            check_expression(self.type, "of", expression=self.of)
+    of: ScoredExpression | None = None
 
     def text(self, scored: ScorerInput) -> str:
         """The scored text. Raises: UsageError, where `of` gives an array or object."""
@@ -77,24 +99,6 @@ class TargetScorer(ResultScorer):
         """The score of a text against at least one target."""
 
 
-def check_expression(kind: str, argument: str, expression: str) -> None:
-    """Raises: UsageError, for an invalid expression, one that calls a function or names something
-    unknown.
-    """
-    try:
-        found = analyse_expression(_parsed(expression))
-    except ExpressionError as error:
-        raise UsageError(f"{kind}: {argument} is {expression!r}: {error.message}") from error
-    for reference in found.references:
-        if reference.name not in NAMES:
-            hint = f"{suggestion(reference.name, NAMES)} (names: {', '.join(NAMES)})"
-            raise UsageError(
-                f"{kind}: {argument} is {expression!r}: {reference.name!r} is not known{hint}"
-            )
-    if found.calls:
-        raise UsageError(f"{kind}: {argument} is {expression!r}: templates cannot be called here")
-
-
 def names_in(expression: str) -> frozenset[str]:
     """The names that a checked expression reads."""
     return frozenset(
@@ -120,11 +124,6 @@ def evaluate(expression: str, scored: ScorerInput) -> Any:
         }
     )
     return evaluate_expression_sync(_parsed(expression), scope)
-
-
-@lru_cache(maxsize=256)
-def _parsed(expression: str) -> Expression:
-    return Expression(Text(expression, Span()))
 
 
 def targets(scored: ScorerInput) -> list[str]:

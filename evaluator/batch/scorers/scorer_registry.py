@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from evaluator.batch.identity import digest, template_part
 from evaluator.batch.scorers.answers_scorers import DropScorer, QuasiExactScorer
-from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, fits, suggestion
+from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, suggestion
 from evaluator.batch.scorers.calls_scorer import CallsScorer
 from evaluator.batch.scorers.choice_scorer import ChoiceScorer
 from evaluator.batch.scorers.computing import type_name
@@ -40,6 +40,7 @@ from evaluator.batch.scorers.text_scorers import (
 )
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import type_of
+from evaluator.fields import accept, check_names, fits
 from evaluator.library import TemplateLibrary
 
 _CLASSES: tuple[type[BuiltinScorer], ...] = (
@@ -310,21 +311,14 @@ def _loaded(path: str, arguments: dict[str, Any]) -> Scorer:
         found = load_function(path)
     except UsageError as error:
         raise UsageError(f"{error}{suggestion(kind, SCORERS)}") from error
-    for key in arguments:
-        if key not in _FUNCTION_ARGUMENTS:
-            known = (
-                f"{suggestion(key, _FUNCTION_ARGUMENTS)} (arguments: "
-                f"{', '.join(_FUNCTION_ARGUMENTS)})"
-            )
-            raise UsageError(f"{path} has no argument {key!r}{known}")
+    check_names(arguments, _FUNCTION_ARGUMENTS, UsageError, where=f"{path}: ")
     if isinstance(found, Scorer) and not isinstance(found, FunctionScorer):
         if arguments:
             raise UsageError(f"{path} is already a scorer and takes no arguments here")
         return found
     name = arguments.get("name")
     pass_at = arguments.get("pass_at")
-    if name is not None and not isinstance(name, str):
-        raise UsageError(f"{path}: name is {name!r:.40}, expected text")
+    accept(str | None, name, f"{path}: name", UsageError)
     if isinstance(found, FunctionScorer):
         return replace(
             found, name=name or found.name, pass_at=found.pass_at if pass_at is None else pass_at

@@ -27,6 +27,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_scor
 from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer, shown, targets
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
+from evaluator.fields import Share
 from evaluator.files.libraries import import_extra
 from evaluator.memory.embedding import Embedder, embed
 from evaluator.output import patterns
@@ -278,7 +279,7 @@ class F1Scorer(TargetScorer):
     """
 
     type: ClassVar[str] = "f1"
-    pass_at: float = 0.5
+    pass_at: Share = 0.5
     normalise: Literal["squad"] | None = None
     unanswerable: str | None = None
 
@@ -327,7 +328,7 @@ class RougeLScorer(TargetScorer):
     """
 
     type: ClassVar[str] = "rouge_l"
-    pass_at: float = 0.5
+    pass_at: Share = 0.5
     stem: bool = False
     tokenizer: Literal["ascii", "unicode"] = "ascii"
 
@@ -383,7 +384,7 @@ class SimilarityScorer(TargetScorer):
     """
 
     type: ClassVar[str] = "similarity"
-    pass_at: float
+    pass_at: Share
     model: str | None = None
     embedder: Any = None
 

@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from evaluator.batch.json_form import JsonForm
-from evaluator.batch.statistics.argument_checks import check_choice, check_confidence, whole
+from evaluator.batch.statistics.argument_checks import check_confidence, whole
 from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.errors import UsageError
+from evaluator.fields import JsonForm, accept
 
 Weights = Literal["linear", "quadratic"]
 Level = Literal["nominal", "ordinal", "interval", "ratio"]
@@ -85,7 +85,7 @@ def cohen_kappa_of(
     `cohen_kappa`.
     """
     if weights is not None:
-        check_choice("weights", weights, choices=get_args(Weights))
+        accept(Weights, weights, "weights", UsageError)
     check_confidence(confidence)
     _check_counts(counts)
     pairs = {pair: count for pair, count in counts.items() if None not in pair and count}
@@ -166,7 +166,7 @@ def krippendorff_alpha_of(
     """`krippendorff_alpha` from the number of units with each combination of ratings. Raises: as it
     does.
     """
-    check_choice("level", level, choices=get_args(Level))
+    accept(Level, level, "level", UsageError)
     _check_counts(counts)
     of = sum(counts.values())
     units = Counter[tuple[Any, ...]]()

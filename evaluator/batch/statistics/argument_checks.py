@@ -31,12 +31,6 @@ def check_share(name: str, share: float) -> None:
         raise UsageError(f"{name} is {share!r}, expected a number from 0 to 1")
 
 
-def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raises: UsageError, if it is not one of the choices."""
-    if value not in choices:
-        raise UsageError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
-
-
 def whole(name: str, count: Any) -> int:
     """A count as an int, from NumPy too. Raises: UsageError, if it is not a whole number or
     negative.

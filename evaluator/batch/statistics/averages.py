@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
-from evaluator.batch.json_form import JsonForm
 from evaluator.batch.statistics.argument_checks import check_clusters, check_finite
 from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
 from evaluator.batch.statistics.intervals import (
@@ -24,6 +23,7 @@ from evaluator.batch.statistics.intervals import (
     wilson,
 )
 from evaluator.errors import UsageError
+from evaluator.fields import JsonForm
 
 _NO_SPREAD = 1e-12
 Stratum: TypeAlias = "tuple[Sequence[float], Sequence[Hashable] | None]"

@@ -20,7 +20,6 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from evaluator.batch.json_form import JsonForm
 from evaluator.batch.statistics.argument_checks import (
     check_clusters,
     check_confidence,
@@ -30,6 +29,7 @@ from evaluator.batch.statistics.argument_checks import (
 )
 from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
 from evaluator.errors import UsageError
+from evaluator.fields import JsonForm
 
 CONFIDENCE = 0.95
 FEW_CLUSTERS = 30

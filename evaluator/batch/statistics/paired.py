@@ -13,7 +13,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from evaluator.batch.json_form import JsonForm
 from evaluator.batch.statistics.argument_checks import check_confidence, whole
 from evaluator.batch.statistics.distributions import (
     binomial_below,
@@ -23,6 +22,7 @@ from evaluator.batch.statistics.distributions import (
 )
 from evaluator.batch.statistics.intervals import CONFIDENCE, mean_interval, percentiles, wilson
 from evaluator.errors import UsageError
+from evaluator.fields import JsonForm
 
 RESAMPLES = 2_000
 _ROUNDING = 1e-12

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from evaluator.batch.json_form import JsonForm, fields_as_json
 from evaluator.batch.summary.group_tables import (
     cost_line,
     duration_line,
@@ -22,6 +21,7 @@ from evaluator.batch.summary.parts import (
     VerdictCounts,
 )
 from evaluator.batch.summary.tables import Table, Tabular
+from evaluator.fields import JsonForm, Key, to_dict
 
 VERSION = 1
 
@@ -50,7 +50,7 @@ class BatchSummary(Tabular, JsonForm):
     epochs: int
     groups: tuple[GroupSummary, ...]
     spending: Spending
-    durations: Percentiles = field(metadata={"key": "duration_s"})
+    durations: Annotated[Percentiles, Key("duration_s")]
     errors: tuple[ErrorKind, ...]
     replaced: int = 0
     left_out: int = 0
@@ -76,7 +76,7 @@ class BatchSummary(Tabular, JsonForm):
         return self.counts.pending == 0 and not self.unfinished
 
     def to_dict(self) -> dict[str, Any]:
-        return {"version": VERSION, "complete": self.complete, **fields_as_json(self)}
+        return {"version": VERSION, "complete": self.complete, **to_dict(self)}
 
     def tables(self) -> Iterable[Table]:
         yield Table("Batch", lines=list(self._lines()))

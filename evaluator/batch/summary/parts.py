@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from evaluator.batch.json_form import JsonForm, fields_as_json
 from evaluator.batch.statistics import Agreement, Estimate, Variance
+from evaluator.fields import MERGED, JsonForm, Key, to_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Amount(JsonForm):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"total": self.total, **fields_as_json(self)}
+        return {"total": self.total, **to_dict(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class JudgeAgreement(JsonForm):
     votes_of: str | None
     measure: str
     same: float | None
-    agreement: Agreement = field(metadata={"merged": True})
+    agreement: Annotated[Agreement, MERGED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +240,14 @@ class GroupSummary(JsonForm):
 
     template: str
     variant: str
-    part: Part = field(metadata={"merged": True})
+    part: Annotated[Part, MERGED]
     by: Mapping[str, Part]
     samples: int
     epochs: int
     reduced: tuple[ReducedScore, ...]
     variance: Mapping[str, Variance]
     spending: Spending
-    durations: Percentiles = field(metadata={"key": "duration_s"})
+    durations: Annotated[Percentiles, Key("duration_s")]
     output_tokens: Percentiles
     errors: tuple[ErrorKind, ...]
     confusion: Mapping[str, ConfusionMatrix]

@@ -64,7 +64,9 @@ _REPAIR = "hint: --repair continues from the whole records before the damage"
     metavar="KEY=VALUE",
     help="An input that the record lacks because it is secret. May be repeated.",
 )
-@evaluator_options("library", "root", "memory", "ask-in", "tasks", "sync", "sandbox", "trust")
+@evaluator_options(
+    "--library", "--root", "--memory", "--ask-in", "--tasks", "--sync", "--sandbox", "--trust"
+)
 @json_option
 def resume(
     task: str,
@@ -152,7 +154,7 @@ def _print_hint(error: TaskError) -> None:
     "now see "
     "differently.",
 )
-@evaluator_options("library", "root", "tasks")
+@evaluator_options("--library", "--root", "--tasks")
 @json_option
 def replay(task: str, template_changes: bool, options: EvaluatorOptions, as_json: bool) -> None:
     """Evaluate a recorded run again from its record alone: TASK is its id or its file.

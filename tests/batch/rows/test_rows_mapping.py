@@ -327,9 +327,9 @@ def test_an_empty_selection_is_an_error_before_anything_runs(
 @pytest.mark.parametrize(
     ("selection", "message"),
     [
-        ({"limit": 0}, "limit is 0, expected a whole number, at least 1"),
+        ({"limit": 0}, "limit is 0, expected an integer, at least 1"),
         ({"limit": True}, "limit is True"),
-        ({"start": -1}, "start is -1, expected a whole number, at least 0"),
+        ({"start": -1}, "start is -1, expected an integer, at least 0"),
         ({"sample": 2.5}, "sample is 2.5"),
         ({"start": 5, "stop": 5}, "there is no row between start 5 and stop 5"),
         ({"stop": 0}, "there is no row between start 0 and stop 0"),
