@@ -35,7 +35,7 @@ def check_call(
     yield from _arity(
         target, node.template, positional=positional, keywords=keywords, star=False, span=node.span
     )
-    types = {name: declared for name, (declared, _) in _parameters(target).items()}
+    types = {name: declared for name, (declared, _) in parameters(target).items()}
     by_position = iter(types)
     for argument, value in zip(node.args, values, strict=True):
         if argument.name is None:
@@ -94,7 +94,7 @@ def _unknown(
     )
 
 
-def _parameters(target: TopLevel) -> dict[str, tuple[str, bool]]:
+def parameters(target: TopLevel) -> dict[str, tuple[str, bool]]:
     """The type of each parameter or input, and whether a call has to give its value."""
     if isinstance(target, Function):
         return {param.name: (param.type, param.default is None) for param in target.params}
@@ -109,12 +109,12 @@ def _arity(
     star: bool,
     span: Span,
 ) -> Iterator[Diagnostic]:
-    parameters = _parameters(target)
+    wanted = parameters(target)
     if isinstance(target, Function):
         word = "parameter"
     else:
         word = "input"
-    names = list(parameters)
+    names = list(wanted)
     if names:
         takes = f"it takes {', '.join(names)}"
     else:
@@ -139,7 +139,7 @@ def _arity(
             )
         given.add(keyword)
     missing = [
-        one for one, (_, is_required) in parameters.items() if is_required and one not in given
+        one for one, (_, is_required) in wanted.items() if is_required and one not in given
     ]
     if missing and not star:
         yield Diagnostic(

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from evaluator import clock
 from evaluator.errors import Diagnostic, TemplateError
@@ -56,7 +57,7 @@ class LoadedFile:
     templates: tuple[tuple[str, TopLevel], ...] = ()
     names: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
-    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    texts: dict[str, str] = field(default_factory=dict[str, str])
     stamps: Mapping[str, Stamp] | None = None
     suspects: tuple[Suspect, ...] = ()
 
@@ -67,30 +68,41 @@ class LoadedFile:
         return all(stamp_of(self.root, path) == stamp for path, stamp in self.stamps.items())
 
 
-def read_entry(root: Root, found: TemplateFile) -> LoadedFile:
+def read_entry(
+    root: Root, found: TemplateFile, edited: Mapping[str, str] = MappingProxyType({})
+) -> LoadedFile:
     """The templates of one file; whatever is wrong with it is in `diagnostics`, nothing is
-    raised.
+    raised. `edited` are the texts of files that are not stored yet, by their paths below the root.
     """
     entry = LoadedFile(found.shown, root, relative=found.relative)
+    includes = Includes(root, found.relative, shown=found.shown, edited=edited)
+    if found.relative in edited:
+        entry = _parsed(entry, edited[found.relative], read_partial=includes.read)
+        return replace(entry, texts=entry.texts | _texts_of(includes))
     started = clock.wall_ns()
     try:
         data, stamp = read_beneath(root, found.relative, at=Span(found.shown))
     except TemplateError as error:
         return replace(entry, diagnostics=error.diagnostics, names=_names_in("", found.relative))
-    includes = Includes(root, found.relative, shown=found.shown)
     entry = _parsed(entry, data, read_partial=includes.read)
     stamps = {found.relative: stamp, **includes.stamps}
     is_settled = all(started - changed_ns >= _SETTLED_NS for changed_ns, _, _ in stamps.values())
     return replace(
         entry,
-        texts={
-            **entry.texts,
-            **{shown: _decoded(partial) for shown, partial in includes.data.items()},
-        },
+        texts=entry.texts | _texts_of(includes),
         stamps=stamps
-        if is_settled and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics)
+        if is_settled
+        and not edited
+        and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics)
         else None,
     )
+
+
+def _texts_of(includes: Includes) -> dict[str, str]:
+    return {
+        shown: data if isinstance(data, str) else _decoded(data)
+        for shown, data in includes.data.items()
+    }
 
 
 def read_string(text: str, file: str | None) -> LoadedFile:
