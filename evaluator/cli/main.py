@@ -48,6 +48,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "examples": ("init", "List and copy the examples that ship with the package."),
         "lint": ("lint", "Check templates: errors and warnings with line and column."),
         "fmt": ("lint", "Format templates without changing what they mean."),
+        "lsp": ("editor", "Start the language server for editors."),
         "render": ("templates", "Show exactly what the model would see; makes no call."),
         "match": ("templates", "Show which templates fit a request, with scores and reasons."),
         "parse": ("parse", "Read a value from text that a model generated."),

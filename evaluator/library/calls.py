@@ -138,9 +138,7 @@ def _arity(
                 "error", "wrong-arity", message=f"`{name}` is given `{keyword}` twice", span=at
             )
         given.add(keyword)
-    missing = [
-        one for one, (_, is_required) in wanted.items() if is_required and one not in given
-    ]
+    missing = [one for one, (_, is_required) in wanted.items() if is_required and one not in given]
     if missing and not star:
         yield Diagnostic(
             "error",

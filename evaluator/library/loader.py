@@ -159,6 +159,12 @@ class TemplateLibrary:
         return tuple(dict.fromkeys(Path(root.folder) for root in self._roots))
 
     @property
+    def files(self) -> list[str]:
+        """The files that were read from the folders, by their names in findings."""
+        groups = self._state.entries[1:]
+        return [entry.shown for group in groups for entry in group if entry.shown is not None]
+
+    @property
     def functions(self) -> Mapping[str, Function]:
         """The function templates by name."""
         return {
@@ -308,6 +314,18 @@ class TemplateLibrary:
         if not without:
             state.ranker = made
         return made
+
+    @property
+    def nodes(self) -> Mapping[str, TopLevel]:
+        """The templates by name, with their refs resolved, also those with errors that can be
+        called to see what they take.
+        """
+        return {} if self._state.steps is None else self._state.steps.templates
+
+    def completed(self, node: TopLevel) -> TopLevel:
+        """`node`, which need not be registered, with its refs resolved as far as they can be."""
+        resolver = RefResolver(self.nodes, self._state.broken)
+        return cast("TopLevel", resolver.resolve_unregistered(cast("Task", node))[0])
 
     def whole(self, node: Task) -> Task:
         """`node`, which need not be registered, with its `ref`s resolved. Raises: TemplateError."""

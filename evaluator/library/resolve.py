@@ -304,7 +304,11 @@ class Includes:
     """
 
     def __init__(
-        self, root: Root, relative: str, shown: str, edited: Mapping[str, str] = MappingProxyType({})
+        self,
+        root: Root,
+        relative: str,
+        shown: str,
+        edited: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`edited` are the texts of files that are not stored yet, by their paths below the
         root.
