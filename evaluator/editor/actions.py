@@ -165,11 +165,12 @@ def _extraction(
             inputs[reference.name] = "any"
         elif is_within and isinstance(origin, Input):
             inputs[reference.name] = origin.type
-        elif is_within:
+        elif is_within or (
+            reference.name == "steps"
+            and is_of_sequence
+            and (not isinstance(step, str) or step in own - {last_name})
+        ):
             return None
-        elif reference.name == "steps" and is_of_sequence:
-            if not isinstance(step, str) or step in own - {last_name}:
-                return None
     owner = next((e for e in first.around() if e.name == "task" and e is not first), None)
     base = (_name(document, owner) if owner is not None else "") or "task"
     library = view.library

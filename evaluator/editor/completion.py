@@ -29,7 +29,7 @@ from evaluator.tools import builtin_tools
 from evaluator.xml.tolerant import Element
 from evaluator.xml.vocabulary import ROOTS, Kind, editor_vocabulary
 
-MAX_ITEMS = 500
+MAX_ITEMS = 200
 _STATEMENTS = ("if", "elif", "else", "endif", "for", "endfor", "set", "with", "endwith", "raw")
 _FILTER = re.compile(r"\|\s*(\w*)\Z")
 _TEST = re.compile(r"\bis\s+(?:not\s+)?(\w*)\Z")
@@ -68,7 +68,10 @@ def completions(
     edit_range = document.range(start, end)
     found: list[types.CompletionItem] = []
     is_cut = False
+    typed = document.text[start:offset].lower()
     for item in items:
+        if not _fits(typed, item.label.lower()):
+            continue
         if len(found) == MAX_ITEMS:
             is_cut = True
             break
@@ -76,6 +79,12 @@ def completions(
         item.insert_text = None
         found.append(item)
     return types.CompletionList(is_incomplete=is_cut, items=found)
+
+
+def _fits(typed: str, label: str) -> bool:
+    """Whether the characters of `typed` are in `label` in their order, as editors filter."""
+    characters = iter(label)
+    return all(character in characters for character in typed)
 
 
 def _item(

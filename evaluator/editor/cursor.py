@@ -1,4 +1,4 @@
-"""What stands at a place in a text that is being typed: a tag, an attribute, an expression, or
+"""What is at a place in a text that is being typed: a tag, an attribute, an expression, or
 text.
 """
 
@@ -31,7 +31,7 @@ _CLOSINGS = {"{{": "}}", "{%": "%}", "<<": ">>"}
 
 @dataclass(frozen=True)
 class Cursor:
-    """What stands at `offset`.
+    """What is at `offset`.
 
     `element` is the innermost element around it, or the one whose tag it is in. `word` is what is
     written before the cursor of the name, value or expression that begins at `start`; the rest of

@@ -27,6 +27,7 @@ from evaluator.library.reading import LoadedFile, read_entry
 from evaluator.library.scoping import ScopeObserver, ScopeWalk
 from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import descendants
+from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from evaluator.xml.tolerant import Element, complete
 
@@ -58,7 +59,7 @@ class View:
         }
 
     def node_of(self, element: Element) -> TopLevel | Node | None:
-        """The node that an element is; None for one that is none."""
+        """The node that an element is; None where it is not a node."""
         return self.by_place.get(self.document.span_at(element.start))
 
     def task_at(self, offset: int) -> Task | None:
@@ -104,6 +105,7 @@ class Project:
         self._views = {}
         for path, document in self.documents.items():
             self._edit(path, document.text)
+        explain_once()
         # The templates stay for the life of the process; collections need not look at them.
         gc.collect()
         gc.freeze()
@@ -220,6 +222,13 @@ class Project:
         if cost is None:
             return f"; price unknown{f' with {models}' if models else ''}"
         return f"; at most ${cost:,.4f} with {models}, retries included"
+
+
+def explain_once() -> None:
+    """Prepares the explanation of schema errors, which takes as long as 50 keystrokes at its first
+    use.
+    """
+    validate(read_source("<task nam=''/>"), "task")
 
 
 def _view(document: Document, library: TemplateLibrary, entry: LoadedFile | None) -> View:

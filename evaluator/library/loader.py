@@ -80,6 +80,7 @@ class _Steps:
     walked: Mapping[str, Checked]
     broken: frozenset[str]
     suspects: Mapping[int, tuple[Suspect, TopLevel, list[Diagnostic]]]
+    made: Mapping[str, Template]
 
 
 @dataclass(slots=True)
@@ -530,13 +531,17 @@ def _assemble(
     add_endless_calls(checked)
     broken.update(name for name, found in checked.items() if not found.usable)
     spread(checked, resolver.refs, broken=broken)
-    templates = {
-        name: Template(
-            name, whole[name], file=entry.shown, diagnostics=tuple(checked[name].diagnostics)
-        )
-        for name, (_, entry) in claimed.items()
-        if name not in broken
-    }
+    earlier = {} if before is None else before.made
+    templates: dict[str, Template] = {}
+    for name, (_, entry) in claimed.items():
+        if name in broken:
+            continue
+        template = earlier.get(name)
+        found = checked[name].diagnostics
+        is_same = template is not None and template.node is whole[name]
+        if template is None or not is_same or [*template.diagnostics] != found:
+            template = Template(name, whole[name], entry.shown, tuple(found))
+        templates[name] = template
     suspects: list[tuple[TopLevel, list[Diagnostic]]] = []
     checked_suspects: dict[int, tuple[Suspect, TopLevel, list[Diagnostic]]] = {}
     for suspect in (each for entry in chain.from_iterable(groups) for each in entry.suspects):
@@ -562,7 +567,7 @@ def _assemble(
         broken=frozenset(broken),
         checked=checked,
         unusable=(*unusable, *(node for node, _ in suspects)),
-        steps=_Steps(resolver, own, walked, known_broken, checked_suspects),
+        steps=_Steps(resolver, own, walked, known_broken, checked_suspects, templates),
     )
 
 
@@ -615,10 +620,11 @@ def _claim_names(
                 here[name] = node.span
                 if name not in claimed and name not in broken:
                     claimed[name] = (node, entry)
-            declared = {name for name, _ in entry.templates}
-            broken.update(
-                name for name in entry.names if name not in declared and name not in claimed
-            )
+            if len(entry.names) > len(entry.templates):
+                declared = {name for name, _ in entry.templates}
+                broken.update(
+                    name for name in entry.names if name not in declared and name not in claimed
+                )
     return claimed, broken, duplicates
 
 
@@ -629,6 +635,7 @@ def _changed(before: _Content, after: _Content) -> frozenset[str]:
     changed = {
         name
         for name in old.keys() & new.keys()
-        if old[name].file != new[name].file or old[name].node != new[name].node
+        if old[name].node is not new[name].node
+        and (old[name].file != new[name].file or old[name].node != new[name].node)
     }
     return frozenset(changed | (old.keys() ^ new.keys()))

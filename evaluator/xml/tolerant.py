@@ -232,9 +232,9 @@ def complete(text: str) -> str | None:
             while (last := opened.pop()) != token.name:
                 parts.append(f"</{last}>")
             parts.append(written)
-        elif not opened and (has_root or token.kind != "start"):
-            parts.append(_blank(written))
-        elif token.kind == "start" and not _is_bound(clean, token.name):
+        elif (not opened and (has_root or token.kind != "start")) or (
+            token.kind == "start" and not _is_bound(clean, token.name)
+        ):
             parts.append(_blank(written))
         elif token.kind == "start":
             for name in reversed(_closed_before(opened, token.name)):
