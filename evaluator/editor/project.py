@@ -22,8 +22,7 @@ from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.linting import Linter
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import CallCounter
-from evaluator.library.files import Root, TemplateFile, beneath
-from evaluator.library.reading import LoadedFile, read_entry
+from evaluator.library.files import beneath
 from evaluator.library.scoping import ScopeObserver, ScopeWalk
 from evaluator.nodes import Node, Task, TopLevel
 from evaluator.nodes.walk import descendants
@@ -185,7 +184,7 @@ class Project:
             library = self.library_of(path)
             if document is None or library is None or len(document.text) > MAX_SHOWN_CHARS:
                 return None
-            self._views[path] = _view(document, library, library.entry_at(path))
+            self._views[path] = _view(document, library)
         return self._views[path]
 
     def view_of_text(self, path: str, text: str) -> View | None:
@@ -193,7 +192,7 @@ class Project:
         library = self.library_of(path)
         if library is None:
             return None
-        return _view(Document(path, text, self.encoding), library, None)
+        return _view(Document(path, text, self.encoding), library)
 
     def cost(self, library: TemplateLibrary, node: TopLevel | Node) -> str:
         """The most model calls of a run of `node`, and the most that they cost, in words."""
@@ -231,36 +230,12 @@ def explain_once() -> None:
     validate(read_source("<task nam=''/>"), "task")
 
 
-def _view(document: Document, library: TemplateLibrary, entry: LoadedFile | None) -> View:
+def _view(document: Document, library: TemplateLibrary) -> View:
     try:
         read_source(document.text, document.path)
-        is_sound = True
     except TemplateError:
-        is_sound = False
-    if entry is None or not is_sound:
-        entry = _tolerant_entry(document, library)
-    if entry is None:
-        return View(document, library, (), is_sound=is_sound)
-    nodes = [
-        *(node for _, node in entry.templates),
-        *(suspect.node for suspect in entry.suspects),
-    ]
-    return View(
-        document, library, tuple(library.completed(node) for node in nodes), is_sound=is_sound
-    )
-
-
-def _tolerant_entry(document: Document, library: TemplateLibrary) -> LoadedFile | None:
-    """The templates in a text that need not be well-formed; None where there are none."""
-    text = complete(document.text)
-    if text is None:
-        return None
-    for folder in library.folders:
-        relative = beneath(str(folder), document.path)
-        if relative is not None:
-            root = Root(str(folder), str(folder))
-            break
-    else:
-        relative = os.path.basename(document.path)
-        root = Root.of(os.path.dirname(document.path))
-    return read_entry(root, TemplateFile(relative, root.name_of(relative)), {relative: text})
+        text = complete(document.text)
+        nodes = () if text is None else library.nodes_at(document.path, text)
+        return View(document, library, nodes, is_sound=False)
+    nodes = library.nodes_at(document.path, document.text)
+    return View(document, library, nodes, is_sound=True)

@@ -323,7 +323,7 @@ class TemplateLibrary:
         """
         return {} if self._state.steps is None else self._state.steps.templates
 
-    def completed(self, node: TopLevel) -> TopLevel:
+    def _completed(self, node: TopLevel) -> TopLevel:
         """`node`, which need not be registered, with its refs resolved as far as they can be."""
         resolver = RefResolver(self.nodes, self._state.broken)
         return cast("TopLevel", resolver.resolve_unregistered(cast("Task", node))[0])
@@ -349,14 +349,24 @@ class TemplateLibrary:
             state.texts = texts
         return state.texts.get(file or "")
 
-    def entry_at(self, path: str) -> LoadedFile | None:
-        """The content of the file with this absolute path; None if it was not read."""
+    def nodes_at(self, path: str, text: str | None = None) -> tuple[TopLevel, ...]:
+        """The templates of the file with this absolute path, also those with errors, as far as they
+        can be read. With `text`: those that the file would have with this text.
+        """
         for root, group in zip(self._roots, self._state.entries[1:], strict=True):
             relative = beneath(root.folder, path)
-            for entry in group if relative is not None else ():
-                if entry.relative == relative:
-                    return entry
-        return None
+            if relative is None or root.only not in (None, relative):
+                continue
+            entry = next((each for each in group if each.relative == relative), None)
+            if text is not None:
+                edited = {**self._edited.get(root, {}), relative: text}
+                file = TemplateFile(relative, root.name_of(relative))
+                entry = read_entry(root, file, edited)
+            if entry is not None:
+                suspects = (suspect.node for suspect in entry.suspects)
+                nodes = (*(node for _, node in entry.templates), *suspects)
+                return tuple(map(self._completed, nodes))
+        return ()
 
     def source_line(self, span: Span) -> str | None:
         """The source line at `span`; None if its file was not read."""
