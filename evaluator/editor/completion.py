@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lsprotocol import types
 
+from evaluator.authoring.portraits import description_of, signature
 from evaluator.editor.cursor import Cursor, cursor_at, scope_at
 from evaluator.editor.documents import Document
 from evaluator.editor.project import Project
@@ -216,21 +217,7 @@ def _is_example(element: Element) -> bool:
 
 
 def _template_item(name: str, node: TopLevel) -> types.CompletionItem:
-    return _item(name, Kinds.Function, signature(name, node), description(node))
-
-
-def signature(name: str, node: TopLevel) -> str:
-    """A template with what it takes: `title_of(doc, style: string=…)`."""
-    shown: list[str] = []
-    for parameter, (type_name, is_required) in parameters(node).items():
-        typed = parameter if type_name == "any" else f"{parameter}: {type_name}"
-        shown.append(typed if is_required else f"{typed}=…")
-    return f"{name}({', '.join(shown)})"
-
-
-def description(node: TopLevel) -> str:
-    text = node.description if isinstance(node, Function) else node.description.value
-    return " ".join(text.split())
+    return _item(name, Kinds.Function, signature(name, node), description_of(node))
 
 
 def profile_items(project: Project) -> Iterator[types.CompletionItem]:

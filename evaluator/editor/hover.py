@@ -8,12 +8,11 @@ import re
 
 from lsprotocol import types
 
+from evaluator.authoring.portraits import description_of, signature
 from evaluator.editor.completion import (
     binding_text,
-    description,
     kinds_at,
     shape_text,
-    signature,
 )
 from evaluator.editor.documents import Document
 from evaluator.editor.names import Names
@@ -149,7 +148,7 @@ def _of_tool(document: Document, offset: int) -> _Shown | None:
 
 def template_shown(project: Project, view: View, name: str, node: TopLevel) -> str:
     """A template with its inputs and the bound of its runs."""
-    lines = [f"```\n{signature(name, node)}\n```", description(node)]
+    lines = [f"```\n{signature(name, node)}\n```", description_of(node)]
     if isinstance(node, Task):
         inputs = [
             f"- `{declared.name}`: {declared.type}"

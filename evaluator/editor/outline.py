@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from lsprotocol import types
 
+from evaluator.authoring.portraits import runs_programs
 from evaluator.editor.documents import Document
 from evaluator.editor.project import Project, View
-from evaluator.library.shapes import is_model
 from evaluator.nodes import Task, TopLevel
-from evaluator.nodes.walk import descendants
 from evaluator.xml.tolerant import Element, neutral, tokens
 
 RENDER = "evaluator.render"
@@ -120,24 +119,7 @@ def lenses(project: Project, view: View) -> list[types.CodeLens]:
         found.append(
             types.CodeLens(place, command=types.Command("render", RENDER, arguments=arguments))
         )
-        if not runs_programs(node, view):
+        if not runs_programs(view.library, node):
             command = types.Command("run with the simulated model", SIMULATE, arguments=arguments)
             found.append(types.CodeLens(place, command=command))
     return found
-
-
-def runs_programs(node: TopLevel, view: View) -> bool:
-    """Whether a run of a template starts programs or imports code of the project, which no command
-    of an editor does.
-    """
-    names = [node.name, *view.library.called_by(node.name or "")]
-    for name in names:
-        template = view.library.templates.get(name or "")
-        for each in descendants(template.node if template is not None else node):
-            if not isinstance(each, Task):
-                continue
-            schema = "" if each.output is None else each.output.schema or ""
-            is_command = each.file_paths is not None and each.file_paths.source == "command"
-            if each.runs_process or each.tools or is_command or is_model(schema):
-                return True
-    return False

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from evaluator.authoring.portraits import calls_text, price_of
 from evaluator.editor.documents import Document, Encoding
-from evaluator.errors import Diagnostic, EvaluatorError, TemplateError
+from evaluator.errors import Diagnostic, TemplateError
 from evaluator.files.locations import shipped
 from evaluator.handler.profiles import Profiles, load_profiles
-from evaluator.interpreter.cost_bounds import CostBounds
-from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.linting import Linter
-from evaluator.library import CallBound, TemplateLibrary
+from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from evaluator.library.files import beneath
 from evaluator.library.scoping import ScopeObserver, ScopeWalk
@@ -197,30 +196,10 @@ class Project:
     def cost(self, library: TemplateLibrary, node: TopLevel | Node) -> str:
         """The most model calls of a run of `node`, and the most that they cost, in words."""
         limit = CallCounter(library).bound(node)
-        if limit.max_calls is None:
-            calls = f"at least {limit.min_calls} model calls, no upper bound"
-        else:
-            calls = f"at most {limit.max_calls} model call{'' if limit.max_calls == 1 else 's'}"
-        return f"{calls}{self._price(library, node, limit)}"
-
-    def _price(self, library: TemplateLibrary, node: TopLevel | Node, limit: CallBound) -> str:
+        calls = calls_text(limit)
         if limit.max_calls == 0:
-            return ""
-        try:
-            evaluator = Evaluator(
-                library, tasks_dir=None, profiles=self.profiles, notice=lambda line: None
-            ).without_network()
-            bounds = CostBounds(evaluator, model=self.model, handler=None)
-            most = bounds.most(node, {})  # pyright: ignore[reportArgumentType]
-        except EvaluatorError as error:
-            return f"; no price: {str(error).splitlines()[0]}"
-        models = ", ".join(name for name in most if name is not None)
-        if models and all(name.startswith("simulated/") for name in most if name is not None):
-            return "; no price: no model is set"
-        cost = most[None].cost_usd
-        if cost is None:
-            return f"; price unknown{f' with {models}' if models else ''}"
-        return f"; at most ${cost:,.4f} with {models}, retries included"
+            return calls
+        return f"{calls}; {price_of(library, self.profiles, node, self.model)}"
 
 
 def explain_once() -> None:

@@ -166,6 +166,13 @@ class TemplateLibrary:
         return [entry.shown for group in groups for entry in group if entry.shown is not None]
 
     @property
+    def partials(self) -> list[str]:
+        """The files that the templates include, by their names in findings."""
+        entries = chain.from_iterable(self._state.entries[1:])
+        names = {name for entry in entries for name in entry.texts}
+        return sorted(names.difference(self.files))
+
+    @property
     def functions(self) -> Mapping[str, Function]:
         """The function templates by name."""
         return {
