@@ -24,27 +24,41 @@ from evaluator.nodes import Span, TopLevel
 from evaluator.nodes.walk import tasks
 from evaluator.tools import builtin_tools
 from evaluator.xml.format import end_tag
+from evaluator.xml.tolerant import read_tree
 
 _REPEATING = frozenset({"uses-broken-template"})
 """Codes of findings that follow from an error that is reported at its own place."""
 
 _ATTRIBUTES = {
-    "unknown-handler": "ref",
-    "sandbox": "sandbox",
-    "unknown-ref": "ref",
-    "ref-cycle": "ref",
-    "ref-not-a-task": "ref",
-    "unknown-template": "template",
-    "endless-call": "template",
-    "unknown-schema": "schema",
-    "missing-schema": "schema",
-    "unknown-type": "type",
-    "unused-input": "name",
-    "appended-input": "name",
-    "missing-input": "name",
-    "duplicate-name": "name",
+    "unknown-handler": ["ref"],
+    "sandbox": ["sandbox"],
+    "unknown-ref": ["ref"],
+    "ref-cycle": ["ref"],
+    "ref-not-a-task": ["ref"],
+    "ref-type-mismatch": ["type", "ref"],
+    "unknown-template": ["template"],
+    "endless-call": ["template"],
+    "call-cycle": ["template"],
+    "wrong-arity": ["template", "name"],
+    "unknown-schema": ["schema", "returns"],
+    "missing-schema": ["schema", "returns"],
+    "bad-schema": ["schema", "returns"],
+    "schema-without-effect": ["schema"],
+    "unknown-type": ["type", "params"],
+    "default-type": ["params"],
+    "parameter-order": ["params"],
+    "type-mismatch": ["schema", "name"],
+    "unused-input": ["name"],
+    "appended-input": ["name"],
+    "missing-input": ["name"],
+    "default-without-effect": ["default", "name"],
+    "duplicate-name": ["name"],
+    "loop-by-default": ["type"],
+    "too-few-turns": ["type"],
 }
-"""The attribute whose value a finding about an element is about, by code."""
+"""The attributes whose value a finding about an element is about, by code: the first that it has."""
+
+_PART = re.compile(r"<?(\w+)>? has no effect")
 
 _TAG = re.compile(r"""<[^<>"']*(?:(?:"[^"]*"|'[^']*')[^<>"']*)*>""")
 _IGNORED = re.compile(
@@ -198,16 +212,26 @@ def _offset(text: str, span: Span) -> int:
 
 
 def _at_word(diagnostic: Diagnostic, text: str | None) -> Diagnostic:
-    """The finding at the attribute's value that it is about, where its place is the element."""
-    name = _ATTRIBUTES.get(diagnostic.code)
-    if name is None or text is None:
+    """The finding at the attribute's value or at the part that it is about, where its place is the
+    element.
+    """
+    names = _ATTRIBUTES.get(diagnostic.code, ())
+    part = _PART.match(diagnostic.message)
+    if text is None or not (names or part):
         return diagnostic
-    tag = _TAG.match(text, _offset(text, diagnostic.span))
-    value = None if tag is None else re.search(rf"""\s{name}\s*=\s*["']""", tag[0])
-    if tag is None or value is None:
+    start = _offset(text, diagnostic.span)
+    tag = _TAG.match(text, start)
+    if tag is None:
         return diagnostic
-    span = Span.at(text, tag.start() + value.end(), file=diagnostic.span.file)
-    return replace(diagnostic, span=span)
+    for name in names:
+        value = re.search(rf"""\s{name}\s*=\s*["']""", tag[0])
+        if value is not None:
+            span = Span.at(text, tag.start() + value.end(), file=diagnostic.span.file)
+            return replace(diagnostic, span=span)
+    child = None if part is None else read_tree(text).at(start + 1).child(part[1])
+    if child is None:
+        return diagnostic
+    return replace(diagnostic, span=Span.at(text, child.start, file=diagnostic.span.file))
 
 
 def fixed(text: str, diagnostics: Sequence[Diagnostic]) -> tuple[str, list[Diagnostic]]:

@@ -70,7 +70,7 @@ def check_node(
     for task in tasks(node):
         for number, tool in enumerate(task.tools):
             # The tools of an MCP server are known only while it runs.
-            if tool not in known and server_of_tool(tool, servers) is None:
+            if tool and tool not in known and server_of_tool(tool, servers) is None:
                 message = f"no tool and no template is called {tool!r}"
                 hint = did_you_mean(tool, sorted(known))
                 span = task.tool_spans[number] if task.tool_spans else task.span
@@ -163,7 +163,6 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
         error = parse_output(example.output, output.type, schema=schema).error
         if error is not None:
             message = f"the output of this example does not fit output_format: {error.message}"
-            problems.append(
-                Diagnostic("warning", "example-output", message=message, span=example.span)
-            )
+            place = example.places.get(None, example.span)
+            problems.append(Diagnostic("warning", "example-output", message=message, span=place))
     return problems

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.errors.messages import did_you_mean, listed, shortened
+from evaluator.errors.messages import correction, did_you_mean, listed, shortened
 from evaluator.language.analysis import CallReference, analysis_of
 from evaluator.library.graphs import cycles
 from evaluator.library.shapes import literal_fits, mismatch
@@ -70,10 +71,16 @@ def check_call_in_text(
     if target is None:
         yield _unknown(call.name, span, templates=templates, broken=broken)
         return
-    keywords = [(name, span) for name in call.keywords]
+    keywords = [(name, text.locate(_keyword_at(text, call, name))) for name in call.keywords]
     yield from _arity(
         target, call.name, positional=call.positional, keywords=keywords, star=call.star, span=span
     )
+
+
+def _keyword_at(text: Text, call: CallReference, name: str) -> int:
+    """The offset of a keyword of a call."""
+    found = re.compile(rf"\b{re.escape(name)}(?=\s*=)").search(text.value, call.offset)
+    return call.offset if found is None else found.start()
 
 
 def _unknown(
@@ -123,15 +130,20 @@ def _arity(
         message = f"`{name}` takes {len(names)} {word}(s), and {positional} are given"
         yield Diagnostic("error", "wrong-arity", message=message, span=span, hint=takes)
     given = set(names[:positional])
+    stated = {keyword for keyword, _ in keywords}
     for keyword, at in keywords:
         if keyword not in names:
             message = f"`{name}` has no {word} `{keyword}`"
+            meant = correction(keyword, [each for each in names if each not in given | stated])
+            if meant is not None:
+                given.add(meant)
             yield Diagnostic(
                 "error",
                 "wrong-arity",
                 message=message,
                 span=at,
                 hint=did_you_mean(keyword, names, otherwise=takes),
+                fix=None if meant is None else (keyword, meant),
             )
         elif keyword in given:
             yield Diagnostic(

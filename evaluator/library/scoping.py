@@ -193,7 +193,7 @@ class ScopeWalk:
                 self._expression(value, inner)
             elif isinstance(value, Text):
                 self._text(value, inner)
-            self._unread(field, node, scope=inner)
+            self._unread(field, value, scope=inner)
             empty |= {
                 name: inner[name].shape.empty
                 for name in field.binds or ()
@@ -214,14 +214,14 @@ class ScopeWalk:
             {name: Binding(shape, origin=node) for name, shape in shapes.items()}
         )
 
-    def _unread(self, field: Field, node: Any, scope: Bindings) -> None:
+    def _unread(self, field: Field, child: Any, scope: Bindings) -> None:
         """A finding where a child reads none of the names that it has to read to have a purpose."""
         for names, message in field.expects:
             if not any(scope[name].used for name in names if name in scope):
                 self._warn(
                     "setting-without-effect",
                     message,
-                    span=node.span,
+                    span=child.span,
                     hint=f"read {listed(names)} there",
                 )
 
