@@ -123,7 +123,8 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
             texts={key: text},
             names=_names_in(text, entry.relative),
         )
-    entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
+    texts = {key: source.text}
+    declared = _names(source, entry.relative)
     members = _members(source)
     recovered = recover(source)
     found = sorted(recovered.diagnostics, key=lambda one: (one.span.line, one.span.column))
@@ -133,9 +134,9 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
             "other error is shown"
         )
         found.append(Diagnostic("error", "too-many-errors", message=message, span=found[-1].span))
-        return replace(entry, diagnostics=tuple(found))
+        return replace(entry, diagnostics=tuple(found), texts=texts, names=declared)
     if source.root.tag not in ("task", "template", "library", "partial"):
-        return replace(entry, diagnostics=tuple(found))
+        return replace(entry, diagnostics=tuple(found), texts=texts, names=declared)
     built = build(source, read_partial=read_partial)
     reasons = {d.span for d in built.diagnostics if d.code != "include"}
     # "Cannot be included" adds nothing if the reason is reported at the same place.
@@ -163,12 +164,15 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
             )
         else:
             templates.append((name, node if node.name else replace(node, name=name)))
-    names = tuple(dict.fromkeys((*entry.names, *(name for name, _ in templates))))
-    return replace(
-        entry,
-        diagnostics=tuple(found),
+    names = tuple(dict.fromkeys((*declared, *(name for name, _ in templates))))
+    return LoadedFile(
+        entry.shown,
+        entry.root,
+        entry.relative,
         templates=tuple(templates),
         names=names,
+        diagnostics=tuple(found),
+        texts=texts,
         suspects=suspects,
     )
 
