@@ -75,6 +75,7 @@ def format_random(count: int) -> None:
     """Formats random templates. Raises: AssertionError, for one whose meaning changes."""
     sys.path.insert(0, str(HERE.parent))
     from hypothesis import HealthCheck, Phase, given, settings
+
     from tests.xml.test_format import BETWEEN, check_formatted, tasks
 
     long_run = settings(

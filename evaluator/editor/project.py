@@ -28,6 +28,7 @@ from evaluator.nodes.walk import descendants
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from evaluator.xml.tolerant import Element, complete
+from evaluator.xml.vocabulary import ROOTS
 
 MAX_SHOWN_CHARS = 1_000_000
 """Of a longer text only the findings are shown."""
@@ -140,9 +141,16 @@ class Project:
             return None
 
     def library_of(self, path: str) -> TemplateLibrary | None:
-        """The library that a file belongs to; None for a file that is nowhere."""
+        """The library that a file belongs to; None for one that is not stored yet, and for one
+        outside of the project's templates that does not begin as a template.
+        """
         if any(beneath(str(folder), path) is not None for folder in self.library.folders):
             return self.library
+        document = self.document(path)
+        elements = [] if document is None else document.tree.children
+        if not elements or elements[0].name not in ROOTS:
+            self._others.pop(path, None)
+            return None
         if path not in self._others:
             if not os.path.isfile(path):
                 return None

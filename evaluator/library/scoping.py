@@ -403,6 +403,9 @@ class ScopeWalk:
                 "function-not-called", f"`{name}` is a function and was not called", span=span
             )
             return
+        meant = correction(name, scope)
+        if meant is not None:
+            scope[meant].used = True  # that it seems unused follows from the misspelt name
         hint = did_you_mean(name, scope) or _where_bound(name)
         if hint is None and self._in_function is not None:
             hint = (
