@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from lsprotocol import types
 
@@ -201,6 +202,10 @@ def _values(
         yield from _argument_items(library, document, cursor)
     elif place == ("inputs", "over") or (cursor.tag == "input" and _is_example(cursor.element)):
         yield from _declared_items(document, cursor)
+    elif place == ("include", "href"):
+        folder = Path(document.path).parent
+        for path in sorted(folder.rglob("_*.xml")):
+            yield _item(path.relative_to(folder).as_posix(), Kinds.File, "partial")
     elif place in (("output_format", "schema"), ("template", "returns")):
         yield from (_item(name, Kinds.TypeParameter, "type") for name in VALUE_TYPES)
     else:

@@ -78,8 +78,8 @@ class TemplateServer(LanguageServer):
         project = self.project
         found = project.findings()
         for path in {*found, *self._published, *project.documents}:
-            document = project.document(path)
-            document_version = None if document is None else document.version
+            opened = project.documents.get(path)
+            document_version = None if opened is None else opened.version
             state = (document_version, found.get(path, []))
             if self._published.get(path) == state:
                 continue
@@ -87,6 +87,7 @@ class TemplateServer(LanguageServer):
                 self._published[path] = state
             else:
                 del self._published[path]
+            document = project.document(path)
             shown = [] if document is None else [_diagnostic(document, d) for d in state[1]]
             self.text_document_publish_diagnostics(
                 types.PublishDiagnosticsParams(uri_of(path), shown, document_version)

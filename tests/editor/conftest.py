@@ -47,4 +47,6 @@ def write_project(folder: Path) -> Path:
     (folder / "templates").mkdir()
     (folder / "templates" / "plan.xml").write_text(PLAN, encoding="utf-8")
     (folder / "templates" / "polite.xml").write_text(POLITE, encoding="utf-8")
+    partial = "<partial><criteria>letters</criteria></partial>\n"
+    (folder / "templates" / "_rules.xml").write_text(partial, encoding="utf-8")
     return folder

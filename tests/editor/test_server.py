@@ -83,6 +83,7 @@ def test_a_change_shows_what_it_breaks_in_other_files(editor: Editor) -> None:
         ("  <steps>", '<handler ref=""/>  <steps>', 'ref="', {"offline", "default"}),
         ("  <steps>", '<tools><tool name=""/></tools>  <steps>', '<tool name="', {"read_file", "polite"}),
         ("  <steps>", "<model>openai/gpt-4o-m</model>  <steps>", "openai/gpt-4o-m", {"openai/gpt-4o-mini"}),
+        ("  <steps>", '<include href=""/>  <steps>', 'href="', {"_rules.xml"}),
         ('type="integer" default', 'type="" default', 'words" type="', {"integer", "string[]"}),
     ],
 )  # fmt: skip
@@ -265,3 +266,20 @@ def test_lenses_show_the_bound_and_run_only_when_they_are_clicked(editor: Editor
     changed(editor, "  <steps>", "  <tools><tool name='bash'/></tools><steps>")
     editor.findings(NAME)
     assert "runs programs" in editor.command(run.command, *run.arguments)
+
+
+def test_typing_through_broken_states_answers_every_request(editor: Editor) -> None:
+    name = "templates/typed.xml"
+    (editor.folder / name).write_text("", encoding="utf-8")
+    text = PLAN.replace('name="plan"', 'name="typed"')
+    editor.open(name, "")
+    for end in range(1, len(text), 7):
+        editor.change(name, text[:end])
+        line = text.count("\n", 0, end)
+        place = types.Position(line, end - text.rfind("\n", 0, end) - 1)
+        params = types.CompletionParams(editor.identifier(name), place)
+        editor.run(editor.client.text_document_completion_async(params))
+    editor.change(name, text)
+    assert editor.findings(name) == []
+    assert editor.messages == []
+    (editor.folder / name).unlink()
