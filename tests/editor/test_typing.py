@@ -20,12 +20,9 @@ from evaluator.handler.profiles import load_profiles
 from evaluator.interpreter.linting import lint
 from evaluator.library import TemplateLibrary
 from evaluator.xml.source import read_source
-from evaluator.xml.tolerant import complete, read_tree
 from tests.editor.conftest import PLAN, POLITE, write_project
 
 OPENED = re.compile(r"<(\w+)(?:\s[^<>]*)?(?<!/)\Z")
-REPOSITORY = Path(__file__).parents[2]
-SHIPPED = sorted((REPOSITORY / "templates").rglob("*.xml"))
 PIECES = ["<", ">", '"', "&", "</", "<input na", "<!--", "<![CDATA[", "{{", "<<", "/>", "=", "\x01"]
 
 
@@ -149,41 +146,6 @@ def test_edits_of_several_files_find_what_a_fresh_load_finds(project: Project, s
         found = lint(TemplateLibrary.load("templates"), load_profiles(trust=True))
         mine = [d for each in project.findings().values() for d in each]
         assert sorted(map(str, mine)) == sorted(map(str, found)), (name, old, new)
-
-
-@pytest.mark.parametrize("path", SHIPPED[::4], ids=lambda path: path.stem)
-def test_a_completed_text_keeps_lines_and_is_well_formed(path: Path) -> None:
-    generator = random.Random(path.name)
-    text = path.read_text(encoding="utf-8")
-    assert read_source(complete(text) or "").root.tag == read_source(text).root.tag
-    failed = 0
-    for _ in range(60):
-        broken = text
-        for _ in range(generator.randint(1, 3)):
-            at = generator.randrange(len(broken))
-            broken = (
-                broken[:at]
-                + generator.choice(["", *PIECES])
-                + broken[at + generator.randint(0, 9) :]
-            )
-        done = complete(broken)
-        if done is None:
-            continue
-        assert done.count("\n") == broken.count("\n")
-        failed += not is_well_formed(done)
-        for element in read_tree(broken).walk():
-            assert element.start <= element.inside <= element.close <= element.end <= len(broken)
-    assert failed <= 1
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["<" * 3000, "<!--" * 2000, "<![CDATA[" * 2000, "<a " * 3000, "<a>" * 3000, '<a b="' * 2000],
-    ids=lambda text: text[:9],
-)
-def test_a_hostile_text_is_read_in_linear_time(text: str) -> None:
-    assert read_tree(text) is not None
-    complete(text)
 
 
 def test_positions_count_in_the_units_of_the_client() -> None:
