@@ -7,7 +7,7 @@ VERSION := $(shell $(PYTHON) -c 'import platform; print(platform.python_version(
 STAMP := .venv/.ready-$(VERSION)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster lint docs screenshots bench lock clean
+.PHONY: help demo test test-cluster lint docs screenshots bench vsix lock clean
 
 help: ## Show what the targets do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,10 @@ screenshots: $(STAMP) ## Take the pictures of the viewer in the docs (needs Chro
 
 bench: $(STAMP) ## Measure the figures of bench/README.md (ARGS=--quick for a short run)
 	$(BIN)/python bench/all.py $(ARGS)
+
+vsix: ## Package the extension for VS Code into dist (needs npm)
+	cd editors/vscode && npm ci --omit=dev --ignore-scripts --no-audit --no-fund
+	$(PYTHON) editors/vscode/make_vsix.py dist
 
 lock: ## Update uv.lock and requirements.txt (needs uv)
 	uv lock

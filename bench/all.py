@@ -34,6 +34,7 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("code_path.py", [], []),
     ("parse_output.py", [], []),
     ("load.py", [], ["--runs", "1"]),
+    ("authoring.py", [], ["--runs", "1"]),
     ("hostile.py", [], []),
     ("match.py", [], []),
     ("batch.py", [], ["--n", "1000", "--rounds", "2"]),

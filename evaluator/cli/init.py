@@ -57,7 +57,7 @@ def project_files(example: str) -> dict[str, bytes]:
     files = _files_below(projects / "common") | _files_below(projects / example)
     return files | {
         f"schemas/{name}": (schemas_dir() / name).read_bytes()
-        for name in ("task.xsd", "handler.xsd")
+        for name in ("task.xsd", "handler.xsd", "catalog.xml")
     }
 
 

@@ -27,7 +27,7 @@ from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, library_option
 from evaluator.cli.flags import flag_options
 from evaluator.cli.trust import shown_profiles
-from evaluator.errors import UsageError
+from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.choosing import shortlist
@@ -108,6 +108,82 @@ def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
         echo(visible(f"{each.template}, asked for {each.asked!r}: {each.advice}."))
     if not found:
         echo("No templates overlap.")
+
+
+@templates.command(epilog="Example:  evaluator templates show summarise --history")
+@click.argument("name")
+@click.option("--history", "has_history", is_flag=True, help="Show its versions in git.")
+@click.option(
+    "--limit",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Maximum number of commits.",
+)
+@library_option
+@json_option
+def show(
+    name: str, has_history: bool, limit: int, folders: tuple[Path, ...], as_json: bool
+) -> None:
+    """Show the template NAME: what it takes, what it may reach, the most calls of a run.
+
+    With --history: the commits that changed its file, newest first, with the version and the hash
+    that the template had. The same hash is in every record of a run.
+    """
+    from evaluator.authoring.portraits import calls_text, portrait
+
+    library = load_library(folders)
+    one = portrait(library, shown_profiles(), name)
+    versions = _history(library, name, one.file, limit) if has_history else []
+    if as_json:
+        facts = asdict(one) | {"bound": calls_text(one.bound)}
+        print_json({key: facts[key] for key in facts if key != "prompts"} | {"history": versions})
+        return
+    for what, values in (
+        (one.name, [one.kind, one.description]),
+        ("inputs", one.inputs),
+        ("output", [one.output]),
+        ("calls", [calls_text(one.bound), one.price]),
+        ("reaches", one.reaches),
+        ("file", [one.file or "", one.version or "", one.sha256]),
+    ):
+        echo(visible(f"{what}: {'; '.join(value for value in values if value)}"))
+    if has_history:
+        head = ["commit", "date", "version", "sha256", "subject"]
+        print_table(head, [[row[key] for key in head] for row in versions])
+
+
+def _history(
+    library: TemplateLibrary, name: str, file: str | None, limit: int
+) -> list[dict[str, str]]:
+    """The versions of a template: commit, date, version, hash, subject."""
+    from datetime import UTC, datetime
+
+    from evaluator.authoring.revisions import history, open_version, prefix_of
+
+    if file is None:
+        raise UsageError(f"{name} is in no file, so it has no history")
+    path = Path(file).resolve()
+    folder = next(each for each in library.folders if path.is_relative_to(each))
+    prefix = prefix_of(folder)
+    rows: list[dict[str, str]] = []
+    for commit in history(path, limit):
+        row = {
+            "commit": commit.sha[:12],
+            "date": f"{datetime.fromtimestamp(commit.time, UTC):%Y-%m-%d}",
+            "version": "",
+            "sha256": "",
+            "subject": commit.subject,
+        }
+        try:
+            with open_version(f"{commit.sha}:{prefix}") as version:
+                template = version.library.get(name)
+                row["version"] = str(getattr(template.node, "version", None) or "")
+                row["sha256"] = template.sha256[:12]
+        except EvaluatorError:
+            row["version"] = "not usable"
+        rows.append(row)
+    return rows
 
 
 @click.command(epilog="Example:  evaluator handlers")

@@ -54,16 +54,32 @@ def correction(name: str, known: Collection[str], cutoff: float = 0.7) -> str | 
     """The one known name that `name` misspells; None where no name is clearly meant. `cutoff`: the
     share of its characters that must agree, in (0, 1].
     """
-    if not 2 < len(name) <= MAX_HINT_NAME:
+    low = name.lower()
+    if not 2 < len(name) <= MAX_HINT_NAME or name in known:
         return None
-    near = get_close_matches(name.lower(), sorted(known), n=2, cutoff=cutoff)
-    if not near or near[0] == name:
+    folded = {each.lower(): each for each in sorted(known)}
+    swapped = [each for each in folded if len(each) == len(low) and _is_swap(each, low)]
+    if len(swapped) == 1:
+        return folded[swapped[0]]
+    near = get_close_matches(low, list(folded), n=2, cutoff=cutoff)
+    if not near:
         return None
     if len(near) > 1:
-        first, second = (SequenceMatcher(None, other, name.lower()).ratio() for other in near)
+        first, second = (SequenceMatcher(None, other, low).ratio() for other in near)
         if first - second < 0.1:
             return None
-    return near[0]
+    return folded[near[0]]
+
+
+def _is_swap(name: str, other: str) -> bool:
+    """Whether two names of one length differ in two neighbours that changed places."""
+    different = [
+        index for index, pair in enumerate(zip(name, other, strict=True)) if len({*pair}) > 1
+    ]
+    if len(different) != 2 or different[1] != different[0] + 1:
+        return False
+    first = different[0]
+    return name[first] == other[first + 1] and name[first + 1] == other[first]
 
 
 def listed(names: Iterable[str], limit: int = 8) -> str:

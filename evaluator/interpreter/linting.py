@@ -9,43 +9,59 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from evaluator.errors import Diagnostic
 from evaluator.handler.backends import BACKENDS
 from evaluator.handler.config import HandlerConfig
-from evaluator.interpreter.preflight import check_surroundings
+from evaluator.interpreter.preflight import check_node, known_tools
 from evaluator.language.syntax import has_markup
 from evaluator.library import TemplateLibrary
 from evaluator.library.checks import in_order
 from evaluator.library.structure import host_in
 from evaluator.models.prices import known_providers
-from evaluator.nodes import Span
+from evaluator.nodes import Span, TopLevel
 from evaluator.nodes.walk import tasks
 from evaluator.patterns import Pattern
 from evaluator.tools import builtin_tools
 from evaluator.xml.format import end_tag
+from evaluator.xml.tolerant import read_tree
 
 _REPEATING = frozenset({"uses-broken-template"})
 """Codes of findings that follow from an error that is reported at its own place."""
 
 _ATTRIBUTES = {
-    "unknown-handler": "ref",
-    "sandbox": "sandbox",
-    "unknown-ref": "ref",
-    "ref-cycle": "ref",
-    "ref-not-a-task": "ref",
-    "unknown-template": "template",
-    "endless-call": "template",
-    "unknown-schema": "schema",
-    "missing-schema": "schema",
-    "unknown-type": "type",
-    "unused-input": "name",
-    "appended-input": "name",
-    "missing-input": "name",
-    "duplicate-name": "name",
+    "unknown-handler": ["ref"],
+    "sandbox": ["sandbox"],
+    "unknown-ref": ["ref"],
+    "ref-cycle": ["ref"],
+    "ref-not-a-task": ["ref"],
+    "ref-type-mismatch": ["type", "ref"],
+    "unknown-template": ["template"],
+    "endless-call": ["template"],
+    "call-cycle": ["template"],
+    "wrong-arity": ["template", "name"],
+    "unknown-schema": ["schema", "returns"],
+    "missing-schema": ["schema", "returns"],
+    "bad-schema": ["schema", "returns"],
+    "schema-without-effect": ["schema"],
+    "unknown-type": ["type", "params"],
+    "default-type": ["params"],
+    "parameter-order": ["params"],
+    "type-mismatch": ["schema", "name"],
+    "unused-input": ["name"],
+    "appended-input": ["name"],
+    "missing-input": ["name"],
+    "default-without-effect": ["default", "name"],
+    "duplicate-name": ["name"],
+    "loop-by-default": ["type"],
+    "too-few-turns": ["type"],
 }
-"""The attribute whose value a finding about an element is about, by code."""
+"""The attributes whose value a finding about an element is about, by code: the first that it
+has.
+"""
+
+_PART = re.compile(r"<?(\w+)>? has no effect")
 
 _TAG = Pattern(r"""<[^<>"']*(?:(?:"[^"]*"|'[^']*')[^<>"']*)*>""")
 _IGNORED = Pattern(
@@ -58,40 +74,84 @@ def lint(library: TemplateLibrary, profiles: Mapping[str, HandlerConfig]) -> lis
     """All findings about `library`, by place; nothing is run, imported or sent. `profiles` are
     those that a template may name.
     """
-    servers = [server for profile in profiles.values() for server in profile.mcp]
-    sandboxes = {name: profile.sandbox for name, profile in profiles.items()}
-    surroundings = [
-        *check_surroundings(
-            library,
-            builtin_tools().names(),
-            profiles=[*profiles, *getattr(profiles, "broken", ())],
-            servers=servers,
-            sandboxes=sandboxes,
-        ),
-        *_of_models(library, profiles),
-    ]
-    avoidable = {*surroundings, *(d for d in library.diagnostics if d.severity != "error")}
-    ignored: dict[str | None, _Ignored] = {}
-    found: list[Diagnostic] = []
-    for diagnostic in dict.fromkeys([*library.diagnostics, *surroundings]):
-        if diagnostic.code in _REPEATING:
-            continue
-        exact = _at_word(diagnostic, library.source_text(diagnostic.span.file))
-        if diagnostic in avoidable:
-            file = diagnostic.span.file
-            if file not in ignored:
-                ignored[file] = _Ignored(library.source_text(file) or "")
-            if ignored[file].holds(exact):
-                continue
-        found.append(exact)
-    return in_order(found)
+    by_file = Linter(profiles).lint(library)
+    return in_order(diagnostic for found in by_file.values() for diagnostic in found)
 
 
-def _of_models(library: TemplateLibrary, profiles: Mapping[str, HandlerConfig]) -> list[Diagnostic]:
+class Linter:
+    """Finds what `lint` finds, again after each change of a library: what is the same is not
+    checked again.
+    """
+
+    def __init__(self, profiles: Mapping[str, HandlerConfig]) -> None:
+        self._profiles = profiles
+        self._names = [*profiles, *getattr(profiles, "broken", ())]
+        self._servers = [server for profile in profiles.values() for server in profile.mcp]
+        self._sandboxes = {name: profile.sandbox for name, profile in profiles.items()}
+        self._known: set[str] = set()
+        # By id, with the node, which keeps the id unique.
+        self._nodes: dict[int, tuple[TopLevel, list[Diagnostic]]] = {}
+        self._files: dict[str | None, _FileFindings] = {}
+
+    def lint(self, library: TemplateLibrary) -> dict[str | None, list[Diagnostic]]:
+        """The findings by file; a file without one is left out."""
+        surroundings = self._surroundings(library)
+        raw: dict[str | None, list[tuple[Diagnostic, bool]]] = {}
+        for diagnostic in library.diagnostics:
+            if diagnostic.code not in _REPEATING:
+                avoidable = diagnostic.severity != "error"
+                raw.setdefault(diagnostic.span.file, []).append((diagnostic, avoidable))
+        for diagnostic in surroundings:
+            raw.setdefault(diagnostic.span.file, []).append((diagnostic, True))
+        files: dict[str | None, _FileFindings] = {}
+        for file, found in raw.items():
+            text = library.source_text(file)
+            known = self._files.get(file)
+            if known is None or known.text is not text or known.raw != found:
+                known = _FileFindings(text, found, _exact(found, text))
+            files[file] = known
+        self._files = files
+        return {file: [*each.exact] for file, each in files.items() if each.exact}
+
+    def _surroundings(self, library: TemplateLibrary) -> list[Diagnostic]:
+        known = known_tools(library, builtin_tools().names())
+        is_same = known == self._known
+        self._known = known
+        nodes: dict[int, tuple[TopLevel, list[Diagnostic]]] = {}
+        for node in [*(t.node for t in library.templates.values()), *library.unusable]:
+            earlier = self._nodes.get(id(node))
+            if earlier is None or not (is_same or not any(t.tools for t in tasks(node))):
+                found = check_node(node, known, self._names, self._servers, self._sandboxes)
+                earlier = (node, [*found, *_of_models(node, self._profiles)])
+            nodes[id(node)] = earlier
+        self._nodes = nodes
+        return list(dict.fromkeys(d for _, found in nodes.values() for d in found))
+
+
+@dataclass(frozen=True, slots=True)
+class _FileFindings:
+    """The findings about a file as they were found, and at their exact places."""
+
+    text: str | None
+    raw: list[tuple[Diagnostic, bool]]
+    exact: list[Diagnostic]
+
+
+def _exact(found: list[tuple[Diagnostic, bool]], text: str | None) -> list[Diagnostic]:
+    """The findings at the words that they are about, without those that a comment suppresses."""
+    ignored = _Ignored(text or "")
+    exact: dict[Diagnostic, None] = {}
+    for diagnostic, is_avoidable in found:
+        placed = _at_word(diagnostic, text)
+        if not (is_avoidable and ignored.holds(placed)):
+            exact[placed] = None
+    return in_order(exact)
+
+
+def _of_models(node: TopLevel, profiles: Mapping[str, HandlerConfig]) -> list[Diagnostic]:
     """A warning for each model that no provider could be asked for with the task's profile."""
     found: list[Diagnostic] = []
-    nodes = [*(template.node for template in library.templates.values()), *library.unusable]
-    for task in (task for node in nodes for task in tasks(node)):
+    for task in tasks(node):
         if task.model is None or has_markup(task.model.value) or host_in(task.model.value):
             continue
         model = task.model.value.strip()
@@ -155,16 +215,26 @@ def _offset(text: str, span: Span) -> int:
 
 
 def _at_word(diagnostic: Diagnostic, text: str | None) -> Diagnostic:
-    """The finding at the attribute's value that it is about, where its place is the element."""
-    name = _ATTRIBUTES.get(diagnostic.code)
-    if name is None or text is None:
+    """The finding at the attribute's value or at the part that it is about, where its place is the
+    element.
+    """
+    names = _ATTRIBUTES.get(diagnostic.code, ())
+    part = _PART.match(diagnostic.message)
+    if text is None or not (names or part):
         return diagnostic
-    tag = _TAG.match(text, _offset(text, diagnostic.span))
-    value = None if tag is None else re.search(rf"""\s{name}\s*=\s*["']""", tag[0])
-    if tag is None or value is None:
+    start = _offset(text, diagnostic.span)
+    tag = _TAG.match(text, start)
+    if tag is None:
         return diagnostic
-    span = Span.at(text, tag.start() + value.end(), file=diagnostic.span.file)
-    return replace(diagnostic, span=span)
+    for name in names:
+        value = re.search(rf"""\s{name}\s*=\s*["']""", tag[0])
+        if value is not None:
+            span = Span.at(text, tag.start() + value.end(), file=diagnostic.span.file)
+            return replace(diagnostic, span=span)
+    child = None if part is None else read_tree(text).at(start + 1).child(part[1])
+    if child is None:
+        return diagnostic
+    return replace(diagnostic, span=Span.at(text, child.start, file=diagnostic.span.file))
 
 
 def fixed(text: str, diagnostics: Sequence[Diagnostic]) -> tuple[str, list[Diagnostic]]:

@@ -20,7 +20,7 @@ from evaluator.library.shapes import (
     of_schema,
     read_schema,
 )
-from evaluator.nodes import Task
+from evaluator.nodes import Task, TopLevel
 from evaluator.nodes.walk import tasks
 from evaluator.output import parse_output
 from evaluator.output.schema import schema_problem
@@ -42,44 +42,65 @@ def check_surroundings(
     `module:Model` is not imported here. `sandboxes` has those of the profiles. Schema files are
     below their template's folder or `roots`.
     """
-    known = {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates, *library.broken}
-    problems: list[Diagnostic] = []
+    known = known_tools(library, tools)
     nodes = [*(template.node for template in library.templates.values()), *library.unusable]
-    for node in nodes:
-        for task in tasks(node):
-            for number, tool in enumerate(task.tools):
-                # The tools of an MCP server are known only while it runs.
-                if tool not in known and server_of_tool(tool, servers) is None:
-                    message = f"no tool and no template is called {tool!r}"
-                    hint = did_you_mean(tool, sorted(known))
-                    span = task.tool_spans[number] if task.tool_spans else task.span
-                    problems.append(
-                        Diagnostic(
-                            "error",
-                            "unknown-tool",
-                            message=message,
-                            span=span,
-                            hint=hint,
-                            fix=_fix(tool, known),
-                        )
-                    )
-            ref = None if task.handler is None else task.handler.ref
-            if task.handler is not None and ref is not None and ref not in profiles:
-                message = f"no handler profile is called {ref!r}"
-                hint = did_you_mean(ref, sorted(profiles))
+    problems = [
+        problem
+        for node in nodes
+        for problem in check_node(node, known, profiles, servers, sandboxes, roots)
+    ]
+    return list(dict.fromkeys(problems))
+
+
+def known_tools(library: TemplateLibrary, tools: Collection[str]) -> set[str]:
+    """What a template may name as a tool: `tools`, those of every task, and templates."""
+    return {*tools, *TASK_TOOLS, *BACKGROUND_TOOLS, *library.templates, *library.broken}
+
+
+def check_node(
+    node: TopLevel,
+    known: Collection[str],
+    profiles: Collection[str],
+    servers: Collection[McpServer],
+    sandboxes: Mapping[str, Sandbox],
+    roots: Sequence[str] = (".",),
+) -> list[Diagnostic]:
+    """The findings of `check_surroundings` about one template; `known` are the tools."""
+    problems: list[Diagnostic] = []
+    for task in tasks(node):
+        for number, tool in enumerate(task.tools):
+            # The tools of an MCP server are known only while it runs.
+            if tool and tool not in known and server_of_tool(tool, servers) is None:
+                message = f"no tool and no template is called {tool!r}"
+                hint = did_you_mean(tool, sorted(known))
+                span = task.tool_spans[number] if task.tool_spans else task.span
                 problems.append(
                     Diagnostic(
                         "error",
-                        "unknown-handler",
+                        "unknown-tool",
                         message=message,
-                        span=task.handler.span,
+                        span=span,
                         hint=hint,
-                        fix=_fix(ref, profiles),
+                        fix=_fix(tool, known),
                     )
                 )
-            problems += _of_output(task, roots)
-            problems += _of_sandbox(task, sandboxes)
-    return list(dict.fromkeys(problems))
+        ref = None if task.handler is None else task.handler.ref
+        if task.handler is not None and ref is not None and ref not in profiles:
+            message = f"no handler profile is called {ref!r}"
+            hint = did_you_mean(ref, sorted(profiles))
+            problems.append(
+                Diagnostic(
+                    "error",
+                    "unknown-handler",
+                    message=message,
+                    span=task.handler.span,
+                    hint=hint,
+                    fix=_fix(ref, profiles),
+                )
+            )
+        problems += _of_output(task, roots)
+        problems += _of_sandbox(task, sandboxes)
+    return problems
 
 
 def _fix(name: str, known: Collection[str]) -> tuple[str, str] | None:
@@ -142,7 +163,6 @@ def _of_output(task: Task, roots: Sequence[str]) -> list[Diagnostic]:
         error = parse_output(example.output, output.type, schema=schema).error
         if error is not None:
             message = f"the output of this example does not fit output_format: {error.message}"
-            problems.append(
-                Diagnostic("warning", "example-output", message=message, span=example.span)
-            )
+            place = example.places.get(None, example.span)
+            problems.append(Diagnostic("warning", "example-output", message=message, span=place))
     return problems

@@ -554,7 +554,8 @@ def _no_template(name: str, library: TemplateLibrary) -> TaskError:
         name, library.templates, otherwise=f"{len(library.templates)} templates are loaded"
     )
     message = (
-        f"there is no template {shortened(name)}; {hint}. A request in words has more than one word"
+        f"there is no template {shortened(name)}, and a request in words has more than one word; "
+        f"{hint}"
     )
     return failure("no_matching_template", message)
 

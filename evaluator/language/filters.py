@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cmp_to_key
+from inspect import Parameter, getdoc, signature
 from typing import Any
 
 from jinja2 import filters as jinja
@@ -534,3 +535,21 @@ def unknown_filter(name: str) -> LocatedError:
         None,
         code="unknown-filter",
     )
+
+
+_OF_JINJA = frozenset({"environment", "eval_ctx", "context", "value", "s"})
+
+
+def describe_filter(name: str) -> tuple[str, str]:
+    """A filter's arguments, as `(width=80)`, and what it does in a sentence of Jinja2's."""
+    known = jinja.FILTERS[name]
+    parameters = [*signature(FILTERS.get(name, known)).parameters.values()][2:]
+    if name not in FILTERS or any(one.kind is Parameter.VAR_KEYWORD for one in parameters):
+        every = signature(known).parameters.values()
+        parameters = [one for one in every if one.name not in _OF_JINJA]
+    shown = ", ".join(
+        one.name if one.default is MISSING else str(one.replace(annotation=Parameter.empty))
+        for one in parameters
+    )
+    sentence = " ".join((getdoc(known) or "").split()).partition(". ")[0].removesuffix(".")
+    return (f"({shown})" if shown else ""), f"{sentence}.".replace("``", "`")

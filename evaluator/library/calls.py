@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from evaluator.errors import Diagnostic, ExpressionError
-from evaluator.errors.messages import did_you_mean, listed, shortened
+from evaluator.errors.messages import correction, did_you_mean, listed, shortened
 from evaluator.language.analysis import CallReference, analysis_of
 from evaluator.library.graphs import cycles
 from evaluator.library.shapes import literal_fits, mismatch
@@ -35,7 +36,7 @@ def check_call(
     yield from _arity(
         target, node.template, positional=positional, keywords=keywords, star=False, span=node.span
     )
-    types = {name: declared for name, (declared, _) in _parameters(target).items()}
+    types = {name: declared for name, (declared, _) in parameters(target).items()}
     by_position = iter(types)
     for argument, value in zip(node.args, values, strict=True):
         if argument.name is None:
@@ -70,10 +71,16 @@ def check_call_in_text(
     if target is None:
         yield _unknown(call.name, span, templates=templates, broken=broken)
         return
-    keywords = [(name, span) for name in call.keywords]
+    keywords = [(name, text.locate(_keyword_at(text, call, name))) for name in call.keywords]
     yield from _arity(
         target, call.name, positional=call.positional, keywords=keywords, star=call.star, span=span
     )
+
+
+def _keyword_at(text: Text, call: CallReference, name: str) -> int:
+    """The offset of a keyword of a call."""
+    found = re.compile(rf"\b{re.escape(name)}(?=\s*=)").search(text.value, call.offset)
+    return call.offset if found is None else found.start()
 
 
 def _unknown(
@@ -94,7 +101,7 @@ def _unknown(
     )
 
 
-def _parameters(target: TopLevel) -> dict[str, tuple[str, bool]]:
+def parameters(target: TopLevel) -> dict[str, tuple[str, bool]]:
     """The type of each parameter or input, and whether a call has to give its value."""
     if isinstance(target, Function):
         return {param.name: (param.type, param.default is None) for param in target.params}
@@ -109,12 +116,12 @@ def _arity(
     star: bool,
     span: Span,
 ) -> Iterator[Diagnostic]:
-    parameters = _parameters(target)
+    wanted = parameters(target)
     if isinstance(target, Function):
         word = "parameter"
     else:
         word = "input"
-    names = list(parameters)
+    names = list(wanted)
     if names:
         takes = f"it takes {', '.join(names)}"
     else:
@@ -123,24 +130,27 @@ def _arity(
         message = f"`{name}` takes {len(names)} {word}(s), and {positional} are given"
         yield Diagnostic("error", "wrong-arity", message=message, span=span, hint=takes)
     given = set(names[:positional])
+    stated = {keyword for keyword, _ in keywords}
     for keyword, at in keywords:
         if keyword not in names:
             message = f"`{name}` has no {word} `{keyword}`"
+            meant = correction(keyword, [each for each in names if each not in given | stated])
+            if meant is not None:
+                given.add(meant)
             yield Diagnostic(
                 "error",
                 "wrong-arity",
                 message=message,
                 span=at,
                 hint=did_you_mean(keyword, names, otherwise=takes),
+                fix=None if meant is None else (keyword, meant),
             )
         elif keyword in given:
             yield Diagnostic(
                 "error", "wrong-arity", message=f"`{name}` is given `{keyword}` twice", span=at
             )
         given.add(keyword)
-    missing = [
-        one for one, (_, is_required) in parameters.items() if is_required and one not in given
-    ]
+    missing = [one for one, (_, is_required) in wanted.items() if is_required and one not in given]
     if missing and not star:
         yield Diagnostic(
             "error",

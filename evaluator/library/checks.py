@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from evaluator.errors import Diagnostic
-from evaluator.library.calls import calls_of, endless_calls
+from evaluator.library.calls import EdgeKind, calls_of, endless_calls, parameters
 from evaluator.library.scoping import ScopeWalk
-from evaluator.nodes import Span, TopLevel
+from evaluator.library.shapes import ResultShapes
+from evaluator.nodes import Function, Span, TopLevel
 from evaluator.nodes.declare import FIELDS, OPERATORS
 
 MAX_ERRORS = 200
@@ -35,10 +36,15 @@ def check(
 
 @dataclass(slots=True)
 class Checked:
-    """The findings about one template. `calls`: the templates that it calls, and where."""
+    """The findings about one template. `calls`: the templates that it calls, and where. `edges`:
+    how certain each call is, see `calls_of`.
+    """
 
     diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
     calls: Mapping[str, Span] = field(default_factory=dict[str, Span])
+    edges: Mapping[str, tuple[EdgeKind, Span]] = field(
+        default_factory=dict[str, "tuple[EdgeKind, Span]"]
+    )
 
     @property
     def usable(self) -> bool:
@@ -52,7 +58,20 @@ def check_each(
     broken: Collection[str] = (),
     reuse: Mapping[str, Checked] | None = None,
 ) -> dict[str, Checked]:
-    """The findings of `check` by template.
+    """The findings of `check` by template, see `walk_each`."""
+    checked = walk_each(templates, known_tools=known_tools, broken=broken, reuse=reuse)
+    add_endless_calls(checked)
+    return checked
+
+
+def walk_each(
+    templates: Mapping[str, TopLevel],
+    *,
+    known_tools: frozenset[str] | None = None,
+    broken: Collection[str] = (),
+    reuse: Mapping[str, Checked] | None = None,
+) -> dict[str, Checked]:
+    """The findings by template that need no walk from call to call.
 
     `broken` are names that exist and cannot be used. `reuse` has the findings of templates that
     have not changed, and whose callees have not.
@@ -64,6 +83,7 @@ def check_each(
     for name, node in templates.items():
         if reuse is not None and name in reuse:
             checked[name] = reuse[name]
+            errors[node.span.file] += _errors_in(reuse[name].diagnostics)
             continue
         file = node.span.file
         if errors[file] > MAX_ERRORS:
@@ -76,14 +96,74 @@ def check_each(
             continue
         walk = ScopeWalk(templates, known_tools, broken=broken)
         walk.top(node)
-        checked[name] = Checked(walk.diagnostics, walk.called)
-        errors[file] += sum(1 for one in walk.diagnostics if one.severity == "error")
-    graph = {name: calls_of(templates[name]) for name, found in checked.items() if found.calls}
+        edges = calls_of(node) if walk.called else {}
+        checked[name] = Checked(walk.diagnostics, walk.called, edges)
+        errors[file] += _errors_in(walk.diagnostics)
+    return checked
+
+
+def _errors_in(diagnostics: Iterable[Diagnostic]) -> int:
+    return sum(1 for one in diagnostics if one.severity == "error")
+
+
+def add_endless_calls(checked: Mapping[str, Checked]) -> None:
+    """Adds the findings about calls that never end."""
+    graph = {name: found.edges for name, found in checked.items() if found.edges}
     for name, diagnostic in endless_calls(graph):
         found = checked[name].diagnostics
         if diagnostic not in found:
             found.append(diagnostic)
-    return checked
+
+
+def unaffected(
+    templates: Mapping[str, TopLevel],
+    before: Mapping[str, TopLevel],
+    checked: Mapping[str, Checked],
+    *,
+    is_same_broken: bool,
+) -> dict[str, Checked]:
+    """The findings of `checked`, which are about the templates `before`, that hold for `templates`
+    too.
+
+    A template is checked again if it has changed, if what a caller sees of one that it calls has
+    changed, and if it has a finding and the names that are known have changed: findings name them.
+    """
+    callers: dict[str, list[str]] = {}
+    for name, found in checked.items():
+        for called in found.calls:
+            callers.setdefault(called, []).append(name)
+    waiting = [
+        name
+        for name in {*templates, *before, *callers}
+        if templates.get(name) is not before.get(name)
+    ]
+    again = set(waiting)
+    old = ResultShapes(before)
+    new = ResultShapes(templates)
+    for name in waiting:
+        if _interface(name, before, old) == _interface(name, templates, new):
+            continue
+        for caller in callers.get(name, ()):
+            if caller not in again:
+                again.add(caller)
+                waiting.append(caller)
+    is_same_names = is_same_broken and templates.keys() == before.keys()
+    return {
+        name: found
+        for name, found in checked.items()
+        if name in templates
+        and name not in again
+        and (is_same_names or not found.diagnostics)
+        and not any(one.code == "too-many-errors" for one in found.diagnostics)
+    }
+
+
+def _interface(name: str, templates: Mapping[str, TopLevel], shapes: ResultShapes) -> object:
+    """What a template that calls `name` sees of it; None where there is no such template."""
+    node = templates.get(name)
+    if node is None:
+        return None
+    return isinstance(node, Function), list(parameters(node).items()), shapes.result(node)
 
 
 _CERTAIN = frozenset(

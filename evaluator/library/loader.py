@@ -22,9 +22,17 @@ from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, limited_hints, shortened, type_of
 from evaluator.files.locations import shipped as shipped_folder
 from evaluator.library.calls import calls_of
-from evaluator.library.checks import Checked, check_each, check_suspect, in_order, spread
+from evaluator.library.checks import (
+    Checked,
+    add_endless_calls,
+    check_suspect,
+    in_order,
+    spread,
+    unaffected,
+    walk_each,
+)
 from evaluator.library.excerpt import format_with_line
-from evaluator.library.files import Root, scan
+from evaluator.library.files import Root, TemplateFile, beneath, scan
 from evaluator.library.graphs import reachable
 from evaluator.library.reading import LoadedFile, Suspect, read_entry, read_string
 from evaluator.library.resolve import RefResolver
@@ -61,13 +69,27 @@ class Template:
         return sha256(to_xml(self.node).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """What an assembly computed on its way, for the next one: the resolver, the templates that
+    were checked with their own findings, the broken names, and the findings about each suspect.
+    """
+
+    resolver: RefResolver
+    templates: Mapping[str, TopLevel]
+    walked: Mapping[str, Checked]
+    broken: frozenset[str]
+    suspects: Mapping[int, tuple[Suspect, TopLevel, list[Diagnostic]]]
+    made: Mapping[str, Template]
+
+
 @dataclass(slots=True)
 class _Content:
     """The content of a library. A change replaces it as a whole.
 
     `entries` are the files read, in groups that are searched in order: the added texts, then one
-    group for each root. `refused` are the findings about files that were not read; `calls` and the
-    rankers are made at first use.
+    group for each root. `refused` are the findings about files that were not read; `calls`, `texts`
+    and the rankers are made at first use.
     """
 
     entries: tuple[tuple[LoadedFile, ...], ...] = ((),)
@@ -80,6 +102,8 @@ class _Content:
     calls: dict[str, Mapping[str, str]] = field(default_factory=dict[str, "Mapping[str, str]"])
     ranker: Ranker | None = None
     composites: Ranker | None = None
+    steps: _Steps | None = None
+    texts: dict[str, str] | None = None
 
 
 class TemplateLibrary:
@@ -91,6 +115,7 @@ class TemplateLibrary:
         """An empty library; `load` makes one from folders."""
         self._make_ranker = ranker
         self._roots: tuple[Root, ...] = ()
+        self._edited: dict[Root, dict[str, str]] = {}
         self._lock = threading.RLock()
         self._state = _Content()
 
@@ -133,6 +158,19 @@ class TemplateLibrary:
     def folders(self) -> tuple[Path, ...]:
         """The folders that the templates were loaded from, in the order of the search."""
         return tuple(dict.fromkeys(Path(root.folder) for root in self._roots))
+
+    @property
+    def files(self) -> list[str]:
+        """The files that were read from the folders, by their names in findings."""
+        groups = self._state.entries[1:]
+        return [entry.shown for group in groups for entry in group if entry.shown is not None]
+
+    @property
+    def partials(self) -> list[str]:
+        """The files that the templates include, by their names in findings."""
+        entries = chain.from_iterable(self._state.entries[1:])
+        names = {name for entry in entries for name in entry.texts}
+        return sorted(names.difference(self.files))
 
     @property
     def functions(self) -> Mapping[str, Function]:
@@ -285,6 +323,18 @@ class TemplateLibrary:
             state.ranker = made
         return made
 
+    @property
+    def nodes(self) -> Mapping[str, TopLevel]:
+        """The templates by name, with their refs resolved, also those with errors that can be
+        called to see what they take.
+        """
+        return {} if self._state.steps is None else self._state.steps.templates
+
+    def _completed(self, node: TopLevel) -> TopLevel:
+        """`node`, which need not be registered, with its refs resolved as far as they can be."""
+        resolver = RefResolver(self.nodes, self._state.broken)
+        return cast("TopLevel", resolver.resolve_unregistered(cast("Task", node))[0])
+
     def whole(self, node: Task) -> Task:
         """`node`, which need not be registered, with its `ref`s resolved. Raises: TemplateError."""
         resolver = RefResolver(
@@ -297,10 +347,33 @@ class TemplateLibrary:
 
     def source_text(self, file: str | None) -> str | None:
         """The text of a file as it was read; None if it was not."""
-        for entry in chain.from_iterable(self._state.entries):
-            if (text := entry.texts.get(file or "")) is not None:
-                return text
-        return None
+        state = self._state
+        if state.texts is None:
+            texts: dict[str, str] = {}
+            for entry in chain.from_iterable(state.entries):
+                for name, text in entry.texts.items():
+                    texts.setdefault(name, text)
+            state.texts = texts
+        return state.texts.get(file or "")
+
+    def nodes_at(self, path: str, text: str | None = None) -> tuple[TopLevel, ...]:
+        """The templates of the file with this absolute path, also those with errors, as far as they
+        can be read. With `text`: those that the file would have with this text.
+        """
+        for root, group in zip(self._roots, self._state.entries[1:], strict=True):
+            relative = beneath(root.folder, path)
+            if relative is None or root.only not in (None, relative):
+                continue
+            entry = next((each for each in group if each.relative == relative), None)
+            if text is not None:
+                edited = {**self._edited.get(root, {}), relative: text}
+                file = TemplateFile(relative, root.name_of(relative))
+                entry = read_entry(root, file, edited)
+            if entry is not None:
+                suspects = (suspect.node for suspect in entry.suspects)
+                nodes = (*(node for _, node in entry.templates), *suspects)
+                return tuple(map(self._completed, nodes))
+        return ()
 
     def source_line(self, span: Span) -> str | None:
         """The source line at `span`; None if its file was not read."""
@@ -342,14 +415,40 @@ class TemplateLibrary:
                 for file in found:
                     if file.relative not in entries:
                         old = known.get((root, file.relative))
-                        if old and old.is_current():
+                        edited = self._edited.get(root)
+                        if old and old.is_current() and not edited:
                             entries[file.relative] = old
+                        elif edited:
+                            entries[file.relative] = read_entry(root, file, edited)
                         else:
                             entries[file.relative] = read_entry(root, file)
                     if on_progress is not None:
                         on_progress(next(read))
                 groups.append(tuple(entries.values()))
             self._state = after = _assemble(tuple(groups), refused)
+        return _changed(before, after)
+
+    def edit(self, path: str, text: str | None) -> frozenset[str]:
+        """Reads `text` in place of the file with this absolute path, until it is called with None.
+
+        Only what depends on the change is read and checked again. Returns the names that were
+        added, removed or changed; none for a path that is in no folder of this library.
+        """
+        with self._lock, limited_hints(_MAX_COMPARISONS):
+            before = self._state
+            groups = [before.entries[0]]
+            for root, group in zip(self._roots, before.entries[1:], strict=True):
+                relative = beneath(root.folder, path)
+                if relative is None or root.only not in (None, relative):
+                    groups.append(group)
+                    continue
+                edited = self._edited.setdefault(root, {})
+                if text is None:
+                    edited.pop(relative, None)
+                else:
+                    edited[relative] = text
+                groups.append(_reread(root, group, relative, edited=edited))
+            self._state = after = _assemble(tuple(groups), before.refused, before.steps)
         return _changed(before, after)
 
     def add(self, xml_text: str, file: str | None = None) -> tuple[str, ...]:
@@ -391,30 +490,83 @@ def _without(entry: LoadedFile, names: Sequence[str]) -> LoadedFile:
     return replace(entry, templates=templates, names=tuple(name for name, _ in templates))
 
 
+def _reread(
+    root: Root, group: tuple[LoadedFile, ...], relative: str, edited: Mapping[str, str]
+) -> tuple[LoadedFile, ...]:
+    """The files of a root with one of them, and those that include it, read again."""
+    name = os.path.basename(relative)
+    is_template = name.endswith(".xml") and not name.startswith((".", "_"))
+    shown = root.name_of(relative)
+    entries = {entry.relative: entry for entry in group}
+    for entry in group:
+        if shown in entry.texts and entry.relative != relative:
+            file = TemplateFile(entry.relative, entry.shown or "")
+            entries[entry.relative] = read_entry(root, file, edited)
+    is_there = relative in edited or os.path.isfile(os.path.join(root.folder, relative))
+    if relative in entries or (is_template and is_there):
+        known = entries.get(relative)
+        file = TemplateFile(relative, shown if known is None else known.shown or "")
+        entries[relative] = read_entry(root, file, edited)
+        if not is_there:
+            del entries[relative]
+        elif known is None:
+            entries = dict(sorted(entries.items(), key=lambda item: os.fsencode(item[0])))
+    return tuple(entries.values())
+
+
 def _assemble(
-    groups: tuple[tuple[LoadedFile, ...], ...], refused: Sequence[Diagnostic]
+    groups: tuple[tuple[LoadedFile, ...], ...],
+    refused: Sequence[Diagnostic],
+    before: _Steps | None = None,
 ) -> _Content:
-    """The library that these files make: names assigned, refs resolved, everything checked."""
+    """The library that these files make: names assigned, refs resolved, everything checked.
+
+    What `before` computed of the same templates is used again.
+    """
     claimed, broken, duplicates = _claim_names(groups)
-    resolver = RefResolver({name: node for name, (node, _) in claimed.items()}, broken)
+    registry = {name: node for name, (node, _) in claimed.items()}
+    unread = frozenset(broken)
+    resolver = RefResolver(registry, unread, None if before is None else before.resolver)
     whole = resolver.resolve_all()
     checked = {name: Checked(list(found), {}) for name, found in resolver.diagnostics.items()}
     broken.update(checked)
-    checked |= check_each(
-        {name: node for name, node in whole.items() if name not in checked}, broken=broken
-    )
+    own = {name: node for name, node in whole.items() if name not in checked}
+    known_broken = frozenset(broken)
+    reuse: dict[str, Checked] = {}
+    known_suspects: Mapping[int, tuple[Suspect, TopLevel, list[Diagnostic]]] = {}
+    if before is not None:
+        is_same_broken = known_broken == before.broken
+        reuse = unaffected(own, before.templates, before.walked, is_same_broken=is_same_broken)
+        if is_same_broken and len(reuse) == len(own) == len(before.templates):
+            known_suspects = before.suspects
+    walked = walk_each(own, broken=known_broken, reuse=reuse)
+    # Findings that follow from other templates are added to copies.
+    checked |= {
+        name: Checked([*found.diagnostics], found.calls, found.edges)
+        for name, found in walked.items()
+    }
+    add_endless_calls(checked)
     broken.update(name for name, found in checked.items() if not found.usable)
     spread(checked, resolver.refs, broken=broken)
-    templates = {
-        name: Template(
-            name, whole[name], file=entry.shown, diagnostics=tuple(checked[name].diagnostics)
-        )
-        for name, (_, entry) in claimed.items()
-        if name not in broken
-    }
+    earlier = {} if before is None else before.made
+    templates: dict[str, Template] = {}
+    for name, (_, entry) in claimed.items():
+        if name in broken:
+            continue
+        template = earlier.get(name)
+        found = checked[name].diagnostics
+        is_same = template is not None and template.node is whole[name]
+        if template is None or not is_same or [*template.diagnostics] != found:
+            template = Template(name, whole[name], entry.shown, tuple(found))
+        templates[name] = template
     suspects: list[tuple[TopLevel, list[Diagnostic]]] = []
+    checked_suspects: dict[int, tuple[Suspect, TopLevel, list[Diagnostic]]] = {}
     for suspect in (each for entry in chain.from_iterable(groups) for each in entry.suspects):
-        suspects.append(_check_suspect(suspect, resolver, whole, broken))
+        known = known_suspects.get(id(suspect))
+        if known is None:
+            known = (suspect, *_check_suspect(suspect, resolver, whole, broken))
+        checked_suspects[id(suspect)] = known
+        suspects.append(known[1:])
     for name in resolver.diagnostics:
         if name in whole:
             node = whole[name]
@@ -432,6 +584,7 @@ def _assemble(
         broken=frozenset(broken),
         checked=checked,
         unusable=(*unusable, *(node for node, _ in suspects)),
+        steps=_Steps(resolver, own, walked, known_broken, checked_suspects, templates),
     )
 
 
@@ -484,10 +637,11 @@ def _claim_names(
                 here[name] = node.span
                 if name not in claimed and name not in broken:
                     claimed[name] = (node, entry)
-            declared = {name for name, _ in entry.templates}
-            broken.update(
-                name for name in entry.names if name not in declared and name not in claimed
-            )
+            if len(entry.names) > len(entry.templates):
+                declared = {name for name, _ in entry.templates}
+                broken.update(
+                    name for name in entry.names if name not in declared and name not in claimed
+                )
     return claimed, broken, duplicates
 
 
@@ -498,6 +652,7 @@ def _changed(before: _Content, after: _Content) -> frozenset[str]:
     changed = {
         name
         for name in old.keys() & new.keys()
-        if old[name].file != new[name].file or old[name].node != new[name].node
+        if old[name].node is not new[name].node
+        and (old[name].file != new[name].file or old[name].node != new[name].node)
     }
     return frozenset(changed | (old.keys() ^ new.keys()))

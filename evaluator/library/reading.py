@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from evaluator import clock
 from evaluator.errors import Diagnostic, TemplateError
@@ -57,7 +58,7 @@ class LoadedFile:
     templates: tuple[tuple[str, TopLevel], ...] = ()
     names: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
-    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    texts: dict[str, str] = field(default_factory=dict[str, str])
     stamps: Mapping[str, Stamp] | None = None
     suspects: tuple[Suspect, ...] = ()
 
@@ -68,30 +69,41 @@ class LoadedFile:
         return all(stamp_of(self.root, path) == stamp for path, stamp in self.stamps.items())
 
 
-def read_entry(root: Root, found: TemplateFile) -> LoadedFile:
+def read_entry(
+    root: Root, found: TemplateFile, edited: Mapping[str, str] = MappingProxyType({})
+) -> LoadedFile:
     """The templates of one file; whatever is wrong with it is in `diagnostics`, nothing is
-    raised.
+    raised. `edited` are the texts of files that are not stored yet, by their paths below the root.
     """
     entry = LoadedFile(found.shown, root, relative=found.relative)
+    includes = Includes(root, found.relative, shown=found.shown, edited=edited)
+    if found.relative in edited:
+        entry = _parsed(entry, edited[found.relative], read_partial=includes.read)
+        return replace(entry, texts=entry.texts | _texts_of(includes))
     started = clock.wall_ns()
     try:
         data, stamp = read_beneath(root, found.relative, at=Span(found.shown))
     except TemplateError as error:
         return replace(entry, diagnostics=error.diagnostics, names=_names_in("", found.relative))
-    includes = Includes(root, found.relative, shown=found.shown)
     entry = _parsed(entry, data, read_partial=includes.read)
     stamps = {found.relative: stamp, **includes.stamps}
     is_settled = all(started - changed_ns >= _SETTLED_NS for changed_ns, _, _ in stamps.values())
     return replace(
         entry,
-        texts={
-            **entry.texts,
-            **{shown: _decoded(partial) for shown, partial in includes.data.items()},
-        },
+        texts=entry.texts | _texts_of(includes),
         stamps=stamps
-        if is_settled and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics)
+        if is_settled
+        and not edited
+        and _UNSETTLED_CODES.isdisjoint(d.code for d in entry.diagnostics)
         else None,
     )
+
+
+def _texts_of(includes: Includes) -> dict[str, str]:
+    return {
+        shown: data if isinstance(data, str) else _decoded(data)
+        for shown, data in includes.data.items()
+    }
 
 
 def read_string(text: str, file: str | None) -> LoadedFile:
@@ -112,7 +124,8 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
             texts={key: text},
             names=_names_in(text, entry.relative),
         )
-    entry = replace(entry, texts={key: source.text}, names=_names(source, entry.relative))
+    texts = {key: source.text}
+    declared = _names(source, entry.relative)
     members = _members(source)
     recovered = recover(source)
     found = sorted(recovered.diagnostics, key=lambda one: (one.span.line, one.span.column))
@@ -122,9 +135,9 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
             "other error is shown"
         )
         found.append(Diagnostic("error", "too-many-errors", message=message, span=found[-1].span))
-        return replace(entry, diagnostics=tuple(found))
+        return replace(entry, diagnostics=tuple(found), texts=texts, names=declared)
     if source.root.tag not in ("task", "template", "library", "partial"):
-        return replace(entry, diagnostics=tuple(found))
+        return replace(entry, diagnostics=tuple(found), texts=texts, names=declared)
     built = build(source, read_partial=read_partial)
     reasons = {d.span for d in built.diagnostics if d.code != "include"}
     # "Cannot be included" adds nothing if the reason is reported at the same place.
@@ -152,12 +165,15 @@ def _parsed(entry: LoadedFile, data: bytes | str, read_partial: ReadPartial) -> 
             )
         else:
             templates.append((name, node if node.name else replace(node, name=name)))
-    names = tuple(dict.fromkeys((*entry.names, *(name for name, _ in templates))))
-    return replace(
-        entry,
-        diagnostics=tuple(found),
+    names = tuple(dict.fromkeys((*declared, *(name for name, _ in templates))))
+    return LoadedFile(
+        entry.shown,
+        entry.root,
+        entry.relative,
         templates=tuple(templates),
         names=names,
+        diagnostics=tuple(found),
+        texts=texts,
         suspects=suspects,
     )
 

@@ -9,8 +9,10 @@ Paths of schema files, which are relative to the template's file, become absolut
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 from evaluator.errors import Diagnostic, TemplateError
@@ -34,10 +36,15 @@ class RefResolver:
 
     Errors are collected by template in `diagnostics`; a template with errors resolves to its own
     parts. `refs` has the names that each template refers to, and where. `broken` are names that
-    exist and cannot be used.
+    exist and cannot be used. What `earlier` resolved is taken from it where nothing has changed.
     """
 
-    def __init__(self, registry: Mapping[str, TopLevel], broken: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        registry: Mapping[str, TopLevel],
+        broken: Collection[str] = (),
+        earlier: RefResolver | None = None,
+    ) -> None:
         self._registry = registry
         self._broken = broken
         self._done: dict[str, TopLevel] = {}
@@ -48,10 +55,35 @@ class RefResolver:
         self._cycle: list[str] = []
         self.diagnostics: dict[str, list[Diagnostic]] = {}
         self.refs: dict[str, dict[str, Span]] = {}
-        self.copied = 0
-        """The number of nodes that refs brought in."""
+        self.copied: Counter[str] = Counter()
+        """The number of nodes that refs brought into each template."""
         self._sizes: dict[str, tuple[int, int]] = {}
         self._level = 0
+        if earlier is not None:
+            self._take(earlier)
+
+    def _take(self, earlier: RefResolver) -> None:
+        """Takes what `earlier` resolved of the templates that are the same and so are their
+        bases.
+        """
+        bases = {base for refs in earlier.refs.values() for base in refs}
+        changed = {
+            name
+            for name in {*self._registry, *earlier._registry, *bases}
+            if self._registry.get(name) is not earlier._registry.get(name)
+            or (name in self._broken) != (name in earlier._broken)
+        }
+        changed |= earlier.diagnostics.keys()
+        users = {name for name, refs in earlier.refs.items() if refs}
+        while found := {name for name in users - changed if changed & earlier.refs[name].keys()}:
+            changed |= found
+        for name, node in earlier._done.items():
+            if name not in changed:
+                self._done[name] = node
+                if name in earlier.refs:
+                    self.refs[name] = earlier.refs[name]
+                if name in earlier.copied:
+                    self.copied[name] = earlier.copied[name]
 
     def resolve_all(self) -> dict[str, TopLevel]:
         """Every node of the registry, resolved."""
@@ -67,7 +99,12 @@ class RefResolver:
 
     def _resolve(self, names: Iterable[str]) -> None:
         graph = reachable(
-            names, lambda name: _refs_of(self._registry[name]) if name in self._registry else None
+            (name for name in names if name not in self._done),
+            lambda name: (
+                _refs_of(self._registry[name])
+                if name in self._registry and name not in self._done
+                else None
+            ),
         )
         on_cycle = cycles(graph)
         for component in components(graph):
@@ -145,8 +182,8 @@ class RefResolver:
         if name not in self._sizes:
             self._sizes[name] = _size_of(base)
         nodes, height = self._sizes[name]
-        self.copied += nodes
-        if self.copied > MAX_REF_NODES:
+        self.copied[self._name] += nodes
+        if self.copied.total() > MAX_REF_NODES:
             message = (
                 f"the `ref`s of this library bring in more than {MAX_REF_NODES:,} tasks, at "
                 "this one"
@@ -266,17 +303,30 @@ class Includes:
     a cycle is checked in `xml.build`.
     """
 
-    def __init__(self, root: Root, relative: str, shown: str) -> None:
+    def __init__(
+        self,
+        root: Root,
+        relative: str,
+        shown: str,
+        edited: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`edited` are the texts of files that are not stored yet, by their paths below the
+        root.
+        """
         self._root = root
+        self._edited = edited
         self._paths = {shown: relative}
         self.stamps: dict[str, Stamp] = {}
-        self.data: dict[str, bytes] = {}
+        self.data: dict[str, bytes | str] = {}
 
     def read(self, href: str, span: Span) -> Source:
         including = self._paths.get(span.file or "", "")
         target = self._target(href, including, span=span)
         shown = self._root.name_of(target)
-        self.data[shown], self.stamps[target] = read_beneath(self._root, target, at=span)
+        if target in self._edited:
+            self.data[shown] = self._edited[target]
+        else:
+            self.data[shown], self.stamps[target] = read_beneath(self._root, target, at=span)
         self._paths[shown] = target
         source = read_source(self.data[shown], shown)
         found = validate(source, "task")

@@ -43,13 +43,29 @@ from evaluator.patterns import Pattern
 
 @dataclass(slots=True)
 class Binding:
-    """A name in scope. `used` is set when a text reads it."""
+    """A name in scope. `used` is set when a text reads it. `origin` declares the name: an input, a
+    function with this parameter, or the node that binds it.
+    """
 
     shape: Shape
     used: bool = False
+    origin: Input | TopLevel | Node | None = None
 
 
 Bindings = ChainMap[str, Binding]
+
+
+class ScopeObserver:
+    """Is told what a walk sees. This base class ignores it."""
+
+    def text(self, value: Text | Expression, scope: Bindings) -> None:
+        """A text or an expression, and the names that it may read."""
+
+    def reference(self, reference: Reference, text: Text, binding: Binding) -> None:
+        """A name that a text reads."""
+
+    def inherited(self, declared: Input, binding: Binding) -> None:
+        """An input whose value is that of the name that `binding` is around its task."""
 
 
 class TooManyFindings(Exception):
@@ -85,9 +101,11 @@ class ScopeWalk:
         templates: Mapping[str, TopLevel],
         known_tools: frozenset[str] | None = None,
         broken: Collection[str] = (),
+        observer: ScopeObserver | None = None,
     ) -> None:
         self._templates = templates
         self._broken = broken
+        self._observer = observer or ScopeObserver()
         self._known_tools = known_tools
         self._in_function: str | None = None
         self._known = _Known(templates)
@@ -101,7 +119,13 @@ class ScopeWalk:
             if isinstance(node, Function):
                 self._in_function = node.name
                 self._node(
-                    node, ChainMap({p.name: Binding(of_type(p.type) or ANY) for p in node.params})
+                    node,
+                    ChainMap(
+                        {
+                            param.name: Binding(of_type(param.type) or ANY, origin=node)
+                            for param in node.params
+                        }
+                    ),
                 )
             else:
                 self._task(node, ChainMap(), top=True)
@@ -126,7 +150,11 @@ class ScopeWalk:
 
     def _task(self, node: Task, outer: Bindings, top: bool = False) -> None:
         self._add(check_structure(node, self._known_tools))
-        given = {i.name: Binding(of_type(i.type) or ANY) for i in node.inputs if i.is_given}
+        given = {
+            declared.name: Binding(of_type(declared.type) or ANY, origin=declared)
+            for declared in node.inputs
+            if declared.is_given
+        }
         scope = outer.new_child()
         for declared in node.inputs:
             own = given.pop(declared.name, None)  # the source of an input does not see the input
@@ -166,7 +194,7 @@ class ScopeWalk:
                 self._expression(value, inner)
             elif isinstance(value, Text):
                 self._text(value, inner)
-            self._unread(field, node, scope=inner)
+            self._unread(field, value, scope=inner)
             empty |= {
                 name: inner[name].shape.empty
                 for name in field.binds or ()
@@ -183,16 +211,18 @@ class ScopeWalk:
     def _bound(self, field: Field, node: Any, position: int, scope: Bindings) -> Bindings:
         self._known.scope = scope
         shapes = field.bound(node, position, self._known)
-        return scope.new_child({name: Binding(shape) for name, shape in shapes.items()})
+        return scope.new_child(
+            {name: Binding(shape, origin=node) for name, shape in shapes.items()}
+        )
 
-    def _unread(self, field: Field, node: Any, scope: Bindings) -> None:
+    def _unread(self, field: Field, child: Any, scope: Bindings) -> None:
         """A finding where a child reads none of the names that it has to read to have a purpose."""
         for names, message in field.expects:
             if not any(scope[name].used for name in names if name in scope):
                 self._warn(
                     "setting-without-effect",
                     message,
-                    span=node.span,
+                    span=child.span,
                     hint=f"read {listed(names)} there",
                 )
 
@@ -234,19 +264,20 @@ class ScopeWalk:
         if declared.source is not None:
             found = self._expression(declared.source, around)
             self._fits(found, shape, declared=declared, span=declared.source.span)
-            return Binding(found if shape.kind == "any" else shape)
+            return Binding(found if shape.kind == "any" else shape, origin=declared)
         if declared.task is not None:
             self._node(declared.task, around)
             found = value_shape(self._known.result(declared.task))
             self._fits(found, shape, declared=declared, span=declared.span)
-            return Binding(found if shape.kind == "any" else shape)
+            return Binding(found if shape.kind == "any" else shape, origin=declared)
         if declared.default is not None:
             self._text(declared.default, around)
         elsewhere = None if top else outer.get(declared.name)
         if elsewhere is not None:
             elsewhere.used = True
+            self._observer.inherited(declared, elsewhere)
             self._fits(elsewhere.shape, shape, declared=declared, span=declared.span)
-            return Binding(elsewhere.shape if shape.kind == "any" else shape)
+            return Binding(elsewhere.shape if shape.kind == "any" else shape, origin=declared)
         if not top and declared.required and declared.default is None:
             hint = did_you_mean(
                 declared.name, outer, otherwise="add from=…, a default, or a nested task"
@@ -256,7 +287,7 @@ class ScopeWalk:
                 "in scope here"
             )
             self._error("missing-input", message, span=declared.span, hint=hint)
-        return own or Binding(shape)
+        return own or Binding(shape, origin=declared)
 
     def _fits(self, have: Shape, want: Shape, declared: Input, span: Span) -> None:
         if mismatch(have, want):
@@ -301,6 +332,7 @@ class ScopeWalk:
 
         A name in a part that cannot be read counts as used.
         """
+        self._observer.text(value, scope)
         reading = read_all(value)
         self._add(map(_of_expression, reading.errors))
         self._use(reading.words, scope)
@@ -344,6 +376,7 @@ class ScopeWalk:
                 self._undefined(reference, text, scope=scope)
             return ANY
         binding.used = True
+        self._observer.reference(reference, text, binding)
         followed = follow(binding.shape, reference.path, name=reference.name)
         if isinstance(followed, Shape):
             return followed
@@ -371,6 +404,9 @@ class ScopeWalk:
                 "function-not-called", f"`{name}` is a function and was not called", span=span
             )
             return
+        meant = correction(name, scope)
+        if meant is not None:
+            scope[meant].used = True  # that it seems unused follows from the misspelt name
         hint = did_you_mean(name, scope) or _where_bound(name)
         if hint is None and self._in_function is not None:
             hint = (

@@ -223,13 +223,14 @@ def _examples(node: Task) -> Iterator[Diagnostic]:
             if declared is None:
                 hint = did_you_mean(name, known, otherwise=f"the inputs are {listed(known)}")
                 message = f"the example gives `{name}`, which is not an input of this task"
-                yield _error("example-input", message, span=example.span, hint=hint)
+                place = example.places.get(name, example.span)
+                yield _error("example-input", message, span=place, hint=hint)
                 continue
             if is_type_name(declared.type) and not literal_fits(value, declared.type):
                 message = (
                     f"the example's `{name}` is not of type {declared.type}: {shortened(value)}"
                 )
-                yield _error("example-type", message, span=example.span)
+                yield _error("example-type", message, span=example.places.get(name, example.span))
         missing = [n for n, d in known.items() if d.must_be_given and n not in example.inputs]
         if missing:
             message = f"the example gives no value for the required {listed(missing)}"

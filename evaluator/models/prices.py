@@ -138,6 +138,21 @@ def known_providers() -> frozenset[str]:
     return frozenset(found)
 
 
+@lru_cache(maxsize=1)
+def known_models() -> tuple[str, ...]:
+    """The ids of the chat models in the price table, as `provider/model`, sorted."""
+    found: set[str] = set()
+    for key, entry in _table().items():
+        if not isinstance(entry, dict):
+            continue
+        described = cast("dict[str, Any]", entry)
+        if described.get("mode") not in ("chat", "responses"):
+            continue
+        provider = str(described.get("litellm_provider", ""))
+        found.add(key if "/" in key or not provider else f"{provider}/{key}")
+    return tuple(sorted(found))
+
+
 @lru_cache(maxsize=256)
 def _entry(model: str) -> Mapping[str, Any] | None:
     prefix = model.partition("/")[0]

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from evaluator.nodes.declare import (
@@ -144,11 +144,17 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Sample inputs and the output they should give; values are data, never rendered."""
+    """Sample inputs and the output they should give; values are data, never rendered.
+
+    `places` are those of the names of the inputs, and that of the output as None.
+    """
 
     inputs: Mapping[str, str]
     output: str
     span: Span
+    places: Mapping[str | None, Span] = field(
+        default_factory=dict[str | None, Span], repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True, slots=True)

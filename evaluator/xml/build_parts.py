@@ -36,15 +36,20 @@ def _example(b: Builder, view: View) -> Example:
     found, given = b.sorted_children(view, ("output",), ("input",))
     inputs: dict[str, str] = {}
     seen: dict[str, Span] = {}
+    places: dict[str | None, Span] = {}
+    output = ""
     for child in given:
         name = child.get("name") or ""
         b.is_new(name, seen, child.span, "the input")
         inputs[name] = b.text(child).value
-    if "output" not in found:
+        places[name] = child.attribute_span("name")
+    if "output" in found:
+        text = b.text(found["output"])
+        output = text.value
+        places[None] = text.span
+    else:
         b.error("missing-element", "this example has no <output>", view.span)
-    return Example(
-        inputs, b.text(found["output"]).value if "output" in found else "", span=view.span
-    )
+    return Example(inputs, output, span=view.span, places=places)
 
 
 def file_paths(b: Builder, view: View) -> FilePaths:

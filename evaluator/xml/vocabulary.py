@@ -1,13 +1,14 @@
 """The vocabulary of the task language, read from its schema: elements and attributes, where they
-go, their values.
+go, their values, what they are for.
 
-Includes are left out: the vocabulary is for text from models, and nothing is fetched for such text.
+`task_vocabulary` is for text from models: it has no includes, because nothing is fetched for such
+text. `editor_vocabulary` has everything that an author may write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
@@ -35,13 +36,16 @@ class Kind:
 
     `children` are the names of its child elements and of their kinds, `attributes` its attributes
     and their values (empty: any value), `values` the values of its text. With `has_text` it may
-    contain characters.
+    contain characters. `required` are attributes that it needs, `notes` says what its children and
+    its attributes (`@name`) are for.
     """
 
     children: dict[str, str] = field(default_factory=dict[str, str])
     attributes: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     values: frozenset[str] = frozenset()
     has_text: bool = False
+    required: frozenset[str] = frozenset()
+    notes: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def is_text(self) -> bool:
@@ -53,9 +57,9 @@ class Vocabulary(Grammar):
     lenient reader.
     """
 
-    def __init__(self, kinds: dict[str, Kind]) -> None:
+    def __init__(self, kinds: dict[str, Kind], roots: dict[str, str]) -> None:
         self.kinds = kinds
-        self._of: dict[str, list[Kind]] = {"task": [kinds["task"]]}
+        self._of: dict[str, list[Kind]] = {name: [kinds[kind]] for name, kind in roots.items()}
         for kind in kinds.values():
             for name, type_name in kind.children.items():
                 if kinds[type_name] not in self._of.setdefault(name, []):
@@ -90,25 +94,40 @@ class Vocabulary(Grammar):
 
 @cache
 def task_vocabulary() -> Vocabulary:
-    """The vocabulary of task.xsd from a `<task>` downwards."""
+    """The vocabulary of task.xsd from a `<task>` downwards, without includes."""
+    return _vocabulary({"task": "task"}, has_includes=False)
+
+
+ROOTS = {"task": "task", "template": "function", "library": "library", "partial": "partial"}
+"""The elements that a file of templates begins with, and their types in task.xsd."""
+
+
+@cache
+def editor_vocabulary() -> Vocabulary:
+    """The whole vocabulary of task.xsd."""
+    return _vocabulary(ROOTS, has_includes=True)
+
+
+def _vocabulary(roots: dict[str, str], has_includes: bool) -> Vocabulary:
     root = etree.parse(
         str(schemas_dir() / "task.xsd"), etree.XMLParser(resolve_entities=False, no_network=True)
     ).getroot()
-    reader = _SchemaReader(root)
+    reader = _SchemaReader(root, has_includes)
     kinds: dict[str, Kind] = {}
-    waiting = ["task"]
+    waiting = [*roots.values()]
     while waiting:
         name = waiting.pop()
         if name not in kinds:
             kinds[name] = reader.kind(name)
             waiting += kinds[name].children.values()
-    return Vocabulary(kinds)
+    return Vocabulary(kinds, roots)
 
 
 class _SchemaReader:
     """Reads the constructs of XML Schema that task.xsd uses."""
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: Node, has_includes: bool) -> None:
+        self._has_includes = has_includes
         self._named = {
             (str(child.tag), child.get("name")): child for child in root.iterchildren(f"{_XS}*")
         }
@@ -120,13 +139,24 @@ class _SchemaReader:
         kind = Kind(has_text=found.get("mixed") == "true")
         for extension in found.iter(f"{_XS}extension"):
             base = self.kind(extension.get("base") or "")
-            kind = Kind(base.children, base.attributes, has_text=base.has_text or kind.has_text)
+            kind = replace(base, has_text=base.has_text or kind.has_text)
+        required: set[str] = set(kind.required)
         for part in self._parts(found):
-            if part.tag == f"{_XS}element" and part.get("name") != "include":
-                kind.children[part.get("name") or ""] = part.get("type") or ""
-            elif part.tag == f"{_XS}attribute":
-                kind.attributes[part.get("name") or ""] = self._values(part.get("type") or "")
-        return kind
+            name = part.get("name") or ""
+            if part.tag == f"{_XS}element":
+                if name == "include" and not self._has_includes:
+                    continue
+                kind.children[name] = part.get("type") or ""
+                key = name
+            else:
+                kind.attributes[name] = self._values_of(part)
+                key = f"@{name}"
+                if part.get("use") == "required":
+                    required.add(name)
+            note = part.findtext(f"{_XS}annotation/{_XS}documentation")
+            if note:
+                kind.notes[key] = " ".join(note.split())
+        return replace(kind, required=frozenset(required))
 
     def _parts(self, node: Node) -> Iterator[Node]:
         """The elements and attributes below `node`, including those of the groups that it names."""
@@ -136,8 +166,17 @@ class _SchemaReader:
             named = self._named.get((str(part.tag), part.get("ref")))
             if named is not None:
                 yield from self._parts(named)
-            elif part.get("type") is not None:
+            elif part.get("type") is not None or (
+                # A type that is written in place.
+                self._has_includes and part.tag == f"{_XS}attribute"
+            ):
                 yield part
+
+    def _values_of(self, attribute: Node) -> frozenset[str]:
+        name = attribute.get("type")
+        if name is not None:
+            return self._values(name)
+        return frozenset(one.get("value") or "" for one in attribute.iter(f"{_XS}enumeration"))
 
     def _values(self, name: str) -> frozenset[str]:
         """The values of a simple type, if it has a fixed set of them."""

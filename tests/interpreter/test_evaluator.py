@@ -416,7 +416,7 @@ def test_a_misspelt_name_runs_nothing(make_evaluator, scripted):
     error = asyncio.run(make_evaluator(TASKS, script=script).evaluate("transalte", {"text": "x"}))
     assert isinstance(error, TaskError)
     assert error.reason == "no_matching_template"
-    assert "translate" in error.message
+    assert error.message.endswith("; did you mean `translate`?")
     assert script.seen == []
 
 

@@ -12,7 +12,6 @@ from evaluator.errors import Diagnostic
 from evaluator.handler.profiles import load_profiles
 from evaluator.interpreter.linting import fixed, lint
 from evaluator.library import TemplateLibrary
-from tests.library.test_checks_table import ERRORS
 
 PROFILES = load_profiles(trust=True)
 REPOSITORY = Path(__file__).parents[2]
@@ -101,8 +100,26 @@ PLANTED += [
 ]  # fmt: skip
 
 
-def test_there_are_enough_planted_faults() -> None:
-    assert len(PLANTED) + len(ERRORS) >= 200
+ALONE = [
+    json.loads(line)
+    for line in Path(__file__).with_name("planted_faults.jsonl").read_text("utf-8").splitlines()
+]
+"""A sound template with one fault each; ⟦ is where the finding belongs."""
+
+
+def test_each_of_200_faults_alone_is_found_at_its_word_with_no_other_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len({row["xml"] for row in ALONE}) >= 200
+    wrong: list[Any] = []
+    for row in ALONE:
+        before, _, after = row["xml"].partition("⟦")
+        place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
+        found = [(d.code, d.span.line, d.span.column) for d in findings(tmp_path, before + after)]
+        if found != [(row["code"], *place)]:
+            wrong.append((row, found))
+    assert wrong[:4] == []
 
 
 def test_each_planted_fault_is_found_at_its_place_with_no_other_finding(tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ ERRORS = [
         library(TITLE_OF, atomic('<instructions>{{ title_of("x", stile="y") }}</instructions>')),
         "wrong-arity",
         5,
-        18,
+        32,
     ),
     (
         "a keyword given twice",
@@ -308,7 +308,7 @@ ERRORS = [
         ),
         "example-input",
         4,
-        11,
+        33,
     ),
     (
         "an unknown schema",
@@ -465,16 +465,16 @@ WARNINGS = [
         '<task type="director_evaluator_loop" name="t"><description>d</description>\n<max_iterations>2</max_iterations>'
         f"{DIRECTOR}<evaluator><description>{{{{ director_result }}}}</description></evaluator></task>",
         "setting-without-effect",
-        1,
-        1,
+        2,
+        35,
     ),
     (
         "a result that no text of the evaluator names",
         '<task type="director_evaluator_loop" name="t"><description>d</description>\n<max_iterations>2</max_iterations>'
         f"<director><description>{{{{ evaluation_feedback }}}}</description></director>{JUDGE}</task>",
         "setting-without-effect",
-        1,
-        1,
+        2,
+        108,
     ),
     (
         "accumulate_data on a map",

@@ -588,3 +588,60 @@ def test_a_long_line_and_control_characters_are_printed_safely(tmp_path):
     lines = library.format_diagnostic(library.errors[0]).split("\n")
     assert len(lines[1]) < 200
     assert lines[1][lines[2].index("^") :].startswith("nowhere")
+
+
+def shown(library: TemplateLibrary) -> list[str]:
+    return sorted(map(str, library.diagnostics))
+
+
+def test_an_edited_text_counts_until_it_is_withdrawn(tmp_path):
+    folder = put(
+        tmp_path,
+        base=task("base", "one"),
+        heir='<task type="atomic" name="heir" ref="base"/>',
+        other=task("other", "{{ base_text }}"),
+    )
+    library = load(folder)
+    before = shown(library)
+    path = str((folder / "base.xml").resolve())
+    changed = library.edit(path, task("base", "two"))
+    assert changed == {"base", "heir"}
+    assert library.get("heir").node.instructions.value == "two"
+    assert library.source_text(library.get("base").file) == task("base", "two")
+    assert library.edit(path, "<task") == {"base", "heir"}
+    assert {"base", "heir"} <= library.broken and "other" not in library
+    assert library.edit(path, None) == {"base", "heir"}
+    assert shown(library) == before
+    assert library.edit(str(tmp_path.parent / "x.xml"), task("x", "y")) == frozenset()
+
+
+def test_only_what_depends_on_an_edit_is_checked_again(tmp_path, monkeypatch):
+    from evaluator.library import checks
+
+    call = '<task type="sequential" name="{0}"><description>d</description><steps><call template="{1}"/></steps></task>'
+    folder = put(
+        tmp_path,
+        a=task("a", "one"),
+        b=call.format("b", "a"),
+        c=call.format("c", "b"),
+        far=task("far", "x"),
+    )
+    library = load(folder)
+    walked: list[str] = []
+    top = checks.ScopeWalk.top
+    monkeypatch.setattr(
+        checks.ScopeWalk, "top", lambda self, node: walked.append(node.name) or top(self, node)
+    )
+    path = str((folder / "a.xml").resolve())
+    library.edit(path, task("a", "two"))
+    assert walked == ["a"], "what its caller sees of it is the same"
+    walked.clear()
+    needs = task("a", "{{ doc }}").replace(
+        "<instructions>", '<inputs><input name="doc"/></inputs><instructions>'
+    )
+    library.edit(path, needs)
+    assert set(walked) == {"a", "b"}
+    assert [d.code for d in library.diagnostics if d.severity == "error"] == [
+        "wrong-arity",
+        "uses-broken-template",
+    ]

@@ -46,7 +46,11 @@ def bare(value):
         fields = ((one.name, getattr(value, one.name)) for one in dataclasses.fields(value))
         return (
             type(value).__name__,
-            {name: bare(one) for name, one in fields if name not in ("span", "tool_spans")},
+            {
+                name: bare(one)
+                for name, one in fields
+                if name not in ("span", "tool_spans", "places")
+            },
         )
     return [bare(one) for one in value] if isinstance(value, tuple) else value
 

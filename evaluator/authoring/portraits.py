@@ -1,0 +1,278 @@
+"""Portraits of templates: purpose, inputs, output, bounds, price, what it may reach, and its
+prompts for sample inputs. Everything is computed without a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evaluator.errors import EvaluatorError, UsageError
+from evaluator.errors.results import TaskError
+from evaluator.handler.config import HandlerConfig
+from evaluator.interpreter.cost_bounds import CostBounds
+from evaluator.interpreter.evaluator import Evaluator
+from evaluator.language.types import read_typed
+from evaluator.library import CallBound, TemplateLibrary
+from evaluator.library.bounds import CallCounter
+from evaluator.library.calls import parameters
+from evaluator.library.shapes import is_model
+from evaluator.models.simulated import SimulatedBackend
+from evaluator.nodes import Function, Node, Task, TopLevel
+from evaluator.nodes.walk import tasks
+
+Profiles = Mapping[str, HandlerConfig]
+
+_SAMPLES: Mapping[str, Any] = {
+    "integer": 1,
+    "number": 1.0,
+    "boolean": True,
+    "object": {},
+    "array": [],
+    "[]": [],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The requests of a run with these inputs, as texts; `error` where it cannot be resolved. Only
+    the first is exact: later ones follow simulated answers.
+    """
+
+    title: str
+    inputs: Mapping[str, Any]
+    requests: tuple[str, ...]
+    expected: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Portrait:
+    """What is known about a template. `reaches` has a line for each thing that it may use: a tool,
+    a program, files, a model, a profile. `price` is in words.
+    """
+
+    name: str
+    kind: str
+    description: str
+    version: str | None
+    file: str | None
+    sha256: str
+    inputs: tuple[str, ...]
+    output: str
+    bound: CallBound
+    price: str
+    reaches: tuple[str, ...]
+    calls: tuple[str, ...]
+    prompts: tuple[Prompts, ...]
+
+
+def signature(name: str, node: TopLevel) -> str:
+    """A template with what it takes: `title_of(doc, style: string=…)`."""
+    shown: list[str] = []
+    for parameter, (type_name, is_required) in parameters(node).items():
+        typed = parameter if type_name == "any" else f"{parameter}: {type_name}"
+        shown.append(typed if is_required else f"{typed}=…")
+    return f"{name}({', '.join(shown)})"
+
+
+def description_of(node: TopLevel) -> str:
+    text = node.description if isinstance(node, Function) else node.description.value
+    return " ".join(text.split())
+
+
+def price_of(
+    library: TemplateLibrary,
+    profiles: Profiles,
+    node: TopLevel | Node,
+    model: str | None = None,
+) -> str:
+    """The most that a run of `node` costs, retries included, in words."""
+    try:
+        evaluator = Evaluator(
+            library, tasks_dir=None, profiles=profiles, notice=lambda line: None
+        ).without_network()
+        bounds = CostBounds(evaluator, model=model, handler=None)
+        most = bounds.most(node, {})  # pyright: ignore[reportArgumentType]
+    except EvaluatorError as error:
+        return f"no price: {str(error).splitlines()[0]}"
+    models = [name for name in most if name is not None]
+    if all(name.startswith("simulated/") for name in models):
+        return "no price: no model is set" if models else "no cost"
+    cost = most[None].cost_usd
+    if cost is None:
+        return f"price unknown with {', '.join(models)}"
+    return f"at most ${cost:,.4f} with {', '.join(models)}, retries included"
+
+
+def calls_text(limit: CallBound) -> str:
+    if limit.max_calls is None:
+        return f"at least {limit.min_calls} model calls, no upper bound"
+    return f"at most {limit.max_calls} model call{'' if limit.max_calls == 1 else 's'}"
+
+
+def sample_inputs(node: Task, number: int = 0) -> dict[str, Any]:
+    """Values for the inputs of a template: those of an example, else ones of their types. Raises:
+    UsageError, for a value of another type.
+    """
+    example = node.examples[number].inputs if number < len(node.examples) else {}
+    values: dict[str, Any] = {}
+    for declared in node.inputs:
+        if not declared.is_given:
+            continue
+        if declared.name in example:
+            text = example[declared.name]
+            is_text = declared.type in ("any", "string")
+            values[declared.name] = text if is_text else read_typed(text, declared.type)
+        elif declared.must_be_given:
+            sample = [] if declared.type.endswith("[]") else f"({declared.name})"
+            values[declared.name] = _SAMPLES.get(declared.type, sample)
+    return values
+
+
+def reached(library: TemplateLibrary, node: TopLevel) -> Iterator[Task]:
+    """The tasks of a template and of those that it calls."""
+    yield from tasks(node)
+    if node.name is not None and node.name in library.templates:
+        for name in library.called_by(node.name):
+            if name in library.templates:
+                yield from tasks(library.templates[name].node)
+
+
+def runs_programs(library: TemplateLibrary, node: TopLevel) -> bool:
+    """Whether a run of a template may start programs or tools, or import code of the project."""
+    for task in reached(library, node):
+        schema = "" if task.output is None else task.output.schema or ""
+        is_command = task.file_paths is not None and task.file_paths.source == "command"
+        if task.runs_process or task.tools or is_command or is_model(schema):
+            return True
+    return False
+
+
+def _reaches(library: TemplateLibrary, node: TopLevel) -> Iterator[str]:
+    for task in reached(library, node):
+        yield from (f"tool {name}" for name in task.tools)
+        command: Any = getattr(task, "command", ())
+        if task.runs_process:
+            yield f"program {' '.join(text.value for text in command)}"
+        if task.file_paths is not None:
+            items = ", ".join(text.value for text in task.file_paths.items)
+            yield f"files ({task.file_paths.source}) {items}"
+        if task.model is not None:
+            yield f"model {task.model.value.strip()}"
+        if task.model_role is not None:
+            yield f"model role {task.model_role}"
+        if task.handler is not None and task.handler.ref is not None:
+            yield f"profile {task.handler.ref}"
+        if task.output is not None and task.output.schema and is_model(task.output.schema):
+            yield f"class {task.output.schema}"
+
+
+def offline_evaluator(library: TemplateLibrary, profiles: Profiles) -> Evaluator:
+    """An Evaluator whose every call is answered by the simulated model: no profile's server, tool
+    or key takes part.
+    """
+    offline = HandlerConfig(name="offline", backend="simulated")
+    return Evaluator(
+        library,
+        offline,
+        backend=SimulatedBackend(),
+        tasks_dir=None,
+        profiles={name: replace(offline, name=name) for name in profiles},
+        notice=lambda line: None,
+    )
+
+
+def prompts_of(
+    library: TemplateLibrary,
+    profiles: Profiles,
+    name: str,
+    inputs: Mapping[str, Any] | None = None,
+    most: int = 5,
+) -> Iterator[Prompts]:
+    """The prompts of a template for `inputs`, else for up to `most` of its examples, else for
+    sample inputs. Raises: UsageError, for a function.
+    """
+    node = library.get(name).node
+    if isinstance(node, Function):
+        raise UsageError(f"`{name}` is a function; render a template that calls it")
+    evaluator = Evaluator(library, tasks_dir=None, profiles=profiles, notice=lambda line: None)
+    if inputs is not None:
+        yield _prompts(evaluator, name, "given inputs", inputs, None)
+        return
+    for number in range(min(most, max(1, len(node.examples)))):
+        has_example = number < len(node.examples)
+        title = f"example {number + 1}" if has_example else "sample inputs"
+        expected = node.examples[number].output if has_example else None
+        try:
+            values = sample_inputs(node, number)
+        except UsageError as error:
+            yield Prompts(title, {}, (), expected, str(error))
+            continue
+        yield _prompts(evaluator, name, title, values, expected)
+
+
+def _prompts(
+    evaluator: Evaluator,
+    name: str,
+    title: str,
+    inputs: Mapping[str, Any],
+    expected: str | None,
+) -> Prompts:
+    outcome, seen = evaluator.render(name, inputs)
+    requests: list[str] = []
+    for number, preview in enumerate(seen, 1):
+        note = "" if preview.exact else ", after simulated answers"
+        lines = [f"=== request {number}: {preview.task or 'task'}{note}"]
+        if preview.tools:
+            lines.append(f"tools: {', '.join(preview.tools)}")
+        lines += [f"--- {message.role}\n{message.content}" for message in preview.messages]
+        requests.append("\n".join(lines))
+    error = str(outcome) if isinstance(outcome, TaskError) else None
+    return Prompts(title, inputs, tuple(requests), expected, error)
+
+
+def portrait(
+    library: TemplateLibrary,
+    profiles: Profiles,
+    name: str,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    model: str | None = None,
+) -> Portrait:
+    """The portrait of a template. Raises: UsageError, TemplateError, for one that is not usable."""
+    template = library.get(name)
+    node = template.node
+    if isinstance(node, Function):
+        kind = "function"
+        taken = [signature(name, node)]
+        output = node.returns or "text"
+        prompts: tuple[Prompts, ...] = ()
+    else:
+        kind = node.type
+        taken = [
+            f"{each.name}: {each.type}{'' if each.must_be_given else ', optional'}"
+            f"{f' – {each.description}' if each.description else ''}"
+            for each in node.inputs
+            if each.is_given
+        ]
+        output = "text" if node.output is None else node.output.type
+        if node.output is not None and node.output.schema is not None:
+            output += f" {' '.join(node.output.schema.split())}"
+        prompts = tuple(prompts_of(library, profiles, name, inputs))
+    return Portrait(
+        name=name,
+        kind=kind,
+        description=description_of(node),
+        version=getattr(node, "version", None),
+        file=template.file,
+        sha256=template.sha256,
+        inputs=tuple(taken),
+        output=output,
+        bound=CallCounter(library).bound(node),
+        price=price_of(library, profiles, node, model),
+        reaches=tuple(dict.fromkeys(_reaches(library, node))),
+        calls=tuple(sorted(library.called_by(name))),
+        prompts=prompts,
+    )

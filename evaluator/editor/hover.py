@@ -1,0 +1,243 @@
+"""What an editor shows beside a place: what a name is, what a template takes, what an element or
+an operator does, and the most calls and the highest price of the task there.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lsprotocol import types
+
+from evaluator.authoring.portraits import description_of, signature
+from evaluator.editor.completion import (
+    binding_text,
+    kinds_at,
+    shape_text,
+)
+from evaluator.editor.documents import Document
+from evaluator.editor.names import Names
+from evaluator.editor.project import Project, View
+from evaluator.language.filters import FILTER_NAMES, describe_filter
+from evaluator.library.scoping import Binding
+from evaluator.library.shapes import follow
+from evaluator.nodes import Function, Input, Node, Task, TopLevel
+from evaluator.nodes.declare import OPERATORS
+from evaluator.nodes.values import Shape
+from evaluator.tools import builtin_tools
+from evaluator.xml.tolerant import Element
+from evaluator.xml.vocabulary import ROOTS
+
+_FILTER = re.compile(r"\|\s*([^\W\d]\w*)")
+
+
+def hover(project: Project, document: Document, position: types.Position) -> types.Hover | None:
+    """What is known about the word at a place; None where there is nothing to say."""
+    view = project.view(document.path)
+    if view is None:
+        return None
+    offset = document.offset(position)
+    shown = (
+        _of_reference(project, view, offset)
+        or _of_name(project, view, offset)
+        or _of_filter(document, offset)
+        or _of_markup(project, view, offset)
+    )
+    if shown is None:
+        return None
+    text, start, end = shown
+    content = types.MarkupContent(types.MarkupKind.Markdown, text)
+    return types.Hover(content, document.range(start, end))
+
+
+_Shown = tuple[str, int, int]
+
+
+def _of_reference(project: Project, view: View, offset: int) -> _Shown | None:
+    """A variable that an expression reads, or a field of one."""
+    path = view.document.path
+    text = view.document.text
+    for site, reference, binding in Names(project, [path]).references:
+        if site.path != path or offset < site.start:
+            continue
+        end = site.end
+        shape = binding.shape
+        written = reference.name
+        parts = 0
+        while offset > end and parts < len(reference.path):
+            part = re.compile(r"\s*(?:\.\s*\w+|\[[^\]]*\])").match(text, end)
+            if part is None:
+                break
+            end = part.end()
+            parts += 1
+            followed = follow(binding.shape, reference.path[:parts], name=reference.name)
+            shape = followed if isinstance(followed, Shape) else Shape()
+            written = " ".join(text[site.start : end].split())
+        if offset > end:
+            continue
+        if parts:
+            what = f": {shape.what}" if shape.what else ""
+            return f"`{written}`: {shape_text(shape)}{what}", site.start, end
+        return _binding_shown(reference.name, binding), site.start, end
+    return None
+
+
+def _binding_shown(name: str, binding: Binding) -> str:
+    lines = [f"`{name}`: {binding_text(binding)}"]
+    if isinstance(binding.origin, Input):
+        lines.append(input_shown(binding.origin))
+    elif isinstance(binding.origin, Function):
+        lines.append(f"of `{signature(binding.origin.name, binding.origin)}`")
+    elif isinstance(binding.origin, Task):
+        lines.append(f"bound by the {binding.origin.type} task around this one")
+    if binding.shape.fields is not None:
+        fields = [str(each) for each in binding.shape.fields if isinstance(each, str)]
+        if fields:
+            lines.append(f"fields: {', '.join(f'`{each}`' for each in fields[:20])}")
+    return "\n\n".join(line for line in lines if line)
+
+
+def input_shown(declared: Input) -> str:
+    """An input's description, and where its value comes from."""
+    if declared.source is not None:
+        origin = f"from `{declared.source.source.value}`"
+    elif declared.task is not None:
+        origin = "the result of a nested task"
+    elif declared.default is not None:
+        origin = f"default `{declared.default.value}`"
+    else:
+        origin = "required" if declared.required else "optional"
+    return "\n\n".join(part for part in (declared.description, origin) if part)
+
+
+def _of_name(project: Project, view: View, offset: int) -> _Shown | None:
+    """A template, an input, a profile or a tool that an attribute or a call names."""
+    path = view.document.path
+    found = Names(project, [path]).at(path, offset)
+    if found is None:
+        return _of_tool(view.document, offset)
+    site, key = found
+    place = (site.start, site.end)
+    if key[0] == "template" and not site.is_declaration:
+        node = view.library.nodes.get(key[1])
+        if node is None:
+            return None
+        return template_shown(project, view, key[1], node), *place
+    if key[0] == "parameter":
+        node = view.library.nodes.get(key[1])
+        declared = next((i for i in getattr(node, "inputs", ()) if i.name == key[2]), None)
+        if declared is not None:
+            return f"`{key[2]}`: {declared.type}\n\n{input_shown(declared)}", *place
+        return (f"of `{signature(key[1], node)}`", *place) if node is not None else None
+    if key[0] == "profile" and key[1] in project.profiles:
+        profile = project.profiles[key[1]]
+        detail = f"{profile.backend}, {profile.model or 'no model'}, {profile.max_turns} turns"
+        return f"profile `{key[1]}`: {detail}\n\n{profile.description}", *place
+    return None
+
+
+def _of_tool(document: Document, offset: int) -> _Shown | None:
+    element = document.tree.at(offset)
+    start, end = element.attributes.get("name", (0, 0))
+    if element.name != "tool" or not start <= offset <= end:
+        return None
+    tool = builtin_tools().get(document.text[start:end])
+    if tool is None:
+        return None
+    return f"tool `{tool.name}`\n\n{tool.spec.description}", start, end
+
+
+def template_shown(project: Project, view: View, name: str, node: TopLevel) -> str:
+    """A template with its inputs and the bound of its runs."""
+    lines = [f"```\n{signature(name, node)}\n```", description_of(node)]
+    if isinstance(node, Task):
+        inputs = [
+            f"- `{declared.name}`: {declared.type}"
+            f"{'' if declared.must_be_given else ', optional'}"
+            f"{f'. {declared.description}' if declared.description else ''}"
+            for declared in node.inputs
+            if declared.is_given
+        ]
+        if inputs:
+            lines.append("\n".join(inputs))
+    lines.append(project.cost(view.library, node))
+    return "\n\n".join(line for line in lines if line)
+
+
+def _of_filter(document: Document, offset: int) -> _Shown | None:
+    line_start = document.text.rfind("\n", 0, offset) + 1
+    line_end = document.text.find("\n", offset)
+    if line_end < 0:
+        line_end = len(document.text)
+    for match in _FILTER.finditer(document.text, line_start, line_end):
+        if match.start(1) <= offset <= match.end(1) and match[1] in FILTER_NAMES:
+            arguments, sentence = describe_filter(match[1])
+            return f"filter `{match[1]}{arguments}`\n\n{sentence}", match.start(1), match.end(1)
+    return None
+
+
+def _of_markup(project: Project, view: View, offset: int) -> _Shown | None:
+    """An element or an attribute, with the bound of the task around it."""
+    document = view.document
+    element = document.tree.at(offset)
+    if not element.name:
+        return None
+    lines: list[str] = []
+    start = element.start
+    end = element.inside
+    in_tag = offset <= element.inside
+    if in_tag:
+        found = _attribute_at(document, element, offset)
+        if found is not None:
+            name, start, end = found
+            value_start, value_end = element.attributes[name]
+            value = document.text[value_start:value_end]
+            notes = [kind.notes.get(f"@{name}", "") for kind in kinds_at(element)]
+            lines += [f"`{name}`", *notes[:1]]
+            if name == "type" and value in OPERATORS:
+                lines.append(f"**{value}**: {' '.join((OPERATORS[value].__doc__ or '').split())}")
+        else:
+            lines += [f"`<{element.name}>`", _note_on(element)]
+    elif element.close < offset:
+        start = element.close
+        end = element.end
+        lines += [f"`<{element.name}>`", _note_on(element)]
+    else:
+        start = end = offset
+    node = _bounded_node(view, element)
+    if node is not None:
+        name = getattr(node, "name", None) or getattr(node, "type", "cond")
+        lines.append(f"`{name}`: {project.cost(view.library, node)}")
+    text = "\n\n".join(line for line in lines if line)
+    return (text, start, end) if text else None
+
+
+def _bounded_node(view: View, element: Element) -> TopLevel | Node | None:
+    for around in element.around():
+        node = view.node_of(around)
+        if node is not None:
+            return node
+    return None
+
+
+def _attribute_at(document: Document, element: Element, offset: int) -> tuple[str, int, int] | None:
+    for name, (start, end) in element.attributes.items():
+        begin = document.text.rfind(name, element.start, start)
+        if begin <= offset <= end + 1:
+            return name, begin, end + 1
+    return None
+
+
+def _note_on(element: Element) -> str:
+    parent = element.parent
+    if parent is None or not parent.name:
+        return _ROOT_NOTES.get(element.name, "") if element.name in ROOTS else ""
+    notes = [kind.notes.get(element.name, "") for kind in kinds_at(parent)]
+    return next((note for note in notes if note), "")
+
+
+_ROOT_NOTES = {
+    "task": "A template: a task that requests are matched to, or that is called by its name.",
+    "template": "A function that texts and `<call>` call. It sees its parameters and nothing else.",
+    "library": "Several templates in one file.",
+    "partial": "Parts that other files include.",
+}
