@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ import pytest
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Score
+from evaluator.cli.main import main
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 from evaluator.viewer.server import state
 from tests.batch.export.results import EACH, ERROR, FAILED, HOSTILE, PASSED, hostile, result
-from tests.viewer.batches import append, numbered, write_batch
+from tests.viewer.batches import ONE, append, numbered, write_batch
 from tests.viewer.site import Answer, Site, assert_harmless, page, visit
 
 
@@ -375,3 +377,117 @@ def test_a_row_without_an_id_is_shown_by_its_number_and_first_words(tmp_path: Pa
     sample = page(tmp_path, link).data
     assert sample["title"] == title
     assert sample["result"]["id"] == computed
+
+
+TWO = [{"template": "answer", "variant": name} for name in ("small", "large")]
+WRONG = {"scores": {"s": Score(0.0, False, explanation="it is wrong")}}
+RIGHT = {"scores": {"s": Score(1.0, True)}}
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("", ["both", "lost", "gained", "fails", "broken"]),
+        ("chip=different", ["lost", "gained", "broken"]),
+        ("chip=flipped", ["lost", "gained"]),
+        ("chip=failed", ["lost", "gained", "fails"]),
+        ("chip=failed&cell=1", ["lost", "fails"]),
+        ("chip=flipped&cell=1", []),
+        ("chip=repaired", ["both"]),
+        ("sort=verdict", ["broken", "lost", "gained", "fails", "both"]),
+        ("sort=score.s&order=down", ["both", "broken", "lost", "gained", "fails"]),
+    ],
+)
+def test_rows_are_chosen_by_what_their_columns_have_in_common(
+    tmp_path: Path, query: str, ids: list[str]
+) -> None:
+    answers: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "both": (RIGHT | {"warnings": ("a comma was left out",)}, RIGHT),
+        "lost": (RIGHT, WRONG),
+        "gained": (WRONG, RIGHT),
+        "fails": (WRONG, WRONG),
+        "broken": (RIGHT, {"scores": {}, "failure": ERROR.failure}),
+    }
+    rows = [
+        result(key, place=place, variant=variant, **side)
+        for place, (key, sides) in enumerate(answers.items())
+        for variant, side in zip(("small", "large"), sides, strict=True)
+    ]
+    write_batch(tmp_path / "b", rows, cells=TWO)
+    answer = page(tmp_path, f"{batch_link(tmp_path)}?{query}")
+    assert sample_ids(answer) == ids
+    matrix = answer.data["matrix"]
+    if not query:
+        assert [cell["name"] for cell in matrix["cells"]] == ["small", "large"]
+        assert matrix["chips"] | {"passed": 0} == {
+            "all": 5,
+            "failed": 3,
+            "error": 1,
+            "passed": 0,
+            "unscored": 0,
+            "different": 3,
+            "flipped": 2,
+            "repaired": 1,
+        }
+
+
+def test_a_cell_has_the_results_of_all_epochs_and_a_sample_leads_to_its_others(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        result("x", epoch=epoch, variant=variant, content=f"{variant} {epoch}", task_id=None)
+        for epoch in (2, 1)
+        for variant in ("small", "large")
+    ]
+    write_batch(tmp_path / "b", rows, cells=TWO, epochs=2)
+    answer = page(tmp_path, batch_link(tmp_path))
+    (row,) = answer.data["matrix"]["rows"]
+    contents = {key: [each["content"] for each in cell] for key, cell in row["results"].items()}
+    assert contents == {"0": ["small 1", "small 2"], "1": ["large 1", "large 2"]}
+    others = page(tmp_path, sample_links(answer)[1]).data["others"]
+    assert [(each["cell"], each["epoch"], each["is_this"]) for each in others] == [
+        ("small", 1, False),
+        ("large", 1, False),
+        ("small", 2, True),
+        ("large", 2, False),
+    ]
+
+
+def test_plots_are_of_the_chosen_rows(tmp_path: Path) -> None:
+    write_batch(tmp_path / "b", numbered(30))
+    link = batch_link(tmp_path)
+    histogram = page(tmp_path, f"{link}?plot=duration%7C").data["matrix"]["plot"]
+    assert (histogram["n"], sum(histogram["counts"])) == (30, 30)
+    assert (histogram["edges"][0], histogram["edges"][-1]) == (0, 29)
+    query = "plot=length%7Cscore.includes&between=duration%3D10:12"
+    scatter = page(tmp_path, f"{link}?{query}").data["matrix"]["plot"]
+    assert scatter["points"] == [[11, 1, "passed"]] * 3
+    assert page(tmp_path, f"{link}?plot=nonsense").data["matrix"]["plot"] is None
+
+
+def test_the_command_of_a_sample_repeats_it_and_is_safe_to_paste(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = {"question": "it's $(touch owned); `x`", "n": [1, 2]}
+    cells = [{**ONE, "model": "simulated/small", "handler": "offline"}]
+    write_batch(tmp_path / "b", [result("x", inputs=inputs, task_id=None)], cells=cells)
+    (link,) = sample_links(page(tmp_path, batch_link(tmp_path)))
+    words = shlex.split(page(tmp_path, link).data["command"])
+    assert words == [
+        "evaluator",
+        "run",
+        "--template",
+        "answer",
+        "--handler",
+        "offline",
+        "--model",
+        "simulated/small",
+        "--input",
+        f"question={inputs['question']}",
+        "--input",
+        "n=[1, 2]",
+    ]
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    options = capsys.readouterr().out
+    assert all(word in options for word in words if word.startswith("--"))

@@ -91,6 +91,7 @@ function cardOf(card) {
     "li",
     { class: `card card-${own(TONES, card.status)?.[1] || "none"}` },
     link(card.href, null, make("b", null, card.id), ` ${brief(card.description, 140)}`),
+    " ",
     simulatedBadge(card.simulated),
     make("p", { class: "quiet" }, dotted(card.type, card.attempts > 0 && plural(card.attempts, "attempt"), card.time)),
     card.blocked_reason ? [make("p", { class: "reason reason-bad" }, brief(card.blocked_reason, 200)), make("p", null, link(`${card.href}#actions`, null, "Retry…"))] : card.deliverable && make("p", null, brief(card.deliverable, 140))

@@ -173,7 +173,7 @@ function plotOf(matrix) {
 function matrixTable(matrix) {
   const columns = [
     column("sample", (row) => sampleLink(row), { className: "id", sort: "row" }),
-    ...chosenColumns(matrix).map((key) => matrixColumn(key, matrix)),
+    ...chosenColumns(matrix).map((key) => ({ ...matrixColumn(key, matrix), label: titleOf(key, matrix) })),
   ];
   const { query } = matrix;
   let last = null;

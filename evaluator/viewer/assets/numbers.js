@@ -7,8 +7,11 @@ function groupsOf(data) {
   );
 }
 
+/** The template is left out where all groups have the same. */
 function groupName(data, number, template, variant) {
-  const name = variant ? `${template} × ${variant}` : template;
+  const groups = data.batches.flatMap((batch) => batch.summary.groups);
+  const isKnown = groups.length > 1 && variant && new Set(groups.map((group) => group.template)).size === 1;
+  const name = isKnown ? variant : variant ? `${template} × ${variant}` : template;
   return data.batches.length > 1 ? `${data.batches[number].name}: ${name}` : name;
 }
 
@@ -29,9 +32,9 @@ function keyFigures(data) {
     ...names.map((name) => numeric(key(name), (group) => whole(group.counts[name]))),
     numeric("n of N", (group) => ofAll(group.counts.results, group.counts.total)),
     column(axis, (group) => intervalPlot(group.accuracy.estimate, 0, 1), { className: "drawn" }),
-    numeric("passed", (group) => make("b", null, percent(group.accuracy.estimate.mean))),
+    numeric("share", (group) => make("b", null, percent(group.accuracy.estimate.mean))),
     numeric("95 % interval", (group) => spanText(group.accuracy.estimate, percent)),
-    numeric("of judged", (group) => ofAll(group.accuracy.judged, group.accuracy.of)),
+    rest && numeric("judged", (group) => ofAll(group.accuracy.judged, group.accuracy.of)),
     rest && column("if the rest had failed … passed", (group) => accuracyRow(group).rest, { className: "remark" }),
   ];
   return table({ caption: "Results by verdict, and the share that passed", columns: columns.filter(Boolean), rows: groups });

@@ -102,8 +102,9 @@ function facts(entries) {
 }
 
 /**
- * A table. `columns`: {title, cell(row), number, className, sort}; the first is the row's header. `rowOf`
- * gives attributes of a row, `before` a row to put before it. In a box that scrolls sideways.
+ * A table. `columns`: {title, cell(row), number, className, sort, label}; the first is the row's header, `label`
+ * stands before a cell on a phone. `rowOf` gives attributes of a row, `before` a row to put before it. In a box
+ * that scrolls sideways.
  */
 function table({ caption, columns, rows, empty, className, sorted, sortHref, rowOf, before, label }) {
   const head = columns.map(({ title, number, sort, className: kind }) => {
@@ -123,7 +124,8 @@ function table({ caption, columns, rows, empty, className, sorted, sortHref, row
 
 function cellOf(column, row, isHeader) {
   const kind = [column.className, column.number && "number"].filter(Boolean).join(" ") || null;
-  return make(isHeader ? "th" : "td", { scope: isHeader ? "row" : null, class: kind }, column.cell(row));
+  const title = typeof column.label === "string" ? column.label : null;
+  return make(isHeader ? "th" : "td", { scope: isHeader ? "row" : null, class: kind, "data-title": title }, column.cell(row));
 }
 
 function column(title, cell, options) {

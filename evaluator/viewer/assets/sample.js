@@ -30,13 +30,12 @@ function sampleTitle(result) {
 /** The other results of the sample: of each column and epoch. */
 function otherResults(data) {
   const names = [...new Set(data.others.map((each) => each.cell))];
-  const isThis = (each) => each.cell === [data.result.template, data.result.variant].filter(Boolean).join(" × ") && each.epoch === data.result.epoch;
   return make(
     "nav",
     { class: "others", "aria-label": "Other results of this sample" },
     names.map((name) =>
-      make("span", null, names.length > 1 && make("b", null, name), " ", data.others.filter((each) => each.cell === name).map((each) =>
-        link(each.href, { class: "verdict", "aria-current": isThis(each) ? "page" : null }, badge(each.verdict, data.others.some((other) => other.epoch > 1) ? `epoch ${each.epoch}: ${each.verdict}` : each.verdict))
+      make("span", null, names.length > 1 && [make("b", null, name), " "], data.others.filter((each) => each.cell === name).map((each) =>
+        link(each.href, { class: "verdict", "aria-current": each.is_this ? "page" : null }, badge(each.verdict, data.others.some((other) => other.epoch > 1) ? `epoch ${each.epoch}: ${each.verdict}` : each.verdict))
       ))
     )
   );

@@ -53,7 +53,7 @@ function batchTable(batches, { trends = {}, last = [] }) {
     numeric("Passed", (batch) => (batch.groups || []).map((group) => make("div", null, typeof group.estimate.mean === "number" ? percent(group.estimate.mean) : UNKNOWN))),
     column("Trend", (batch) => own(trends, batch.title) && trendPlot(trends[batch.title])),
     numeric("Results", (batch) => (typeof batch.total === "number" ? whole(batch.total) : batch.counts && whole(batch.counts.results))),
-    column("Templates × variants", (batch) => (batch.cells || []).slice(0, 4).join(", "), { className: "name" }),
+    column("Template", (batch) => [(batch.templates || []).slice(0, 4).join(", "), batch.cells && batch.cells.length > 1 && make("div", { class: "under" }, batch.cells.slice(0, 6).join(", "))], { className: "name" }),
     column("Created", (batch) => batch.created, { className: "measure" }),
     ...last,
   ];

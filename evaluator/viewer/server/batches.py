@@ -200,7 +200,8 @@ def entry_data(entry: BatchEntry) -> dict[str, Any]:
         "resume": resume_command(entry.name) if about.unfinished else "",
         "created": entry.created[:16].replace("T", " "),
         "total": batch.manifest.get("total"),
-        "cells": [cell_name(cell) for cell in batch.cells[:MAX_CELLS]],
+        "templates": sorted({template for template, _ in batch.cells})[:MAX_CELLS],
+        "cells": cell_names(batch)[:MAX_CELLS],
         "counts": mapping(summary.get("counts")),
         "groups": [
             {
@@ -228,6 +229,15 @@ def resume_command(name: str) -> str:
 
 def cell_name(cell: tuple[str, str]) -> str:
     return " × ".join(part for part in cell if part)
+
+
+def cell_names(batch: Batch) -> list[str]:
+    """The names of its columns: the template is left out where all have the same."""
+    cells = batch.cells
+    variants = [variant for _, variant in cells if variant]
+    if len(variants) == len(cells) > 1 and len({template for template, _ in cells}) == 1:
+        return variants
+    return [cell_name(cell) for cell in cells]
 
 
 def _simulated(batch: Batch) -> list[bool]:
@@ -345,9 +355,9 @@ def matrix_data(matrix: Matrix, batch: Batch, query: Mapping[str, str]) -> dict[
     x, _, y = query.get("plot", "").partition("|")
     return {
         "cells": [
-            {"number": number, "name": cell_name(cell), "simulated": is_simulated}
-            for number, (cell, is_simulated) in enumerate(
-                zip(cells[:MAX_CELLS], _simulated(batch), strict=False)
+            {"number": number, "name": name, "simulated": is_simulated}
+            for number, (name, is_simulated) in enumerate(
+                zip(cell_names(batch)[:MAX_CELLS], _simulated(batch), strict=False)
             )
         ],
         "query": {name: query.get(name, "") for name in QUERY} | {"plot": query.get("plot", "")},
@@ -488,6 +498,7 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
     address = f"/batch/{query['folder']}"
     chosen = {name: query[name] for name in QUERY if query.get(name)}
     page = "" if place is None else str(place // ROWS_PER_PAGE + 1)
+    names = dict(zip(batch.cells, cell_names(batch), strict=True))
     back = urlencode(chosen | {"page": page}, errors="replace")
     values = {
         "result": result_data(result, query["key"]),
@@ -497,10 +508,10 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
         "previous": _neighbour(matrix, order, place, -1, row, query),
         "next": _neighbour(matrix, order, place, 1, row, query),
         "others": [
-            _brief(other, sample_href(query, index.key(each))) | {"cell": cell_name(cell)}
+            _brief(other, sample_href(query, index.key(each)))
+            | {"cell": names[cell], "is_this": each == row}
             for each in index.results_of(sample)
-            if (other := index.result(each))
-            and (cell := (other.template, other.variant)) in batch.cells
+            if (other := index.result(each)) and (cell := (other.template, other.variant)) in names
         ][: MAX_CELLS * MAX_EPOCHS],
         "run": f"/run/{query['folder']}/",
         "command": repeat_command(batch, result),

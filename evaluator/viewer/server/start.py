@@ -191,9 +191,10 @@ def _hits(state: State, text: str) -> Iterator[dict[str, Any]]:
     found = entries(state)
     batches = [entry_data(entry) for entry in found]
     named = [
-        {"href": batch["href"], "title": batch["name"], "text": ", ".join(batch["cells"])}
+        {"href": batch["href"], "title": batch["name"], "text": ", ".join(batch["templates"])}
         for batch in batches
-        if "href" in batch and text in f"{batch['name']} {' '.join(batch['cells'])}".casefold()
+        if "href" in batch
+        and text in f"{batch['name']} {batch['title']} {batch['templates']}".casefold()
     ]
     yield {"title": "Batches", "hits": named[:MAX_HITS]}
     for entry in [each for each in found if each.batch is not None][:MAX_SEARCHED_BATCHES]:
