@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from evaluator import Evaluator, TemplateLibrary
+from evaluator.record.blobs import write_blob
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 from evaluator.viewer import json_form
@@ -336,3 +337,41 @@ def test_a_usage_without_a_cost_cost_nothing_and_one_without_a_known_cost_is_unk
         store.create("r").close(Summary("completed", 0, 0, 0.1, usage=usage))
     costs = [run["usage"]["cost_usd"] for run in page(tmp_path, "/runs").data["runs"]]
     assert costs == [None, 0]
+
+
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de"
+    "0000000c49444154789c63f8cfc0000003010100c9fe92ef0000000049454e44ae426082"
+)
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
+
+
+def test_an_attached_image_is_served_and_nothing_else_is(tmp_path: Path) -> None:
+    store = TaskStore(tmp_path / "tasks")
+    images = {
+        name: write_blob(store.root, data, durable=False)
+        for name, data in (("png", PNG), ("svg", SVG))
+    }
+    attached = {
+        "source": "x.png",
+        "media_type": "image/png",
+        "size": len(PNG),
+        "sha256": images["png"],
+    }
+    journal = store.create("r")
+    args = {"messages": [{"role": "user", "content": "what is it?", "attachments": [attached]}]}
+    journal.note(
+        StepStart("turn[1]", "model", "m", args), StepEnd("success", {"content": "a"}, 0.1)
+    )
+    journal.close(Summary("completed", 1, 0, 0.1))
+
+    async def steps(site: Site) -> None:
+        (link,) = run_links(await site.get("/runs"))
+        folder = (await site.get(link)).data["attachments"]
+        async with site.session.get(f"{site.address}{folder}{images['png']}") as answer:
+            assert (answer.content_type, await answer.read()) == ("image/png", PNG)
+            assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        for name in (images["svg"], "0" * 64, "..%2f..%2fsecret", "x"):
+            assert (await site.get(f"{folder}{name}")).status == 404
+
+    visit(tmp_path, steps)

@@ -142,6 +142,18 @@ function conversation(messages, id, all = messages) {
   );
 }
 
+/** Images as images, where a server has them, and what is recorded of all attachments. */
+function attachmentsOf(attachments) {
+  const folder = page.data.attachments;
+  const isImage = (each) => each && typeof each === "object" && /^image\//.test(each.media_type) && /^[0-9a-f]{64}$/.test(each.sha256);
+  const images = folder && Array.isArray(attachments) ? attachments.filter(isImage) : [];
+  return [
+    quiet("Attached"),
+    images.map((each) => make("img", { class: "attached", src: folder + each.sha256, alt: `attached: ${plain(each.source)}`, loading: "lazy" })),
+    value(attachments, "attachments"),
+  ];
+}
+
 function toolCalls(message) {
   return (Array.isArray(message.tool_calls) ? message.tool_calls : []).map((call) => (call && typeof call === "object" ? call : { arguments: call }));
 }
@@ -156,7 +168,7 @@ function messageOf(message, id, results) {
     message.reasoning && foldable(`reasoning-${id}`, "Reasoning", value(message.reasoning, "reasoning"), false),
     role === "system" && plain(message.content).length > 400 ? foldable(`system-${id}`, brief(message.content, 140), content, false) : content,
     !message.content && message.content_of !== undefined && quiet(`The record has no answer of ${plain(message.content_of)}.`),
-    message.attachments && [quiet("Attached"), value(message.attachments, "attachments")],
+    message.attachments && attachmentsOf(message.attachments),
     toolCalls(message).map((call, place) => toolCall(call, `${id}-${place}`, results))
   );
 }
@@ -169,7 +181,7 @@ function toolCall(call, id, results) {
     { class: "call" },
     make("p", null, "calls ", make("b", null, plain(call.name) || "a tool"), " ", make("span", { class: "quiet" }, plain(call.id))),
     call.arguments !== undefined && value(call.arguments, "arguments"),
-    result ? make("div", { class: "call-result" }, make("p", { class: "quiet" }, "result"), result.content === "" ? quiet("empty") : value(result.content, "tool result")) : results.size > 0 && quiet("The conversation has no result of it.")
+    result ? make("div", { class: "call-result" }, make("p", { class: "quiet" }, "result"), result.content === "" ? quiet("empty") : value(result.content, "tool result"), result.attachments && attachmentsOf(result.attachments)) : results.size > 0 && quiet("The conversation has no result of it.")
   );
 }
 

@@ -34,6 +34,7 @@ from aiohttp import web
 
 from evaluator import randomness
 from evaluator.errors import EvaluatorError, UsageError
+from evaluator.record.blobs import read_blob
 from evaluator.viewer import json_form
 from evaluator.viewer.json_form import (
     JsonForm,
@@ -153,6 +154,13 @@ _ASSETS: Mapping[str, tuple[str, Callable[[], str]]] = {
     "page.js": ("text/javascript", script),
     "icon.svg": ("image/svg+xml", icon),
 }
+# What images begin with; SVG is not among them, as it may hold scripts.
+_IMAGES = (
+    ("image/png", re.compile(rb"\x89PNG\r\n")),
+    ("image/jpeg", re.compile(rb"\xff\xd8\xff")),
+    ("image/gif", re.compile(rb"GIF8[79]a")),
+    ("image/webp", re.compile(rb"RIFF.{4}WEBP", re.S)),
+)
 MakePage = Callable[[State, Mapping[str, str]], Page]
 Act = Callable[[State, Mapping[str, str]], str]
 """Does what a form asks for and confirms; returns the address of the page to go to."""
@@ -184,6 +192,7 @@ def make_app(root: Path, token: str) -> web.Application:
     }
     for path, make in routes.items():
         app.router.add_get(path, partial(_page, state, make))
+    app.router.add_get("/attachment/{folder}/{sha256}", partial(_image, state))
     app.router.add_post("/template/{template}", partial(_form, state))
     actions: dict[str, Act] = {
         "/queue/{folder}/{entry}": change_entry,
@@ -223,6 +232,17 @@ async def _asset(request: web.Request) -> web.StreamResponse:
         raise web.HTTPNotFound
     kind, read = found
     return web.Response(body=read().encode(), content_type=kind, charset="utf-8")
+
+
+async def _image(state: State, request: web.Request) -> web.StreamResponse:
+    """An image that a task file refers to. Other bytes are not served."""
+    folder, name = (request.match_info[each] for each in ("folder", "sha256"))
+    store = await asyncio.to_thread(state.project.store, folder)
+    data = await asyncio.to_thread(read_blob, store.root, name)
+    kind = next((kind for kind, begin in _IMAGES if data and begin.match(data)), None)
+    if data is None or kind is None:
+        raise NoSuchPage(f"{state.project.root}: there is no such image now")
+    return web.Response(body=data, content_type=kind)
 
 
 async def _page(state: State, make: MakePage, request: web.Request) -> web.StreamResponse:

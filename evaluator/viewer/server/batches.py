@@ -514,6 +514,7 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
             if (other := index.result(each)) and (cell := (other.template, other.variant)) in names
         ][: MAX_CELLS * MAX_EPOCHS],
         "run": f"/run/{query['folder']}/",
+        "attachments": f"/attachment/{query['folder']}/",
         "command": repeat_command(batch, result),
         "transcripts": [each.to_dict() for each in transcripts(batch.folder, result)],
     }

@@ -261,6 +261,7 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
     values = {
         "href": f"/run/{folder}/{query['task']}",
         "runs": f"/runs?folder={folder}",
+        "attachments": f"/attachment/{folder}/",
         "name": project.name_of(store.root),
         "status": recording.status,
         "resume": _resume(project, store, recording),
