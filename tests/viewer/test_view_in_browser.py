@@ -18,7 +18,7 @@ from evaluator.batch.records import Score
 from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server import background, batches, make_app, state
+from evaluator.viewer.server import background, make_app, progress, state
 from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, hostile, result
 from tests.viewer.batches import append, numbered, write_batch
 from tests.viewer.browser import Page, find_chromium, running, tab
@@ -43,7 +43,7 @@ def browse(browser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     """Runs steps with a tab that has opened the address; the console stays empty and only the server is asked."""
     monkeypatch.setattr(state, "WAIT_S", 120)
     # Pages ask again at once, so that no test waits for the next time.
-    monkeypatch.setattr(batches, "LIVE_MS", 20)
+    monkeypatch.setattr(progress, "LIVE_MS", 20)
     monkeypatch.setattr(background, "OUTPUT_MS", 20)
 
     def go(steps: Steps) -> Any:

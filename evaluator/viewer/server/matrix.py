@@ -129,11 +129,18 @@ class Matrix:
         groups = self.index.groups
         return [row for row in rows if groups[row] == group]
 
-    def masks(self, wanted: MatrixQuery, cells: Sequence[Group]) -> bytearray:
+    def count(self, cells: Sequence[Group]) -> int:
+        """The number of samples that have a result."""
+        with self.index.lock:
+            masks = self._kept_masks(MatrixQuery(), cells)
+            return len(masks) - masks.count(0)
+
+    def _kept_masks(self, wanted: MatrixQuery, cells: Sequence[Group]) -> bytearray:
         """By sample, a bit for each verdict of its results, for a flip against the column `base`,
         and for a result with warnings; 0 for a sample without results.
         """
-        return self._keep(("masks", wanted.cell, wanted.base), lambda: self._masks(wanted, cells))
+        key = ("masks", wanted.cell, wanted.base)
+        return self._keep(key, lambda: self._masks(wanted, cells))
 
     def _masks(self, wanted: MatrixQuery, cells: Sequence[Group]) -> bytearray:
         index = self.index
@@ -171,7 +178,7 @@ class Matrix:
                 masks[sample] |= _FLIPPED
 
     def _select(self, wanted: MatrixQuery, cells: Sequence[Group]) -> Selection:
-        masks = self.masks(wanted, cells)
+        masks = self._kept_masks(wanted, cells)
         samples = self._fitting(wanted, cells, masks=masks)
         if len(samples) == len(masks):
             counted = Counter(masks)

@@ -16,8 +16,9 @@ from evaluator.queue import QueueView
 from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.background import background_tasks
-from evaluator.viewer.server.batches import BatchEntry, entries, entry_data, live_session
+from evaluator.viewer.server.batches import BatchEntry, entries, entry_data
 from evaluator.viewer.server.matrix import MatrixQuery
+from evaluator.viewer.server.progress import live_session
 from evaluator.viewer.server.queues import MAX_CARD_CHARS
 from evaluator.viewer.server.runs import resume_command, run_data
 from evaluator.viewer.server.state import State, mapping
@@ -25,6 +26,8 @@ from evaluator.viewer.server.templates import templates_page
 
 LIVE_MS = 3_000
 IDLE_MS = 15_000
+_SHARE = 100
+"""The page takes at most a 100th of a processor's time."""
 MAX_SHOWN = 8
 MAX_TREND = 12
 MAX_FILES = 500
@@ -36,6 +39,7 @@ _WEEK = timedelta(days=7)
 
 def start_page(state: State, query: Mapping[str, str]) -> Page:
     """What runs now, what needs a person, the last batches and runs, and the cost of the week."""
+    begun_s = clock.cpu()
     project = state.project
     found = entries(state)
     batches = [entry_data(entry) for entry in found]
@@ -73,7 +77,9 @@ def start_page(state: State, query: Mapping[str, str]) -> Page:
         "cost": _cost_of_week(found, runs),
     }
     is_live = any(now.values())
-    return Page("start", project.title, values, live_ms=LIVE_MS if is_live else IDLE_MS)
+    cost_ms = round(1_000 * (clock.cpu() - begun_s))
+    live_ms = max(LIVE_MS if is_live else IDLE_MS, _SHARE * cost_ms)
+    return Page("start", project.title, values, live_ms=live_ms)
 
 
 _STOPPED = ("interrupted", "failed", "aborted", "unreadable")
