@@ -675,3 +675,26 @@ def test_two_batches_are_compared_with_flipped_answers_side_by_side(
         )
 
     with_page(steps)
+
+
+def test_the_reason_is_that_of_the_scorer_that_decided(with_page: Any, tmp_path: Path) -> None:
+    right = Score(1.0, True, explanation="it is right")
+    rows = [
+        result("failed", place=0, scores={"a": right, "b": Score(0.0, False, explanation="wrong")}),
+        result(
+            "unscored", place=1, scores={"a": right, "b": Score(None, None, explanation="no idea")}
+        ),
+        result("error", place=2, scores={"a": right, "b": Score(None, None, error="it crashed")}),
+        result("passed", place=3, scores={"a": right}),
+    ]
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(rows)])
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        reason = "row.querySelector('.reason')?.innerText ?? null"
+        return await page.run(
+            f"[...document.querySelectorAll('#samples tbody tr')].map((row) => {reason})"
+        )
+
+    assert with_page(steps) == ["b: wrong", "b: no idea", "b: it crashed", None]

@@ -86,13 +86,13 @@ function amount(found, written) {
 
 function seconds(value) {
   if (typeof value !== "number") return UNKNOWN;
-  if (value > 0 && value < 0.001) return `${short(value * 1e6)} µs`;
-  if (value < 1) return `${short(value * 1000)} ms`;
-  if (value < 119.95) return `${short(value)} s`;
+  if (value > 0 && value < 0.001) return `${short(value * 1e6)}\u00a0µs`;
+  if (value < 1) return `${short(value * 1000)}\u00a0ms`;
+  if (value < 119.95) return `${short(value)}\u00a0s`;
   const rounded = Math.round(value);
   const hours = Math.floor(rounded / 3600);
   const minutes = Math.floor((rounded % 3600) / 60);
-  return hours ? `${hours} h ${minutes} min` : `${minutes} min ${rounded % 60} s`;
+  return hours ? `${hours}\u00a0h ${minutes}\u00a0min` : `${minutes}\u00a0min ${rounded % 60}\u00a0s`;
 }
 
 function ofAll(n, all) {
