@@ -480,6 +480,10 @@ def test_a_run_shows_the_chosen_step_beside_its_tree(browse: Any, tmp_path: Path
         )
         marked = f"[...{pane}.querySelectorAll('del, ins')].map((each) => each.textContent.trim())"
         assert await page.run(marked) == ["one draft", "two drafts"]
+        await page.press("k")
+        await page.run(becomes(f"{pane}.innerText.includes('iterations[2]/turn[1]')"))
+        await page.press("j")
+        await page.run(becomes(f"{pane}.innerText.includes('iterations[2]/turn[2]')"))
         await page.run("document.getElementById('iteration-1').click()")
         await page.run(
             becomes(

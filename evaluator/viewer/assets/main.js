@@ -13,7 +13,7 @@ const SECTIONS = {
   "/compare": ["Compare", "compare"], "/queue": ["Queue", "queue", "entry"],
   "/background": ["Background", "background", "task"], "/templates": ["Templates", "templates", "template"],
 };
-const page = { data: null, parts: new Map(), tag: "", timer: 0 };
+const page = { data: null, parts: new Map(), tag: "", timer: 0, search: location.search };
 
 /** A part of a page: its id, its data, and how it is drawn from them. */
 function part(id, source, draw) {
@@ -189,6 +189,7 @@ async function refresh(isNew) {
       const data = await answer.json();
       if (location.href === asked) {
         page.tag = answer.headers.get("ETag") || "";
+        page.search = location.search;
         show(data);
       }
     }
@@ -232,7 +233,8 @@ function start() {
   show(JSON.parse(byId("data").textContent));
   document.addEventListener("keydown", pressed);
   document.addEventListener("click", clicked);
-  addEventListener("popstate", () => isServed() && refresh(true));
+  // A change of the fragment alone needs no other data.
+  addEventListener("popstate", () => isServed() && location.search !== page.search && refresh(true));
   addEventListener("hashchange", () => show(page.data));
   addEventListener("pageshow", (event) => event.persisted && isServed() && refresh(true));
   byId(location.hash.slice(1))?.scrollIntoView();

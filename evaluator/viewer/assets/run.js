@@ -41,6 +41,9 @@ function runTree(data, chosen) {
   ];
   const top = { depth: 0, label: "Result", id: "result", kind: "result", status: data.status };
   const rows = [top, ...data.rows.map((row) => ({ ...row, id: rowId(row) }))];
+  const steps = rows.filter((row) => row.id);
+  const at = steps.findIndex((row) => row.id === chosen);
+  for (const [by, rel] of [[-1, "prev"], [1, "next"]]) if (at >= 0 && steps[at + by]) steps[at + by].rel = rel;
   return [
     make("h2", { class: "heard" }, "Steps"),
     table({
@@ -63,7 +66,7 @@ function rowId(row) {
 function rowLabel(row) {
   const facts = [row.kind !== "group" && row.kind !== "result" && make("span", { class: "quiet" }, ` ${[row.kind, row.name].filter((each) => each && each !== row.label).join(" ")}`), row.attempt > 1 && make("span", { class: "quiet" }, ` retry ${row.attempt}/${row.max_attempts}`), row.cached && make("span", { class: "quiet" }, " cached")];
   if (row.href) return [link(row.href, null, row.label), facts, row.problem && ` ${row.problem}`];
-  return [row.id ? link(`#${encodeURIComponent(row.id)}`, { id: `to-${row.id}`, "aria-label": row.label }, row.label) : row.label, facts];
+  return [row.id ? link(`#${encodeURIComponent(row.id)}`, { id: `to-${row.id}`, rel: row.rel, "aria-label": row.label }, row.label) : row.label, facts];
 }
 
 function statusOf(row, data) {
