@@ -58,6 +58,7 @@ def test_a_template_shows_its_source_a_form_and_the_bound_on_calls(project: Path
     assert data["lines"][2]["text"].startswith('<inputs><input name="who"/>')
     assert [field["name"] for field in data["fields"]] == ["who", "times"]
     assert data["bound"] == "at most 1 model call"
+    assert data["file"] == "templates/own.xml"
 
 
 def test_the_prompt_for_given_inputs_is_shown_and_nothing_is_written(project: Path) -> None:

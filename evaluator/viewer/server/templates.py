@@ -78,7 +78,7 @@ def template_page(state: State, query: Mapping[str, str]) -> Page:
     fields, values = _fields(template, query)
     shown: dict[str, Any] = {
         "href": f"/template/{query['template']}",
-        "file": template.file,
+        "file": _shown_path(template, state),
         "lines": _source(template),
         "description": _description(template),
         "findings": _findings(template.diagnostics),
@@ -199,6 +199,16 @@ def _fields(
         its = (declared.name, declared.type, declared.must_be_given, default, declared.description)
         fields.append(InputField(*its, text, problem))
     return fields, values
+
+
+def _shown_path(template: Template, state: State) -> str:
+    """The path of its file: from the project's folder, or whole if it is outside."""
+    if template.file is None:
+        return ""
+    path = Path(template.file).resolve()
+    if path.is_relative_to(state.project.root):
+        return str(path.relative_to(state.project.root))
+    return str(path)
 
 
 def _source(template: Template) -> list[dict[str, Any]]:
