@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import statistics
@@ -23,9 +24,10 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.cookiejar import CookieJar
 from pathlib import Path
+from typing import Any
 
 from figures import HERE, Figure, parser_for, remarks, report, work_folder
 from report import results
@@ -42,10 +44,16 @@ CELLS = [
     for variant in ("small", "large")
 ]
 FILTERS = {
-    "a verdict": ["verdict=error", "verdict=passed", "cell=1"],
-    "a sort": ["sort=duration&order=down", "sort=score", "sort=cost&verdict=failed"],
+    "a chip": ["chip=error", "chip=different", "chip=flipped&base=1", "cell=1"],
+    "a sort": ["sort=duration&order=down", "sort=score.rubric", "sort=cost&chip=failed"],
     "a text": ["text=element-01234", "text=silver+melts", "text=ore", "text=no+such+text"],
+    "a field or a range": [
+        "where=meta.level%3Deasy&group=target",
+        "between=duration%3D2:9%26score.rubric%3D0:0.5",
+        "plot=duration%7Cscore.rubric",
+    ],
 }
+MATRIX_ROWS = 20_000
 
 
 def write(folder: Path, count: int, state: str = "complete") -> Path:
@@ -97,12 +105,25 @@ class Server:
         fields = (self.proc / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def until(self, address: str, done: str) -> float:
-        """Seconds until the page no longer has a text."""
+    def data(self, address: str) -> dict[str, Any]:
+        """The JSON that a page is drawn from."""
+        text = self.get(address)
+        return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+
+    def until(self, address: str, done: Callable[[dict[str, Any]], bool]) -> float:
+        """Seconds until the page's data are as wanted."""
         begun = time.perf_counter()
-        while done in self.get(address):
+        while not done(self.data(address)):
             time.sleep(0.05)
         return time.perf_counter() - begun
+
+
+def is_read(data: dict[str, Any]) -> bool:
+    return not data["progress"]["unread"]
+
+
+def is_computed(data: dict[str, Any]) -> bool:
+    return data["numbers"]["data"] is not None
 
 
 @contextlib.contextmanager
@@ -128,20 +149,20 @@ def openings(folder: Path, count: int, rounds: int) -> tuple[float, float]:
             took, text = server.timed(link)
             first.append(took)
             assert text.count("/sample/") >= 50, "samples are on the first page"
-            read.append(took + server.until(link, "of the results are"))
-            assert f"<b>{count:,} of" in server.get(link)
+            read.append(took + server.until(link, is_read))
+            assert server.data(link)["progress"]["results"] == count
     return statistics.median(first), statistics.median(read)
 
 
-def filters(folder: Path) -> tuple[list[Figure], float]:
+def filters(folder: Path, what: str) -> tuple[list[Figure], float]:
     """The slowest filter of each kind, and the memory of the server after all of them."""
     with serving(folder) as server:
         link = server.batch()
-        server.until(f"{link}?text=x", "of the results are")
-        server.until(link, "The numbers are being computed")
+        server.until(f"{link}?text=x", is_read)
+        server.until(link, is_computed)
         figures = [
             Figure(
-                f"filter by {kind}",
+                f"{what}: filter by {kind}",
                 max(server.timed(f"{link}?{query}")[0] for query in queries),
                 "s",
                 0.3,
@@ -162,7 +183,7 @@ async def _painted(browser: str, server: Server, link: str) -> float:
 async def _paint_of(page: Page) -> float:
     script = (
         "new Promise((done) => new PerformanceObserver((list) => "
-        "done(list.getEntries().at(-1).startTime))"
+        "list.getEntriesByName('first-contentful-paint').forEach((each) => done(each.startTime)))"
         ".observe({type: 'paint', buffered: true}))"
     )
     return await page.run(script) / 1_000
@@ -190,14 +211,12 @@ def live_share(folder: Path, count: int, seconds: float) -> float:
         next(more)
     with serving(folder) as server, BatchFolder.open(path) as batch:
         link = server.batch()
-        server.until(link, "of the results are")
-        server.until(link, "The numbers are being computed")
+        server.until(link, is_read)
+        server.until(link, is_computed)
         done = threading.Event()
 
         def follow() -> None:
-            while not done.wait(
-                int(re.findall(r'data-live="(\d+)"', server.get(link))[0] or 1_000) / 1_000
-            ):
+            while not done.wait((server.data(link)["live_ms"] or 1_000) / 1_000):
                 pass
 
         follower = threading.Thread(target=follow)
@@ -224,19 +243,27 @@ def main() -> None:
     with work_folder(None) as folder:
         small, large = folder / "small", folder / "large"
         write(small, arguments.small)
+        write(large, arguments.samples)
         if find_chromium() is None:
             say("no Chromium on the PATH: painting is not measured")
         else:
-            what = f"first paint of a batch of {arguments.small:,} in Chromium"
-            figures.append(Figure(what, first_paint(small, arguments.rounds), "s", 1.0))
-        write(large, arguments.samples)
+            for path, count, goal in (
+                (small, arguments.small, 1.0),
+                (large, arguments.samples, 2.0),
+            ):
+                what = f"first paint of a batch of {count:,} in Chromium"
+                figures.append(Figure(what, first_paint(path, arguments.rounds), "s", goal))
         first, read = openings(large, arguments.samples, arguments.rounds)
         figures.append(
             Figure(f"opening a batch of {arguments.samples:,}: first page", first, "s", 2.0)
         )
         figures.append(Figure("the same until every result is read", read, "s"))
-        found, memory = filters(large)
+        found, memory = filters(large, f"{arguments.samples:,} results")
         figures += [*found, Figure("memory of the server", memory, "MB")]
+        matrix = folder / "matrix"
+        write(matrix, MATRIX_ROWS * len(CELLS))
+        what = f"a matrix of {MATRIX_ROWS:,} × {len(CELLS)}"
+        figures += filters(matrix, what)[0]
         for number, count in enumerate((arguments.small, arguments.samples)):
             share = live_share(folder / f"live-{number}", count, arguments.live_s)
             figures.append(

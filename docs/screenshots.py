@@ -4,7 +4,7 @@ Chromium).
     python -m docs.screenshots [--folder PROJECT] [--output docs/images] [--scheme light|dark]
     [--width 1280] [--all]
 
-It makes a project with runs, two batches, a queue and background tasks against a simulated model,
+It makes a project with runs, three batches, a queue and background tasks against a simulated model,
 serves it, and takes the pictures. `--all` takes one of every page; `--folder` leaves the project
 there.
 """
@@ -32,7 +32,7 @@ from tests.viewer.browser import Page, running, tab
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_BYTES = 150_000
-SHOWN = ("batch", "sample", "compare", "run", "queue")
+SHOWN = ("start", "batch", "sample", "compare", "run", "queue")
 ROWS = [
     json.loads(line)
     for name in ("easy", "medium")
@@ -90,10 +90,13 @@ ARTICLE = (
 
 
 class Model:
-    """Answers as a model would; `right` is the share of questions that it knows."""
+    """Answers as a model would; `right` is the share of questions that it knows, a larger model
+    knows more of them.
+    """
 
     def __init__(self, right: float, words: str) -> None:
-        self.right, self.words = right, words
+        self.right = right
+        self.words = words
         self.rows = {row["question"]: (number, row["target"]) for number, row in enumerate(ROWS)}
 
     def __call__(self, request: ModelRequest) -> str:
@@ -106,7 +109,8 @@ class Model:
             return "Baikal, the Deepest Lake on Earth"
         question = text.partition("Question: ")[2].strip()
         number, target = self.rows.get(question, (0, "nothing"))
-        answer = target if (number * 37) % 100 < 100 * self.right else WRONG[number % len(WRONG)]
+        known = self.right + (0.09 if request.model.endswith("large") else 0)
+        answer = target if (number * 37) % 100 < 100 * known else WRONG[number % len(WRONG)]
         return f"{self.words} {answer}."
 
 
@@ -114,9 +118,10 @@ async def make_project(folder: Path) -> None:
     (folder / "templates").mkdir(parents=True)
     (folder / "templates" / "library.xml").write_text(LIBRARY, encoding="utf-8")
     library = TemplateLibrary.load(folder / "templates")
-    for name, right, words in (
+    for folder_name, right, words in (
+        ("first-draft", 0.58, "I think it is"),
         ("short-answers", 0.72, "It is"),
-        ("full-sentences", 0.86, "The right answer is"),
+        ("full-sentences", 0.83, "The right answer is"),
     ):
         evaluator = make_evaluator(library, folder, Model(right, words))
         await run_batch(
@@ -126,8 +131,9 @@ async def make_project(folder: Path) -> None:
             scorers=["includes"],
             metadata=["subject"],
             group_by="subject",
-            name=name,
-            output=folder / "batches" / name,
+            models=["simulated/small", "simulated/large"],
+            name="questions",
+            output=folder / "batches" / folder_name,
             display="none",
         )
     evaluator = make_evaluator(library, folder, Model(0.8, "It is"))
@@ -189,6 +195,7 @@ async def addresses(page: Page, root: str) -> dict[str, str]:
 
     async def first(start: str, prefix: str, text: str = "") -> str:
         await page.visit(start)
+        await drawn(page)
         found = f"[...document.querySelectorAll('main a[href^=\"{prefix}\"]')]"
         return await page.run(
             f"({found}.find((link) => link.closest('tr, li').innerText.includes('{text}'))).href"
@@ -197,13 +204,15 @@ async def addresses(page: Page, root: str) -> dict[str, str]:
     batch = await first(f"{root}/batches", "/batch/", "full-sentences")
     other = await first(f"{root}/batches", "/batch/", "short-answers")
     ids = [re.findall(r"/batch/([0-9a-f]+)", each)[0] for each in (other, batch)]
+    run = await first(f"{root}/runs", "/run/", "write_article")
     return {
+        "start": f"{root}/",
         "runs": f"{root}/runs",
-        "run": await first(f"{root}/runs", "/run/", "write_article"),
+        "run": f"{run}#step-4",
         "batches": f"{root}/batches",
-        "batch": batch,
-        "sample": await first(f"{batch}?verdict=failed", "/sample/"),
-        "compare": f"{root}/compare?a={ids[0]}&b={ids[1]}&kind=gained",
+        "batch": f"{batch}?chip=different",
+        "sample": await first(f"{batch}?chip=flipped", "/sample/"),
+        "compare": f"{root}/compare?a={ids[0]}&b={ids[1]}&from=failed&to=passed",
         "queue": f"{root}/queue",
         "entry": await first(f"{root}/queue", "/queue/", "source"),
         "background": f"{root}/background",
@@ -213,16 +222,20 @@ async def addresses(page: Page, root: str) -> dict[str, str]:
     }
 
 
+async def drawn(page: Page) -> None:
+    """Returns once the page is drawn, with its numbers."""
+    await page.run(
+        "new Promise((done) => { const look = () => document.documentElement.dataset.ready"
+        " && !document.body.innerText.includes('being computed') ? done() : setTimeout(look, 50);"
+        " look(); })"
+    )
+
+
 async def take(page: Page, address: str, width: int, height: int) -> bytes:
     """The picture of a page, once its numbers are there."""
     await page.resize(width, height)
     await page.visit(address)
-    while await page.run("document.body.innerText.includes('being computed')"):
-        await asyncio.sleep(0.1)
-        await page.visit(address)
-    # The folder is a temporary one, and flipped samples are far down.
-    await page.run("document.querySelector('.root').textContent = '~/questions'")
-    await page.run("document.getElementById('flips')?.scrollIntoView()")
+    await drawn(page)
     picture = await page.send("Page.captureScreenshot", format="png", optimizeForSpeed=False)
     return base64.b64decode(picture["data"])
 
@@ -233,12 +246,12 @@ async def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "images")
     parser.add_argument("--scheme", default="light", choices=("light", "dark"))
     parser.add_argument("--width", type=int, default=1200)
-    parser.add_argument("--height", type=int, default=900)
+    parser.add_argument("--height", type=int, default=760)
     parser.add_argument("--all", action="store_true")
     given = parser.parse_args()
     given.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        folder = (given.folder or Path(temporary) / "project").absolute()
+        folder = (given.folder or Path(temporary) / "questions").absolute()
         if not folder.exists():
             await make_project(folder)
         with running(Path(temporary) / "profile") as browser:

@@ -441,6 +441,12 @@ class BatchFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomic(self.path / SUMMARY, indented_json(summary))
 
+    def summary(self) -> Mapping[str, Any] | None:
+        """The numbers as the last session wrote them; None if there are none or they cannot be
+        read.
+        """
+        return _read_object(self.path / SUMMARY, MAX_MANIFEST_BYTES)
+
     def write_progress(self, progress: Mapping[str, Any] | None) -> None:
         """Writes the progress of the session, or removes it. Nothing depends on it, so a failure is
         not an error.
@@ -456,13 +462,7 @@ class BatchFolder:
         """The progress of the running session, as it was written; None if there is none or it
         cannot be read.
         """
-        try:
-            found = json.loads(read_regular(self.path / PROGRESS, _MAX_PROGRESS_BYTES))
-        except (OSError, ValueError, RecursionError):
-            return None
-        if isinstance(found, dict):
-            return cast("dict[str, Any]", found)
-        return None
+        return _read_object(self.path / PROGRESS, _MAX_PROGRESS_BYTES)
 
     def write_changed(self, changed: Sequence[object]) -> None:
         """Writes a line for each of `changed`; without any, removes an older file."""
@@ -502,6 +502,16 @@ class BatchFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:
+    try:
+        found = json.loads(read_regular(path, max_bytes))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if isinstance(found, dict):
+        return cast("dict[str, Any]", found)
+    return None
 
 
 def _finite(value: Any) -> Any:

@@ -1,13 +1,5 @@
 """Writes a report: one HTML file with the numbers, the plots and the samples of batches.
 
-The HTML of the page: one file that loads nothing, with a content security policy that allows
-only its own scripts.
-
-The policy names the style and the script by their hashes, so that text which got into the page as
-markup would not run. Source: https://www.w3.org/TR/CSP3/, "Hash usage for script elements".
-
-batches.
-
 It opens offline, from a disk, and loads nothing else. The numbers are those of the summary; the
 page computes none. If not all samples fit, passed ones are left out first, and the page says that
 it shows n of N.
@@ -15,76 +7,20 @@ it shows n of N.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
 from evaluator import clock
 from evaluator.batch.export.output_path import About, output_file
-from evaluator.batch.export.result_table import clean
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import UsageError
 from evaluator.viewer.histograms import Distributions
-from evaluator.viewer.samples import (
-    FIELDS,
-    ORDER,
-    ReadTranscripts,
-    SampleSpool,
-    encoded,
-    folder_url,
-)
+from evaluator.viewer.json_form import encoded, file_parts, with_title
+from evaluator.viewer.samples import MAX_TEXT_CHARS, ReadTranscripts, SampleSpool, folder_url
 from evaluator.viewer.samples import transcripts as transcripts_of
-
-_SCRIPTS = (
-    "dom.js",
-    "plots.js",
-    "summary.js",
-    "comparison.js",
-    "filters.js",
-    "samples.js",
-    "detail.js",
-    "main.js",
-)
-
-
-@cache
-def page_parts() -> tuple[str, str]:
-    """The page before and after the data. The first part has a placeholder for the title; see
-    `with_title`.
-    """
-    style = f"\n{_asset('report.css')}"
-    script = (
-        '\n(function () {\n"use strict";\n'
-        + "\n".join(map(_asset, _SCRIPTS))
-        + "\nmain();\n})();\n"
-    )
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    page = _asset("report.html").replace("{{policy}}", policy).replace("{{style}}", style)
-    before, _, after = page.replace("{{script}}", script).partition("{{data}}")
-    return before, after
-
-
-def with_title(before: str, title: str) -> str:
-    return before.replace("{{title}}", html.escape(title), 1)
-
-
-def _asset(name: str) -> str:
-    return (files("evaluator.viewer") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
 
 Transcripts = Literal["none", "failed", "all"]
 MAX_SAMPLES = 20_000
@@ -179,8 +115,8 @@ def write_report(
                 }
             )
         with output_file(path) as file:
-            before, after = page_parts()
-            file.write(with_title(before, clean(title)).encode())
+            before, after = file_parts()
+            file.write(with_title(before, title).encode())
             shown = _write_data(
                 file,
                 title,
@@ -253,8 +189,8 @@ def _write_data(
         "version": VERSION,
         "title": title,
         "created": clock.now().isoformat(timespec="seconds"),
-        "fields": FIELDS,
-        "verdicts": [verdict.value for verdict in ORDER],
+        "view": "report",
+        "fields": next((spool.fields for spool in spools if spool.fields), ()),
         "distributions": distributions.to_list(),
         "comparisons": list(comparisons),
         "batches": [
@@ -262,7 +198,7 @@ def _write_data(
             for batch, spool in zip(heads, spools, strict=True)
         ],
     }
-    file.write(encoded(head)[:-1] + b',"samples":[')
+    file.write(encoded(head, MAX_TEXT_CHARS)[:-1] + b',"samples":[')
     shown = 0
     for number, spool in enumerate(spools):
         file.write(b"[" if number == 0 else b",[")

@@ -10,8 +10,6 @@ They are collected in temporary files, not in memory.
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +23,15 @@ from evaluator.batch.export.result_table import clean
 from evaluator.batch.folder import TASKS
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import EvaluatorError
+from evaluator.handler.backends import is_simulated_model
 from evaluator.record.conversation import RecordedConversation, conversations
+from evaluator.record.steps import Step
 from evaluator.record.store import TaskStore
+from evaluator.viewer.json_form import encoded
 
 _MAX_JUDGES = 20
+_MAX_CALLS = 200
+_TIMED = ("model", "tool", "script", "subtask")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Transcript:
     task_id: int
     conversations: Sequence[RecordedConversation]
     problem: str = ""
+    steps: Sequence[Step] = ()
 
     def to_dict(self) -> dict[str, Any]:
         talks = [each.to_dict() for each in self.conversations]
@@ -49,7 +53,23 @@ class Transcript:
             "task": self.task_id,
             "problem": self.problem,
             "conversations": talks,
+            "calls": [_call(step) for step in self.steps[:_MAX_CALLS]],
         }
+
+
+def _call(step: Step) -> dict[str, Any]:
+    """What a step did with its time: one attempt, and the wait before it."""
+    start = step.start
+    return {
+        "path": start.path,
+        "kind": start.kind,
+        "name": start.name,
+        "attempt": start.attempt,
+        "status": step.status,
+        "backoff_s": start.backoff_s,
+        "duration_s": None if step.end is None else step.end.duration_s,
+        "error": None if step.end is None else step.end.error,
+    }
 
 
 def transcripts(folder: Path, result: SampleResult) -> list[Transcript]:
@@ -76,42 +96,19 @@ def _transcript(folder: Path, title: str, task: int) -> Transcript:
             problem=f"{folder / TASKS} is a link; links are not followed",
         )
     try:
+        recording = TaskStore(folder / TASKS).read(task)
         return Transcript(
-            title, task, conversations=conversations(TaskStore(folder / TASKS).read(task))
+            title,
+            task,
+            conversations=conversations(recording),
+            steps=[step for step in recording.steps if step.start.kind in _TIMED],
         )
     except (EvaluatorError, OSError) as error:
         return Transcript(title, task, conversations=(), problem=str(error))
 
 
-FIELDS = (
-    "group",
-    "verdict",
-    "id",
-    "title",
-    "place",
-    "epoch",
-    "model",
-    "inputs",
-    "target",
-    "metadata",
-    "content",
-    "parsed",
-    "scores",
-    "failure",
-    "usage",
-    "scoring_cost_usd",
-    "duration_s",
-    "started",
-    "task",
-    "link",
-    "cached_calls",
-    "warnings",
-    "identity",
-    "transcripts",
-)
 ORDER = (Verdict.ERROR, Verdict.FAILED, Verdict.UNSCORED, Verdict.PASSED)
 MAX_TEXT_CHARS = 50_000
-_EXACT = 2**53
 ReadTranscripts = Callable[[SampleResult], list[dict[str, Any]] | None]
 _SPOOL_BYTES = 1_000_000
 
@@ -133,6 +130,7 @@ class SampleSpool:
         """
         self._transcripts = transcripts
         self.groups: dict[tuple[str, str], int] = {}
+        self.fields: tuple[str, ...] = ()
         self.total = 0
         self._max_samples = max_samples
         self._max_bytes = max_bytes
@@ -167,7 +165,10 @@ class SampleSpool:
                     transcripts = None
                 else:
                     transcripts = self._transcripts(result)
-                line = encoded([*_cells(result, group, folder=self._folder), transcripts])
+                data = result_data(result, link_to(self._folder, result.task_file))
+                # One name for all results, not one for each.
+                self.fields = (*data, "cell", "transcripts")
+                line = encoded([*data.values(), group, transcripts], MAX_TEXT_CHARS)
                 self._files[result.verdict].write(line + b"\n")
                 self._used[result.verdict] = (count + 1, size + len(line) + 2)
             yield result
@@ -183,12 +184,6 @@ class SampleSpool:
                 if count > self._max_samples or size > self._max_bytes:
                     return
                 yield line.rstrip(b"\n")
-
-
-def encoded(value: Any) -> bytes:
-    """JSON for a script element: without `<` and without NaN, as UTF-8."""
-    text = json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return clean(text).replace("<", "\\u003c").encode()
 
 
 def link_to(folder: str | None, task_file: str | None) -> str | None:
@@ -207,52 +202,32 @@ def folder_url(folder: Path, report: Path) -> str:
     return f"./{quote(clean(Path(relative).as_posix()))}"
 
 
-def _cells(result: SampleResult, group: int, folder: str | None) -> list[Any]:
-    values = result.to_dict()
-    values |= {
-        "group": group,
-        "verdict": ORDER.index(result.verdict),
+def result_data(result: SampleResult, href: str | None) -> dict[str, Any]:
+    """A result as a page shows it. `href` leads to it or to its task file; None: nowhere."""
+    return {
         "id": result.sample_id,
-        "title": result.title,
-        "scores": {
-            name: {key: value for key, value in score.items() if value is not None}
-            for name, score in values["scores"].items()
-        },
+        "title": result.title or "(empty id)",
+        "place": result.place,
+        "epoch": result.epoch,
+        "template": result.template,
+        "variant": result.variant,
+        "verdict": result.verdict.value,
+        "model": result.model,
+        "simulated": result.model is not None and is_simulated_model(result.model),
+        "inputs": result.inputs,
+        "target": result.target,
+        "metadata": result.metadata,
+        "content": result.content,
+        "parsed": result.parsed,
+        "scores": {name: score.to_dict() for name, score in result.scores.items()},
+        "failure": None if result.failure is None else result.failure.to_dict(),
+        "usage": result.usage.non_zero(),
         "scoring_cost_usd": result.scoring_usage.cost_usd,
+        "duration_s": round(result.duration_s, 6),
+        "started": result.started,
         "task": result.task_id,
-        "link": link_to(folder, result.task_file),
+        "href": href,
+        "cached_calls": result.cached_calls,
+        "warnings": result.warnings,
+        "identity": result.identity,
     }
-    return [values[name] for name in FIELDS[:-1]]
-
-
-def _plain(value: Any) -> Any:
-    """`value` in a form that a browser reads without loss, except that texts are cut after 50,000
-    characters.
-    """
-    match value:
-        case str():
-            if len(value) <= MAX_TEXT_CHARS:
-                return value
-            return (
-                f"{value[:MAX_TEXT_CHARS]}… (the first {MAX_TEXT_CHARS:,} of {len(value):,} "
-                "characters)"
-            )
-        case bool() | None:
-            return value
-        case int():
-            if abs(value) <= _EXACT:
-                return value
-            return str(value)
-        case float():
-            if math.isfinite(value):
-                return value
-            return repr(value)
-        case dict():
-            return {
-                _plain(str(name)): _plain(inner)
-                for name, inner in cast("dict[Any, Any]", value).items()
-            }
-        case list() | tuple():
-            return [_plain(inner) for inner in cast("list[Any]", value)]
-        case _:
-            return str(value)

@@ -20,7 +20,7 @@ def test_it_prints_an_address_that_answers_until_ctrl_c(start: Any, tmp_path: Pa
     assert address.startswith("http://127.0.0.1:")
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with opener.open(address) as answer:
-        assert "There are no task files here yet" in answer.read().decode()
+        assert '"has_anything":false' in answer.read().decode()
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(address.partition("?")[0])
     process.send_signal(signal.SIGINT)

@@ -100,11 +100,10 @@ def test_pages_and_reports_have_no_markup_of_a_value(batch: Path) -> None:
     text = export(batch, "report").read_text(encoding="utf-8")
     for part in ("<script>alert", "<img src=x", "</failure>", "<h1>x</h1>", "--><h1>"):
         assert part not in text, part
-    link = re.search(r'href="(/batch/[^"]*)"', page(batch, "/batches").text)
-    assert link is not None
-    shown = page(batch, link[1]).text
+    link = page(batch, "/batches").data["entries"][0]["href"]
+    shown = page(batch, link).text
     assert "HYPERLINK" in shown, "the control"
-    assert_harmless(shown, forms=shown.count("<form"))
+    assert_harmless(shown)
 
 
 def test_json_lines_have_one_object_a_line_whatever_a_value_holds(batch: Path) -> None:

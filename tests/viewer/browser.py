@@ -14,7 +14,16 @@ from typing import Any
 import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-KEYS = {"Enter": 13, "Escape": 27, "ArrowRight": 39, "ArrowLeft": 37, "Tab": 9, " ": 32}
+KEYS = {
+    "Enter": 13,
+    "Escape": 27,
+    "ArrowRight": 39,
+    "ArrowLeft": 37,
+    "ArrowDown": 40,
+    "Tab": 9,
+    " ": 32,
+}
+CHARACTERS = {"/": 191, "j": 74, "k": 75, "u": 85}
 
 
 def find_chromium() -> str | None:
@@ -138,8 +147,9 @@ class Page:
         return found["result"].get("value")
 
     async def press(self, key: str) -> None:
-        shared = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
-        text = {"text": {"Enter": "\r"}.get(key, key)} if key in ("Enter", " ") else {}
+        shared = {"key": key, "code": key, "windowsVirtualKeyCode": (KEYS | CHARACTERS)[key]}
+        is_typed = key in ("Enter", " ", *CHARACTERS)
+        text = {"text": {"Enter": "\r"}.get(key, key)} if is_typed else {}
         await self.send("Input.dispatchKeyEvent", type="keyDown", **shared, **text)
         await self.send("Input.dispatchKeyEvent", type="keyUp", **shared)
 

@@ -10,7 +10,8 @@ import pytest
 from evaluator.batch.folder import RESULTS
 from evaluator.batch.identity import seal_line
 from evaluator.viewer.server import batch_index, text_store
-from evaluator.viewer.server.batch_index import BatchIndex, ResultQuery
+from evaluator.viewer.server.batch_index import BatchIndex
+from evaluator.viewer.server.matrix import Matrix, MatrixQuery
 from evaluator.viewer.server.text_store import TextStore
 from tests.batch.export.results import result
 from tests.viewer.batches import ONE, append, numbered, write_batch
@@ -27,7 +28,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(index: BatchIndex, **wanted: str) -> list[str]:
-    return [index.result(row).sample_id for row in index.select(ResultQuery(**wanted))]
+    samples = Matrix(index).select(MatrixQuery(**wanted), CELLS).samples
+    return [index.result(index.results_of(sample)[0]).sample_id for sample in samples]
 
 
 def test_an_index_that_is_read_in_steps_has_every_result_and_its_text(tmp_path: Path) -> None:
@@ -50,7 +52,9 @@ def test_a_page_that_does_not_wait_gets_what_is_read_so_far(tmp_path: Path) -> N
 
 
 def test_a_batch_that_grows_and_replaces_results_is_found_as_it_is_now(tmp_path: Path) -> None:
-    path = write_batch(tmp_path / "b", [result("old", content="first answer"), *numbered(20)])
+    path = write_batch(
+        tmp_path / "b", [result("old", place=0, content="first answer"), *numbered(20)]
+    )
     index = BatchIndex(path)
     index.update(CELLS, (), with_texts=True)
     assert found(index, text="first answer") == ["old"]

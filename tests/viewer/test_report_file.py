@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
 import re
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Usage
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer import ReportBatch, compare_batches, report_comparison, write_report
+from evaluator.viewer import ReportBatch, compare_batches, comparison, write_report
 from evaluator.viewer.histograms import Distributions
-from evaluator.viewer.samples import FIELDS, MAX_TEXT_CHARS, link_to
+from evaluator.viewer.samples import MAX_TEXT_CHARS, link_to
 from tests.batch.export.results import (
     EACH,
     ERROR,
@@ -38,6 +38,7 @@ from tests.batch.export.results import (
     result,
 )
 from tests.viewer.batches import write_batch
+from tests.viewer.site import data_of
 
 
 class Parts(HTMLParser):
@@ -71,13 +72,8 @@ def page_of(results: Any, path: Path, **options: Any) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def data_of(page: str) -> dict[str, Any]:
-    return json.loads(page.partition('id="data">')[2].partition("</script>")[0])
-
-
 def shown(page: str, batch: int = 0) -> list[dict[str, Any]]:
     data = data_of(page)
-    assert data["fields"] == list(FIELDS)
     return [dict(zip(data["fields"], cells, strict=True)) for cells in data["samples"][batch]]
 
 
@@ -85,7 +81,7 @@ def test_the_page_holds_what_the_results_say(tmp_path: Path) -> None:
     page = page_of(EACH, tmp_path / "r.html")
     samples = {sample["id"]: sample for sample in shown(page)}
     assert set(samples) == {"lead", "tin", "iron", "zinc", "gold"}
-    assert data_of(page)["verdicts"][samples["gold"]["verdict"]] == "unscored"
+    assert samples["gold"]["verdict"] == "unscored"
     assert samples["tin"]["scores"]["includes"] == {
         "value": 0.0,
         "passed": False,
@@ -130,8 +126,10 @@ def test_the_page_asks_for_nothing_and_runs_nothing_but_its_own_script(tmp_path:
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script
     )
-    addresses = re.findall(r"https?://[^\"'` ]+", style + script)
+    vendored = (files("evaluator.viewer") / "assets" / "vendor" / "marked.js").read_text("utf-8")
+    addresses = re.findall(r"https?://[^\"'` ]+", style + script.replace(vendored, ""))
     assert addresses == ["http://www.w3.org/2000/svg"]
+    assert "document." not in vendored and "fetch(" not in vendored
 
 
 def test_hostile_texts_add_no_element_and_come_back_as_they_were(tmp_path: Path) -> None:
@@ -234,7 +232,7 @@ def test_links_go_from_the_report_to_the_batch(tmp_path: Path) -> None:
     path = tmp_path / "out" / "r.html"
     write_report(path, [ReportBatch([PASSED], folder=tmp_path / "runs" / "a b")])
     (sample,) = shown(path.read_text(encoding="utf-8"))
-    assert sample["link"] == "./../runs/a%20b/tasks/TASK-000007.md"
+    assert sample["href"] == "./../runs/a%20b/tasks/TASK-000007.md"
 
 
 def test_wrong_calls_are_refused_and_leave_what_was_there(tmp_path: Path) -> None:
@@ -383,13 +381,10 @@ def test_the_templates_and_variants_that_both_batches_have_are_compared(
 def test_flips_beyond_the_limit_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_comparison, "MAX_FLIPS", 2)
+    monkeypatch.setattr(comparison, "MAX_FLIPS", 2)
     wrong = {"includes": Score(0.0, False)}
     a = write_batch(tmp_path / "a", [result(f"s{number}", scores=wrong) for number in range(5)])
     b = write_batch(tmp_path / "b", [result(f"s{number}") for number in range(5)])
     (found,) = compare_batches(open_batch(a), open_batch(b))
-    assert (found["gained"]["count"], len(found["gained"]["flips"]), found["lost"]["count"]) == (
-        5,
-        2,
-        0,
-    )
+    assert found["matrix"] == [{"a": "failed", "b": "passed", "count": 5}]
+    assert [pair["title"] for pair in found["pairs"]] == ["s0", "s1"]

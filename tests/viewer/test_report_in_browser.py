@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -25,16 +26,34 @@ pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium 
 
 Steps = Callable[[Page], Awaitable[Any]]
 ROWS = "[...document.querySelectorAll('#samples tbody tr')].map((row) => row.innerText)"
-IDS = "[...document.querySelectorAll('#samples td.id')].map((cell) => cell.innerText)"
+IDS = "[...document.querySelectorAll('#samples tbody th')].map((cell) => cell.innerText)"
 COUNT = "document.querySelector('#samples .count').textContent"
+DETAIL = "document.getElementById('detail')"
 EACH_DETAIL = """
-[...document.querySelectorAll('#samples button.open')].map((button) => {
-  button.click();
-  const detail = document.getElementById('detail');
-  detail.close();
-  return detail.textContent;
-})
+(async () => {
+  const links = [...document.querySelectorAll('#samples a.verdict')].map((a) => a.getAttribute('href'));
+  const texts = [];
+  for (const href of links) {
+    await new Promise((done) => {
+      addEventListener('hashchange', () => setTimeout(done), { once: true });
+      location.hash = href;
+    });
+    texts.push(document.getElementById('detail').textContent);
+  }
+  document.getElementById('detail').close();
+  return texts;
+})()
 """
+
+
+def becomes(condition: str) -> str:
+    """JavaScript that waits until the page fulfils a condition."""
+    return (
+        f"new Promise((done) => {{ const look = () => ({condition}) ? done(true) : requestAnimationFrame(look);"
+        " look(); })"
+    )
+
+
 LABELS = ("metal", "gas")
 WRONG = {"includes": Score(0.0, False)}
 
@@ -71,20 +90,27 @@ def labelled(count: int) -> Iterator[Any]:
         yield result(f"s{number:03d}", target=target, place=number, scores={"label": score})
 
 
-def choose(name: str, value: str) -> str:
-    found = f"document.querySelector('select[aria-label={json.dumps(name)}]')"
+def then(action: str) -> str:
+    """JavaScript that does something which changes the address, and waits until the page has followed."""
     return (
-        f"(() => {{ const s = {found}; s.value = {json.dumps(value)};"
-        " s.dispatchEvent(new Event('change')); return s.value })()"
+        "new Promise((done) => { addEventListener('hashchange', () => setTimeout(done), {once: true});"
+        f" {action}; }})"
     )
 
 
-def tick(verdict: str) -> str:
-    return f"document.querySelector('input[value={verdict}]').click()"
+def choose(name: str, value: str) -> str:
+    return then(
+        f"const s = document.getElementById('choose-{name}'); s.value = {json.dumps(value)};"
+        " s.dispatchEvent(new Event('change'))"
+    )
+
+
+def chip(name: str) -> str:
+    return then(f"document.getElementById('chip-{name}').click()")
 
 
 def click_sort(name: str) -> str:
-    return f"document.querySelector('[data-sort=\"{name}\"]').click()"
+    return then(f"document.getElementById('sort-{name}').click()")
 
 
 def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_path: Path) -> None:
@@ -98,14 +124,16 @@ def test_hostile_texts_stay_texts_in_every_part_of_the_page(with_page: Any, tmp_
         await page.open(path)
         title = await page.run("document.title")
         contents = await page.run(EACH_DETAIL)
-        await page.run(choose("arrangement", "all"))
-        for name, value in (("scorer", f"={HOSTILE[1]}"), ("metadata", f"={HOSTILE[1]}")):
-            assert await page.run(choose(name, value)) == value
+        text = HOSTILE[1]
+        where = urlencode({f"meta.{text}": text})
+        query = {"group": f"meta.{text}", "sort": f"score.{text}", "where": where}
+        await page.run(then(f"location.hash = {json.dumps(urlencode(query))}"))
+        assert await page.run(COUNT) == f"1 of {len(HOSTILE)} rows"
         grown = await page.run(
             "document.querySelectorAll('img, iframe, object, embed, form[action], base').length"
         )
         scripts = await page.run("document.querySelectorAll('script').length")
-        links = await page.run("[...document.querySelectorAll('a')].map((a) => a.protocol)")
+        links = await page.run("[...document.querySelectorAll('a[href]')].map((a) => a.protocol)")
         return title, contents, grown, scripts, links, await page.run("document.title")
 
     title, contents, grown, scripts, links, title_after = with_page(steps)
@@ -123,7 +151,7 @@ def test_markup_that_got_into_the_page_would_not_run(with_page: Any, tmp_path: P
     write_report(path, [ReportBatch(EACH)])
     page = path.read_text(encoding="utf-8")
     path.write_text(
-        page.replace("<main>", "<main><script>document.title = 'owned'</script>"), encoding="utf-8"
+        page.replace("<body>", "<body><script>document.title = 'owned'</script>"), encoding="utf-8"
     )
 
     async def steps(page: Page) -> Any:
@@ -135,65 +163,64 @@ def test_markup_that_got_into_the_page_would_not_run(with_page: Any, tmp_path: P
     assert title == "batch" and "Content Security Policy" in str(refused)
 
 
-def test_it_can_be_filtered(with_page: Any, tmp_path: Path) -> None:
+def test_it_can_be_filtered_and_the_address_says_how(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
-    write_report(path, [ReportBatch([*many(40), FAILED], {})])
+    write_report(path, [ReportBatch(EACH, {})])
 
     async def steps(page: Page) -> None:
         await page.open(path)
-        assert await page.run(COUNT) == "41 of 41 results"
-        await page.run(tick("error"))
-        assert await page.run(COUNT) == "16 of 41 results"
-        await page.run(tick("failed"))
-        assert await page.run(COUNT) == "25 of 41 results"
-        await page.run(choose("template", "=explain"))
-        assert await page.run(COUNT) == "12 of 41 results"
-        await page.run(
-            choose("scorer", "=includes") + ";" + choose("outcome of the scorer", "error")
-        )
-        rows = await page.run(ROWS)
-        assert len(rows) == 4 and all("! error" in row and "zinc" in row for row in rows)
-        await page.run(choose("variant", "=large"))
-        assert await page.run(COUNT) == "2 of 41 results"
+        assert await page.run(COUNT) == "5 of 5 rows"
+        await page.run(chip("error"))
+        assert await page.run(IDS) == ["iron", "zinc"]
+        await page.run(then("location.hash = 'chip=error&where=target%3Dlead'"))
+        assert await page.run(COUNT) == "2 of 5 rows"
+        assert "chip=error" in await page.run("location.hash")
+        await page.run(then("history.back()"))
+        assert await page.run(IDS) == ["iron", "zinc"]
+        await page.run(chip("failed"))
+        (row,) = await page.run(ROWS)
+        assert "failed" in row and "includes: no 'tin' in it" in row, "the reason is said"
 
     with_page(steps)
 
 
-def test_a_search_finds_what_every_word_is_in(with_page: Any, tmp_path: Path) -> None:
+def test_a_search_finds_what_the_text_is_in(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     write_report(path, [ReportBatch(EACH)])
 
     async def steps(page: Page) -> Any:
         await page.open(path)
-        await page.run("document.getElementById('search').focus()")
-        await page.send("Input.insertText", text="503 ATTEMPTS")
-        await page.run(
-            f"new Promise((done) => {{ const look = () => {COUNT}.startsWith('1 ') ? done() : requestAnimationFrame(look);"
-            " look() })"
-        )
+        await page.run("document.getElementById('filter-text').focus()")
+        await page.send("Input.insertText", text="503 FROM")
+        await page.run(then("document.getElementById('filter-text').form.requestSubmit()"))
         return await page.run(IDS)
 
     assert with_page(steps) == ["iron"]
 
 
-def test_metadata_can_be_filtered_by(with_page: Any, tmp_path: Path) -> None:
+def test_metadata_can_be_filtered_and_grouped_by(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     rows = [
         result(str(n), metadata={"toString": ("a", "b")[n % 2], "unlike": n}, place=n)
         for n in range(80)
     ]
-    write_report(path, [ReportBatch([*rows, result("none", metadata={})])])
+    write_report(path, [ReportBatch([*rows, result("none", metadata={}, place=99)])])
 
     async def steps(page: Page) -> None:
         await page.open(path)
         fields = await page.run(
-            "[...document.querySelector('select[aria-label=metadata]').options].map((o) => o.text)"
+            "[...document.querySelectorAll('#choose-field optgroup')].map((o) => o.label)"
         )
-        assert fields == ["any metadata", "toString"]
-        await page.run(choose("metadata", "=toString") + ";" + choose("metadata value", "=b"))
-        assert await page.run(COUNT) == "40 of 81 results"
-        await page.run(choose("metadata value", "="))
-        assert await page.run(IDS) == ["none"]
+        assert fields == ["toString"]
+        await page.run(choose("field", "meta.toString=b"))
+        assert await page.run(COUNT) == "40 of 81 rows"
+        await page.run(then("document.querySelector('.conditions a').click()"))
+        await page.run(choose("group", "meta.toString"))
+        groups = await page.run(
+            "[...document.querySelectorAll('#samples tr.group')].map((row) => row.innerText)"
+        )
+        assert [each.split(" ")[0] for each in groups] == ["(none)", "a", "b"]
+        assert "40 rows · 100.0 % of 40 judged results passed" in groups[1]
 
     with_page(steps)
 
@@ -204,35 +231,84 @@ def test_it_can_be_sorted_and_what_is_unknown_comes_last(with_page: Any, tmp_pat
 
     async def steps(page: Page) -> None:
         await page.open(path)
-        await page.run(click_sort("score:includes"))
-        assert (await page.run(IDS))[:2] == ["tin", "lead"]
-        await page.run(click_sort("score:includes"))
-        assert (await page.run(IDS))[:2] == ["lead", "tin"]
-        heads = "[...document.querySelectorAll('#samples th[aria-sort]')].map((th) => th.innerText + th.ariaSort)"
-        assert await page.run(heads) == ["includes ↓descending"]
-        await page.run(click_sort("id"))
-        assert await page.run(IDS) == ["gold", "iron", "lead", "tin", "zinc"]
-        await page.run(click_sort("cost"))
+        await page.run(then("document.getElementById('column-score.includes').click()"))
+        for heads, ids in ((["ascending"], ["tin", "lead"]), (["descending"], ["lead", "tin"])):
+            await page.run(click_sort("score.includes"))
+            assert (await page.run(IDS))[:2] == ids
+            shown = (
+                "[...document.querySelectorAll('#samples th[aria-sort]')].map((th) => th.ariaSort)"
+            )
+            assert await page.run(shown) == heads
+        await page.run(choose("sort", "cost"))
         assert (await page.run(IDS))[-1] == "iron"
+
+    with_page(steps)
+
+
+def test_columns_are_chosen_and_moved_and_a_link_opens_exactly_this(
+    with_page: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(EACH)])
+    heads = "[...document.querySelectorAll('#samples thead th')].map((th) => th.innerText.trim())"
+
+    async def steps(page: Page) -> None:
+        await page.open(path)
+        assert await page.run(heads) == ["sample ↑", "question", "target", "answer × small"]
+        await page.run(then("document.getElementById('column-cost').click()"))
+        await page.run(then("document.getElementById('column-target').click()"))
+        await page.run(then("document.getElementById('left-cost').click()"))
+        chosen = ["sample ↑", "question", "cost", "answer × small"]
+        assert await page.run(heads) == chosen
+        address = await page.run("location.href")
+        await page.visit("about:blank")
+        await page.visit(address)
+        assert await page.run(heads) == chosen
+
+    with_page(steps)
+
+
+def test_a_range_of_a_plot_filters_the_rows(with_page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "r.html"
+    rows = [result(f"s{n}", place=n, duration_s=float(n)) for n in range(20)]
+    write_report(path, [ReportBatch(rows)])
+    box = "document.querySelector('svg.brushed').getBoundingClientRect().toJSON()"
+
+    async def steps(page: Page) -> None:
+        await page.open(path)
+        await page.run(choose("plot", "duration|"))
+        await page.run(
+            "document.querySelector('.brushing [name=from]').value = '4.5';"
+            + then("document.querySelector('.brushing form').requestSubmit()")
+        )
+        assert await page.run(COUNT) == "15 of 20 rows"
+        await page.run(then("document.querySelector('.conditions a').click()"))
+        await page.run("document.querySelector('svg.brushed').scrollIntoView()")
+        place = await page.run(box)
+        middle = {"y": place["y"] + place["height"] / 2, "button": "left", "buttons": 1}
+        left, right = (place["x"] + share * place["width"] for share in (0.0, 0.5))
+        await page.send("Input.dispatchMouseEvent", type="mousePressed", x=left + 1, **middle)
+        await page.send("Input.dispatchMouseEvent", type="mouseMoved", x=right, **middle)
+        await page.send("Input.dispatchMouseEvent", type="mouseReleased", x=right, **middle)
+        await page.run(becomes(f"!{COUNT}.startsWith('20 ')"))
+        count = await page.run(COUNT)
+        assert count in ("9 of 20 rows", "10 of 20 rows"), count
 
     with_page(steps)
 
 
 def test_pages_go_on(with_page: Any, tmp_path: Path) -> None:
     path = tmp_path / "r.html"
-    write_report(path, [ReportBatch(labelled(250))])
+    write_report(path, [ReportBatch(labelled(120))])
 
     async def steps(page: Page) -> None:
         await page.open(path)
-        assert len(await page.run(IDS)) == 100
-        for wanted in ("s100", "s200"):
-            await page.run("document.querySelector('[aria-label=\"next page\"]').click()")
+        assert len(await page.run(IDS)) == 50
+        for wanted in ("s050", "s100"):
+            await page.run(then("document.querySelector('a[rel=next]').click()"))
             assert (await page.run(IDS))[0] == wanted
-        assert (
-            await page.run("document.querySelector('.pages span').textContent")
-            == "201 to 250 of 250"
-        )
-        assert await page.run("document.querySelector('[aria-label=\"next page\"]').disabled")
+        assert await page.run("document.querySelector('.pages span').textContent") == "page 3 of 3"
+        assert await page.run("document.querySelector('a[rel=next]')") is None
 
     with_page(steps)
 
@@ -241,41 +317,29 @@ def test_one_result_is_shown_whole_and_the_keyboard_goes_through_them(
     with_page: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "r.html"
-    write_report(path, [ReportBatch(EACH, folder=tmp_path)])
+    rows = [replace(each, place=number) for number, each in enumerate(EACH)]
+    write_report(path, [ReportBatch(rows, folder=tmp_path)])
 
     async def steps(page: Page) -> None:
         await page.open(path)
-        await page.run(click_sort("id"))
-        await page.run("document.querySelectorAll('#samples button.open')[1].focus()")
+        await page.run("document.querySelectorAll('#samples a.verdict')[2].focus()")
         await page.press("Enter")
-        detail = "document.getElementById('detail')"
+        await page.run(becomes(f"{DETAIL} && {DETAIL}.open"))
+        text = await page.run(f"{DETAIL}.innerText")
+        for part in ("iron", "503 from the model\nafter 4 attempts", "provider_failure", "unknown"):
+            assert part in text
+        await page.press("ArrowLeft")
+        await page.run(becomes(f"{DETAIL}.innerText.includes('tin')"))
+        await page.press("ArrowLeft")
+        await page.run(becomes(f"{DETAIL}.innerText.includes('It is lead.')"))
+        text = await page.run(f"{DETAIL}.innerText")
+        assert all(part in text for part in ("1 of 5", "found 'lead'", "Which element has"))
         assert (
-            await page.run(f"{detail}.open")
-            and await page.run("document.activeElement.ariaLabel") == "close"
-        )
-        text = await page.run(f"{detail}.innerText")
-        assert all(
-            part in text
-            for part in (
-                "iron",
-                "503 from the model\nafter 4 attempts",
-                "provider_failure",
-                "unknown",
-            )
-        )
-        await page.press("ArrowRight")
-        text = await page.run(f"{detail}.innerText")
-        assert all(
-            part in text
-            for part in ("lead", "3 of 5", "It is lead.", "found 'lead'", "Which element has")
-        )
-        assert (
-            await page.run(f"{detail}.querySelector('a').href")
+            await page.run(f"{DETAIL}.querySelector('.facts a').href")
             == (tmp_path / "tasks/TASK-000007.md").as_uri()
         )
         await page.press("Escape")
-        assert not await page.run(f"{detail}.open")
-        assert await page.run("document.activeElement.textContent") == "iron"
+        await page.run(becomes(f"!{DETAIL}.open && !location.hash.includes('sample')"))
 
     with_page(steps)
 
@@ -288,21 +352,22 @@ def test_several_batches_stand_side_by_side(with_page: Any, tmp_path: Path) -> N
 
     async def steps(page: Page) -> None:
         await page.open(path)
-        await page.run(choose("arrangement", "all"))
-        heads = "[...document.querySelectorAll('#samples thead th')].map((th) => th.innerText)"
+        heads = (
+            "[...document.querySelectorAll('#samples thead th')].map((th) => th.innerText.trim())"
+        )
         assert await page.run(heads) == [
-            "sample",
-            "epoch",
+            "sample ↑",
+            "question",
             "target",
-            "a: answer × small",
-            "b: answer × small",
+            "a: small baseline",
+            "b: small",
         ]
-        assert await page.run(COUNT) == "3 samples, of 6 of 6 results"
-        await page.run(choose("arrangement", "differ"))
+        assert await page.run(COUNT) == "3 of 3 rows"
+        await page.run(chip("flipped"))
         rows = await page.run(ROWS)
-        assert rows and all("✓ passed" in row and "✗ failed" in row for row in rows)
-        labels = "[...document.querySelectorAll('#summary tbody th')].map((th) => th.innerText)"
-        assert {"a: answer × small", "b: answer × small"} <= set(await page.run(labels))
+        assert rows and all("passed" in row and "failed" in row for row in rows)
+        labels = "[...document.querySelectorAll('#key-figures tbody th')].map((th) => th.innerText)"
+        assert {"a: small", "b: small"} <= set(await page.run(labels))
 
     with_page(steps)
 
@@ -313,8 +378,8 @@ def test_numbers_and_plots_are_those_of_the_summary(with_page: Any, tmp_path: Pa
 
     async def steps(page: Page) -> Any:
         await page.open(path)
-        kinds = "Object.fromEntries([...document.querySelectorAll('svg')].map((svg) => [svg.classList[1], 1]))"
-        return await page.run("document.getElementById('summary').innerText"), await page.run(kinds)
+        kinds = "Object.fromEntries([...document.querySelectorAll('svg.plot')].map((svg) => [svg.classList[1], 1]))"
+        return await page.run("document.getElementById('parts').innerText"), await page.run(kinds)
 
     text, kinds = with_page(steps)
     assert set(kinds) == {"counts", "interval", "histogram", "scatter"}
@@ -432,7 +497,7 @@ def test_without_judges_nothing_is_said_of_them(
         )
 
     rows, text = with_page(steps)
-    assert rows is None and "Agreement" not in text and "Passed, of judged results" in text
+    assert rows is None and "Agreement" not in text and "Usage" in text
 
 
 def test_hostile_names_of_judges_stay_texts(with_page: Any, tmp_path: Path) -> None:
@@ -456,9 +521,7 @@ def test_hostile_names_of_judges_stay_texts(with_page: Any, tmp_path: Path) -> N
 
     title, rows, grown, wide = with_page(steps)
     assert title == "batch and batch (2)" and (grown, wide) == (0, False)
-    assert [row[0] for row in rows] == ["batch: answer × small"] * 4 + [
-        "batch (2): answer × small"
-    ] * 4
+    assert [row[0] for row in rows] == ["batch: small"] * 4 + ["batch (2): small"] * 4
     first, second, third = HOSTILE[:3]
     assert rows[0][1] == f"{second}: all 3: {first}, {second}, {third}"
     assert rows[1][1] == f"{second}: {first} and {second}" and rows[1][4:6] == ["1", "–"]
@@ -471,13 +534,12 @@ def test_what_is_left_out_is_said(with_page: Any, tmp_path: Path) -> None:
     async def steps(page: Page) -> Any:
         await page.open(path)
         return await page.run(
-            "document.querySelector('#samples .notice').textContent"
+            "document.querySelector('#left-out .notice').textContent"
         ), await page.run(COUNT)
 
     notice, count = with_page(steps)
-    assert (
-        notice.startswith("This page shows 20 of 50 results: errors first")
-        and count == "20 of 20 results"
+    assert notice.startswith("This page shows 20 of 50 results: errors first") and count.endswith(
+        " rows"
     )
 
 
@@ -492,7 +554,7 @@ def test_an_empty_batch_and_an_empty_result_are_shown(
         await page.open(path)
         return await page.run(COUNT)
 
-    assert with_page(steps) == f"{len(results)} of {len(results)} results"
+    assert with_page(steps) == f"{len(results)} of {len(results)} {'row' if results else 'rows'}"
 
 
 CONTRAST = """
@@ -506,7 +568,7 @@ CONTRAST = """
   };
   const style = getComputedStyle(document.documentElement);
   const ground = light(style.getPropertyValue('--ground'));
-  return Object.fromEntries(['ink', 'quiet', 'accent', 'failed', 'error'].map((name) => {
+  return Object.fromEntries(['ink', 'quiet', 'link', 'bad', 'error', 'good', 'stopped'].map((name) => {
     const other = light(style.getPropertyValue('--' + name));
     return [name, (Math.max(ground, other) + 0.05) / (Math.min(ground, other) + 0.05)];
   }));
@@ -543,7 +605,7 @@ def test_the_page_itself_never_scrolls_sideways(width: int, with_page: Any, tmp_
     async def steps(page: Page) -> None:
         await page.open(path, width=width)
         assert await page.run("document.documentElement.scrollWidth <= innerWidth")
-        await page.run("document.querySelector('#samples button.open').click()")
+        await page.run(then("document.querySelector('#samples a.verdict').click()"))
         assert await page.run(
             "document.getElementById('detail').getBoundingClientRect().right <= innerWidth"
         )
@@ -558,7 +620,7 @@ def test_what_is_only_for_the_screen_is_not_printed(with_page: Any, tmp_path: Pa
     async def steps(page: Page) -> Any:
         await page.open(path)
         await page.media(media="print", scheme="dark")
-        shown = "['.controls', '.pages', 'h1'].map((name) => getComputedStyle(document.querySelector(name)).display)"
+        shown = "['.controls', '.chips', 'h1'].map((name) => getComputedStyle(document.querySelector(name)).display)"
         return await page.run(shown), await page.run(
             "getComputedStyle(document.body).backgroundColor"
         )
@@ -577,7 +639,7 @@ def test_a_result_shows_its_transcript_as_text(with_page: Any, tmp_path: Path) -
         return await page.run(EACH_DETAIL)
 
     details = with_page(steps)
-    assert any("Task, TASK-1" in text and "say Which metal?" in text for text in details)
+    assert any("Conversation TASK-1" in text and "say Which metal?" in text for text in details)
     assert any(f"say {HOSTILE[0]}" in text for text in details)
     assert any("there is no task 9" in text for text in details)
 
@@ -599,16 +661,40 @@ def test_two_batches_are_compared_with_flipped_answers_side_by_side(
 
     async def steps(page: Page) -> None:
         await page.open(path, width=400)
+        words = await page.run("document.querySelector('.verdict-words').innerText")
+        assert words.startswith("b is worse by 50.0 points")
         assert "2 of 2 samples make a pair" in await page.run(
-            "document.getElementById('comparison').innerText"
+            "document.getElementById('comparison').textContent"
         )
-        await page.run("document.querySelector('#comparison summary').click()")
         marks = "[...document.querySelectorAll('#comparison {0}')].map((each) => each.textContent.trim())"
         assert (await page.run(marks.format("del")))[0].startswith("metal.")
         assert await page.run(marks.format("ins")) == ["gas."]
-        assert await page.run(marks.format("summary")) == ["1 passed in a and failed in b"]
+        assert (await page.run(marks.format("summary")))[-1] == "1 flipped result side by side"
         assert await page.run(
             "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
         )
 
     with_page(steps)
+
+
+def test_the_reason_is_that_of_the_scorer_that_decided(with_page: Any, tmp_path: Path) -> None:
+    right = Score(1.0, True, explanation="it is right")
+    rows = [
+        result("failed", place=0, scores={"a": right, "b": Score(0.0, False, explanation="wrong")}),
+        result(
+            "unscored", place=1, scores={"a": right, "b": Score(None, None, explanation="no idea")}
+        ),
+        result("error", place=2, scores={"a": right, "b": Score(None, None, error="it crashed")}),
+        result("passed", place=3, scores={"a": right}),
+    ]
+    path = tmp_path / "r.html"
+    write_report(path, [ReportBatch(rows)])
+
+    async def steps(page: Page) -> Any:
+        await page.open(path)
+        reason = "row.querySelector('.reason')?.innerText ?? null"
+        return await page.run(
+            f"[...document.querySelectorAll('#samples tbody tr')].map((row) => {reason})"
+        )
+
+    assert with_page(steps) == ["b: wrong", "b: no idea", "b: it crashed", None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
 from evaluator.record.journal import now
 from evaluator.record.steps import Header, Recording, Resumption, Step, StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server.attempts import Bar, Timeline, enclosing, percents
+from evaluator.viewer.server.attempts import Bar, Timeline, enclosing
 from tests.viewer.site import page
 
 CREATED = "2026-03-08T09:00:00.000Z"
@@ -73,28 +72,20 @@ def test_the_time_between_an_interruption_and_the_resume_is_left_out() -> None:
     ]
 
 
-def test_a_bar_is_never_too_narrow_to_see_nor_beyond_the_axis() -> None:
-    assert percents(Bar(2, 4), 8) == (25, 25)
-    x, width = percents(Bar(8, 8), 8)
-    assert width > 0 and x + width <= 100
-    assert percents(Bar(0, 0), 0) == (0, 100)
+def test_a_part_lasts_from_its_first_start_to_its_last_end() -> None:
     assert enclosing([Bar(2, 4), Bar(1, 3, is_open=True)]) == Bar(1, 4, is_open=True)
     assert enclosing([]) is None
 
 
-def bars(text: str) -> dict[str, tuple[float, float]]:
-    """The place and width of each bar by the label of its row."""
-    rows = re.findall(
-        r'<th scope="row" class="label">(.*?)</th>.*?<rect x="([\d.]+)" width="([\d.]+)"',
-        text,
-        re.S,
-    )
-    return {re.sub("<[^>]*>", "", label): (float(x), float(width)) for label, x, width in rows}
+def bars(data: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """The start and the length of each bar in seconds, by the label of its row."""
+    rows = [(row["label"], row["bar"]) for row in data["rows"] if row["bar"] is not None]
+    return {label: (bar["start_s"], bar["end_s"] - bar["start_s"]) for label, bar in rows}
 
 
-def run_page(root: Path, number: int) -> str:
-    links = re.findall(r'<th scope="row"><a href="(/run/[^"]*)"', page(root, "/runs").text)
-    return page(root, next(link for link in links if link.endswith(f"/{number}"))).text
+def run_page(root: Path, number: int) -> dict[str, Any]:
+    runs = page(root, "/runs").data["runs"]
+    return page(root, next(run["href"] for run in runs if run["id"] == number)).data
 
 
 def test_a_subtask_and_a_part_of_a_path_are_on_the_axis_of_the_run(tmp_path: Path) -> None:
@@ -111,13 +102,15 @@ def test_a_subtask_and_a_part_of_a_path_are_on_the_axis_of_the_run(tmp_path: Pat
     parent.note(start, StepEnd("success", "x", 1_000.0))
     child.close(Summary("completed", 0, 0, 900.0))
     parent.close(Summary("completed", 4, 0, 2_000.0))
-    text = run_page(tmp_path, parent.id)
     # The files are created a little before the steps start.
-    rounded = {label: (round(x), round(width)) for label, (x, width) in bars(text).items()}
-    assert rounded["a/turn[1]"] == (0, 5)
-    assert rounded["b"] == (0, 50)
-    assert rounded["x/turn[1]"] == (0, 10)
-    assert rounded["TASK-2"] == (0, 45)
+    rounded = {
+        label: (round(start, -1), round(length, -1))
+        for label, (start, length) in bars(run_page(tmp_path, parent.id)).items()
+    }
+    assert rounded["a/turn[1]"] == (0, 100)
+    assert rounded["b"] == (0, 1_000)
+    assert rounded["x/turn[1]"] == (0, 200)
+    assert rounded["TASK-2"] == (0, 900)
 
 
 def test_a_recorded_run_has_the_start_of_each_call_in_the_order_of_the_calls(

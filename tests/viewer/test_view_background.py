@@ -25,7 +25,7 @@ def address(root: Path, task_id: str = ID) -> str:
 
 
 def test_without_tasks_the_page_says_how_to_start_one(tmp_path: Path) -> None:
-    assert "evaluator start" in page(tmp_path, "/background").text
+    assert page(tmp_path, "/background").data["has_folders"] is False
 
 
 def test_the_list_has_each_task_with_its_state(tmp_path: Path) -> None:
@@ -34,19 +34,19 @@ def test_the_list_has_each_task_with_its_state(tmp_path: Path) -> None:
     end_task(
         tmp_path, End("failed", reason="no answer", input_tokens=7, output_tokens=5), "a00000000"
     )
-    text = page(tmp_path, "/background").text
-    assert re.findall(r">([ab]\d{8})<", text) == [ID, "a00000000"], "the running one first"
-    assert "no answer" in text
-    assert ">12<" in text
-    assert 'data-live="2000"' in text
+    data = page(tmp_path, "/background").data
+    running, ended = data["rows"]
+    assert (running["id"], ended["id"]) == (ID, "a00000000"), "the running one first"
+    assert ended["reason"] == "no answer"
+    assert (ended["input_tokens"], ended["output_tokens"]) == (7, 5)
+    assert data["live_ms"] == 2_000
 
 
 def test_a_task_whose_process_is_gone_is_shown_as_failed(tmp_path: Path) -> None:
     add_task(tmp_path, owner=replace(current_owner(), pid=2**22 + 1), output=b"so far")
-    text = page(tmp_path, address(tmp_path)).text
-    assert "status-failed" in text
-    assert "so far" in text
-    assert "<form" not in text
+    data = page(tmp_path, address(tmp_path)).data
+    assert (data["status"], data["has_ended"]) == ("failed", True)
+    assert data["window"]["text"] == "so far"
 
 
 def test_an_output_is_shown_from_its_end_in_whole_lines(
@@ -54,10 +54,10 @@ def test_an_output_is_shown_from_its_end_in_whole_lines(
 ) -> None:
     monkeypatch.setattr(background, "WINDOW_BYTES", 25)
     add_task(tmp_path, output=b"".join(b"line %d\n" % number for number in range(100)))
-    text = page(tmp_path, address(tmp_path)).text
-    assert re.search(r"<pre id=\"output\"[^>]*>line 97\nline 98\nline 99\n</pre>", text)
-    assert f"{97 * 8 - 10:,} bytes before" in text
-    assert 'data-live="1000"' in text
+    data = page(tmp_path, address(tmp_path)).data
+    assert data["window"]["text"] == "line 97\nline 98\nline 99\n"
+    assert data["window"]["before"] == 97 * 8 - 10
+    assert data["live_ms"] == 1_000
 
 
 def test_a_transcript_is_shown_as_messages(tmp_path: Path) -> None:
@@ -69,11 +69,10 @@ def test_a_transcript_is_shown_as_messages(tmp_path: Path) -> None:
         "[" * 5_000,
     ]
     add_task(tmp_path, suffix="jsonl", output="\n".join(lines).encode())
-    text = page(tmp_path, address(tmp_path)).text
-    assert "message-user" in text
-    assert "the question" in text
-    assert "the answer" in text
-    assert "no JSON" in text
+    message, outcome, *lines = page(tmp_path, address(tmp_path)).data["window"]["records"]
+    assert (message["role"], message["content"]) == ("user", "the question")
+    assert outcome["content"] == "the answer"
+    assert lines[0] == "no JSON"
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "missing"])
@@ -98,7 +97,7 @@ def test_a_task_is_killed_by_its_form_only_with_token_and_confirmation(tmp_path:
             path = re.findall(
                 r'"(/background/[0-9a-f]+/b[0-9a-z]+)"', (await site.get("/background")).text
             )[0]
-            token = re.findall(r'name="token" value="([^"]+)"', (await site.get(path)).text)[0]
+            token = (await site.get(path)).data["token"]
             origin = {"Origin": site.address}
             for form, message in (
                 ({"token": "wrong", "confirm": "yes"}, "not of this server"),
@@ -139,7 +138,7 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, text: str, suffi
         json.dumps(message).encode() if suffix == "jsonl" else text.encode("utf-8", "surrogatepass")
     )
     add_task(tmp_path, description=plain, suffix=suffix, output=output)
-    assert_harmless(page(tmp_path, address(tmp_path)).text, forms=1)
+    assert_harmless(page(tmp_path, address(tmp_path)).text)
     end_task(tmp_path, End("failed", reason=plain, summary=plain, task_file=plain))
     assert_harmless(page(tmp_path, "/background").text)
     assert_harmless(page(tmp_path, address(tmp_path)).text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.records import Score
 from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
-from evaluator.viewer.server import background, batches, make_app, state
-from tests.batch.export.results import EACH, HOSTILE, hostile, result
+from evaluator.viewer.server import background, make_app, progress, state
+from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, hostile, result
 from tests.viewer.batches import append, numbered, write_batch
 from tests.viewer.browser import Page, find_chromium, running, tab
 from tests.viewer.site import TOKEN
@@ -25,6 +28,7 @@ from tests.viewer.tasks import add_task, append_output
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
 
 WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+FAILURES = (PASSED, FAILED, replace(FAILED, sample_id="other"))
 Steps = Callable[[Page, str], Awaitable[Any]]
 
 
@@ -39,7 +43,7 @@ def browse(browser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     """Runs steps with a tab that has opened the address; the console stays empty and only the server is asked."""
     monkeypatch.setattr(state, "WAIT_S", 120)
     # Pages ask again at once, so that no test waits for the next time.
-    monkeypatch.setattr(batches, "LIVE_MS", 20)
+    monkeypatch.setattr(progress, "LIVE_MS", 20)
     monkeypatch.setattr(background, "OUTPUT_MS", 20)
 
     def go(steps: Steps) -> Any:
@@ -49,7 +53,7 @@ def browse(browser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
                 tab(browser) as page,
             ):
                 address = f"http://127.0.0.1:{server.port}"
-                await page.visit(f"{address}/?token={TOKEN}")
+                await opened(page, f"{address}/?token={TOKEN}")
                 found = await steps(page, address)
                 assert page.problems == []
                 assert [each for each in page.requests if not each.startswith(f"{address}/")] == []
@@ -69,6 +73,12 @@ def becomes(condition: str) -> str:
     )
 
 
+async def opened(page: Page, address: str) -> None:
+    """Opens an address and returns once the page is drawn."""
+    await page.visit(address)
+    await page.run(becomes("document.documentElement.dataset.ready"))
+
+
 async def links(page: Page, prefix: str) -> list[str]:
     return await page.run(
         f"[...document.querySelectorAll('main a[href^=\"{prefix}\"]')].map((link) => link.href)"
@@ -84,12 +94,15 @@ async def main_pages(page: Page, address: str) -> list[str]:
         "queue": "/queue/",
         "background": "/background/",
     }
-    found = [f"{address}/{name}" for name in (*lists, "compare")]
+    found = [f"{address}/{name}" for name in (*lists, "", "search?text=a")]
     for start, prefix in lists.items():
-        await page.visit(f"{address}/{start}")
-        found.append((await links(page, prefix))[0])
+        await opened(page, f"{address}/{start}")
+        of_kind = await links(page, prefix)
+        found.append(of_kind[0])
         if start == "batches":
-            await page.visit(found[-1])
+            a, b = (each.rpartition("/")[2] for each in dict.fromkeys(of_kind))
+            found.append(f"{address}/compare?a={a}&b={b}")
+            await opened(page, found[-2])
             found.append((await links(page, "/sample/"))[0])
     return found
 
@@ -122,11 +135,89 @@ def test_no_page_runs_a_hostile_text_or_is_wider_than_a_phone(browse: Any, tmp_p
 
     async def steps(page: Page, address: str) -> None:
         for each in await main_pages(page, address):
-            await page.visit(each)
+            await opened(page, each)
             assert "owned" not in await page.run("document.title.slice(0, 5)"), each
+            grown = "document.querySelectorAll('main img, iframe, object, embed, base').length"
+            assert await page.run(grown) == 0, each
             for width in (1280, 400):
                 await page.resize(width)
                 assert await page.run(WIDE) <= 0, (each, width)
+
+    browse(steps)
+
+
+def test_axe_finds_nothing_on_any_page(browse: Any, tmp_path: Path) -> None:
+    """Every rule in light, and the contrast of texts in dark too."""
+    write_project(tmp_path)
+    axe = gzip.decompress((Path(__file__).parent / "vendor" / "axe.min.js.gz").read_bytes())
+
+    def check(options: str) -> str:
+        return (
+            f"axe.run({options}).then(({{violations}}) => violations"
+            ".filter(({impact}) => impact !== 'minor')"
+            ".map(({id, nodes}) => [id, nodes.length, nodes[0].html]))"
+        )
+
+    async def steps(page: Page, address: str) -> None:
+        for each in await main_pages(page, address):
+            await opened(page, each)
+            await page.run(f"{axe.decode()}; 0")
+            await page.media(scheme="light")
+            assert await page.run(check("{}")) == [], each
+            await page.media(scheme="dark")
+            assert await page.run(check("{runOnly: ['color-contrast']}")) == [], each
+
+    browse(steps)
+
+
+def test_the_keyboard_alone_leads_from_the_start_to_a_failed_sample_and_to_the_comparison(
+    browse: Any, tmp_path: Path
+) -> None:
+    write_batch(tmp_path / "a", [replace(each, place=n) for n, each in enumerate(FAILURES)])
+    write_batch(tmp_path / "b", [replace(each, place=n) for n, each in enumerate(EACH)])
+
+    async def steps(page: Page, address: str) -> None:
+        async def tab_to(text: str) -> None:
+            """Presses Tab until the element with this text has the focus."""
+            words = "(document.activeElement.ariaLabel || document.activeElement.innerText).trim()"
+            for _ in range(60):
+                if (await page.run(words)).startswith(text):
+                    return
+                await page.press("Tab")
+            raise AssertionError(f"Tab does not lead to {text!r}")
+
+        async def title_is(text: str) -> None:
+            await page.run(becomes(f"document.querySelector('h1')?.innerText.trim() === '{text}'"))
+
+        await title_is(tmp_path.name)
+        await tab_to("a")
+        await page.follow("Enter")
+        await title_is("a")
+        await tab_to("Failed")
+        await page.press("Enter")
+        await page.run(becomes("document.querySelectorAll('#samples tbody tr').length === 2"))
+        await tab_to("tin")
+        await page.follow("Enter")
+        await title_is("tin")
+        assert "no 'tin' in it" in await page.run("document.querySelector('.reason').innerText")
+        await page.follow("j")
+        await title_is("other")
+        await page.follow("u")
+        await title_is("a")
+        assert await page.run("document.querySelectorAll('#samples tbody tr').length") == 2
+        await tab_to("compare")
+        await page.follow("Enter")
+        await title_is("Compare")
+        while await page.run("document.activeElement.id") != "choose-b":
+            await page.press("Tab")
+        await page.press("ArrowDown")
+        await tab_to("Compare")
+        await page.follow("Enter")
+        await page.run(becomes("document.querySelector('.verdict-words')"))
+        words = await page.run("document.querySelector('.verdict-words').innerText")
+        assert words.startswith("b is ")
+        await page.press("/")
+        assert await page.run("document.activeElement.id") == "find"
 
     browse(steps)
 
@@ -148,14 +239,14 @@ def test_a_running_batch_grows_without_a_reload_and_what_is_typed_stays(
     path = write_batch(tmp_path / "b", numbered(2), state="running", total=4)
 
     async def steps(page: Page, address: str) -> None:
-        await page.visit(f"{address}/batches")
-        await page.visit((await links(page, "/batch/"))[0])
+        await opened(page, f"{address}/batches")
+        await opened(page, (await links(page, "/batch/"))[0])
         await page.run("document.getElementById('filter-text').value = 'typed'; window.same = true")
         append(path, result("s2"))
         assert await page.run(
-            becomes("document.getElementById('progress').innerText.includes('3 of 4 results')")
+            becomes("document.getElementById('head').innerText.includes('3 of 4 results')")
         )
-        assert await page.run("document.querySelectorAll('#results tbody tr').length") == 3
+        assert await page.run("document.querySelectorAll('#samples tbody tr').length") == 3
         assert (
             await page.run("window.same && document.getElementById('filter-text').value") == "typed"
         )
@@ -163,24 +254,32 @@ def test_a_running_batch_grows_without_a_reload_and_what_is_typed_stays(
     browse(steps)
 
 
-def test_the_plots_of_the_report_are_drawn_and_follow_the_batch(
+def test_a_running_batch_announces_its_end_and_what_is_open_stays_where_it_was(
     browse: Any, tmp_path: Path
 ) -> None:
-    path = write_batch(tmp_path / "b", numbered(2), state="running", total=4)
+    path = write_batch(tmp_path / "b", numbered(60), state="running", total=61)
 
     async def steps(page: Page, address: str) -> None:
-        await page.visit(f"{address}/batches")
-        await page.visit((await links(page, "/batch/"))[0])
-        figures = "document.getElementById('key-figures').innerText"
-        assert await page.run(becomes(f"{figures}.includes('2 of 4')"))
-        assert (
-            await page.run(
-                "document.querySelectorAll('#key-figures svg.counts, #plots svg.histogram').length"
-            )
-            >= 2
+        await opened(page, f"{address}/batches")
+        await opened(page, (await links(page, "/batch/"))[0])
+        await page.run(becomes("document.getElementById('all-numbers')"))
+        await page.run("document.getElementById('columns').open = true; scrollTo(0, 500)")
+        before = await page.run(
+            "document.querySelector('#samples tbody tr:nth-child(9)').getBoundingClientRect().y"
         )
-        append(path, result("s2"))
-        assert await page.run(becomes(f"{figures}.includes('3 of 4')"))
+        append(path, result("s60", place=60))
+        with BatchFolder.open(path) as folder:
+            folder.write_manifest(folder.manifest() | {"state": "complete"})
+        said = "document.getElementById('announcement').textContent"
+        assert await page.run(becomes(f"{said}.includes('b is complete: 61 passed')"))
+        assert "(complete)" in await page.run("document.title")
+        after = await page.run(
+            "document.querySelector('#samples tbody tr:nth-child(9)').getBoundingClientRect().y"
+        )
+        assert abs(after - before) < 60, "nothing jumps"
+        assert await page.run("document.getElementById('columns').open")
+        await page.run("document.getElementById('all-numbers').open = true")
+        assert await page.run(becomes("document.querySelector('#numbers svg.histogram')"))
 
     browse(steps)
 
@@ -196,8 +295,8 @@ def test_an_output_is_followed_unless_the_reader_scrolled_up(browse: Any, tmp_pa
                 becomes(f"document.getElementById('output').innerText.includes('{text}')")
             )
 
-        await page.visit(f"{address}/background")
-        await page.visit((await links(page, "/background/"))[0])
+        await opened(page, f"{address}/background")
+        await opened(page, (await links(page, "/background/"))[0])
         assert await page.run(bottom), "it is shown from its end"
         await appears("the first")
         assert await page.run(bottom)
@@ -213,18 +312,21 @@ def test_an_entry_is_skipped_with_the_keyboard_alone(browse: Any, tmp_path: Path
         queue.add("a text")
 
         async def steps(page: Page, address: str) -> str:
-            await page.visit(f"{address}/queue")
+            await opened(page, f"{address}/queue")
             await page.run("document.querySelector('.card a').focus()")
             await page.follow("Enter")
             await page.run("document.querySelector('form [name=confirm]').focus()")
             await page.press(" ")
             await page.press("Tab")
             await page.follow("Enter")
+            await page.run(
+                becomes("document.querySelector('.title .badge')?.innerText === 'skipped'")
+            )
             return await page.run("document.querySelector('.lead').innerText")
 
         shown = browse(steps)
         entry = queue.show("T-01").entry
-        assert shown == f"skipped · {entry.type}"
+        assert shown == entry.type
         assert entry.status == "skipped"
 
 
@@ -232,16 +334,165 @@ def test_the_arrow_keys_lead_through_the_samples(browse: Any, tmp_path: Path) ->
     write_batch(tmp_path / "b", numbered(3))
 
     async def steps(page: Page, address: str) -> list[str]:
-        await page.visit(f"{address}/batches")
-        await page.visit((await links(page, "/batch/"))[0])
-        await page.visit((await links(page, "/sample/"))[0])
+        await opened(page, f"{address}/batches")
+        await opened(page, (await links(page, "/batch/"))[0])
+        await opened(page, (await links(page, "/sample/"))[0])
         seen = [await page.run("document.querySelector('h1').textContent")]
         for key in ("ArrowRight", "ArrowRight", "ArrowLeft"):
             await page.follow(key)
+            await page.run(becomes("document.querySelector('h1')"))
             seen.append(await page.run("document.querySelector('h1').textContent"))
         return seen
 
     assert browse(steps) == ["s0", "s1", "s2", "s1"]
+
+
+DIFFERENCES = [
+    ("the cat sat", "the dog sat"),
+    ("a\nb\nc", "a\nc"),
+    ("", "new"),
+    ("same", "same"),
+    ("word " * 900 + "one end", "word " * 900 + "other end"),
+    ("line\n" * 900, "other\n" * 900),
+    ("é 日本 x", "é 日 x"),
+]
+
+
+def test_the_differences_of_two_answers_make_up_both_texts(browse: Any, tmp_path: Path) -> None:
+    """As the page marks them: what is not marked is the same on both sides."""
+    for place, name in enumerate("ab"):
+        passed = {"scores": {"s": Score(float(place), bool(place))}}
+        rows = [
+            result(str(n), place=n, content=texts[place], **passed)
+            for n, texts in enumerate(DIFFERENCES)
+        ]
+        write_batch(tmp_path / name, rows)
+
+    async def steps(page: Page, address: str) -> Any:
+        await opened(page, f"{address}/batches")
+        ids = [each.rpartition("/")[2] for each in await links(page, "/batch/")]
+        await opened(page, f"{address}/compare?a={ids[0]}&b={ids[1]}&from=failed&to=passed")
+        side = "[...pre.childNodes].map((node) => [node.textContent, node.nodeType !== Node.TEXT_NODE])"
+        return await page.run(
+            "[...document.querySelectorAll('.pair')].map((pair) =>"
+            f" [...pair.querySelectorAll('pre')].map((pre) => {side}))"
+        )
+
+    pairs = browse(steps)
+    assert len(pairs) == len(DIFFERENCES)
+    for texts, sides in zip(DIFFERENCES, pairs, strict=True):
+        assert tuple("".join(text for text, _ in side) for side in sides) == texts
+        same = ["".join(text for text, is_marked in side if not is_marked) for side in sides]
+        assert same[0] == same[1]
+    assert [text for text, is_marked in pairs[4][1] if is_marked] == [" other"]
+    assert not any(is_marked for side in pairs[3] for _, is_marked in side)
+
+
+MARKED = """# Answer
+
+- **bold** and `code`
+- [link](https://evil.example/x) ![image](https://evil.example/y.png)
+
+```json
+{"a": [1, 2]}
+```
+
+| h | i |
+|---|---|
+| 1 | <b onclick=alert(1)>2</b> |
+
+<script>document.title = "owned"</script>
+"""
+
+
+def test_markdown_and_json_are_rendered_and_lead_nowhere(browse: Any, tmp_path: Path) -> None:
+    deep = "> " * 3_000 + "x"
+    big = '{"id": 12345678901234567890}'
+    rows = [
+        result(str(n), place=n, content=text, task_id=None)
+        for n, text in enumerate((MARKED, '{"k": {"inner": [true]}}', big, deep))
+    ]
+    write_batch(tmp_path / "b", rows)
+
+    async def steps(page: Page, address: str) -> None:
+        await opened(page, f"{address}/batches")
+        await opened(page, (await links(page, "/batch/"))[0])
+        samples = list(dict.fromkeys(await links(page, "/sample/")))
+        await opened(page, samples[0])
+        answer = "document.querySelector('main .markdown')"
+        assert await page.run(f"{answer}.querySelector('strong').textContent") == "bold"
+        assert await page.run(f"{answer}.querySelectorAll('a, img, script, b').length") == 0
+        text = await page.run(f"{answer}.textContent")
+        for part in ("https://evil.example/x", "<b onclick=alert(1)>2</b>", "<script>"):
+            assert part in text
+        assert await page.run(f"{answer}.querySelector('.json .json-key').textContent") == "a"
+        raw = "document.querySelector('[aria-label=\"raw answer\"]')"
+        await page.run(f"{raw}.click()")
+        shown = f"{raw}.closest('.value').querySelector(':scope > pre').textContent"
+        assert await page.run(shown) == MARKED
+        await opened(page, samples[1])
+        assert await page.run("document.querySelector('main .json details').open")
+        for number, exact in ((2, big), (3, deep)):
+            await opened(page, samples[number])
+            assert exact in await page.run("document.querySelector('main').textContent")
+
+    browse(steps)
+
+
+def test_a_run_shows_the_chosen_step_beside_its_tree(browse: Any, tmp_path: Path) -> None:
+    journal = TaskStore(tmp_path / "tasks").create("r", {"text": "t"}, template="t")
+    call = {"id": "c1", "name": "search", "arguments": {"q": "lead"}}
+    for number, (path, answer) in enumerate(
+        (("iterations[1]", "one draft"), ("iterations[2]", "two drafts"))
+    ):
+        sent = [{"role": "user", "content": f"round {number}"}]
+        journal.note(
+            StepStart(
+                f"{path}/turn[1]",
+                "model",
+                "m",
+                {"messages": sent},
+                backoff_s=2.0 * number or None,
+                attempt=1 + number,
+                max_attempts=3,
+            ),
+            StepEnd("success", {"content": "", "tool_calls": [call]}, 0.1),
+        )
+        told = [{"role": "tool", "tool_call_id": "c1", "content": "it is a metal"}]
+        journal.note(
+            StepStart(f"{path}/turn[2]", "model", "m", {"messages": told}),
+            StepEnd("success", {"content": answer}, 0.1),
+        )
+    journal.begin(StepStart("iterations[3]/turn[1]", "model", "m", {"messages": []}))
+    journal.flush()
+    pane = "document.getElementById('pane')"
+
+    async def steps(page: Page, address: str) -> None:
+        await opened(page, f"{address}/runs")
+        await opened(page, (await links(page, "/run/"))[0])
+        assert "There is no result yet" in await page.run(f"{pane}.innerText")
+        await page.run(
+            "[...document.querySelectorAll('.steps a')].find((a) => a.id === 'to-step-3').click()"
+        )
+        await page.run(becomes(f"{pane}.innerText.includes('two drafts')"))
+        assert "it is a metal" in await page.run(
+            f"{pane}.querySelector('.call .call-result').textContent"
+        )
+        marked = f"[...{pane}.querySelectorAll('del, ins')].map((each) => each.textContent.trim())"
+        assert await page.run(marked) == ["one draft", "two drafts"]
+        await page.press("k")
+        await page.run(becomes(f"{pane}.innerText.includes('iterations[2]/turn[1]')"))
+        await page.press("j")
+        await page.run(becomes(f"{pane}.innerText.includes('iterations[2]/turn[2]')"))
+        await page.run("document.getElementById('iteration-1').click()")
+        await page.run(
+            becomes(
+                f"{pane}.innerText.includes('one draft') && !{pane}.innerText.includes('two drafts')"
+            )
+        )
+
+    browse(steps)
+    journal.close(Summary("completed", 4, 0, 0.1))
 
 
 def test_the_prompt_follows_what_is_typed(browse: Any, tmp_path: Path) -> None:
@@ -253,11 +504,11 @@ def test_the_prompt_follows_what_is_typed(browse: Any, tmp_path: Path) -> None:
     )
 
     async def steps(page: Page, address: str) -> None:
-        await page.visit(f"{address}/templates")
+        await opened(page, f"{address}/templates")
         found = await page.run(
             "[...document.links].find((link) => link.textContent === 'a_greeting').href"
         )
-        await page.visit(found)
+        await opened(page, found)
         await page.run(
             "(() => { const box = document.getElementById('input-1'); box.value = 'Ada <b>';"
             "box.dispatchEvent(new Event('input', {bubbles: true})); })()"

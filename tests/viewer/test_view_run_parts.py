@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,17 @@ Use plain words only.</instructions></task>
 
 
 def run_path(root: Path, number: int = 1) -> str:
-    found = re.search(rf'"(/run/[0-9a-f]+/{number})"', page(root, "/runs").text)
-    assert found is not None
-    return found[1]
+    return next(run["href"] for run in page(root, "/runs").data["runs"] if run["id"] == number)
 
 
-def marks(text: str) -> list[tuple[str, str]]:
-    found = re.findall(r'<mark data-source="([^"]*)">(.*?)</mark>', text, re.DOTALL)
-    return [(source, unescape(part).strip()) for source, part in found]
+def marks(data: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (span["source"], span["text"].strip())
+        for talk in data["conversations"]
+        for spans in talk["sources"].values()
+        for span in spans
+        if span["source"]
+    ]
 
 
 def evaluate(root: Path) -> None:
@@ -57,16 +59,16 @@ def evaluate(root: Path) -> None:
 
 def test_the_parts_of_a_prompt_have_their_sources(tmp_path: Path) -> None:
     evaluate(tmp_path)
-    text = page(tmp_path, run_path(tmp_path)).text
-    assert marks(text) == [
+    data = page(tmp_path, run_path(tmp_path)).data
+    assert marks(data) == [
         ("template line 6", "Collect the facts about"),
         ("input topic", "Lake Baikal"),
         ("template line 8", "Write a text with these facts:"),
         ("answer of steps[1]", "It is deep & cold."),
         ("template line 12", "Use plain words only."),
     ]
-    assert "the template has changed since" not in text
-    assert re.search(r'<a href="/template/[0-9a-f]+">two_steps</a>', text)
+    assert (data["template"]["name"], data["template"]["is_same"]) == ("two_steps", True)
+    assert re.fullmatch("/template/[0-9a-f]+", data["template"]["href"])
 
 
 def test_lines_of_a_template_that_has_changed_are_no_sources(tmp_path: Path) -> None:
@@ -74,9 +76,9 @@ def test_lines_of_a_template_that_has_changed_are_no_sources(tmp_path: Path) -> 
     (tmp_path / "templates" / "t.xml").write_text(
         TEMPLATE.replace("d</desc", "other</desc"), encoding="utf-8"
     )
-    text = page(tmp_path, run_path(tmp_path)).text
-    assert [source for source, _ in marks(text)] == ["input topic", "answer of steps[1]"]
-    assert "the template has changed since" in text
+    data = page(tmp_path, run_path(tmp_path)).data
+    assert [source for source, _ in marks(data)] == ["input topic", "answer of steps[1]"]
+    assert data["template"]["is_same"] is False
 
 
 @pytest.mark.parametrize(
@@ -135,13 +137,13 @@ def write(root: Path, *turns: tuple[StepStart, StepEnd]) -> None:
     journal.close(Summary("completed", len(turns), 0, 0.1))
 
 
-def changes(root: Path) -> list[tuple[str, list[str], list[str]]]:
-    """The title of each change, and what is marked on both sides."""
-    text = page(root, run_path(root)).text
-    found = re.findall(r'<h4>([^<]*)</h4>\s*<div class="sides">(.*?)</div>', text, re.DOTALL)
+def changes(root: Path) -> list[tuple[str, str, str]]:
+    """The title and both texts of each change."""
+    data = page(root, run_path(root)).data
     return [
-        (title, re.findall("<del>(.*?)</del>", sides), re.findall("<ins>(.*?)</ins>", sides))
-        for title, sides in found
+        (change["title"], change["before"], change["after"])
+        for talk in data["conversations"]
+        for change in talk["changes"]
     ]
 
 
@@ -152,14 +154,14 @@ def test_a_turn_that_was_called_again_shows_what_changed(tmp_path: Path) -> None
         turn("turn[1]", "Say it in blue", "It is blue", fingerprint="b"),
     )
     assert changes(tmp_path) == [
-        ("Request of turn[1], steps 1 and 2", [" red"], [" blue"]),
-        ("Answer of turn[1], steps 1 and 2", [" red"], [" blue"]),
+        ("Request of turn[1], steps 1 and 2", "Say it in red", "Say it in blue"),
+        ("Answer of turn[1], steps 1 and 2", "It is red", "It is blue"),
     ]
 
 
 def test_an_answer_that_was_asked_for_again_shows_what_changed(tmp_path: Path) -> None:
     write(tmp_path, turn("turn[1]", "Count", "1 two 3"), turn("turn[2]", "Digits only", "1 2 3"))
-    assert changes(tmp_path) == [("Answer in turn[1] and turn[2]", [" two"], [" 2"])]
+    assert changes(tmp_path) == [("Answer in turn[1] and turn[2]", "1 two 3", "1 2 3")]
 
 
 def test_an_iteration_of_a_loop_is_compared_with_the_one_before(tmp_path: Path) -> None:
@@ -172,9 +174,9 @@ def test_an_iteration_of_a_loop_is_compared_with_the_one_before(tmp_path: Path) 
         ),
     )
     assert changes(tmp_path) == [
-        (f"{what} in iterations[1]/{part} and here", [" 1"], [" 2"])
+        (f"{what} in iterations[1]/{part} and here", f"{text} 1", f"{text} 2")
         for part in ("director", "evaluator")
-        for what in ("Request", "Answer")
+        for what, text in (("Request", f"{part}: round"), ("Answer", "answer"))
     ]
 
 
@@ -185,7 +187,6 @@ def test_a_call_that_was_only_repeated_shows_no_change(tmp_path: Path) -> None:
         turn("turn[1]", "Say it", "It"),
     )
     assert changes(tmp_path) == []
-    assert "What changed" not in page(tmp_path, run_path(tmp_path)).text
 
 
 @pytest.mark.parametrize("text", HOSTILE)

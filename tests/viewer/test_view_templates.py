@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def link_of(root: Path, name: str) -> str:
-    text = page(root, "/templates").text
-    return next(
-        link
-        for link, found in re.findall(r'href="(/template/\w+)">([^<]*)<', text)
-        if found == name
-    )
+    rows = page(root, "/templates").data["rows"]
+    return next(row["href"] for row in rows if row["name"] == name)
 
 
 def send(
@@ -42,10 +37,9 @@ def send(
     """Sends the form of the page at `path`."""
 
     async def steps(site: Site) -> Answer:
-        own = re.search(r'name="token" value="([^"]*)"', (await site.get(path)).text)
-        assert own is not None
+        own = (await site.get(path)).data["token"]
         data = (
-            {"token": own[1] if token is None else token}
+            {"token": own if token is None else token}
             | ({"confirm": "yes"} if confirm else {})
             | values
         )
@@ -55,25 +49,26 @@ def send(
 
 
 def test_the_list_has_the_projects_templates_and_the_shipped_ones(project: Path) -> None:
-    text = page(project, "/templates").text
-    assert ">greet</a>" in text and ">answer_question</a>" in text
+    names = [row["name"] for row in page(project, "/templates").data["rows"]]
+    assert {"greet", "answer_question"} <= set(names)
 
 
 def test_a_template_shows_its_source_a_form_and_the_bound_on_calls(project: Path) -> None:
-    text = page(project, link_of(project, "greet")).text
-    assert "    3  &lt;inputs&gt;&lt;input name=&#34;who&#34;/&gt;" in text
-    assert 'name="input.who"' in text and 'name="input.times"' in text
-    assert "A run makes at most 1 model call." in text
+    data = page(project, link_of(project, "greet")).data
+    assert data["lines"][2]["text"].startswith('<inputs><input name="who"/>')
+    assert [field["name"] for field in data["fields"]] == ["who", "times"]
+    assert data["bound"] == "at most 1 model call"
+    assert data["file"] == "templates/own.xml"
 
 
 def test_the_prompt_for_given_inputs_is_shown_and_nothing_is_written(project: Path) -> None:
-    text = send(
+    answer = send(
         project,
         link_of(project, "greet"),
         action="render",
         **{"input.who": "A & <b>", "input.times": "3"},
-    ).text
-    assert "Greet A &amp; &lt;b&gt; 3 times" in text
+    )
+    assert "Greet A & <b> 3 times" in answer.shown
     assert not (project / "tasks").exists()
 
 
@@ -86,24 +81,23 @@ def test_rendering_runs_no_script(project: Path) -> None:
     ("values", "message"),
     [
         ({"input.who": "x", "input.times": "many"}, "times: "),
-        ({"input.times": "1"}, "&#39;who&#39;|`who`|who"),
+        ({"input.times": "1"}, "who"),
     ],
 )
 def test_an_input_that_cannot_be_used_is_reported(
     project: Path, values: dict[str, str], message: str
 ) -> None:
-    text = send(project, link_of(project, "greet"), action="render", **values).text
-    assert re.search(rf'class="notice"[^>]*>[^<]*(?:{message})', text)
+    data = send(project, link_of(project, "greet"), action="render", **values).data
+    problems = [f"{field['name']}: {field['problem']}" for field in data["fields"]]
+    assert any(message in each for each in (*problems, data["problem"]))
 
 
 def test_a_confirmed_run_is_simulated_recorded_and_shown(project: Path) -> None:
     answer = send(project, link_of(project, "greet"), action="run", **{"input.who": "Ada"})
     assert answer.status == 200
-    assert (
-        "<h1>TASK-1</h1>" in answer.text
-        and "Greet Ada 2 times" in answer.text
-        and "simulated" in answer.text
-    )
+    assert answer.data["title"] == "TASK-1"
+    assert answer.data["simulated"] is True
+    assert "Greet Ada 2 times" in answer.shown
 
 
 @pytest.mark.parametrize(
@@ -141,9 +135,10 @@ def test_a_template_with_an_error_is_listed_with_its_line_and_others_work(projec
         '<task name="bad" type="atomic"><description>d</description>\n<instructions>{{ nothing }}</instructions></task>',
         encoding="utf-8",
     )
-    text = page(project, "/templates").text
-    assert "bad.xml:2:" in text and "[undefined-variable]" in text
-    assert re.search(r'class="place"[^>]*> +2  &lt;instructions&gt;', text)
+    (finding,) = page(project, "/templates").data["findings"]
+    assert "bad.xml:2:" in finding["place"] and "[undefined-variable]" in finding["message"]
+    (place,) = (line for line in finding["lines"] if line["is_place"])
+    assert place["number"] == 2 and place["text"].startswith("<instructions>")
     assert page(project, link_of(project, "greet")).status == 200
 
 
@@ -169,7 +164,7 @@ def test_an_unknown_template_is_a_page_that_says_so(project: Path) -> None:
 def test_hostile_inputs_stay_text(project: Path, text: str) -> None:
     given = text.encode("utf-8", "replace").decode()
     answer = send(project, link_of(project, "greet"), action="render", **{"input.who": given})
-    assert_harmless(answer.text, forms=1)
+    assert_harmless(answer.text)
     assert "Greet " in answer.text
 
 
@@ -181,4 +176,4 @@ def test_hostile_templates_stay_text(project: Path) -> None:
         encoding="utf-8",
     )
     assert_harmless(page(project, "/templates").text)
-    assert_harmless(page(project, link_of(project, "evil")).text, forms=1)
+    assert_harmless(page(project, link_of(project, "evil")).text)

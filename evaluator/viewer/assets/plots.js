@@ -149,3 +149,88 @@ function drawing(kind, width, height, marks) {
     marks
   );
 }
+
+/** A trend of shares over batches of one name, the oldest first, with the interval of each. */
+function trendPlot(points) {
+  const width = 120;
+  const height = 26;
+  const step = points.length > 1 ? (width - 10) / (points.length - 1) : 0;
+  const x = (place) => 5 + place * step;
+  const y = (share) => height - 3 - share * (height - 6);
+  const known = points.map((point) => point.estimate);
+  const line = known.map((estimate, place) => `${x(place)},${y(estimate.mean)}`).join(" ");
+  return drawing("trend", width, height, [
+    known.map((estimate, place) => typeof estimate.low === "number" && makeSvg("line", { class: "whisker", x1: x(place), x2: x(place), y1: y(estimate.low), y2: y(estimate.high) })),
+    makeSvg("polyline", { points: line }),
+    known.map((estimate, place) => makeSvg("circle", { class: "point", cx: x(place), cy: y(estimate.mean), r: place === known.length - 1 ? 3 : 1.8 })),
+  ]);
+}
+
+const BRUSH = { width: 640, height: 220, left: 56, right: 12, top: 10, bottom: 26 };
+
+/**
+ * A histogram of one column, or points of two. A range that is drawn with the pointer is given to `chosen`
+ * as `[[x from, x to], [y from, y to] or null]`; the fields below the plot do the same with the keyboard.
+ */
+function brushPlot(plot, names, chosen) {
+  const { width, height, left, right, top, bottom } = BRUSH;
+  const isScatter = Boolean(plot.points);
+  const xs = isScatter ? plot.points.map(([x]) => x) : plot.edges;
+  const ys = isScatter ? plot.points.map(([, y]) => y) : [0, ...plot.counts];
+  const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+  const [y0, y1] = [Math.min(...ys), Math.max(...ys)];
+  const x = (each) => left + ((each - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const y = (each) => height - bottom - ((each - y0) / (y1 - y0 || 1)) * (height - top - bottom);
+  const backX = (at) => x0 + ((at - left) / (width - left - right)) * (x1 - x0);
+  const backY = (at) => y0 + ((height - bottom - at) / (height - top - bottom)) * (y1 - y0);
+  const marks = isScatter
+    ? plot.points.map(([a, b, verdict]) => (verdict === "failed" || verdict === "error" ? makeSvg("path", { class: `dot dot-${verdict}`, d: `M${x(a) - 3} ${y(b) - 3}l6 6m0-6l-6 6` }) : makeSvg("circle", { class: `dot dot-${verdict}`, cx: x(a), cy: y(b), r: 3 })))
+    : plot.counts.map((count, place) => count > 0 && makeSvg("rect", { class: "column", x: x(plot.edges[place]) + 0.5, y: y(count), width: Math.max(1, (width - left - right) / plot.counts.length - 1), height: y(0) - y(count) }));
+  const texts = [
+    makeSvg("text", { x: left, y: height - 8 }, short(x0)),
+    makeSvg("text", { x: width - right, y: height - 8, "text-anchor": "end" }, short(x1)),
+    makeSvg("text", { x: (left + width - right) / 2, y: height - 8, "text-anchor": "middle" }, names[0]),
+    makeSvg("text", { x: left - 6, y: top + 8, "text-anchor": "end" }, short(y1)),
+    makeSvg("text", { x: left - 6, y: height - bottom, "text-anchor": "end" }, short(y0)),
+  ];
+  const axis = makeSvg("path", { class: "axis", d: `M${left} ${top}V${height - bottom}H${width - right}` });
+  const brush = makeSvg("rect", { class: "brush", width: 0, height: height - top - bottom, y: top });
+  const shown = drawing("brushed", width, height, [axis, texts, marks, brush]);
+  let begun = null;
+  const place = (event) => {
+    const box = shown.getBoundingClientRect();
+    return [((event.clientX - box.left) / box.width) * width, ((event.clientY - box.top) / box.height) * height];
+  };
+  shown.addEventListener("pointerdown", (event) => {
+    begun = place(event);
+    shown.setPointerCapture(event.pointerId);
+  });
+  shown.addEventListener("pointermove", (event) => {
+    if (!begun) return;
+    const now = place(event);
+    const [low, high] = [Math.min(begun[0], now[0]), Math.max(begun[0], now[0])];
+    fill(brush, { x: low, width: high - low }, []);
+    if (isScatter) fill(brush, { y: Math.min(begun[1], now[1]), height: Math.abs(begun[1] - now[1]) }, []);
+  });
+  shown.addEventListener("pointerup", (event) => {
+    if (!begun) return;
+    const now = place(event);
+    const range = [backX(begun[0]), backX(now[0])].sort((a, b) => a - b);
+    const upper = isScatter ? [backY(begun[1]), backY(now[1])].sort((a, b) => a - b) : null;
+    if (Math.abs(begun[0] - now[0]) > 3) chosen([range, upper]);
+    begun = null;
+  });
+  const from = make("input", { type: "number", step: "any", name: "from", "aria-label": `${names[0]} from`, placeholder: short(x0) });
+  const to = make("input", { type: "number", step: "any", name: "to", "aria-label": `${names[0]} to`, placeholder: short(x1) });
+  const submit = (event) => {
+    event.preventDefault();
+    chosen([[from.value === "" ? x0 : Number(from.value), to.value === "" ? x1 : Number(to.value)], null]);
+  };
+  return make(
+    "figure",
+    { class: "brushing" },
+    make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `Plot of ${names.filter(Boolean).join(" and ")}` }, shown),
+    make("figcaption", { class: "remark" }, `${plural(plot.n, "result")}${isScatter && plot.points.length < plot.n ? `, every ${Math.round(plot.n / plot.points.length)}th is drawn` : ""}${names[1] ? `; up: ${names[1]}` : ""}. Draw a range to filter the rows, or give it:`),
+    make("form", { class: "controls", submit }, labelled("from", from), labelled("to", to), make("button", null, "Filter"))
+  );
+}

@@ -25,10 +25,8 @@ import asyncio
 import hmac
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +34,24 @@ from aiohttp import web
 
 from evaluator import randomness
 from evaluator.errors import EvaluatorError, UsageError
+from evaluator.record.blobs import read_blob
+from evaluator.viewer import json_form
+from evaluator.viewer.json_form import (
+    JsonForm,
+    Page,
+    icon,
+    script,
+    served_parts,
+    style,
+    with_title,
+)
 from evaluator.viewer.server.background import background_page, kill_task, task_page
-from evaluator.viewer.server.batches import batch_page, batches_page, numbers_data, sample_page
+from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
 from evaluator.viewer.server.comparison import compare_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
-from evaluator.viewer.server.rendering import Page, make_environment, render
 from evaluator.viewer.server.runs import run_page, runs_page
+from evaluator.viewer.server.start import search_page, start_page
 from evaluator.viewer.server.state import Library, State
 from evaluator.viewer.server.templates import simulated_run, template_page, templates_page
 
@@ -138,65 +147,36 @@ def _plain(status: int, text: str) -> web.Response:
 
 
 HOST = "127.0.0.1"
+_JSON = "application/json"
 MAX_FORM_BYTES = 10_000_000
-# Name in the address → files in `evaluator.viewer`, and their type.
-_ASSETS = {
-    "report.css": (("assets/report.css",), "text/css"),
-    "view.css": (("server/static/view.css",), "text/css"),
-    "icon.svg": (("server/static/icon.svg",), "image/svg+xml"),
-    "view.js": (("server/static/view.js",), "text/javascript"),
-    "numbers.js": (
-        ("assets/dom.js", "assets/plots.js", "assets/summary.js", "server/static/numbers.js"),
-        "text/javascript",
-    ),
+_ASSETS: Mapping[str, tuple[str, Callable[[], str]]] = {
+    "page.css": ("text/css", style),
+    "page.js": ("text/javascript", script),
+    "icon.svg": ("image/svg+xml", icon),
 }
-# File in `pages/` → the first part of the address of the list that it belongs to.
-_SECTIONS = {
-    "runs.html": "runs",
-    "run.html": "runs",
-    "batches.html": "batches",
-    "batch.html": "batches",
-    "sample.html": "batches",
-    "compare.html": "compare",
-    "queue.html": "queue",
-    "entry.html": "queue",
-    "background.html": "background",
-    "task.html": "background",
-    "templates.html": "templates",
-    "template.html": "templates",
-}
+# What images begin with; SVG is not among them, as it may hold scripts.
+_IMAGES = (
+    ("image/png", re.compile(rb"\x89PNG\r\n")),
+    ("image/jpeg", re.compile(rb"\xff\xd8\xff")),
+    ("image/gif", re.compile(rb"GIF8[79]a")),
+    ("image/webp", re.compile(rb"RIFF.{4}WEBP", re.S)),
+)
 MakePage = Callable[[State, Mapping[str, str]], Page]
 Act = Callable[[State, Mapping[str, str]], str]
 """Does what a form asks for and confirms; returns the address of the page to go to."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
-    state: State
-    render: Callable[[Page], str]
-
-
 def make_app(root: Path, token: str) -> web.Application:
     """The application for the folder `root`. It listens nowhere yet."""
-    environment = make_environment()
     project = Project(root)
     state = State(project, Library(project.root), form_token=new_token())
-
-    def to_html(page: Page) -> str:
-        return render(
-            environment,
-            page,
-            root=str(state.project.root),
-            section=_SECTIONS.get(page.template, ""),
-        )
-
-    site = _Site(state, to_html)
     app = web.Application(
-        middlewares=[Guard(token).middleware, _problems(site)], client_max_size=MAX_FORM_BYTES
+        middlewares=[Guard(token).middleware, _problems(state)], client_max_size=MAX_FORM_BYTES
     )
-    app.router.add_get("/", _home)
     app.router.add_get("/assets/{name}", _asset)
     routes: dict[str, MakePage] = {
+        "/": start_page,
+        "/search": search_page,
         "/runs": runs_page,
         "/run/{folder}/{task}": run_page,
         "/batches": batches_page,
@@ -211,15 +191,15 @@ def make_app(root: Path, token: str) -> web.Application:
         "/template/{template}": template_page,
     }
     for path, make in routes.items():
-        app.router.add_get(path, partial(_page, site, make))
-    app.router.add_get("/numbers/{folder}", partial(_numbers, site))
-    app.router.add_post("/template/{template}", partial(_form, site))
+        app.router.add_get(path, partial(_page, state, make))
+    app.router.add_get("/attachment/{folder}/{sha256}", partial(_image, state))
+    app.router.add_post("/template/{template}", partial(_form, state))
     actions: dict[str, Act] = {
         "/queue/{folder}/{entry}": change_entry,
         "/background/{folder}/{task}": kill_task,
     }
     for path, act in actions.items():
-        app.router.add_post(path, partial(_action, site, act))
+        app.router.add_post(path, partial(_action, state, act))
     return app
 
 
@@ -246,49 +226,48 @@ async def serve(root: Path, port: int, ready: Callable[[str], None]) -> None:
         await runner.cleanup()
 
 
-async def _home(request: web.Request) -> web.StreamResponse:
-    return web.Response(status=303, headers={"Location": "/runs"})
-
-
 async def _asset(request: web.Request) -> web.StreamResponse:
     found = _ASSETS.get(request.match_info["name"])
     if found is None:
         raise web.HTTPNotFound
-    paths, kind = found
-    data = b"\n".join((files("evaluator.viewer") / path).read_bytes() for path in paths)
-    if kind == "text/javascript":
-        data = b'(() => {\n"use strict";\n%b\n})();\n' % data
-    return web.Response(body=data, content_type=kind, charset="utf-8")
+    kind, read = found
+    return web.Response(body=read().encode(), content_type=kind, charset="utf-8")
 
 
-async def _page(site: _Site, make: MakePage, request: web.Request) -> web.StreamResponse:
+async def _image(state: State, request: web.Request) -> web.StreamResponse:
+    """An image that a task file refers to. Other bytes are not served."""
+    folder, name = (request.match_info[each] for each in ("folder", "sha256"))
+    store = await asyncio.to_thread(state.project.store, folder)
+    data = await asyncio.to_thread(read_blob, store.root, name)
+    kind = next((kind for kind, begin in _IMAGES if data and begin.match(data)), None)
+    if data is None or kind is None:
+        raise NoSuchPage(f"{state.project.root}: there is no such image now")
+    return web.Response(body=data, content_type=kind)
+
+
+async def _page(state: State, make: MakePage, request: web.Request) -> web.StreamResponse:
     """The page for a request; 304 if the browser has it already, as a page that updates itself asks
     every second.
     """
     query = {**request.query, **request.match_info}
-    page, body = await asyncio.to_thread(_made, site, make, query)
-    tag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
+    page, data = await asyncio.to_thread(_made, state, make, query)
+    tag = f'"{blake2b(data, digest_size=12).hexdigest()}"'
     if request.headers.get("If-None-Match") == tag:
         return web.Response(status=304, headers={"ETag": tag})
-    return _html(body, page.status, headers={"ETag": tag})
+    return _response(request, page, data, {"ETag": tag})
 
 
-async def _numbers(site: _Site, request: web.Request) -> web.StreamResponse:
-    data = await asyncio.to_thread(numbers_data, site.state, request.match_info)
-    return web.Response(body=data, content_type="application/json")
-
-
-async def _form(site: _Site, request: web.Request) -> web.StreamResponse:
+async def _form(state: State, request: web.Request) -> web.StreamResponse:
     """The prompt for the inputs in a form, or the run that it asks for and confirms."""
     query = await _sent(request)
     if query.get("action") == "run":
-        return await _do(site, simulated_run, query=query)
-    page, body = await asyncio.to_thread(_made, site, template_page, query)
-    return _html(body, page.status)
+        return await _do(state, simulated_run, query=query)
+    page, data = await asyncio.to_thread(_made, state, template_page, query)
+    return _response(request, page, data)
 
 
-async def _action(site: _Site, act: Act, request: web.Request) -> web.StreamResponse:
-    return await _do(site, act, query=await _sent(request))
+async def _action(state: State, act: Act, request: web.Request) -> web.StreamResponse:
+    return await _do(state, act, query=await _sent(request))
 
 
 async def _sent(request: web.Request) -> dict[str, str]:
@@ -297,45 +276,66 @@ async def _sent(request: web.Request) -> dict[str, str]:
     return {**sent, **request.match_info}
 
 
-async def _do(site: _Site, act: Act, query: Mapping[str, str]) -> web.StreamResponse:
+async def _do(state: State, act: Act, query: Mapping[str, str]) -> web.StreamResponse:
     return web.Response(
-        status=303, headers={"Location": await asyncio.to_thread(act, site.state, query)}
+        status=303, headers={"Location": await asyncio.to_thread(act, state, query)}
     )
 
 
-def _made(site: _Site, make: MakePage, query: Mapping[str, str]) -> tuple[Page, bytes]:
-    page = make(site.state, query)
-    return page, site.render(page).encode("utf-8", "backslashreplace")
+def _made(state: State, make: MakePage, query: Mapping[str, str]) -> tuple[Page, bytes]:
+    page = make(state, query)
+    return page, _data(state, page)
 
 
-def _html(body: bytes, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+def _data(state: State, page: Page) -> bytes:
+    """The JSON of a page: its values, and what every page has."""
+    shared = {
+        "view": page.view,
+        "title": page.title,
+        "project": state.project.title,
+        "live_ms": page.live_ms,
+    }
+    return JsonForm(max_total=json_form.MAX_PAGE_CHARS).encode({**shared, **page.values})
+
+
+def _response(
+    request: web.Request, page: Page, data: bytes, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """The page as JSON for its own script, else as HTML with the JSON in it."""
+    if request.headers.get("Accept") == _JSON:
+        return web.Response(body=data, status=page.status, headers=headers, content_type=_JSON)
+    before, after = served_parts()
+    html = b"".join(
+        (with_title(before, f"{page.title} · evaluator").encode(), data, after.encode())
+    )
     return web.Response(
-        body=body, status=status, headers=headers, content_type="text/html", charset="utf-8"
+        body=html, status=page.status, headers=headers, content_type="text/html", charset="utf-8"
     )
 
 
-def _problems(site: _Site) -> Any:
+def _problems(state: State) -> Any:
     """Shows an error as a page."""
 
-    def page(status: int, message: str) -> web.Response:
-        shown = site.render(Page("problem.html", {"title": "Not shown", "message": message}))
-        return _html(shown.encode("utf-8", "backslashreplace"), status)
+    def shown(request: web.Request, status: int, message: str) -> web.Response:
+        page = Page("problem", "Not shown", {"message": message}, status=status)
+        return _response(request, page, _data(state, page))
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except NoSuchPage as error:
-            return page(404, str(error))
+            return shown(request, 404, str(error))
         except UsageError as error:
-            return page(400, str(error))
+            return shown(request, 400, str(error))
         except (EvaluatorError, OSError) as error:
-            return page(500, str(error))
+            return shown(request, 500, str(error))
         except web.HTTPException as error:
-            return page(
-                error.status, "There is no such page." if error.status == 404 else error.reason
-            )
+            missing = "There is no such page."
+            return shown(request, error.status, missing if error.status == 404 else error.reason)
         except Exception as error:
-            return page(500, f"This is a bug of evaluator: {type(error).__name__}: {error}")
+            return shown(
+                request, 500, f"This is a bug of evaluator: {type(error).__name__}: {error}"
+            )
 
     return middleware

@@ -21,11 +21,7 @@ from itertools import pairwise
 from evaluator import clock
 from evaluator.record.conversation import RecordedConversation, answered_steps, messages_of
 from evaluator.record.steps import Recording, Step
-from evaluator.viewer.report_comparison import MarkedPart, marked
-from evaluator.viewer.server.rendering import mapping, pretty
-
-MIN_PERCENT = 0.6
-"""The width of the shortest bar."""
+from evaluator.viewer.server.state import mapping, pretty
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +99,6 @@ def enclosing(bars: Iterable[Bar]) -> Bar | None:
     )
 
 
-def percents(bar: Bar, length_s: float) -> tuple[float, float]:
-    """Where a bar begins and how wide it is, on an axis of this length."""
-    if length_s <= 0:
-        return 0.0, 100.0
-    width = max(MIN_PERCENT, 100 * bar.length_s / length_s)
-    return round(min(100 * bar.start_s / length_s, 100 - width), 2), round(width, 2)
-
-
 def _pauses(recording: Recording, start: float) -> Iterable[tuple[float, float]]:
     ends = [
         begun + (0.0 if step.end is None else step.end.duration_s)
@@ -140,11 +128,11 @@ _ITERATION = re.compile(r"(.*\biterations\[)([0-9]{1,6})(\]/.*)", re.S)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Two texts of a conversation with their differences marked; `title` says which they are."""
+    """Two texts of a conversation that differ; `title` says which they are."""
 
     title: str
-    before: Sequence[MarkedPart]
-    after: Sequence[MarkedPart]
+    before: str
+    after: str
 
 
 def changes(
@@ -174,7 +162,7 @@ def changes(
 def _change(title: str, before: str, after: str) -> list[Change]:
     if before == after or not before or not after:
         return []
-    return [Change(title, *marked(before[:MAX_CHARS], after[:MAX_CHARS]))]
+    return [Change(title, before[:MAX_CHARS], after[:MAX_CHARS])]
 
 
 def _repeated(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +19,8 @@ from evaluator.background.manager import with_tasks
 from evaluator.background.output import read_output, window_start
 from evaluator.background.tasks import TYPES
 from evaluator.errors import UsageError
+from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.rendering import Page
 from evaluator.viewer.server.state import State
 
 MAX_TASKS = 500
@@ -28,15 +29,6 @@ LIVE_MS = 2_000
 OUTPUT_MS = 1_000
 KILL_WAIT_S = 5.0
 _REASON = "killed in the viewer"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """A task in the list. `duration_s` is its time so far; None before it starts."""
-
-    folder: str
-    task: BackgroundTask
-    duration_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +43,50 @@ class Window:
     problem: str = ""
 
 
-def background_page(state: State, query: Mapping[str, str]) -> Page:
-    """The tasks of all folders, those that run first, then the newest."""
-    rows: list[TaskRow] = []
+def background_tasks(state: State) -> tuple[list[dict[str, Any]], list[str]]:
+    """The tasks of all folders, those that run first, then the newest; and the folders that cannot
+    be read.
+    """
+    found: list[tuple[str, BackgroundTask]] = []
     problems: list[str] = []
-    folders = state.project.folders().background
-    for key, path in folders.items():
+    for key, path in state.project.folders().background.items():
         try:
             with BackgroundStore(path, is_snapshot=True) as store:
-                tasks = [store.as_seen(task) for task in store.list()]
-            rows += [TaskRow(key, task, duration_s=_duration(task)) for task in tasks]
+                found += [(key, store.as_seen(task)) for task in store.list()]
         except Exception as error:  # a database that cannot be read leaves the other folders
             problems.append(f"{state.project.name_of(path)}: {error}")
-    rows.sort(key=lambda row: (not row.task.has_ended, row.task.created_at), reverse=True)
-    is_live = any(not row.task.has_ended for row in rows)
-    return Page(
-        "background.html",
-        {
-            "title": "Background tasks",
-            "rows": rows[:MAX_TASKS],
-            "total": len(rows),
-            "folders": folders,
-            "problems": problems,
-            "types": TYPES,
-            "live_ms": LIVE_MS if is_live else 0,
-        },
-    )
+    found.sort(key=lambda each: (not each[1].has_ended, each[1].created_at), reverse=True)
+    return [_row(key, task) for key, task in found], problems
+
+
+def _row(folder: str, task: BackgroundTask) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "href": f"/background/{folder}/{task.id}",
+        "status": task.status,
+        "has_ended": task.has_ended,
+        "is_waiting": task.is_waiting,
+        "type": TYPES[task.type],
+        "description": task.description,
+        "created": _minute(task.created_at),
+        "duration_s": _duration(task),
+        "input_tokens": task.input_tokens,
+        "output_tokens": task.output_tokens,
+        "reason": task.reason,
+    }
+
+
+def background_page(state: State, query: Mapping[str, str]) -> Page:
+    """The tasks of all folders."""
+    rows, problems = background_tasks(state)
+    values = {
+        "rows": rows[:MAX_TASKS],
+        "total": len(rows),
+        "has_folders": bool(state.project.folders().background),
+        "problems": problems,
+    }
+    is_live = any(not row["has_ended"] for row in rows)
+    return Page("background", "Background tasks", values, live_ms=LIVE_MS if is_live else 0)
 
 
 def task_page(state: State, query: Mapping[str, str]) -> Page:
@@ -88,23 +98,23 @@ def task_page(state: State, query: Mapping[str, str]) -> Page:
     except UsageError as error:
         raise NoSuchPage(str(error)) from error
     number = (task.task_file or "").removeprefix("TASK-")
-    return Page(
-        "task.html",
-        {
-            "title": task.id,
-            "folder": query["folder"],
-            "task": task,
-            "type": TYPES[task.type],
-            "name": state.project.name_of(folder),
-            "duration_s": _duration(task),
-            "run": f"/run/{state.project.id_of(folder.parent)}/{number}"
-            if number.isdigit()
-            else "",
-            "window": _window(folder, task),
-            "token": state.form_token,
-            "live_ms": 0 if task.has_ended else OUTPUT_MS,
-        },
-    )
+    run = ""
+    if number.isdigit():
+        run = f"/run/{state.project.id_of(folder.parent)}/{number}"
+    values = {
+        **_row(query["folder"], task),
+        "name": state.project.name_of(folder),
+        "exit_code": task.exit_code,
+        "signal": task.signal,
+        "process": task.owner.pid,
+        "kill_reason": task.kill_reason,
+        "summary": task.summary,
+        "task_file": task.task_file,
+        "run": run,
+        "window": _window(folder, task),
+        "token": state.form_token,
+    }
+    return Page("task", task.id, values, live_ms=0 if task.has_ended else OUTPUT_MS)
 
 
 def kill_task(state: State, query: Mapping[str, str]) -> str:
@@ -123,6 +133,11 @@ def _duration(task: BackgroundTask) -> float | None:
     if task.started_at is None:
         return None
     return (clock.wall() if task.ended_at is None else task.ended_at) - task.started_at
+
+
+def _minute(seconds: float) -> str:
+    """A moment in seconds since 1970, in UTC as the other times are."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _window(folder: Path, task: BackgroundTask) -> Window:

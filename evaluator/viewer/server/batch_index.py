@@ -1,4 +1,4 @@
-"""An index of a batch's results: about 130 bytes for each, so that a large batch can be filtered,
+"""An index of a batch's results: some 200 bytes for each, so that a large batch can be filtered,
 sorted and paged.
 
 It reads each line once, and after that only the lines that were added. Lines are read with their
@@ -14,9 +14,8 @@ import os
 import struct
 import threading
 from array import array
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -29,8 +28,19 @@ from evaluator.errors import RecordError
 from evaluator.viewer.server.text_store import TextStore
 
 VERDICTS = tuple(Verdict)
-SORTS = ("written", "row", "verdict", "score", "duration", "tokens", "cost")
-_COLUMNS = ("row", "score", "duration", "tokens", "cost", "input_tokens", "output_tokens")
+COLUMNS = (
+    "duration",
+    "tokens",
+    "cost",
+    "turns",
+    "warnings",
+    "length",
+    "input_tokens",
+    "output_tokens",
+)
+MAX_SCORERS = 20
+MAX_FIELDS = 30
+MAX_VALUE_CHARS = 60
 _NUMBER = {verdict.value: number for number, verdict in enumerate(VERDICTS)}
 _SEARCHED = (
     "sample_id",
@@ -44,28 +54,45 @@ _SEARCHED = (
     "scores",
     "warnings",
 )
-_UNKNOWN = math.nan
-_KEPT_SELECTIONS = 8
+UNKNOWN = math.nan
 _RATE_S = 60.0
 LINES = 1_000
 """Lines that are read at once, while requests wait."""
 LITTLE_BYTES = 1_000_000
-_ROW = struct.Struct("QqbHlddddddd")
+_ROW = struct.Struct("QqbHllddddddddl")
+_DOUBLE = struct.Struct("d")
 
 Group = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ResultQuery:
-    """Conditions on results, and their order. `group` is a template and a variant; None is no
-    condition.
+class SampleField:
+    """A field of the samples (an input, the target, a field of their metadata): for each sample the
+    number of its value, or -1. Texts are cut to MAX_VALUE_CHARS.
     """
 
-    verdict: str = ""
-    group: Group | None = None
-    text: str = ""
-    sort: str = "written"
-    is_descending: bool = False
+    __slots__ = ("codes", "numbers")
+
+    def __init__(self) -> None:
+        self.codes = array("l")
+        self.numbers: dict[str, int] = {}
+
+    def set(self, sample: int, value: Any) -> None:
+        missing = sample + 1 - len(self.codes)
+        if missing > 0:
+            self.codes.extend([-1] * missing)
+        self.codes[sample] = self.numbers.setdefault(field_text(value), len(self.numbers))
+
+    def code(self, sample: int) -> int:
+        if sample < len(self.codes):
+            return self.codes[sample]
+        return -1
+
+
+def field_text(value: Any) -> str:
+    """A value of a field as it is shown in a choice: a text, or else JSON."""
+    if isinstance(value, str):
+        return value[:MAX_VALUE_CHARS]
+    return json.dumps(value, ensure_ascii=False)[:MAX_VALUE_CHARS]
 
 
 class BatchIndex:
@@ -79,16 +106,17 @@ class BatchIndex:
         self._folder = BatchFolder.reader(folder)
         self._path = folder / RESULTS
         self._lock = threading.RLock()
-        self._selections: OrderedDict[ResultQuery, array[int]] = OrderedDict()
         self._left_out: frozenset[str] = frozenset()
         self._cells: frozenset[Group] = frozenset()
         self._has_rows = threading.Event()
         self._has_texts = threading.Event()
         self._has_texts.set()
         self._inode = -1
+        self.version = 0
         self._reset()
 
     def _reset(self) -> None:
+        """Forgets everything. `version` is higher after every change."""
         self.problem = ""
         self._end = 0
         self._text_end = 0
@@ -100,17 +128,28 @@ class BatchIndex:
         self._verdicts = array("b")
         self._groups = array("H")
         self._epochs = array("l")
-        self._columns = {name: array("d") for name in _COLUMNS}
+        self._samples = array("l")
+        self._columns = {name: array("d") for name in COLUMNS}
         self._all: tuple[array[Any], ...] = (
             self._key_values,
             self._offsets,
             self._verdicts,
             self._groups,
             self._epochs,
+            self._samples,
             *self._columns.values(),
         )
+        self._scores: dict[str, array[float]] = {}
         self._group_numbers: dict[Group, int] = {}
-        self._selections.clear()
+        self._sample_numbers = Interner()
+        # The results of a sample are a list: its first one, and after each result the next one.
+        self._places = array("l")
+        self._sample_hashes = array("q")
+        self._first = array("l")
+        self._last = array("l")
+        self._next = array("l")
+        self._fields: dict[str, SampleField] = {}
+        self.version += 1
         self._seen: deque[tuple[float, int]] = deque(maxlen=100)
 
     def __len__(self) -> int:
@@ -150,9 +189,10 @@ class BatchIndex:
         `with_texts` waits also for the texts, which are read afterwards, see `unsearched`.
         """
         with self._lock:
-            self._cells = frozenset(cells)
-            self._left_out = frozenset(left_out)
-            self._selections.clear()
+            chosen = (frozenset(cells), frozenset(left_out))
+            if chosen != (self._cells, self._left_out):
+                self._cells, self._left_out = chosen
+                self.version += 1
             if self._has_texts.is_set():
                 self._start()
         begun = clock.monotonic()
@@ -224,7 +264,7 @@ class BatchIndex:
             ) as error:
                 problem = f"{self._path}: the line at byte {self._end} is not a result: {error!r}"
             self._append(new)
-            self._selections.clear()
+            self.version += bool(found)
             self.problem = problem
             has_more = len(found) == LINES and not problem
             if not has_more:
@@ -243,7 +283,7 @@ class BatchIndex:
         with self._lock:
             self._texts.add(texts)
             self._text_end = text_end
-            self._selections.clear()
+            self.version += 1
             return text_end < self._end
 
     def rate(self) -> float | None:
@@ -264,53 +304,109 @@ class BatchIndex:
         it is not a result.
         """
         usage = entry["usage"]
-        values = [
-            value for score in entry["scores"].values() if (value := score["value"]) is not None
-        ]
+        scores = entry["scores"]
         inputs = usage.get("input_tokens", 0)
         outputs = usage.get("output_tokens", 0)
         group = (entry["template"], entry["variant"])
         key = entry["key"]
         cost = usage.get("cost_usd", 0.0)
+        place = entry["place"]
+        values = {name: score["value"] for name, score in scores.items()}
+        sample = self._sample_numbers.find(entry["sample_id"])
         row_values = (
             int(key, 16),
             offset,
             _NUMBER[entry["verdict"]],
-            self._group_numbers.setdefault(group, len(self._group_numbers)),
+            self._group_numbers.get(group, len(self._group_numbers)),
             entry["epoch"],
-            entry["place"],
-            sum(values) / len(values) if values else _UNKNOWN,
+            len(self._first) if sample is None else sample,
             entry["duration_s"],
-            _UNKNOWN if inputs is None or outputs is None else inputs + outputs,
-            _UNKNOWN if cost is None else cost,
-            _UNKNOWN if inputs is None else inputs,
-            _UNKNOWN if outputs is None else outputs,
+            UNKNOWN if inputs is None or outputs is None else inputs + outputs,
+            UNKNOWN if cost is None else cost,
+            usage.get("turns", 0),
+            len(entry["warnings"]),
+            len(entry["content"]),
+            UNKNOWN if inputs is None else inputs,
+            UNKNOWN if outputs is None else outputs,
         )
-        _ROW.pack(*row_values)  # checks types and ranges
+        _ROW.pack(*row_values, place)  # checks types and ranges
+        fields = _fields_of(entry)
+        for value in values.values():
+            if value is not None:
+                _DOUBLE.pack(value)
+        self._group_numbers.setdefault(group, len(self._group_numbers))
         row = self._keys.number(key)
         if row == len(self) + len(new):
             new.append(row_values)
+            self._add_to_sample(row, entry["sample_id"], place=place, fields=fields)
+        else:
+            self._append(new)
+            for column, value in zip(self._all, row_values, strict=True):
+                column[row] = value
+        for name, value in values.items():
+            self._set_score(row, name, value=value)
+
+    def _add_to_sample(
+        self, row: int, sample_id: str, place: int, fields: Mapping[str, Any]
+    ) -> None:
+        sample = self._sample_numbers.number(sample_id)
+        self._next.append(-1)
+        if sample < len(self._first):
+            self._next[self._last[sample]] = row
+            self._last[sample] = row
             return
-        self._append(new)
-        for column, value in zip(self._all, row_values, strict=True):
-            column[row] = value
+        self._first.append(row)
+        self._last.append(row)
+        self._places.append(place)
+        self._sample_hashes.append(hash(sample_id))
+        for name, value in fields.items():
+            known = self._fields.get(name)
+            if known is None and len(self._fields) < MAX_FIELDS:
+                known = self._fields[name] = SampleField()
+            if known is not None:
+                known.set(sample, value)
+
+    def _set_score(self, row: int, name: str, value: float | None) -> None:
+        column = self._scores.get(name)
+        if column is None:
+            if len(self._scores) == MAX_SCORERS:
+                return
+            column = self._scores[name] = array("d")
+        missing = row + 1 - len(column)
+        if missing > 0:
+            column.extend([UNKNOWN] * missing)
+        column[row] = UNKNOWN if value is None else value
 
     def _append(self, new: list[tuple[Any, ...]]) -> None:
         for column, values in zip(self._all, zip(*new, strict=True), strict=False):
             column.extend(values)
         new.clear()
 
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by a reader of several columns, which may grow meanwhile."""
+        return self._lock
+
     def counts(self) -> Counter[Verdict]:
         """The number of selected results with each verdict."""
         with self._lock:
+            rows = self.rows()
             verdicts = self._verdicts
-            counted = Counter(verdicts[row] for row in self._rows())
+            if len(rows) == len(verdicts):
+                counted = Counter(verdicts)
+            else:
+                counted = Counter(verdicts[row] for row in rows)
             return Counter({VERDICTS[number]: count for number, count in counted.items()})
 
     def cost(self) -> float | None:
         """The cost of the selected results; None if one is unknown."""
         with self._lock:
-            total = math.fsum(self._columns["cost"][row] for row in self._rows())
+            rows = self.rows()
+            costs = self._columns["cost"]
+            if len(rows) == len(costs):
+                total = math.fsum(costs)
+            else:
+                total = math.fsum(costs[row] for row in rows)
             if math.isnan(total):
                 return None
             return total
@@ -321,19 +417,20 @@ class BatchIndex:
         """
         with self._lock:
             groups = list(self._group_numbers)
-            columns = [
+            durations, inputs, outputs = (
                 self._columns[name] for name in ("duration", "input_tokens", "output_tokens")
-            ]
+            )
             return [
                 (
                     groups[self._groups[row]],
                     VERDICTS[self._verdicts[row]],
-                    (columns[0][row], columns[1][row], columns[2][row]),
+                    (durations[row], inputs[row], outputs[row]),
                 )
-                for row in self._rows()
+                for row in self.rows()
             ]
 
-    def _rows(self) -> Iterable[int]:
+    def rows(self) -> Sequence[int]:
+        """The numbers of the selected results, in the order in which they were first written."""
         every = range(len(self._offsets))
         allowed = {number for group, number in self._group_numbers.items() if group in self._cells}
         if len(allowed) == len(self._group_numbers) and not self._left_out:
@@ -341,51 +438,63 @@ class BatchIndex:
         out = {row for key in self._left_out if (row := self._keys.find(key)) is not None}
         return [row for row in every if self._groups[row] in allowed and row not in out]
 
-    def select(self, wanted: ResultQuery) -> array[int]:
-        """The numbers of the results that `wanted` describes, in its order."""
-        with self._lock:
-            found = self._selections.get(wanted)
-            if found is None:
-                found = self._selections[wanted] = array(
-                    "l", self._sorted(self._filtered(wanted), wanted)
-                )
-                while len(self._selections) > _KEPT_SELECTIONS:
-                    self._selections.popitem(last=False)
-            self._selections.move_to_end(wanted)
-            return found
+    @property
+    def verdicts(self) -> Sequence[int]:
+        """By result, the place of its verdict in VERDICTS."""
+        return self._verdicts
 
-    def _filtered(self, wanted: ResultQuery) -> list[int]:
-        rows = list(self._rows())
-        if wanted.verdict:
-            number = _NUMBER.get(wanted.verdict)
-            rows = [row for row in rows if self._verdicts[row] == number]
-        if wanted.group is not None:
-            group = self._group_numbers.get(wanted.group)
-            rows = [row for row in rows if self._groups[row] == group]
-        if wanted.text:
-            return self._with_text(rows, wanted.text.casefold())
-        return rows
+    @property
+    def samples(self) -> Sequence[int]:
+        """By result, the number of its sample; samples are numbered from 0."""
+        return self._samples
 
-    def _with_text(self, rows: list[int], text: str) -> list[int]:
-        found = self._texts.search(text)
-        return [row for row in rows if row < len(found) and found[row]]
+    @property
+    def places(self) -> Sequence[int]:
+        """By sample, its place in the source of rows."""
+        return self._places
 
-    def _sorted(self, rows: list[int], wanted: ResultQuery) -> list[int]:
-        if wanted.sort == "verdict":
-            rows.sort(key=self._verdicts.__getitem__, reverse=wanted.is_descending)
-        elif wanted.sort in self._columns:
-            column = self._columns[wanted.sort]
-            # Unknown values are last in both directions.
-            known = [row for row in rows if not math.isnan(column[row])]
-            unknown = [row for row in rows if math.isnan(column[row])]
-            known.sort(key=column.__getitem__, reverse=wanted.is_descending)
-            rows = known + unknown
-        elif wanted.is_descending:
-            rows.reverse()
-        return rows
+    @property
+    def groups(self) -> Sequence[int]:
+        """By result, the number of its template and variant; see `group_number`."""
+        return self._groups
+
+    @property
+    def scorers(self) -> list[str]:
+        return list(self._scores)
+
+    @property
+    def fields(self) -> Mapping[str, SampleField]:
+        """The fields of samples, as `input.NAME`, `target` and `meta.NAME`."""
+        return self._fields
+
+    def group_number(self, group: Group) -> int | None:
+        return self._group_numbers.get(group)
+
+    def column(self, name: str) -> Sequence[float] | None:
+        """Values by result, which may end early; None for an unknown name. NaN: unknown."""
+        if name.startswith("score."):
+            return self._scores.get(name.removeprefix("score."))
+        return self._columns.get(name)
+
+    def with_text(self, text: str) -> bytearray:
+        """1 for each result whose texts contain `text` (case-folded), else 0; may end early."""
+        return self._texts.search(text)
+
+    def results_of(self, sample: int) -> list[int]:
+        """The numbers of a sample's results, by epoch."""
+        found: list[int] = []
+        row = self._first[sample]
+        while row >= 0:
+            found.append(row)
+            row = self._next[row]
+        return sorted(found, key=self._epochs.__getitem__)
 
     def key(self, row: int) -> str:
         return f"{self._key_values[row]:016x}"
+
+    def sample_key(self, row: int) -> tuple[int, int]:
+        """Sample and epoch of a result, in a form that indexes of this process share."""
+        return self._sample_hashes[self._samples[row]], self._epochs[row]
 
     def row(self, key: str) -> int | None:
         """The number of the result with that key; None if there is none."""
@@ -399,6 +508,14 @@ class BatchIndex:
     def result(self, row: int) -> SampleResult:
         """Raises: RecordError, if the line was changed since it was read."""
         return self._folder.read_at(self._offsets[row])
+
+
+def _fields_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a sample by which rows are sorted, filtered and grouped."""
+    found = {f"input.{name}": value for name, value in entry["inputs"].items()}
+    if entry["target"] is not None:
+        found["target"] = entry["target"]
+    return found | {f"meta.{name}": value for name, value in entry["metadata"].items()}
 
 
 def _text_of(entry: Mapping[str, Any]) -> str:

@@ -1,149 +1,49 @@
-"""The list of batches, one batch with its running session, and one of its samples.
-
-The running session of a batch as its process writes it: calls by model, what is held and why,
-and the budget.
-
-The file may be somebody else's: every value is checked, and what does not fit is left out.
-"""
+"""The list of batches, one batch, and one of its samples."""
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from evaluator import clock
 from evaluator.batch import Batch
 from evaluator.batch.export.output_path import About
-from evaluator.batch.folder import MANIFEST, RESULTS, BatchFolder
+from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.reading import open_batch
-from evaluator.batch.summary import Table
+from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
 from evaluator.viewer.histograms import Distributions
-from evaluator.viewer.samples import encoded, transcripts
-from evaluator.viewer.server.batch_index import SORTS, VERDICTS, BatchIndex, ResultQuery
+from evaluator.viewer.json_form import JsonForm, Page
+from evaluator.viewer.samples import result_data, transcripts
+from evaluator.viewer.server.batch_index import BatchIndex
+from evaluator.viewer.server.matrix import Matrix, MatrixQuery, read_query
+from evaluator.viewer.server.progress import (
+    batch_state,
+    live_ms_of,
+    progress_data,
+    resume_command,
+    simulated_cells,
+)
 from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.rendering import Page, items, mapping
-from evaluator.viewer.server.state import COMPUTING_MS, LATER, State
+from evaluator.viewer.server.state import LATER, State, items, mapping
 
-FRESH_S = 15.0
-MAX_ENDPOINTS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointRow:
-    """Calls of one model at one endpoint. `why` is what new calls wait for; empty if they do
-    not.
-    """
-
-    name: str
-    host: str
-    in_flight: int
-    limit: int | None
-    waiting: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSession:
-    """`stop` is why the session ends soon; empty if it does not. `budget` has a text for each limit
-    of the batch.
-    """
-
-    endpoints: tuple[EndpointRow, ...]
-    stop: str
-    budget: tuple[str, ...]
-
-
-def live_session(batch: Batch) -> LiveSession | None:
-    """The session that runs now; None if there is none, or it has said nothing for some seconds."""
-    found = mapping(BatchFolder.reader(batch.folder).progress())
-    at = _number(found.get("at"))
-    if at is None or not 0 <= clock.wall() - at < FRESH_S:
-        return None
-    rows = [_endpoint(mapping(each)) for each in items(found.get("endpoints"))[:MAX_ENDPOINTS]]
-    return LiveSession(tuple(rows), str(found.get("stop") or ""), budget=tuple(_budget(found)))
-
-
-def _endpoint(data: Mapping[str, Any]) -> EndpointRow:
-    in_flight = _whole(data.get("in_flight")) or 0
-    waiting = _whole(data.get("waiting")) or 0
-    limit = _whole(data.get("limit"))
-    held_s = _number(data.get("held_s")) or 0.0
-    if held_s > 0:
-        why = f"the provider asked for a pause: {math.ceil(held_s):,} s left"
-    elif not waiting:
-        why = ""
-    elif limit is not None and in_flight >= limit:
-        why = "as many calls as permitted are in flight"
-    else:
-        why = "the rate limit"
-    return EndpointRow(
-        str(data.get("name") or ""),
-        str(data.get("host") or ""),
-        in_flight=in_flight,
-        limit=limit,
-        waiting=waiting,
-        why=why,
-    )
-
-
-def _budget(data: Mapping[str, Any]) -> list[str]:
-    limits = mapping(data.get("limits"))
-    usage = mapping(data.get("usage"))
-    tokens = [_number(usage.get(name)) for name in ("input_tokens", "output_tokens")]
-    used = {
-        "max_cost": (_number(usage.get("cost_usd")), "${:,.4f}"),
-        "max_tokens": (
-            None if None in tokens else sum(each or 0 for each in tokens),
-            "{:,.0f} tokens",
-        ),
-        "max_time": (_number(data.get("elapsed_s")), "{:,.0f} s"),
-    }
-    lines: list[str] = []
-    for name, (value, form) in used.items():
-        limit = _number(limits.get(name))
-        if limit is not None:
-            lines.append(
-                f"{'an unknown part' if value is None else form.format(value)} of "
-                f"{form.format(limit)}"
-            )
-    rates = {"requests_per_minute": "requests", "tokens_per_minute": "tokens"}
-    for name, what in rates.items():
-        limit = _number(limits.get(name))
-        if limit is not None:
-            lines.append(f"at most {limit:,.0f} {what} per minute to each model")
-    return lines
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and abs(value) < 1e15:
-        return float(value)
-    return None
-
-
-def _whole(value: Any) -> int | None:
-    found = _number(value)
-    if found is None or not math.isfinite(found):
-        return None
-    return int(found)
-
-
-SAMPLES_PER_PAGE = 50
+ROWS_PER_PAGE = 50
 MAX_BATCHES = 500
-LIVE_MS = 2_000
-SLOW_LIVE_MS = 15_000
-_SHARE = 100
-_QUIET_S = 120.0
+MAX_CELL_CHARS = 1_500
+MAX_CELLS = 12
+MAX_EPOCHS = 20
+QUERY = ("chip", "cell", "base", "text", "where", "between", "sort", "order", "group", "cols")
+"""What an address says about the matrix; `cols` are the columns that the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
-    """A line in the list of batches. `problem` is why it cannot be read."""
+    """A batch of the project. `problem` is why it cannot be read."""
 
     id: str
     name: str
@@ -175,171 +75,223 @@ def entries(state: State) -> list[BatchEntry]:
     return sorted(found, key=lambda entry: entry.created, reverse=True)
 
 
+def entry_data(entry: BatchEntry) -> dict[str, Any]:
+    """A batch in a list, with its counts and the share that passed, from its summary."""
+    data: dict[str, Any] = {"id": entry.id, "name": entry.name, "problem": entry.problem}
+    batch = entry.batch
+    if batch is None:
+        return data
+    about = About(batch.manifest)
+    summary = mapping(BatchFolder.reader(batch.folder).summary())
+    groups = [mapping(each) for each in items(summary.get("groups"))[:MAX_CELLS]]
+    return data | {
+        "href": f"/batch/{entry.id}",
+        "title": batch.name,
+        "state": batch_state(about),
+        "unfinished": about.unfinished,
+        "resume": resume_command(entry.name) if about.unfinished else "",
+        "created": entry.created[:16].replace("T", " "),
+        "total": batch.manifest.get("total"),
+        "templates": sorted({template for template, _ in batch.cells})[:MAX_CELLS],
+        "cells": cell_names(batch)[:MAX_CELLS],
+        "counts": mapping(summary.get("counts")),
+        "groups": [
+            {
+                "name": cell_name((str(each.get("template")), str(each.get("variant") or ""))),
+                "estimate": mapping(mapping(each.get("accuracy")).get("estimate")),
+            }
+            for each in groups
+        ],
+        "simulated": any(simulated_cells(batch)),
+    }
+
+
+def cell_name(cell: tuple[str, str]) -> str:
+    return " × ".join(part for part in cell if part)
+
+
+def cell_names(batch: Batch) -> list[str]:
+    """The names of its columns: the template is left out where all have the same."""
+    cells = batch.cells
+    variants = [variant for _, variant in cells if variant]
+    if len(variants) == len(cells) > 1 and len({template for template, _ in cells}) == 1:
+        return variants
+    return [cell_name(cell) for cell in cells]
+
+
 def batches_page(state: State, query: Mapping[str, str]) -> Page:
+    found = entries(state)
     return Page(
-        "batches.html", {"title": "Batches", "entries": entries(state), "most": MAX_BATCHES}
+        "batches",
+        "Batches",
+        {
+            "entries": [entry_data(entry) for entry in found],
+            "is_cut": len(found) == MAX_BATCHES,
+        },
     )
 
 
 def opened(
     state: State, folder_id: str, *, wait_s: float = math.inf, with_texts: bool = False
-) -> tuple[Batch, BatchIndex]:
-    """A batch and its index, as they are now, or as far as they can be read in `wait_s`.
+) -> tuple[Batch, Matrix]:
+    """A batch and the matrix of its results, as they are now, or as far as they can be read in
+    `wait_s`.
 
     Raises: NoSuchPage; RecordError, if it cannot be read.
     """
     path = state.project.batch(folder_id)
     batch = open_batch(path)
-    index = state.index(path)
-    index.update(
+    matrix = state.matrix(path)
+    matrix.index.update(
         batch.cells, batch.manifest.get("left_out", ()), wait_s=wait_s, with_texts=with_texts
     )
-    return batch, index
+    return batch, matrix
 
 
 def batch_page(state: State, query: Mapping[str, str]) -> Page:
-    """Progress, numbers and a page of samples."""
+    """Progress, numbers and a page of the matrix."""
     begun_s = clock.cpu()
-    batch, index = opened(
-        state, query["folder"], wait_s=state.wait_s, with_texts=bool(query.get("text", "").strip())
-    )
+    has_text = bool(query.get("text", "").strip())
+    batch, matrix = opened(state, query["folder"], wait_s=state.wait_s, with_texts=has_text)
+    index = matrix.index
     about = About(batch.manifest)
-    counts = index.counts()
-    if batch.totals is None:
-        total = None
-    else:
-        total = sum(batch.totals.values())
+    unread = index.unread or (index.unsearched if has_text else 0.0)
     version = (index.end, (batch.folder / MANIFEST).stat().st_mtime_ns)
-    wanted, chosen = _selection(batch, query)
-    unread = index.unread or (index.unsearched if wanted.text else 0.0)
     # The numbers read the whole file too, so they wait until the samples are there.
     if index.unread:
         numbers = LATER
     else:
         numbers = state.summaries.get(batch.folder, version, lambda: _numbers(batch, index))
-    is_running = about.text("state") == "running"
-    rows = index.select(wanted)
-    page, pages = page_of(len(rows), SAMPLES_PER_PAGE, query=query)
-    shown = rows[(page - 1) * SAMPLES_PER_PAGE : page * SAMPLES_PER_PAGE]
-    results = sum(counts.values())
-    if is_running and not index.unread:
-        rate = index.rate()
-    else:
-        rate = None
-    return Page(
-        "batch.html",
-        {
-            "title": batch.name,
-            "folder": query["folder"],
-            "batch": batch,
-            "name": state.project.name_of(batch.folder),
-            "unfinished": about.unfinished,
-            "counts": counts,
-            "verdicts": VERDICTS,
-            "results": results,
-            "total": total,
-            "cost": index.cost(),
-            "rate": rate,
-            "left_s": (total - results) / rate if rate and total is not None else None,
-            "numbers": numbers,
-            "problem": index.problem,
-            "chosen": chosen,
-            "sorts": SORTS,
-            "count": len(rows),
-            "samples": [(index.key(row), index.result(row)) for row in shown],
-            "page": page,
-            "pages": pages,
-            "live_ms": _live_ms(
-                batch.folder,
-                is_running=is_running,
-                is_computing=unread > 0 or not numbers.is_current,
-                cost_ms=1_000 * (clock.cpu() - begun_s),
-            ),
-            "unread": unread,
-            "session": live_session(batch) if is_running else None,
+    is_running = batch_state(about) == "running"
+    shown = matrix_data(matrix, batch, query)
+    values = {
+        "name": state.project.name_of(batch.folder),
+        "href": f"/batch/{query['folder']}",
+        "runs": f"/runs?folder={query['folder']}",
+        "compare": f"/compare?a={query['folder']}",
+        "progress": progress_data(batch, state.project.name_of(batch.folder), index, about)
+        | {"unread": unread, "is_searching": has_text},
+        "matrix": shown,
+        "numbers": {
+            "error": numbers.error,
+            "is_current": numbers.is_current,
+            "data": numbers.value,
         },
+    }
+    cost_ms = 1_000 * (clock.cpu() - begun_s)
+    is_computing = unread > 0 or not numbers.is_current
+    live_ms = live_ms_of(
+        batch.folder, is_running=is_running, is_computing=is_computing, cost_ms=cost_ms
     )
+    return Page("batch", batch.name, values, live_ms=live_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The summary of a batch as tables, and as the JSON for its plots, whose version is
-    `version`.
-    """
+def matrix_data(matrix: Matrix, batch: Batch, query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of rows with the results of each cell, and what can be chosen."""
+    cells = batch.cells
+    wanted = read_query(query, len(cells))
+    selection = matrix.select(wanted, cells)
+    page, pages = page_of(len(selection.samples), ROWS_PER_PAGE, query=query)
+    samples = selection.samples[(page - 1) * ROWS_PER_PAGE : page * ROWS_PER_PAGE]
+    fields = matrix.index.fields
+    x, _, y = query.get("plot", "").partition("|")
+    return {
+        "cells": [
+            {"number": number, "name": name, "simulated": is_simulated}
+            for number, (name, is_simulated) in enumerate(
+                zip(cell_names(batch)[:MAX_CELLS], simulated_cells(batch), strict=False)
+            )
+        ],
+        "query": {name: query.get(name, "") for name in QUERY} | {"plot": query.get("plot", "")},
+        "chips": selection.chips,
+        "fields": list(fields),
+        "choices": matrix.choices(),
+        "columns": matrix.columns,
+        "groups": _groups(matrix, wanted, selection.groups),
+        "rows": [_row(matrix, sample, batch, query, wanted) for sample in samples],
+        "count": len(selection.samples),
+        "total": matrix.count(cells),
+        "page": page,
+        "pages": pages,
+        "plot": matrix.plot(x, y, wanted, cells) if x else None,
+    }
 
-    tables: Sequence[Table]
-    data: bytes
-    version: str
+
+def _groups(
+    matrix: Matrix, wanted: MatrixQuery, groups: Mapping[int, tuple[int, int, int]]
+) -> dict[str, Any]:
+    if not groups:
+        return {}
+    names = {code: name for name, code in matrix.index.fields[wanted.group].numbers.items()}
+    return {
+        names.get(code, ""): {"rows": rows, "passed": passed, "judged": judged}
+        for code, (rows, passed, judged) in groups.items()
+    }
 
 
-def numbers_data(state: State, query: Mapping[str, str]) -> bytes:
-    """The JSON that the plots are drawn from, as it was last computed. Raises: NoSuchPage, if it
-    was not.
-    """
-    found = state.summaries.last(state.project.batch(query["folder"]))
-    if not isinstance(found, Numbers):
-        raise NoSuchPage("The numbers of this batch are not computed yet; open the batch.")
-    return found.data
+def _row(
+    matrix: Matrix, sample: int, batch: Batch, query: Mapping[str, str], wanted: MatrixQuery
+) -> dict[str, Any]:
+    index = matrix.index
+    places: dict[int, list[Any]] = {}
+    first: SampleResult | None = None
+    numbers = {index.group_number(cell): place for place, cell in enumerate(batch.cells)}
+    for row in index.results_of(sample):
+        place = numbers.get(index.groups[row])
+        if place is None or (wanted.cell is not None and place != wanted.cell):
+            continue
+        results = places.setdefault(place, [])
+        if len(results) < MAX_EPOCHS:
+            result = index.result(row)
+            first = first or result
+            results.append(_brief(result, sample_href(query, index.key(row))))
+    group = ""
+    known = index.fields.get(wanted.group)
+    if known is not None:
+        code = known.code(sample)
+        group = next((text for text, number in known.numbers.items() if number == code), "")
+    if first is None:
+        return {"title": "", "results": {}, "group": group}
+    row_values = {
+        "id": first.sample_id,
+        "title": first.title or "(empty id)",
+        "place": first.place,
+        "group": group,
+        "results": places,
+    }
+    sources = {"inputs": first.inputs, "target": first.target, "metadata": first.metadata}
+    return row_values | JsonForm(MAX_CELL_CHARS, note=False).plain(sources)
 
 
-def _numbers(batch: Batch, index: BatchIndex) -> Numbers:
+def _brief(result: SampleResult, href: str) -> dict[str, Any]:
+    """A result in a cell: without what its row has, and with long texts cut."""
+    data = result_data(result, href)
+    for name in ("inputs", "target", "metadata", "parsed", "identity", "template", "variant"):
+        del data[name]
+    return JsonForm(MAX_CELL_CHARS, note=False).plain(data)
+
+
+def sample_href(query: Mapping[str, str], key: str, **changes: str) -> str:
+    """The address of a result in the list that `query` describes."""
+    chosen = {name: query[name] for name in QUERY if query.get(name)} | changes
+    address = f"/sample/{query['folder']}/{key}"
+    if chosen:
+        return f"{address}?{urlencode(chosen, errors='replace')}"
+    return address
+
+
+def _numbers(batch: Batch, index: BatchIndex) -> Any:
+    """The summary of a batch and the distributions for its plots, as plain JSON."""
     summary = batch.summarise()
     distributions = Distributions()
     for group, verdict, values in index.measures():
         distributions.add_values((0, *group), verdict, values)
-    data = encoded(
+    return JsonForm().plain(
         {
             "batches": [{"name": batch.name, "summary": summary.to_dict()}],
             "distributions": distributions.to_list(),
         }
     )
-    return Numbers(list(summary.tables()), data, version=blake2b(data, digest_size=8).hexdigest())
-
-
-def _live_ms(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: float) -> int:
-    """How often the page asks again: so that it takes at most a 100th of a processor's time.
-
-    A killed batch looks as if it was running: without news the page asks seldom.
-    """
-    if is_computing and not is_running:
-        return COMPUTING_MS
-    if not is_running:
-        return 0
-    try:
-        quiet_s = clock.wall() - (folder / RESULTS).stat().st_mtime
-    except OSError:
-        return SLOW_LIVE_MS
-    if quiet_s >= _QUIET_S:
-        return SLOW_LIVE_MS
-    return min(max(LIVE_MS, round(_SHARE * cost_ms)), SLOW_LIVE_MS)
-
-
-def _selection(batch: Batch, query: Mapping[str, str]) -> tuple[ResultQuery, dict[str, str]]:
-    """The selection, and the conditions for the links of the page. Unknown values are no
-    condition.
-    """
-    verdict = query.get("verdict", "")
-    sort = query.get("sort", "")
-    cell = query.get("cell", "")
-    chosen = {
-        "verdict": verdict if verdict in VERDICTS else "",
-        "cell": cell if cell in map(str, range(len(batch.cells))) else "",
-        "text": query.get("text", "").strip(),
-        "sort": sort if sort in SORTS else "",
-        "order": "down" if query.get("order") == "down" else "",
-    }
-    if chosen["cell"]:
-        group = batch.cells[int(chosen["cell"])]
-    else:
-        group = None
-    wanted = ResultQuery(
-        chosen["verdict"],
-        group,
-        text=chosen["text"],
-        sort=chosen["sort"] or "written",
-        is_descending=bool(chosen["order"]),
-    )
-    return wanted, chosen
 
 
 def page_of(count: int, per_page: int, query: Mapping[str, str]) -> tuple[int, int]:
@@ -354,36 +306,72 @@ def page_of(count: int, per_page: int, query: Mapping[str, str]) -> tuple[int, i
 
 
 def sample_page(state: State, query: Mapping[str, str]) -> Page:
-    """One result with its scores and transcripts; the samples before and after it in the order of
-    the list.
+    """One result with its scores and transcripts; the results before and after it in the order of
+    the list, and the others of its sample.
     """
-    batch, index = opened(state, query["folder"])
+    batch, matrix = opened(state, query["folder"])
+    index = matrix.index
     row = index.row(query["key"])
     if row is None:
         raise NoSuchPage(f"{batch.folder}: there is no such result now; open the batch")
     result = index.result(row)
-    wanted, chosen = _selection(batch, query)
-    order = index.select(wanted)
-    place = order.index(row) if row in order else None
-    before = None if not place else index.key(order[place - 1])
-    if place is None or place + 1 == len(order):
-        after = None
-    else:
-        after = index.key(order[place + 1])
-    return Page(
-        "sample.html",
-        {
-            "title": result.title or "(empty id)",
-            "folder": query["folder"],
-            "batch": batch,
-            "result": result,
-            "chosen": chosen,
-            "place": place,
-            "count": len(order),
-            "before": before,
-            "after": after,
-            "epochs": batch.manifest.get("epochs"),
-            "list_page": 1 if place is None else place // SAMPLES_PER_PAGE + 1,
-            "transcripts": transcripts(batch.folder, result),
-        },
-    )
+    wanted = read_query(query, len(batch.cells))
+    order = matrix.select(wanted, batch.cells).samples
+    sample = index.samples[row]
+    place = order.index(sample) if sample in order else None
+    address = f"/batch/{query['folder']}"
+    chosen = {name: query[name] for name in QUERY if query.get(name)}
+    page = "" if place is None else str(place // ROWS_PER_PAGE + 1)
+    names = dict(zip(batch.cells, cell_names(batch), strict=True))
+    back = urlencode(chosen | {"page": page}, errors="replace")
+    values = {
+        "result": result_data(result, query["key"]),
+        "batch": {"name": batch.name, "href": f"{address}?{back}"},
+        "place": place,
+        "count": len(order),
+        "previous": _neighbour(matrix, order, place, -1, row, query),
+        "next": _neighbour(matrix, order, place, 1, row, query),
+        "others": [
+            _brief(other, sample_href(query, index.key(each)))
+            | {"cell": names[cell], "is_this": each == row}
+            for each in index.results_of(sample)
+            if (other := index.result(each)) and (cell := (other.template, other.variant)) in names
+        ][: MAX_CELLS * MAX_EPOCHS],
+        "run": f"/run/{query['folder']}/",
+        "attachments": f"/attachment/{query['folder']}/",
+        "command": repeat_command(batch, result),
+        "transcripts": [each.to_dict() for each in transcripts(batch.folder, result)],
+    }
+    return Page("sample", result.title or "(empty id)", values)
+
+
+def _neighbour(
+    matrix: Matrix,
+    order: Sequence[int],
+    place: int | None,
+    step: int,
+    row: int,
+    query: Mapping[str, str],
+) -> str:
+    """The address of a result in the next row: in the same column, if there is one."""
+    if place is None or not 0 <= place + step < len(order):
+        return ""
+    index = matrix.index
+    rows = index.results_of(order[place + step])
+    same = [each for each in rows if index.groups[each] == index.groups[row]]
+    return sample_href(query, index.key((same or rows)[0]))
+
+
+def repeat_command(batch: Batch, result: SampleResult) -> str:
+    """The command that evaluates the sample again, once."""
+    parts = ["evaluator run --template", shlex.quote(result.template)]
+    for cell in batch.manifest.get("cells", []):
+        if (cell.get("template"), cell.get("variant")) == (result.template, result.variant):
+            for name in ("handler", "model"):
+                value = cell.get(name)
+                if isinstance(value, str) and value:
+                    parts += [f"--{name}", shlex.quote(value)]
+    for name, value in result.inputs.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        parts += ["--input", shlex.quote(f"{name}={text}")]
+    return " ".join(parts)

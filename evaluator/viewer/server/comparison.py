@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from evaluator.batch import Batch
-from evaluator.batch.compare import Comparison, compare
-from evaluator.batch.compare.differences import (
-    MetricDifference,
-    compare_metrics,
-    metric_tables,
-)
 from evaluator.batch.folder import MANIFEST
-from evaluator.batch.reading import open_batch
-from evaluator.batch.records import SampleResult, key_of
-from evaluator.batch.summary import Table
+from evaluator.batch.records import Verdict
 from evaluator.errors import UsageError
-from evaluator.viewer.report_comparison import MarkedPart, marked
-from evaluator.viewer.server.batch_index import BatchIndex
-from evaluator.viewer.server.batches import entries, opened, page_of
-from evaluator.viewer.server.rendering import Page
+from evaluator.viewer.comparison import numbers_data, pair_data, verdict_matrix
+from evaluator.viewer.json_form import JsonForm, Page
+from evaluator.viewer.server.batch_index import VERDICTS, BatchIndex
+from evaluator.viewer.server.batches import cell_name, entries, opened, page_of, sample_href
 from evaluator.viewer.server.state import COMPUTING_MS, State
 
-FLIPS_PER_PAGE = 10
-MAX_EPOCHS = 100
-KINDS = ("lost", "gained")
+PAIRS_PER_PAGE = 10
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,111 +33,97 @@ class ComparedCell:
     def group(self) -> tuple[str, str]:
         return self.batch.cells[self.cell]
 
-    def result(self, sample_id: str, epoch: int) -> tuple[str, SampleResult] | None:
-        key = key_of(sample_id, epoch, *self.group)
-        row = self.index.row(key)
-        if row is None:
-            return None
-        return (key, self.index.result(row))
+    @property
+    def version(self) -> tuple[int, int]:
+        return self.index.end, (self.batch.folder / MANIFEST).stat().st_mtime_ns
 
-
-@dataclass(frozen=True, slots=True)
-class Flip:
-    """A sample whose verdict differs, at an epoch where it does. Keys are those of the results'
-    pages.
-    """
-
-    a: SampleResult
-    b: SampleResult
-    a_key: str
-    b_key: str
-    a_parts: Sequence[MarkedPart]
-    b_parts: Sequence[MarkedPart]
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedNumbers:
-    """The comparison of two sides, and that of their batches' metrics."""
-
-    comparison: Comparison
-    metrics: Sequence[MetricDifference]
-
-    def tables(self) -> list[Table]:
-        return [*self.comparison.tables(), *metric_tables(self.metrics)]
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "name": self.batch.name,
+            "href": f"/batch/{self.id}",
+            "cell": self.cell,
+            "cells": [cell_name(cell) for cell in self.batch.cells],
+            "problem": self.index.problem,
+        }
 
 
 def compare_page(state: State, query: Mapping[str, str]) -> Page:
-    """The choice of the sides; with both, the comparison and a page of flipped samples."""
+    """The choice of the sides; with both, the comparison and a page of pairs."""
     shown: dict[str, Any] = {
-        "title": "Compare",
-        "entries": entries(state),
-        "a": None,
-        "b": None,
-        "numbers": None,
-        "flips": [],
-        "scorers": [],
+        "entries": [
+            {"id": each.id, "name": each.name} for each in entries(state) if each.batch is not None
+        ],
         "chosen": {},
-        "live_ms": 0,
-        "page": 1,
-        "pages": 1,
-        "comparison": None,
-        "problem": "",
+        "sides": [],
     }
     if not query.get("a"):
-        return Page("compare.html", shown)
+        return Page("compare", "Compare", shown)
     a = _side(state, query["a"], cell=query.get("cell_a", ""), default=0)
     is_same = query.get("b", "") in ("", a.id)
     b = _side(
         state, query.get("b") or a.id, cell=query.get("cell_b", ""), default=1 if is_same else 0
     )
-    scorers = sorted(
-        {*a.batch.manifest.get("scorers", {})} & {*b.batch.manifest.get("scorers", {})}
-    )
-    if query.get("scorer") in scorers:
-        scorer = query.get("scorer", "")
-    else:
+    names = ({*side.batch.manifest.get("scorers", {})} for side in (a, b))
+    scorers = sorted(set.intersection(*names))
+    scorer = query.get("scorer", "")
+    if scorer not in scorers:
         scorer = ""
-    if query.get("kind") in KINDS:
-        kind = query.get("kind", "")
-    else:
-        kind = KINDS[0]
-    chosen = {
-        "a": a.id,
-        "b": b.id,
-        "cell_a": a.cell,
-        "cell_b": b.cell,
-        "scorer": scorer,
-        "kind": kind,
+    flip = (_verdict(query.get("from", ""), "passed"), _verdict(query.get("to", ""), "failed"))
+    shown |= {
+        "sides": [a.to_dict(), b.to_dict()],
+        "scorers": scorers,
+        "chosen": {
+            "a": a.id,
+            "b": b.id,
+            "cell_a": a.cell,
+            "cell_b": b.cell,
+            "scorer": scorer,
+            "from": flip[0].value,
+            "to": flip[1].value,
+        },
     }
-    shown |= {"a": a, "b": b, "scorers": scorers, "chosen": chosen}
     if a.id == b.id and a.cell == b.cell:
-        shown["problem"] = (
-            "Both sides are the same; choose another batch or another template × variant."
-        )
-        return Page("compare.html", shown)
+        problem = "Both sides are the same; choose another batch or another template × variant."
+        return Page("compare", "Compare", shown | {"problem": problem})
     numbers = state.comparisons.get(
         (a.batch.folder, b.batch.folder, a.cell, b.cell, scorer),
-        (_version(a), _version(b)),
-        lambda: _compared(a, b, scorer=scorer),
+        (a.version, b.version),
+        lambda: JsonForm().plain(
+            numbers_data(a.batch, b.batch, (a.group, b.group), scorer or None)
+        ),
     )
-    shown |= {"numbers": numbers, "live_ms": 0 if numbers.is_current else COMPUTING_MS}
-    if isinstance(numbers.value, ComparedNumbers):
-        comparison = numbers.value.comparison
-        if kind == "lost":
-            ids = comparison.lost
-        else:
-            ids = comparison.gained
-        page, pages = page_of(len(ids), FLIPS_PER_PAGE, query=query)
-        these = ids[(page - 1) * FLIPS_PER_PAGE : page * FLIPS_PER_PAGE]
-        flips = [
-            flip for sample_id in these if (flip := _flip(a, b, sample_id=sample_id)) is not None
-        ]
-        shown |= {"comparison": comparison, "flips": flips, "page": page, "pages": pages}
-    return Page("compare.html", shown)
+    pairs = _pairs(a, b)
+    verdicts = [
+        (VERDICTS[a.index.verdicts[one]], VERDICTS[b.index.verdicts[other]]) for one, other in pairs
+    ]
+    chosen = [pair for pair, both in zip(pairs, verdicts, strict=True) if both == flip]
+    page, pages = page_of(len(chosen), PAIRS_PER_PAGE, query=query)
+    these = chosen[(page - 1) * PAIRS_PER_PAGE : page * PAIRS_PER_PAGE]
+    shown |= {
+        "numbers": {
+            "error": numbers.error,
+            "is_current": numbers.is_current,
+            "data": numbers.value,
+        },
+        "matrix": verdict_matrix(verdicts),
+        "pairs": [_pair(a, b, each) for each in these],
+        "count": len(chosen),
+        "page": page,
+        "pages": pages,
+    }
+    return Page("compare", "Compare", shown, live_ms=0 if numbers.is_current else COMPUTING_MS)
+
+
+def _verdict(text: str, default: str) -> Verdict:
+    try:
+        return Verdict(text)
+    except ValueError:
+        return Verdict(default)
 
 
 def _side(state: State, folder_id: str, cell: str, default: int) -> ComparedCell:
-    batch, index = opened(state, folder_id)
+    batch, matrix = opened(state, folder_id)
     if not batch.cells:
         raise UsageError(f"{batch.folder}: has no templates × variants to compare")
     numbers = [str(number) for number in range(len(batch.cells))]
@@ -154,37 +131,28 @@ def _side(state: State, folder_id: str, cell: str, default: int) -> ComparedCell
         number = int(cell)
     else:
         number = min(default, len(numbers) - 1)
-    return ComparedCell(folder_id, batch, index=index, cell=number)
+    return ComparedCell(folder_id, batch, index=matrix.index, cell=number)
 
 
-def _version(side: ComparedCell) -> tuple[int, int]:
-    return side.index.end, (side.batch.folder / MANIFEST).stat().st_mtime_ns
+def _pairs(a: ComparedCell, b: ComparedCell) -> list[Pair]:
+    """The numbers of the results of both sides that have the same sample and epoch."""
+    sides: list[dict[tuple[int, int], int]] = []
+    for side in (a, b):
+        group = side.index.group_number(side.group)
+        sides.append(
+            {
+                side.index.sample_key(row): row
+                for row in side.index.rows()
+                if side.index.groups[row] == group
+            }
+        )
+    first, second = sides
+    return [(row, second[key]) for key, row in first.items() if key in second]
 
 
-def _compared(a: ComparedCell, b: ComparedCell, scorer: str) -> ComparedNumbers:
-    first, second = (open_batch(side.batch.folder) for side in (a, b))
-    found = compare(first.results(a.group), second.results(b.group), scorer=scorer or None)
-    return ComparedNumbers(
-        found, compare_metrics(first.metrics_of(a.group), second.metrics_of(b.group))
-    )
-
-
-def _flip(a: ComparedCell, b: ComparedCell, sample_id: str) -> Flip | None:
-    """The sample at the first epoch where its verdict differs; None if its results are gone."""
-    declared = a.batch.manifest.get("epochs")
-    if isinstance(declared, int):
-        epochs = min(declared, MAX_EPOCHS)
-    else:
-        epochs = 1
-    pairs = [
-        (first, second)
-        for epoch in range(1, epochs + 1)
-        if (first := a.result(sample_id, epoch)) is not None
-        and (second := b.result(sample_id, epoch)) is not None
+def _pair(a: ComparedCell, b: ComparedCell, pair: Pair) -> dict[str, Any]:
+    hrefs = [
+        sample_href({"folder": side.id}, side.index.key(row))
+        for side, row in zip((a, b), pair, strict=True)
     ]
-    if not pairs:
-        return None
-    (a_key, one), (b_key, other) = next(
-        (pair for pair in pairs if pair[0][1].verdict != pair[1][1].verdict), pairs[0]
-    )
-    return Flip(one, other, a_key, b_key, *marked(one.content, other.content))
+    return pair_data(a.index.result(pair[0]), b.index.result(pair[1]), hrefs)

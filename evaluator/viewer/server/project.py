@@ -49,6 +49,11 @@ class Project:
         self.root = root.resolve()
         self._found = ProjectFolders()
 
+    @property
+    def title(self) -> str:
+        """The project's name: that of its folder."""
+        return self.root.name or "evaluator"
+
     def folders(self) -> ProjectFolders:
         """Looks again."""
         found = ProjectFolders()

@@ -6,28 +6,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.queue import QueueBoard, QueueEntry, QueueView, StrategyAttempt, TaskQueue
+from evaluator.handler.backends import is_simulated_model
+from evaluator.queue import QueueEntry, QueueView, StrategyAttempt, TaskQueue
 from evaluator.queue.attempt_runs import ENTRY_LABEL
 from evaluator.queue.queue_view import DATABASE, entry_details
+from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.rendering import Page, mapping
-from evaluator.viewer.server.state import COMPUTING_MS, State
+from evaluator.viewer.server.state import COMPUTING_MS, State, mapping, minute
 
 MAX_CARDS = 50
+MAX_CARD_CHARS = 200
 LIVE_MS = 2_000
 _TASK = re.compile(r"TASK-([0-9]{1,18}): ")
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """An attempt with the address of its run; empty if that is not found."""
-
-    attempt: StrategyAttempt
-    run: str
 
 
 def queue_page(state: State, query: Mapping[str, str]) -> Page:
@@ -36,18 +30,16 @@ def queue_page(state: State, query: Mapping[str, str]) -> Page:
     queues = project.folders().queues
     chosen = query.get("folder") or next(iter(queues), None)
     shown = {
-        "title": "Queue",
         "folders": [(key, project.name_of(path)) for key, path in queues.items()],
         "chosen": chosen,
         "board": None,
-        "live_ms": 0,
     }
     if chosen is None:
-        return Page("queue.html", shown)
+        return Page("queue", "Queue", shown)
     folder = project.queue(chosen)
-    board = state.boards.get(folder, _version(folder), lambda: _board(folder))
+    board = state.boards.get(folder, _version(folder), lambda: _board(state, folder, chosen))
     live_ms = LIVE_MS if board.is_current else COMPUTING_MS
-    return Page("queue.html", shown | {"board": board, "most": MAX_CARDS, "live_ms": live_ms})
+    return Page("queue", "Queue", shown | {"board": board}, live_ms=live_ms)
 
 
 def entry_page(state: State, query: Mapping[str, str]) -> Page:
@@ -59,25 +51,25 @@ def entry_page(state: State, query: Mapping[str, str]) -> Page:
         except UsageError as error:
             raise NoSuchPage(str(error)) from error
     entry = stored.entry
-    attempts = [Attempt(each, _run(state, entry, attempt=each)) for each in entry.strategies_tried]
     details = {
         name: value
         for name, value in entry_details(stored).items()
         if value not in (None, "", 0, [], (), {})
     }
-    return Page(
-        "entry.html",
-        {
-            "title": entry.id,
-            "folder": query["folder"],
-            "name": state.project.name_of(folder),
-            "entry": entry,
-            "details": details,
-            "attempts": attempts,
-            "token": state.form_token,
-            "live_ms": LIVE_MS if entry.status in ("running", "pending") else 0,
-        },
-    )
+    values = {
+        "href": f"/queue/{query['folder']}/{entry.id}",
+        "queue": f"/queue?folder={query['folder']}",
+        "name": state.project.name_of(folder),
+        "entry": entry,
+        "details": details,
+        "attempts": [
+            {"attempt": each, "run": _run(state, entry, attempt=each)}
+            for each in reversed(entry.strategies_tried)
+        ],
+        "token": state.form_token,
+    }
+    live_ms = LIVE_MS if entry.status in ("running", "pending") else 0
+    return Page("entry", entry.id, values, live_ms=live_ms)
 
 
 def change_entry(state: State, query: Mapping[str, str]) -> str:
@@ -112,26 +104,61 @@ def _version(folder: Path) -> tuple[object, ...]:
     return tuple(found)
 
 
-def _board(folder: Path) -> QueueBoard:
+def _board(state: State, folder: Path, queue_id: str) -> dict[str, Any]:
     with QueueView(folder) as queue:
-        return queue.board(MAX_CARDS)
+        board = queue.board(MAX_CARDS)
+    return {
+        "ready": board.ready,
+        "archived": board.archived,
+        "max_concurrent": board.max_concurrent,
+        "columns": [
+            {
+                "status": column.status,
+                "count": column.count,
+                "cards": [_card(state, entry, queue_id) for entry in column.entries],
+            }
+            for column in board.columns
+        ],
+    }
 
 
-def _run(state: State, entry: QueueEntry, attempt: StrategyAttempt) -> str:
-    """The address of the attempt's run, if the project's task folder has it."""
+def _card(state: State, entry: QueueEntry, queue_id: str) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "href": f"/queue/{queue_id}/{entry.id}",
+        "status": entry.status,
+        "type": entry.type,
+        "description": entry.description[:MAX_CARD_CHARS],
+        "deliverable": (entry.deliverable or "")[:MAX_CARD_CHARS],
+        "blocked_reason": entry.blocked_reason,
+        "attempts": len(entry.strategies_tried),
+        "time": minute(entry.completed_at or entry.started_at or entry.added_at),
+        "simulated": any(
+            _run(state, entry, attempt=each)["simulated"] for each in entry.strategies_tried[-1:]
+        ),
+    }
+
+
+def _run(state: State, entry: QueueEntry, attempt: StrategyAttempt) -> dict[str, Any]:
+    """The address of the attempt's run, if the project's task folder has it, and whether its model
+    was simulated.
+    """
+    nothing = {"href": "", "simulated": False}
     found = _TASK.match(attempt.result)
     if found is None:
-        return ""
+        return nothing
     folder = state.project.id_of(state.project.root / "tasks")
     try:
         store = state.project.store(folder)
-        header = store.read(int(found[1])).header
+        recording = store.read(int(found[1]))
     except (EvaluatorError, OSError):
-        return ""
+        return nothing
+    header = recording.header
     # Another folder's worker may have numbered its runs alike.
-    is_same = (
-        header is not None and mapping(header.extra.get("labels")).get(ENTRY_LABEL) == entry.id
-    )
-    if is_same:
-        return f"/run/{folder}/{found[1]}"
-    return ""
+    if header is None or mapping(header.extra.get("labels")).get(ENTRY_LABEL) != entry.id:
+        return nothing
+    models = () if recording.summary is None else recording.summary.models
+    return {
+        "href": f"/run/{folder}/{found[1]}",
+        "simulated": any(map(is_simulated_model, models)),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
@@ -9,15 +10,17 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from evaluator.errors import EvaluatorError, RecordError, UsageError
+from evaluator.errors.results import Usage
+from evaluator.handler.backends import is_simulated_model
 from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.render import total_usage
 from evaluator.record.search import TaskFilter, models_of
 from evaluator.record.steps import Recording, RunStatus, Step
 from evaluator.record.store import TaskStore, TaskSummary
 from evaluator.record.tree import TaskNode, read_tree, step_rows
-from evaluator.viewer.server.attempts import Bar, Timeline, changes, enclosing, percents
+from evaluator.viewer.json_form import Page
+from evaluator.viewer.server.attempts import Bar, Timeline, changes, enclosing
 from evaluator.viewer.server.project import NoSuchPage, Project, ProjectFolders
-from evaluator.viewer.server.rendering import Page, mapping, pretty
 from evaluator.viewer.server.sources import (
     PromptSpan,
     answer_sources,
@@ -27,14 +30,16 @@ from evaluator.viewer.server.sources import (
     read_lines,
     spans,
 )
-from evaluator.viewer.server.state import State
+from evaluator.viewer.server.state import State, mapping, minute, pretty, with_query
 from evaluator.viewer.server.templates import template_id
 
 RUNS_PER_PAGE = 50
 MAX_FILES = 5_000
 """Files that one request reads; a page says where it stopped, and the next continues there."""
 MAX_ROWS = 2_000
-MAX_CONVERSATIONS = 50
+MAX_STEPS = 1_000
+MAX_CONVERSATIONS = 100
+MAX_TEXT_CHARS = 500
 MAX_PROMPTS = 50
 """Conversations, and messages of each, whose parts are shown with their sources."""
 FILTERS = ("status", "template", "model", "since", "until", "cost", "text")
@@ -44,15 +49,54 @@ LIVE_MS = 2_000
 @dataclass(frozen=True, slots=True)
 class StepRow:
     """A line of the tree: a step, a subtask's file, or a part of a path. `bar` is its place on the
-    time axis; None where it has no times.
+    time axis; None where it has no times. `index` is the step's place in the run's own file.
     """
 
     depth: int
     label: str
+    path: str
     step: Step | None = None
     task: TaskNode | None = None
-    anchor: str = ""
+    index: int | None = None
     bar: Bar | None = None
+
+    def to_dict(self, folder: str) -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "depth": self.depth,
+            "label": self.label,
+            "path": self.path,
+            "index": self.index,
+            "bar": self.bar,
+        }
+        if self.task is not None:
+            return data | _task_row(self.task, folder)
+        if self.step is None:
+            return data | {"kind": "group"}
+        end = self.step.end
+        return data | {
+            "kind": self.step.start.kind,
+            "status": self.step.status,
+            "name": self.step.start.name,
+            "attempt": self.step.start.attempt,
+            "max_attempts": self.step.start.max_attempts,
+            "wait_s": self.step.start.backoff_s,
+            "cached": end is not None and bool(mapping(end.extra).get("cached")),
+            "duration_s": None if end is None else end.duration_s,
+            "usage": None if end is None else end.usage,
+        }
+
+
+def _task_row(task: TaskNode, folder: str) -> dict[str, Any]:
+    recording = task.recording
+    data: dict[str, Any] = {"kind": "task", "href": f"/run/{folder}/{task.id}"}
+    if recording is None:
+        return data | {"status": "unreadable", "problem": task.problem}
+    return data | {
+        "status": recording.status,
+        "name": "" if recording.header is None else recording.header.template,
+        "duration_s": None if recording.summary is None else recording.summary.duration_s,
+        "usage": None if recording.summary is None else recording.summary.usage,
+    }
 
 
 def runs_page(state: State, query: Mapping[str, str]) -> Page:
@@ -62,30 +106,23 @@ def runs_page(state: State, query: Mapping[str, str]) -> Page:
     chosen = query.get("folder") or _first(project, folders)
     conditions = {name: query.get(name, "").strip() for name in FILTERS}
     shown: dict[str, Any] = {
-        "title": "Runs",
         "folders": [(key, project.name_of(path)) for key, path in folders.stores.items()],
         "chosen": chosen,
         "conditions": conditions,
         "statuses": get_args(RunStatus),
         "runs": [],
-        "more": None,
-        "searched": 0,
-        "unnumbered": [],
-        "problem": "",
-        "live_ms": 0,
-        "models_of": models_of,
         "is_cut": folders.is_cut,
-        "name": "",
     }
     if chosen is None:
-        return Page("runs.html", shown)
+        return Page("runs", "Runs", shown)
     store = project.store(chosen)
     shown["name"] = project.name_of(store.root)
     try:
-        shown |= _listed(store, conditions, before=query.get("before", ""))
+        listed = _listed(store, chosen, conditions, before=query.get("before", ""))
     except UsageError as error:
-        shown["problem"] = str(error)
-    return Page("runs.html", shown)
+        return Page("runs", "Runs", shown | {"problem": str(error)})
+    is_live = any(run["status"] == "running" for run in listed["runs"]) and "before" not in query
+    return Page("runs", "Runs", shown | listed, live_ms=LIVE_MS if is_live else 0)
 
 
 def _first(project: Project, folders: ProjectFolders) -> str | None:
@@ -96,7 +133,9 @@ def _first(project: Project, folders: ProjectFolders) -> str | None:
     return next(iter(folders.stores), None)
 
 
-def _listed(store: TaskStore, conditions: Mapping[str, str], before: str) -> dict[str, Any]:
+def _listed(
+    store: TaskStore, folder: str, conditions: Mapping[str, str], before: str
+) -> dict[str, Any]:
     """Raises: UsageError, for a condition that is not valid."""
     wanted = TaskFilter(
         status=cast("RunStatus | None", conditions["status"] or None),
@@ -122,14 +161,46 @@ def _listed(store: TaskStore, conditions: Mapping[str, str], before: str) -> dic
         searched += 1
         if wanted.matches(task) and _costs(task) >= least and (not text or text in _text_of(task)):
             found.append(task)
-    is_live = any(task.status == "running" for task in found) and not before
+    older = ""
+    if more is not None:
+        older = with_query("/runs", folder=folder, before=more, **conditions)
     return {
-        "runs": found,
-        "more": more,
+        "runs": [run_data(task, folder) for task in found],
+        "older": older,
         "searched": searched,
-        "unnumbered": store.unnumbered(),
-        "live_ms": LIVE_MS if is_live else 0,
+        "unnumbered": [
+            {"name": name, "href": f"/run/{folder}/{name[5:-3]}"} for name in store.unnumbered()
+        ],
     }
+
+
+def run_data(task: TaskSummary, folder: str) -> dict[str, Any]:
+    """A run in a list."""
+    header = task.header
+    summary = task.summary
+    models = models_of(task)
+    reason = task.error or (summary.reason if summary else None)
+    return {
+        "id": task.id,
+        "href": f"/run/{folder}/{task.id}",
+        "status": task.status,
+        "template": "" if header is None else header.template,
+        "text": (reason or ("" if header is None else header.request))[:MAX_TEXT_CHARS],
+        "created": "" if header is None else minute(header.created),
+        "duration_s": None if summary is None else summary.duration_s,
+        "usage": None if summary is None else counted(summary.usage),
+        "models": models,
+        "simulated": any(map(is_simulated_model, models)),
+    }
+
+
+def counted(usage: Any) -> Mapping[str, Any] | None:
+    """The usage in a record with the figures that it leaves out, which are 0; None stays
+    unknown.
+    """
+    if isinstance(usage, Mapping):
+        return {**Usage().to_dict(), **mapping(usage)}
+    return None
 
 
 def _pattern(text: str) -> str | None:
@@ -180,43 +251,95 @@ def run_page(state: State, query: Mapping[str, str]) -> Page:
     tree = read_tree(store, recording)
     rows = list(islice(_rows(tree, 0, timeline=Timeline(recording)), MAX_ROWS + 1))
     shown = _with_groups(rows[:MAX_ROWS])
-    result = mapping(None if recording.summary is None else recording.summary.result)
+    summary = recording.summary
+    result = mapping(None if summary is None else summary.result)
     header = recording.header
-    found = conversations(recording)
+    talks = conversations(recording)
     template, lines = _template(state, recording)
-    return Page(
-        "run.html",
+    usage = total_usage(recording.steps) if summary is None else summary.usage
+    models = () if summary is None else summary.models
+    values = {
+        "href": f"/run/{folder}/{query['task']}",
+        "runs": f"/runs?folder={folder}",
+        "attachments": f"/attachment/{folder}/",
+        "name": project.name_of(store.root),
+        "status": recording.status,
+        "resume": _resume(project, store, recording),
+        "created": "" if header is None else minute(header.created),
+        "template": template,
+        "parent": None,
+        "summary": None if summary is None else {**summary.to_dict(), "result": None},
+        "usage": counted(usage),
+        "simulated": any(map(is_simulated_model, models)),
+        "warnings": recording.warnings,
+        "resumptions": [
+            {"at": minute(each.at), "allowed": each.allowed} for each in recording.resumptions
+        ],
+        "result": result,
+        "findings": findings(result, project.root),
+        "request": "" if header is None else header.request,
+        "inputs": {} if header is None else header.inputs,
+        "rows": [row.to_dict(folder) for row in shown],
+        "axis_s": _axis_s(shown, recording),
+        "is_cut": len(rows) > MAX_ROWS,
+        "steps": [step.to_dict() for step in recording.steps[:MAX_STEPS]],
+        "conversations": _talks(recording, talks, lines),
+    }
+    if header is not None and header.parent:
+        values["parent"] = {"href": f"/run/{folder}/{header.parent}", "id": header.parent}
+    live_ms = LIVE_MS if recording.status == "running" else 0
+    return Page("run", f"TASK-{query['task']}", values, live_ms=live_ms)
+
+
+def _resume(project: Project, store: TaskStore, recording: Recording) -> str:
+    """The command that continues the run; empty where nothing is left to do."""
+    if recording.header is None or recording.status not in ("interrupted", "failed", "aborted"):
+        return ""
+    return resume_command(project, store.root, recording.header.task_id)
+
+
+def resume_command(project: Project, folder: Path, task: int) -> str:
+    name = project.name_of(folder)
+    if name == "tasks":
+        return f"evaluator tasks resume {task}"
+    return f"evaluator tasks resume --tasks {shlex.quote(name)} {task}"
+
+
+def _talks(
+    recording: Recording, talks: Sequence[RecordedConversation], lines: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """The conversations by turn, each with the step that it is, the sources of its prompts and what
+    changed between its attempts.
+    """
+    talks = talks[:MAX_CONVERSATIONS]
+    places = {id(step): place for place, step in enumerate(recording.steps)}
+    sources = _sources(recording, talks, lines=lines)
+    changed = changes(recording, talks)
+    return [
         {
-            "title": f"TASK-{query['task']}",
-            "folder": folder,
-            "name": project.name_of(store.root),
-            "recording": recording,
-            "header": header,
-            "summary": recording.summary,
-            "result": result,
-            "notes": mapping(result.get("notes")),
-            "findings": findings(result, project.root),
-            "usage": recording.summary.usage if recording.summary else total_usage(recording.steps),
-            "tree": tree,
-            "rows": shown,
-            "axis_s": _axis_s(shown, recording),
-            "percents": percents,
-            "is_cut": len(rows) > MAX_ROWS,
-            "conversations": found,
-            "template": template,
-            "sources": _sources(recording, found[:MAX_CONVERSATIONS], lines=lines),
-            "changes": changes(recording, found[:MAX_CONVERSATIONS]),
-            "parses": [step for step in recording.steps if step.start.kind == "parse"],
-            "live_ms": LIVE_MS if recording.status == "running" else 0,
-        },
-    )
+            "path": talk.path,
+            "model": talk.model,
+            "settings": talk.settings,
+            "turns": [
+                {"step": places.get(id(turn.step)), "sent": turn.sent, "answer": turn.answer}
+                for turn in talk.turns
+            ],
+            "unanswered": talk.to_dict()["unanswered"],
+            "sources": sources.get(talk.path, {}),
+            "changes": changed.get(talk.path, []),
+        }
+        for talk in talks
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class UsedTemplate:
-    """The template of a run as the library has it now. `is_same`: as it was then."""
+    """The template of a run as the library has it now; `href` is empty if it has none of that name.
+    `is_same`: as it was then.
+    """
 
-    id: str
+    name: str
+    href: str
     is_same: bool
 
 
@@ -230,15 +353,16 @@ def _template(state: State, recording: Recording) -> tuple[UsedTemplate | None, 
     try:
         template = state.library.read().templates.get(header.template)
     except (EvaluatorError, OSError):
-        return None, {}
+        template = None
     if template is None:
-        return None, {}
+        return UsedTemplate(header.template, "", is_same=True), {}
     is_same = template.sha256 == header.template_sha256
     if is_same and template.file is not None:
         text = read_lines(Path(template.file))
     else:
         text = []
-    return UsedTemplate(template_id(header.template), is_same), line_numbers(text)
+    href = f"/template/{template_id(header.template)}"
+    return UsedTemplate(header.template, href, is_same), line_numbers(text)
 
 
 def _sources(
@@ -277,22 +401,23 @@ def _rows(tree: TaskNode, depth: int, timeline: Timeline) -> Iterator[StepRow]:
         return
     steps = recording.steps
     is_running = recording.status == "running"
+    above: list[str] = []
     for level, label, index in step_rows(steps):
         at = depth + level
+        path = "/".join([*above[:level], label])
+        above[level:] = [label]
         if index is None:
-            yield StepRow(at, label)
+            yield StepRow(at, label, path)
             continue
         bar = timeline.of_step(steps[index], is_running=is_running)
-        yield StepRow(
-            at, label, step=steps[index], anchor="" if depth else f"step-{index}", bar=bar
-        )
+        own = None if depth else index
+        yield StepRow(at, label, path, step=steps[index], index=own, bar=bar)
         child = tree.children.get(index)
         if child is not None:
-            if child.recording is None:
-                bar = None
-            else:
+            bar = None
+            if child.recording is not None:
                 bar = timeline.of_task(child.recording)
-            yield StepRow(at + 1, f"TASK-{child.id}", task=child, bar=bar)
+            yield StepRow(at + 1, f"TASK-{child.id}", path, task=child, bar=bar)
             yield from _rows(child, at + 2, timeline=timeline)
 
 

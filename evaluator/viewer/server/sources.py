@@ -23,7 +23,7 @@ from typing import Any
 from evaluator.errors import ConfigurationError
 from evaluator.files.locations import shipped
 from evaluator.record.conversation import RecordedConversation
-from evaluator.viewer.server.rendering import items, mapping, pretty
+from evaluator.viewer.server.state import items, mapping, pretty
 
 MAX_BYTES = 5_000_000
 MAX_FINDINGS = 50

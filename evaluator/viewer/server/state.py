@@ -5,19 +5,23 @@ time.
 from __future__ import annotations
 
 import hmac
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlencode
 
 from evaluator import clock
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.locations import shipped
 from evaluator.library import TemplateLibrary
+from evaluator.record.steps import plain_json
 from evaluator.viewer.server.batch_index import BatchIndex
+from evaluator.viewer.server.matrix import Matrix
 from evaluator.viewer.server.project import Project
 
 WAIT_S = 0.3
@@ -87,13 +91,6 @@ class Computed:
         entry.done.wait(WAIT_S)
         return Value(entry.value, entry.error, is_current=entry.version == version)
 
-    def last(self, name: Hashable) -> Any:
-        """The value that was computed last for `name`; None if there is none."""
-        entry = self._entries.get(name)
-        if entry is None:
-            return None
-        return entry.value
-
 
 def _compute(entry: _Entry, version: Hashable, compute: Callable[[], Any], share: int) -> None:
     begun = clock.monotonic()
@@ -136,6 +133,10 @@ class Library:
             return self._library
 
 
+def _matrix(folder: Path) -> Matrix:
+    return Matrix(BatchIndex(folder))
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """`form_token` is in every form that can run something."""
@@ -143,10 +144,8 @@ class State:
     project: Project
     library: Library
     form_token: str
-    index: Callable[[Path], BatchIndex] = field(
-        default_factory=lambda: lru_cache(maxsize=4)(BatchIndex)
-    )
-    """The index of the batch in a folder; those that were looked at last are kept."""
+    matrix: Callable[[Path], Matrix] = field(default_factory=lambda: lru_cache(maxsize=4)(_matrix))
+    """The matrix of the batch in a folder; those that were looked at last are kept."""
     summaries: Computed = field(default_factory=Computed)
     comparisons: Computed = field(default_factory=Computed)
 
@@ -170,3 +169,44 @@ class State:
     def wait_s(self) -> float:
         """How long a page waits for what is read in the background."""
         return WAIT_S
+
+
+def with_query(path: str, **values: Any) -> str:
+    """`path` with a query; empty values and None are left out."""
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    if given:
+        return f"{path}?{urlencode(given, errors='replace')}"
+    return path
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """`value` if it is a JSON object, else an empty one: what a file of somebody else holds may be
+    anything.
+    """
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value)
+    return {}
+
+
+def items(value: Any) -> list[Any]:
+    """`value` if it is a JSON array, else an empty one."""
+    if isinstance(value, list):
+        return cast("list[Any]", value)
+    return []
+
+
+def minute(time: Any) -> str:
+    """An ISO time without seconds, or nothing."""
+    return str(time or "")[:16].replace("T", " ")
+
+
+def pretty(value: Any) -> str:
+    """Text as it is, anything else as indented JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=2, default=plain_json)
+    except RecursionError:
+        return "[nested too deeply to show]"

@@ -13,20 +13,22 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from evaluator.errors import Diagnostic, UsageError
+from evaluator.errors import UsageError
 from evaluator.errors.results import TaskError
 from evaluator.language.types import read_typed
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
 from evaluator.library.loader import Template
 from evaluator.nodes import Function
+from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.rendering import Page
 from evaluator.viewer.server.sources import excerpt, read_lines
 from evaluator.viewer.server.state import State
 
 MAX_LINES = 3_000
 MAX_SHOWN = 1_000
+MAX_CALLED = 50
+MAX_PREVIEWS = 50
 _PREFIX = "input."
 
 
@@ -52,9 +54,8 @@ def templates_page(state: State, query: Mapping[str, str]) -> Page:
     library = state.library.read()
     rows = [
         {
-            "id": template_id(name),
+            "href": f"/template/{template_id(name)}",
             "name": name,
-            "file": template.file,
             "type": "function" if isinstance(template.node, Function) else template.node.type,
             "description": _description(template),
             "findings": len(template.diagnostics),
@@ -62,12 +63,11 @@ def templates_page(state: State, query: Mapping[str, str]) -> Page:
         for name, template in sorted(library.templates.items())[:MAX_SHOWN]
     ]
     shown = {
-        "title": "Templates",
         "rows": rows,
         "total": len(library.templates),
         "findings": _findings(library.errors),
     }
-    return Page("templates.html", shown)
+    return Page("templates", "Templates", shown)
 
 
 def template_page(state: State, query: Mapping[str, str]) -> Page:
@@ -77,17 +77,20 @@ def template_page(state: State, query: Mapping[str, str]) -> Page:
     is_given = any(name.startswith(_PREFIX) for name in query)
     fields, values = _fields(template, query)
     shown: dict[str, Any] = {
-        "title": template.name,
-        "id": query["template"],
-        "template": template,
+        "href": f"/template/{query['template']}",
+        "file": _shown_path(template, state),
         "lines": _source(template),
         "description": _description(template),
         "findings": _findings(template.diagnostics),
         "fields": fields,
-        "called": [(template_id(name), name) for name in library.called_by(template.name)],
+        "called": [
+            {"href": f"/template/{template_id(name)}", "name": name}
+            for name in sorted(library.called_by(template.name))[:MAX_CALLED]
+        ],
         "token": state.form_token,
         "problem": "",
         "previews": [],
+        "requests": 0,
         "bound": "",
         "error_findings": [],
     }
@@ -98,13 +101,14 @@ def template_page(state: State, query: Mapping[str, str]) -> Page:
             outcome, previews = _evaluator(library, state, tasks_dir=None).render(
                 template.name, values
             )
-            shown["previews"] = previews
+            shown["previews"] = previews[:MAX_PREVIEWS]
+            shown["requests"] = len(previews)
             if isinstance(outcome, TaskError):
                 shown |= {
                     "problem": outcome.message,
                     "error_findings": _findings(outcome.violations),
                 }
-    return Page("template.html", shown)
+    return Page("template", template.name, shown)
 
 
 def simulated_run(state: State, query: Mapping[str, str]) -> str:
@@ -197,17 +201,25 @@ def _fields(
     return fields, values
 
 
-def _source(template: Template) -> list[tuple[int, str, list[Diagnostic]]]:
-    """The lines of its file with the findings in each."""
+def _shown_path(template: Template, state: State) -> str:
+    """The path of its file: from the project's folder, or whole if it is outside."""
+    if template.file is None:
+        return ""
+    path = Path(template.file).resolve()
+    if path.is_relative_to(state.project.root):
+        return str(path.relative_to(state.project.root))
+    return str(path)
+
+
+def _source(template: Template) -> list[dict[str, Any]]:
+    """The lines of its file; those with a finding are places."""
     if template.file is None:
         return []
     texts = read_lines(Path(template.file))
-    found: dict[int, list[Diagnostic]] = {}
-    for each in template.diagnostics:
-        if each.span.file == template.file:
-            found.setdefault(each.span.line, []).append(each)
+    places = {each.span.line for each in template.diagnostics if each.span.file == template.file}
     return [
-        (number, text, found.get(number, [])) for number, text in enumerate(texts[:MAX_LINES], 1)
+        {"number": number, "text": text, "is_place": number in places}
+        for number, text in enumerate(texts[:MAX_LINES], 1)
     ]
 
 

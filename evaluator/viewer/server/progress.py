@@ -1,0 +1,196 @@
+"""The progress of a batch: its counts and state, its running session, and how often a page asks.
+
+A session is shown as its process writes it: calls by model, what is held and why, and the budget.
+The file may be somebody else's: every value is checked, and what does not fit is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evaluator import clock
+from evaluator.batch import Batch
+from evaluator.batch.export.output_path import About
+from evaluator.batch.folder import RESULTS, BatchFolder
+from evaluator.viewer.server.batch_index import BatchIndex
+from evaluator.viewer.server.state import COMPUTING_MS, items, mapping
+
+LIVE_MS = 2_000
+SLOW_LIVE_MS = 15_000
+_SHARE = 100
+_QUIET_S = 120.0
+FRESH_S = 15.0
+MAX_ENDPOINTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRow:
+    """Calls of one model at one endpoint. `why` is what new calls wait for; empty if they do
+    not.
+    """
+
+    name: str
+    host: str
+    in_flight: int
+    limit: int | None
+    waiting: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSession:
+    """`stop` is why the session ends soon; empty if it does not. `budget` has a text for each limit
+    of the batch.
+    """
+
+    endpoints: tuple[EndpointRow, ...]
+    stop: str
+    budget: tuple[str, ...]
+
+
+def live_session(batch: Batch) -> LiveSession | None:
+    """The session that runs now; None if there is none, or it has said nothing for some seconds."""
+    found = mapping(BatchFolder.reader(batch.folder).progress())
+    at = _number(found.get("at"))
+    if at is None or not 0 <= clock.wall() - at < FRESH_S:
+        return None
+    rows = [_endpoint(mapping(each)) for each in items(found.get("endpoints"))[:MAX_ENDPOINTS]]
+    return LiveSession(tuple(rows), str(found.get("stop") or ""), budget=tuple(_budget(found)))
+
+
+def _endpoint(data: Mapping[str, Any]) -> EndpointRow:
+    in_flight = _whole(data.get("in_flight")) or 0
+    waiting = _whole(data.get("waiting")) or 0
+    limit = _whole(data.get("limit"))
+    held_s = _number(data.get("held_s")) or 0.0
+    if held_s > 0:
+        why = f"the provider asked for a pause: {math.ceil(held_s):,} s left"
+    elif not waiting:
+        why = ""
+    elif limit is not None and in_flight >= limit:
+        why = "as many calls as permitted are in flight"
+    else:
+        why = "the rate limit"
+    return EndpointRow(
+        str(data.get("name") or ""),
+        str(data.get("host") or ""),
+        in_flight=in_flight,
+        limit=limit,
+        waiting=waiting,
+        why=why,
+    )
+
+
+def _budget(data: Mapping[str, Any]) -> list[str]:
+    limits = mapping(data.get("limits"))
+    usage = mapping(data.get("usage"))
+    tokens = [_number(usage.get(name)) for name in ("input_tokens", "output_tokens")]
+    used = {
+        "max_cost": (_number(usage.get("cost_usd")), "${:,.4f}"),
+        "max_tokens": (
+            None if None in tokens else sum(each or 0 for each in tokens),
+            "{:,.0f} tokens",
+        ),
+        "max_time": (_number(data.get("elapsed_s")), "{:,.0f} s"),
+    }
+    lines: list[str] = []
+    for name, (value, form) in used.items():
+        limit = _number(limits.get(name))
+        if limit is not None:
+            lines.append(
+                f"{'an unknown part' if value is None else form.format(value)} of "
+                f"{form.format(limit)}"
+            )
+    rates = {"requests_per_minute": "requests", "tokens_per_minute": "tokens"}
+    for name, what in rates.items():
+        limit = _number(limits.get(name))
+        if limit is not None:
+            lines.append(f"at most {limit:,.0f} {what} per minute to each model")
+    return lines
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and abs(value) < 1e15:
+        return float(value)
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    found = _number(value)
+    if found is None or not math.isfinite(found):
+        return None
+    return int(found)
+
+
+def batch_state(about: About) -> str:
+    state = about.text("state")
+    if state in ("", "complete"):
+        return "complete"
+    if state == "running":
+        return "running"
+    return "stopped"
+
+
+def resume_command(name: str) -> str:
+    return f"evaluator batch --resume {shlex.quote(name)}"
+
+
+def simulated_cells(batch: Batch) -> list[bool]:
+    """Whether a simulated model answers, by cell."""
+    return [mapping(cell).get("simulated") is True for cell in batch.manifest.get("cells", [])]
+
+
+def progress_data(batch: Batch, name: str, index: BatchIndex, about: About) -> dict[str, Any]:
+    counts = index.counts()
+    results = sum(counts.values())
+    if batch.totals is None:
+        total = None
+    else:
+        total = sum(batch.totals.values())
+    state = batch_state(about)
+    rate = None
+    if state == "running" and not index.unread:
+        rate = index.rate()
+    session = live_session(batch) if state == "running" else None
+    left_s = None
+    if rate and total is not None:
+        left_s = (total - results) / rate
+    is_stopped = state == "stopped" or (state == "running" and session is None)
+    return {
+        "state": state,
+        "unfinished": about.unfinished,
+        "resume": resume_command(name) if is_stopped else "",
+        "counts": dict(counts),
+        "results": results,
+        "total": total,
+        "cost": index.cost(),
+        "rate": rate,
+        "left_s": left_s,
+        "problem": index.problem,
+        "session": None if session is None else asdict(session),
+        "simulated": any(simulated_cells(batch)),
+    }
+
+
+def live_ms_of(folder: Path, *, is_running: bool, is_computing: bool, cost_ms: float) -> int:
+    """How often the page asks again: so that it takes at most a 100th of a processor's time.
+
+    A killed batch looks as if it was running: without news the page asks seldom.
+    """
+    if is_computing and not is_running:
+        return COMPUTING_MS
+    if not is_running:
+        return 0
+    try:
+        quiet_s = clock.wall() - (folder / RESULTS).stat().st_mtime
+    except OSError:
+        return SLOW_LIVE_MS
+    if quiet_s >= _QUIET_S:
+        return SLOW_LIVE_MS
+    return min(max(LIVE_MS, round(_SHARE * cost_ms)), SLOW_LIVE_MS)
