@@ -15,7 +15,8 @@ from evaluator.editor.documents import Document
 from evaluator.editor.hover import hover
 from evaluator.editor.outline import folding, lenses, symbols
 from evaluator.editor.project import Project
-from evaluator.errors import Diagnostic, TemplateError
+from evaluator.editor.runs import rendered, simulated
+from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.handler.profiles import load_profiles
 from evaluator.interpreter.linting import lint
 from evaluator.library import TemplateLibrary
@@ -175,3 +176,26 @@ def test_opening_a_file_imports_no_code_of_the_project(
     ask_everything(project, path, text.index("letter | trim"))
     assert project.findings().get(path, []) == []
     assert not (folder / "imported").exists()
+
+
+def test_looking_at_a_hostile_project_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_project(tmp_path.resolve())
+    (folder / "handlers").mkdir()
+    profile = '<handler name="default"><mcp><server name="m" command="touch"><arg>MARK-mcp</arg></server></mcp></handler>'
+    (folder / "handlers" / "default.xml").write_text(profile, encoding="utf-8")
+    monkeypatch.chdir(folder)
+    project = Project(folder, types.PositionEncodingKind.Utf16)
+    for name, text in {
+        "run": '<task name="run" type="script"><description>d</description><command>touch MARK</command></task>',
+        "list": '<task name="list" type="atomic"><description>d</description><file_paths source="command"><command>touch MARK</command></file_paths></task>',
+    }.items():
+        path = str(folder / "templates" / f"{name}.xml")
+        project.open(path, text, 1)
+        ask_everything(project, path, text.index("<description"))
+        view = project.view(path)
+        assert view is not None and "MARK" not in rendered(project, view, name)
+        with pytest.raises(UsageError, match="runs programs"):
+            simulated(project, view, name)
+    assert list(folder.rglob("MARK*")) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evaluator.errors.messages import duration_text
+from evaluator.errors.messages import correction, duration_text
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,22 @@ from evaluator.errors.messages import duration_text
 )
 def test_a_duration_has_a_unit_that_fits_it(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "meant"),
+    [
+        ("proprties", ["properties", "pattern"], "properties"),
+        ("maxLenght", ["maxLength", "minLength"], "maxLength"),
+        ("titel", ["title", "type"], "title"),
+        ("Properties", ["properties"], "properties"),
+        ("title", ["title", "titel"], None),
+        ("minProperty", ["minProperties", "maxProperties"], None),
+        ("ab", ["ba"], None),
+        ("colour", ["type", "name"], None),
+    ],
+)
+def test_a_correction_is_the_one_name_that_is_meant(
+    name: str, known: list[str], meant: str | None
+) -> None:
+    assert correction(name, known, cutoff=0.85) == meant

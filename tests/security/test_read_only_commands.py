@@ -54,6 +54,10 @@ COMMANDS = [
     ("templates",),
     ("handlers",),
     ("match", "ask something"),
+    *(("templates", "show", name) for name in ("ask", "model", "program", "listed", "served")),
+    ("diff", "templates", "."),
+    ("diff", "templates", ".", "--markdown", "--model", "openai/m"),
+    ("docs", "pages", "--model", "openai/m"),
     ("render", "ask"),
     ("render", "model"),
     ("render", "value"),
@@ -141,7 +145,9 @@ def contents(project: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(project)): path.read_bytes()
         for path in project.rglob("*")
-        if path.is_file() and path.name not in written and "__pycache__" not in path.parts
+        if path.is_file()
+        and path.name not in written
+        and not {"__pycache__", "pages"} & {*path.parts}
     }
 
 
