@@ -234,7 +234,9 @@ def test_a_file_of_rows_is_checked_to_its_end_before_the_first_call(
 ) -> None:
     lines = [f"r{n},What is {n} + {n}?,{2 * n}" for n in range(50)]
     rows = as_csv(tmp_path / "rows.csv", *lines, "r3,What is 9 + 9?,18")
-    with pytest.raises(RowError, match=r"rows.csv:52 .*the id is not unique, it is first in line 5;"):
+    with pytest.raises(
+        RowError, match=r"rows.csv:52 .*the id is not unique, it is first in line 5;"
+    ):
         run(rows)
     assert not calls and not (tmp_path / "batch").exists()
     assert run(rows, id="line").summary.counts.passed == 51

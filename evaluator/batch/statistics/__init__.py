@@ -17,6 +17,7 @@ from evaluator.batch.statistics.averages import reducer as reducer
 from evaluator.batch.statistics.averages import stratified_interval as stratified_interval
 from evaluator.batch.statistics.averages import variance as variance
 from evaluator.batch.statistics.averages import weighted_interval as weighted_interval
+from evaluator.batch.statistics.corrected import corrected_mean as corrected_mean
 from evaluator.batch.statistics.intervals import FEW_CLUSTERS as FEW_CLUSTERS
 from evaluator.batch.statistics.intervals import Estimate as Estimate
 from evaluator.batch.statistics.intervals import mean_interval as mean_interval
