@@ -258,6 +258,22 @@ def test_a_simulated_run_loads_no_provider_library():
     assert done.stdout.strip() == "[]"
 
 
+def test_a_simulated_run_of_the_command_loads_no_services_that_it_does_not_use(tmp_path):
+    code = (
+        "import sys; from evaluator.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "unused = ('litellm', 'aiohttp', 'httptools', 'orjson', 'xmlschema', 'pydantic', 'statistics',"
+        " 'http.client', 'email', 'urllib.request', 'evaluator.background.manager')\n"
+        "print([m for m in unused if m in sys.modules])"
+    )
+    run = ("run", "--template", "summarise", "--input", "document=x", "--handler", "offline")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *run], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_help_loads_only_what_the_page_needs():
     code = (
         "import sys; from evaluator.cli import main\n"

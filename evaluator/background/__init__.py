@@ -5,15 +5,25 @@ after a restart.
 what a task is.
 """
 
-from evaluator.background.evaluations import EvaluationWork
-from evaluator.background.manager import BackgroundTasks
-from evaluator.background.nodes import NodeWork
-from evaluator.background.scripts import ScriptWork
-from evaluator.background.sessions import SessionWork
-from evaluator.background.store import BackgroundStore
-from evaluator.background.tasks import BackgroundTask, End, TaskType, Work
-from evaluator.background.tools import BackgroundTools
-from evaluator.background.watches import WatchWork
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evaluator.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from evaluator.background.evaluations import EvaluationWork as EvaluationWork
+    from evaluator.background.manager import BackgroundTasks as BackgroundTasks
+    from evaluator.background.nodes import NodeWork as NodeWork
+    from evaluator.background.scripts import ScriptWork as ScriptWork
+    from evaluator.background.sessions import SessionWork as SessionWork
+    from evaluator.background.store import BackgroundStore as BackgroundStore
+    from evaluator.background.tasks import BackgroundTask as BackgroundTask
+    from evaluator.background.tasks import End as End
+    from evaluator.background.tasks import TaskType as TaskType
+    from evaluator.background.tasks import Work as Work
+    from evaluator.background.tools import BackgroundTools as BackgroundTools
+    from evaluator.background.watches import WatchWork as WatchWork
 
 __all__ = [
     "BackgroundStore",
@@ -29,3 +39,29 @@ __all__ = [
     "WatchWork",
     "Work",
 ]
+
+if not TYPE_CHECKING:
+    # A command that may start tasks in the background imports little as long as it starts none.
+    __getattr__ = lazy_names(
+        __name__,
+        {
+            ".evaluations": ("EvaluationWork",),
+            ".manager": ("BackgroundTasks",),
+            ".nodes": ("NodeWork",),
+            ".scripts": ("ScriptWork",),
+            ".sessions": ("SessionWork",),
+            ".store": ("BackgroundStore",),
+            ".tasks": (
+                "BackgroundTask",
+                "End",
+                "TaskType",
+                "Work",
+            ),
+            ".tools": ("BackgroundTools",),
+            ".watches": ("WatchWork",),
+        },
+    )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
-from xml.sax.saxutils import escape
 
 from evaluator.background.tasks import BackgroundTask, Priority
 from evaluator.patterns import Pattern
@@ -86,5 +85,8 @@ def _xml(task: BackgroundTask, status: str | None, summary: str) -> str:
 
 
 def _text(value: str) -> str:
+    # Imports urllib.request and http.client.
+    from xml.sax.saxutils import escape
+
     # A carriage return that is not escaped is read as a line feed.
     return escape(_NOT_XML.sub("\ufffd", value), {"\r": "&#13;"})

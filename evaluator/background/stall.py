@@ -8,7 +8,6 @@ prompt, whatever it says; elsewhere the words decide.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from evaluator.patterns import Pattern
@@ -77,7 +76,7 @@ _UNENDED = (
     ("it waits for a key", _UNENDED_KEY),
     ("it asks a question", _compiled(r"\w[^?]*\?\s*(?:[\[(][^\])]*[\])]\s*)?[:>]?\s*$")),
 )
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = Pattern(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def prompt_hint(tail: bytes, is_waiting: bool | None = None) -> str | None:

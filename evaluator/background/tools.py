@@ -15,15 +15,8 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from evaluator.background.evaluations import EvaluationWork, type_of
-from evaluator.background.manager import BackgroundTasks
-from evaluator.background.output import read_output, window_start
-from evaluator.background.scripts import ScriptWork
-from evaluator.background.sessions import SessionWork
-from evaluator.background.tasks import PRIORITIES, BackgroundTask, Work
-from evaluator.background.watches import WatchWork
 from evaluator.errors import ToolError, UsageError
 from evaluator.errors.results import Outcome
 from evaluator.handler.model_caller import OnMessage
@@ -34,6 +27,10 @@ from evaluator.interpreter.subtasks import PARAMETERS, Spawner, read_request, su
 from evaluator.models.backend import ToolSpec
 from evaluator.tools import Tool, ToolContext, tool
 
+if TYPE_CHECKING:
+    from evaluator.background.manager import BackgroundTasks
+    from evaluator.background.tasks import BackgroundTask, Work
+
 READ_BYTES = 20_000
 WAIT_S = 60.0
 MAX_WAIT_S = 600.0
@@ -43,8 +40,8 @@ MAX_READ_BYTES = 200_000
 class BackgroundTools:
     """Background tasks for the models of an Evaluator, with their states and outputs in `folder`.
 
-    Nothing is created before the first task is started. A pickled copy uses the same folder: the
-    worker processes of a batch record their tasks there.
+    Nothing is created, and little imported, before the first task is started. A pickled copy uses
+    the same folder: the worker processes of a batch record their tasks there.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -62,6 +59,8 @@ class BackgroundTools:
         """See `BackgroundService`."""
         if self._tasks is None:
             return ""
+        from evaluator.background.tasks import PRIORITIES
+
         priorities = PRIORITIES if later else PRIORITIES[:1]
         notices = self._tasks.store.claim(session=session, priorities=priorities)
         return "\n".join(notice.xml for notice in notices)
@@ -74,6 +73,8 @@ class BackgroundTools:
     def make_tasks(self) -> BackgroundTasks:
         """The tasks; the first call creates their folder. Raises: as `BackgroundTasks`."""
         if self._tasks is None:
+            from evaluator.background.manager import BackgroundTasks
+
             self._tasks = BackgroundTasks(self._folder)
         return self._tasks
 
@@ -124,6 +125,8 @@ class _SessionTools:
         Returns its task_id at once; read its output with read_background. It is killed when this
         task ends.
         """
+        from evaluator.background.scripts import ScriptWork
+
         folders = context.roots.roots.folders
         work = ScriptWork(
             command,
@@ -138,6 +141,8 @@ class _SessionTools:
     async def start_subtask(
         self, arguments: dict[str, Any], context: ToolContext
     ) -> dict[str, Any]:
+        from evaluator.background.evaluations import EvaluationWork, type_of
+
         request = read_request(arguments)
 
         async def evaluate(on_message: OnMessage, on_begin: OnBegin) -> Outcome:
@@ -159,6 +164,7 @@ class _SessionTools:
         sends to it and remembers the earlier ones. Returns its task_id at once; wait_background
         waits for its answer, read_background reads it.
         """
+        from evaluator.background.sessions import SessionWork
 
         async def converse(
             ask: Any, show: Any, on_message: OnMessage, on_begin: OnBegin
@@ -187,6 +193,8 @@ class _SessionTools:
         messages. Returns its task_id at once; each event comes as a notification and is in its
         output.
         """
+        from evaluator.background.watches import WatchWork
+
         config = self._spawner.prepared.config
         found = next((each for each in config.mcp if each.name == server), None)
         if found is None:
@@ -232,6 +240,8 @@ class _SessionTools:
         max_bytes: Annotated[int, "maximum size of the text"] = READ_BYTES,
     ) -> dict[str, Any]:
         """Read the output of a background task. Continue with offset=next_offset."""
+        from evaluator.background.output import read_output, window_start
+
         task = await self._own(task_id)
         path = Path(task.output_file)
         if offset is None:

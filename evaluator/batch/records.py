@@ -19,7 +19,6 @@ that are cut off" in `docs/howto/run-a-batch.md` for the stricter readings.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -39,6 +38,7 @@ from evaluator.errors.results import (
 )
 from evaluator.nodes import OutputFormat
 from evaluator.output import parse_output
+from evaluator.patterns import Pattern
 
 NOTHING = Usage()
 """The usage of a scorer that calls no model."""
@@ -152,7 +152,7 @@ class Failure:
         )
 
 
-_COMPUTED_ID = re.compile(r"[0-9a-f]{16}(-[0-9]+)?")
+_COMPUTED_ID = Pattern(r"[0-9a-f]{16}(-[0-9]+)?")
 _LABEL_CHARS = 60
 
 

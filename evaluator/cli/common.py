@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +20,12 @@ from evaluator.language.types import read_typed
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.calls import roles_of
 from evaluator.nodes import Function, TopLevel
+from evaluator.patterns import Pattern
 
 F = TypeVar("F", bound=Callable[..., Any])
 MAX_INPUT_BYTES = 50_000_000
 # The template schema does not allow these in a name.
-_NOT_IN_A_ROLE = re.compile(r"""[\s<>{}"']""")
+_NOT_IN_A_ROLE = Pattern(r"""[\s<>{}"']""")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for other programs.")
 library_option = click.option(

@@ -17,7 +17,6 @@ logging.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,7 +25,9 @@ from heapq import nsmallest
 from html import escape
 from typing import Literal, Protocol, get_args
 
-_ACTING = re.compile(
+from evaluator.patterns import Pattern
+
+_ACTING = Pattern(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import stat
 from collections.abc import Generator
 from pathlib import Path
@@ -21,13 +20,14 @@ from typing import BinaryIO
 from evaluator import disk, randomness
 from evaluator.errors import EvaluatorError, RecordError
 from evaluator.files.locks import lock, try_lock
+from evaluator.patterns import Pattern
 
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of `disk.open` for a file that must not exist yet: never another process's file, never
 through a link.
 """
 
-_TEMPORARY = re.compile(r"\..{1,50}\.[0-9a-f]{16}\.tmp", re.S)
+_TEMPORARY = Pattern(r"\..{1,50}\.[0-9a-f]{16}\.tmp", "s")
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from evaluator.library.structure import host_in
 from evaluator.models.prices import known_providers
 from evaluator.nodes import Span
 from evaluator.nodes.walk import tasks
+from evaluator.patterns import Pattern
 from evaluator.tools import builtin_tools
 from evaluator.xml.format import end_tag
 
@@ -46,11 +47,11 @@ _ATTRIBUTES = {
 }
 """The attribute whose value a finding about an element is about, by code."""
 
-_TAG = re.compile(r"""<[^<>"']*(?:(?:"[^"]*"|'[^']*')[^<>"']*)*>""")
-_IGNORED = re.compile(
+_TAG = Pattern(r"""<[^<>"']*(?:(?:"[^"]*"|'[^']*')[^<>"']*)*>""")
+_IGNORED = Pattern(
     r"<!--\s*lint:\s*ignore\s+([\w\s,-]+?)\s*-->|<\?lint\s+ignore\s+([\w\s,-]+?)\s*\?>"
 )
-_ROOT = re.compile(r"<[A-Za-z]")
+_ROOT = Pattern(r"<[A-Za-z]")
 
 
 def lint(library: TemplateLibrary, profiles: Mapping[str, HandlerConfig]) -> list[Diagnostic]:

@@ -19,6 +19,7 @@ from evaluator.language.analysis import references_in
 from evaluator.library import TemplateLibrary
 from evaluator.nodes import Call, Cond, Function, Node, Sequential
 from evaluator.nodes.walk import children
+from evaluator.patterns import Pattern
 
 MAX_SUMMARY = 400
 """Characters of a summary that is the beginning of an answer."""
@@ -34,12 +35,10 @@ REQUEST = (
 _NOTES = "notes for later steps"
 _DATA = "data used"
 _MARKS = r"[ \t>*_#`-]*"
-_LABEL = re.compile(
-    rf"^{_MARKS}({_NOTES}|{_DATA})[ \t*_`]*[:：][ \t*_`]*(.*)$", re.IGNORECASE | re.MULTILINE
-)
-_ITEM = re.compile(r"[ \t]*(?:[-*•]|\d+[.)])[ \t]+")
-_RULE = re.compile(r"(?:\s*^[ \t]*(?:-{3,}|\*{3,}|_{3,})[ \t]*$)+\s*\Z", re.MULTILINE)
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^`\n]*$", re.MULTILINE)
+_LABEL = Pattern(rf"^{_MARKS}({_NOTES}|{_DATA})[ \t*_`]*[:：][ \t*_`]*(.*)$", "im")
+_ITEM = Pattern(r"[ \t]*(?:[-*•]|\d+[.)])[ \t]+")
+_RULE = Pattern(r"(?:\s*^[ \t]*(?:-{3,}|\*{3,}|_{3,})[ \t]*$)+\s*\Z", "m")
+_FENCE = Pattern(r"^[ \t]*(`{3,}|~{3,})[^`\n]*$", "m")
 _NOTHING = frozenset({"none", "nothing", "n/a", "-", "no data", "none used"})
 
 

@@ -7,7 +7,6 @@ calls are the answer.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,8 +17,9 @@ from evaluator.language.sandbox import evaluate_expression_sync
 from evaluator.language.scopes import Scope
 from evaluator.models.backend import ToolCall, ToolSpec
 from evaluator.nodes import Expression, Span
+from evaluator.patterns import Pattern
 
-_INVALID = re.compile(r"[^A-Za-z0-9_-]")
+_INVALID = Pattern(r"[^A-Za-z0-9_-]")
 MAX_NAME = 64
 
 # Types of other languages that public collections of functions use, as JSON Schema types.

@@ -46,6 +46,7 @@ from evaluator.library.matching import (
 )
 from evaluator.library.request_terms import seems_foreign
 from evaluator.nodes import Atomic, Call, Function, Input, Node, Sequential, Span, Task, TopLevel
+from evaluator.patterns import Pattern
 from evaluator.record.steps import Header
 from evaluator.xml.build import build
 from evaluator.xml.generated import read_generated_task
@@ -53,8 +54,8 @@ from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
 from evaluator.xml.write import to_xml
 
-_XML = re.compile(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
-_MANUAL = re.compile(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
+_XML = Pattern(r"\s*(?:<\?xml\b|<!--|<(?:task|template|library)\b)")
+_MANUAL = Pattern(r"<manual_xml>\s*(?:true|1)\s*</manual_xml>")
 _FILE = "<request>"
 
 

@@ -25,6 +25,7 @@ from evaluator.language.syntax import (
 )
 from evaluator.nodes import Argument, Expression, Text
 from evaluator.nodes.declare import values
+from evaluator.patterns import Pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Reading:
 
 _WORD = re.compile(r"[^\W\d]\w*")
 _PLACEHOLDER = re.compile(r"\{\{.*?\}\}", re.DOTALL)
-_TEST_NAME = re.compile(r"there is no test '(\w+)'")
+_TEST_NAME = Pattern(r"there is no test '(\w+)'")
 _MAX_ERRORS = 20
 
 

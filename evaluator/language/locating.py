@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NoReturn, TypeVar
@@ -10,9 +9,10 @@ from typing import Any, NoReturn, TypeVar
 from evaluator.errors import ExpressionError, SandboxError
 from evaluator.errors.messages import did_you_mean
 from evaluator.nodes import Text
+from evaluator.patterns import Pattern
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_FUNCTION = re.compile(r"[\w.<>]+\(\)")
+_FUNCTION = Pattern(r"[\w.<>]+\(\)")
 _LISTED = 12
 # Keys of data may be many and long.
 _COMPARED = 1000

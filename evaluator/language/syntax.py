@@ -24,6 +24,7 @@ from jinja2.parser import Parser
 from evaluator.language.filters import FILTER_NAMES, unknown_filter
 from evaluator.language.locating import LocatedError
 from evaluator.language.operators import TEST_NAMES, unknown_test
+from evaluator.patterns import Pattern
 
 GLOBALS = frozenset({"range", "dict", "namespace"})
 CONSTANTS = frozenset({"null", "undefined"})
@@ -135,7 +136,7 @@ _SPELLINGS = {
     "&&": ("name", "and"),
     "||": ("name", "or"),
 }
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|\n|.)", re.DOTALL)
+_ESCAPE = Pattern(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|\n|.)", "s")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "f": "\f", "\n": ""}
 
 

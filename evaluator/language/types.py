@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem, shortened
 from evaluator.nodes.values import TYPE_NAMES, Shape, of_type
+from evaluator.patterns import Pattern
 
 _MAX_DIGITS = 1000
 _MAX_SHOWN = 40
-_INTEGER = re.compile(r"[+-]?\d+", re.A)
+_INTEGER = Pattern(r"[+-]?\d+", "a")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.A)
 
 

@@ -8,7 +8,6 @@ follow exhausted resources does. Transport attempts are not calls of their own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,6 +18,7 @@ from evaluator.library.graphs import components, reachable
 from evaluator.library.structure import truth
 from evaluator.nodes import Atomic, Call, Expression, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import operands, texts
+from evaluator.patterns import Pattern
 
 if TYPE_CHECKING:
     from evaluator.library.loader import TemplateLibrary
@@ -311,7 +311,7 @@ class _Explanation:
                 yield f"{'  ' * (level + part.level)}{first}, as above"
 
 
-_BLOCK = re.compile(r"\{%[-+]?\s*(for|macro|if)\b")
+_BLOCK = Pattern(r"\{%[-+]?\s*(for|macro|if)\b")
 
 
 def _calls_in(text: Text | Expression) -> list[tuple[str, bool, bool]]:

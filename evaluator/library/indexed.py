@@ -19,6 +19,7 @@ from evaluator.library.request_terms import (
 )
 from evaluator.library.words import words
 from evaluator.nodes import Task
+from evaluator.patterns import Pattern
 
 FIELDS = ("name", "subtype", "description", "criteria", "inputs", "output", "examples")
 # Only the beginning of a long example is indexed.
@@ -27,7 +28,7 @@ _INDEXED_CHARS = 4000
 PLACEHOLDER = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 
 # The phrases of criteria are separated.
-PHRASES = re.compile(r"[,;\n]")
+PHRASES = Pattern(r"[,;\n]")
 
 
 def texts(node: Task, name: str) -> Iterator[tuple[str, str]]:

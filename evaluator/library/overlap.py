@@ -7,7 +7,6 @@ wrong one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,13 +14,14 @@ from evaluator.library.indexed import PLACEHOLDER
 from evaluator.library.matching import INTERNAL, LexicalRanker, Match, TemplateLike
 from evaluator.library.request_terms import content
 from evaluator.nodes import Atomic
+from evaluator.patterns import Pattern
 
 CLOSE = 0.1
 """Another template is close if its score is at least this share of the template's own; scores fall
 off steeply.
 """
 _MIN_WORDS = 2
-_SEPARATORS = re.compile(r"[,;\n]")
+_SEPARATORS = Pattern(r"[,;\n]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from evaluator.errors import Diagnostic, TemplateError
 from evaluator.library.files import Root, Stamp, TemplateFile, read_beneath, stamp_of
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel
+from evaluator.patterns import Pattern
 from evaluator.xml.build import BuildResult, build
 from evaluator.xml.lenient import read_tree
 from evaluator.xml.recover import Recovered, recover
@@ -183,7 +184,7 @@ def _invalid_members(source: Source, members: list[Span], recovered: Recovered) 
     return invalid
 
 
-_DECLARED_NAMES = re.compile(r"""\b(?:name|params)\s*=\s*("[^"]*"|'[^']*')""")
+_DECLARED_NAMES = Pattern(r"""\b(?:name|params)\s*=\s*("[^"]*"|'[^']*')""")
 _WORD = re.compile(r"[^\W\d]\w*")
 
 

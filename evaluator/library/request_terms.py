@@ -15,7 +15,6 @@ instruction is found wherever it stands.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -217,9 +216,9 @@ _FOREIGN_WORDS = frozenset(_FOREIGN.split())
 # The parts of a request end at punctuation and at conjunctions.
 _ENDS = ".!?;:,()\n"
 _END = rf"[{_ENDS}]+(?=\s|$)"
-_TOKEN = re.compile(rf"[^\W\d_]+|\d+|{_END}")
-_END_OF_PIECE = re.compile(rf"{_END}|\b(?:{'|'.join(sorted(_CONJUNCTIONS))})\b", re.IGNORECASE)
-_END_OF_SENTENCE = re.compile(r"[.!?;:]+(?=\s|$)|\n+")
+_TOKEN = Pattern(rf"[^\W\d_]+|\d+|{_END}")
+_END_OF_PIECE = Pattern(rf"{_END}|\b(?:{'|'.join(sorted(_CONJUNCTIONS))})\b", "i")
+_END_OF_SENTENCE = Pattern(r"[.!?;:]+(?=\s|$)|\n+")
 # Only both ends of a request are read: 100 kB take the time of 6 kB.
 _HEAD_CHARS = 4000
 _TAIL_CHARS = 2000

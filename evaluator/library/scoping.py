@@ -38,6 +38,7 @@ from evaluator.nodes import (
 )
 from evaluator.nodes.declare import FIELDS, OPERATORS, Field, values
 from evaluator.nodes.values import ANY, Shape, of_type, value_shape
+from evaluator.patterns import Pattern
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class TooManyFindings(Exception):
     """A walk has found as much as it may; it ends."""
 
 
-_PATH = re.compile(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*|\[\s*(?:\d+|'[^']*'|\"[^\"]*\")\s*\])*\Z")
+_PATH = Pattern(r"[^\W\d]\w*(?:\s*\.\s*[^\W\d]\w*|\[\s*(?:\d+|'[^']*'|\"[^\"]*\")\s*\])*\Z")
 
 
 class _Known(ResultShapes):
@@ -396,7 +397,7 @@ class ScopeWalk:
             self.diagnostics.append(diagnostic)
 
 
-_QUOTED = re.compile(r"'([^']*)'")
+_QUOTED = Pattern(r"'([^']*)'")
 
 
 def _of_expression(error: ExpressionError) -> Diagnostic:

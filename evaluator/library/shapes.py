@@ -28,6 +28,7 @@ from evaluator.files.roots import Roots
 from evaluator.language.types import read_typed
 from evaluator.nodes import Call, Cond, Function, Node, Sequential, Task, Text, TopLevel
 from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
+from evaluator.patterns import Pattern
 
 MAX_SCHEMA_BYTES = 1_000_000
 OUTSIDE = "schema-outside"
@@ -180,7 +181,7 @@ def _no_field(shape: Shape, part: str | int, shown: str, index: int) -> WrongPat
     return WrongPath(index, f"{_called(shape, shown)} has no field `{part}`", hint=hint)
 
 
-_MODEL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
+_MODEL = Pattern(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 
 
 def is_file(declared: str) -> bool:

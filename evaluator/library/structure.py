@@ -8,7 +8,6 @@ decoding or normalisation, is refused.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterator
 
@@ -30,13 +29,14 @@ from evaluator.library.shapes import (
 from evaluator.nodes import Call, Cond, Expression, Function, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS
 from evaluator.nodes.values import VALUE_TYPES, Shape
+from evaluator.patterns import Pattern
 
 MAX_CHARS = 512
-_OTHER_CHARACTER = re.compile(r"[^\w.:@+=,() /-]")
-_SCHEME = re.compile(r".*:|(?:https?|wss?|ftp|file|unix|data):.*", re.IGNORECASE)
-_HOST_AND_PORT = re.compile(r"[\w-]+(?:\.[\w-]+)+:\d{2,5}|localhost(?::\d*)?", re.IGNORECASE)
-_IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d*)?")
-_USER_AND_HOST = re.compile(r".*@(?:.*\..*|localhost.*)", re.IGNORECASE)
+_OTHER_CHARACTER = Pattern(r"[^\w.:@+=,() /-]")
+_SCHEME = Pattern(r".*:|(?:https?|wss?|ftp|file|unix|data):.*", "i")
+_HOST_AND_PORT = Pattern(r"[\w-]+(?:\.[\w-]+)+:\d{2,5}|localhost(?::\d*)?", "i")
+_IPV4 = Pattern(r"\d{1,3}(?:\.\d{1,3}){3}(?::\d*)?")
+_USER_AND_HOST = Pattern(r".*@(?:.*\..*|localhost.*)", "i")
 
 
 def host_in(model: str) -> str | None:

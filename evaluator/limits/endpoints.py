@@ -19,7 +19,6 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import inf
-from statistics import median
 from urllib.parse import urlsplit
 
 from evaluator.errors import ProviderError
@@ -151,6 +150,9 @@ class ConcurrencyLimit:
         window.append(latency_s)
         if len(window) < _WINDOW:
             return False
+        # `statistics` imports fractions and decimals.
+        from statistics import median
+
         typical = median(window)
         window.clear()
         smallest, at = self._smallest.get(length, (typical, now))

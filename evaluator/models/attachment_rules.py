@@ -4,17 +4,17 @@ request.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from evaluator.models import prices
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment
 from evaluator.models.backend import Message
+from evaluator.patterns import Pattern
 
 # Mistral's servers refuse a user's message after a tool's answer, and chat completions have no
 # other place for images.
-_NO_USER_AFTER_TOOL = re.compile(r"(?:mi|mini|magi|dev|code)stral|(?:pix|mix)tral", re.I)
+_NO_USER_AFTER_TOOL = Pattern(r"(?:mi|mini|magi|dev|code)stral|(?:pix|mix)tral", "i")
 
 
 def drop_unsupported(

@@ -1,20 +1,29 @@
-"""The chat completions wire: a ModelRequest as a JSON body, a JSON answer as a ModelResponse."""
+"""The chat completions wire: a ModelRequest as a JSON body, a JSON answer as a ModelResponse.
+
+orjson encodes and decodes here, where only the values count. Records, results, fingerprints and
+cache keys keep the encoder of `record.steps`: their bytes are documented or hashed, and orjson
+writes other bytes (no space after a comma, no `\\u` escapes, `0.00001` for `1e-05`).
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
+import orjson
+
+from evaluator.errors import ProviderError
 from evaluator.errors.messages import json_problem
 from evaluator.errors.results import Usage
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
-from evaluator.models.failures import error_in_body, malformed
+from evaluator.models.failures import clean, error_in_body, malformed
 from evaluator.models.structured import response_format
 from evaluator.nodes.sampling import settings_given
+from evaluator.record.steps import json_encoder
 
 _REASONS: Mapping[FinishReason, tuple[str, ...]] = {
     "stop": ("stop", "eos", "end_turn", "stop_sequence", "complete"),
@@ -351,8 +360,59 @@ def _count(value: Any) -> int | None:
     return None
 
 
+_ORJSON = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+
+
+def _plain(value: Any) -> Any:
+    """Converts what the encoders do not support: read-only mappings and other sequences of a
+    tool's parameters.
+    """
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    if isinstance(value, Sequence):
+        return list(cast("Sequence[Any]", value))
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+# NaN is not JSON, and the error of a server would be less clear.
+_strict = json_encoder((",", ":"), ascii_only=True, allow_nan=False, default=_plain)
+
+
+def encode_json(body: Mapping[str, Any]) -> bytes:
+    """A request as JSON. Raises: ProviderError, for a value that is not JSON."""
+    try:
+        data = orjson.dumps(body, default=_plain, option=_ORJSON)
+        # NaN and the infinities become null.
+        if b"null" not in data:
+            return data
+    except TypeError:
+        # Lone surrogates, integers past 64 bits, keys that are numbers, or no JSON at all.
+        pass
+    try:
+        return _strict(body).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ProviderError(
+            f"the request is not JSON: {clean(str(exc))}", kind="bad_request"
+        ) from exc
+
+
+def _has_float(usage: Any) -> bool:
+    if isinstance(usage, dict):
+        return any(map(_has_float, usage.values()))
+    return isinstance(usage, float)
+
+
 def decode_json(body: bytes | str, what: str = "the response") -> Any:
     """Raises: ProviderError, for what is not JSON in UTF-8."""
+    if isinstance(body, str):
+        body = body.encode("utf-8", "surrogatepass")
+    # orjson reads integers past 64 bits as floats. Numbers are used in two places: the arguments
+    # of a tool call, and the usage.
+    if b"tool_calls" not in body:
+        with suppress(orjson.JSONDecodeError):
+            data = orjson.loads(body)
+            if not (isinstance(data, dict) and _has_float(data.get("usage"))):
+                return data
     try:
         return json.loads(body)
     except UnicodeDecodeError as exc:

@@ -8,7 +8,6 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
@@ -57,15 +56,20 @@ _STATUS: dict[int, StatusRule] = {
     529: _BUSY,
 }
 
-_CONTEXT = re.compile(
-    r"context[_ ](?:length|window|size)|maximum context|prompt is too long|input is too long"
-    r"|too many (?:input )?tokens|reduce the length|exceed_context",
-    re.IGNORECASE,
+# What servers and providers say about a prompt that is too long, in the message or the code:
+# OpenAI, vLLM, llama.cpp, SGLang, Anthropic, Bedrock, Gemini, Mistral, xAI, TGI, Cohere, LiteLLM.
+_CONTEXT = Pattern(
+    r"""
+    context[_ ]?(?:length|window|size|limit) | exceed_context | maximum[ ]context
+    | maximum[ ](?:model|prompt|input)[ ]length
+    | maximum[ ]number[ ]of[ ](?:input[ ])?tokens[ ]allowed
+    | (?:prompt|input)[ ]is[ ]too[ ]long | too[ ]many[ ](?:input[ ])?tokens | reduce[ ]the[ ]length
+    | inputs?`?[ ](?:must[ ]have[ ]less[ ]than|tokens[ ]\+[ ]`?max_new_tokens)
+    """,
+    "ix",
 )
-_FILTER = re.compile(r"content[_ ](?:filter|policy)|content management policy", re.IGNORECASE)
-_QUOTA = re.compile(
-    r"insufficient_quota|exceeded your current quota|billing_hard_limit", re.IGNORECASE
-)
+_FILTER = Pattern(r"content[_ ](?:filter|policy)|content management policy", "i")
+_QUOTA = Pattern(r"insufficient_quota|exceeded your current quota|billing_hard_limit", "i")
 _PAGE = re.compile(rb"\s*<(?:!doctype|html)", re.IGNORECASE)
 
 
@@ -265,6 +269,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
     if (seconds := _number(value)) is not None:
         return seconds
+    from email.utils import parsedate_to_datetime
+
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - clock.wall())
     except (ValueError, TypeError, OverflowError):

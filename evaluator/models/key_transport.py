@@ -7,14 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any
-from urllib import request
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import visible
 
-# Type checkers do not know all functions of this module.
-_urllib: Any = request
 _KEY_HEADERS = frozenset(
     {
         "authorization",
@@ -56,10 +53,18 @@ def proxy_of(url: str) -> str | None:
 
     Raises: ConfigurationError, for a proxy that does not speak HTTP.
     """
+    from urllib import request
+
+    # Type checkers do not know all functions of this module.
+    urllib_request: Any = request
     parts = urlsplit(url)
-    proxies = _urllib.getproxies_environment()
+    proxies = urllib_request.getproxies_environment()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or is_loopback(parts.hostname) or _urllib.proxy_bypass_environment(parts.netloc):
+    if (
+        not proxy
+        or is_loopback(parts.hostname)
+        or urllib_request.proxy_bypass_environment(parts.netloc)
+    ):
         return None
     if "://" not in proxy:
         proxy = f"http://{proxy}"

@@ -10,7 +10,6 @@ holds it to one POST, one host and 16 MB.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.models.backend import ModelRequest, ModelResponse
-from evaluator.models.chat_wire import read_completion, request_body
+from evaluator.models.chat_wire import decode_json, read_completion, request_body
 from evaluator.models.failures import (
     MAX_RESPONSE_BYTES,
     TimeLimit,
@@ -422,12 +421,10 @@ def _mark_cached(messages: list[dict[str, Any]], *, continues: bool) -> None:
 
 def _decoded(body: bytes) -> Mapping[str, Any]:
     """A JSON body as a dict, {} where it is not an object."""
-    try:
-        data = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    if isinstance(data, dict):
-        return data
+    with suppress(ProviderError):
+        data = decode_json(body)
+        if isinstance(data, dict):
+            return data
     return {}
 
 

@@ -1,4 +1,4 @@
-"""Any endpoint that speaks chat completions, over pooled aiohttp: the fast path.
+"""Any endpoint that speaks chat completions, over kept connections: the fast path.
 
 One POST a call, no redirect followed, no retry. The answer is bounded in bytes and in time: the
 whole call by `request.timeout_s`, silence inside a stream by `idle_timeout_s`.
@@ -13,12 +13,12 @@ import resource
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
-from evaluator.errors import ConfigurationError, ProviderError, ProviderErrorKind
+from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.models.backend import ModelRequest, ModelResponse
-from evaluator.models.chat_wire import decode_json, read_completion, request_body
+from evaluator.models.chat_wire import decode_json, encode_json, read_completion, request_body
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
     MAX_RESPONSE_BYTES,
@@ -29,12 +29,9 @@ from evaluator.models.failures import (
     message_of,
     retry_after,
 )
+from evaluator.models.http_client import Connection, HttpClient
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.stream import Assembly, EventParser
-from evaluator.record.steps import json_encoder
-
-if TYPE_CHECKING:
-    import aiohttp
 
 
 class OpenAICompatibleBackend:
@@ -86,11 +83,11 @@ class OpenAICompatibleBackend:
             self._max_tokens_field = "max_completion_tokens"
         else:
             self._max_tokens_field = "max_tokens"
-        self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, HttpClient] = {}
         _live.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_sessions": {}}
+        return {**vars(self), "_clients": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -108,11 +105,11 @@ class OpenAICompatibleBackend:
     @property
     def connections(self) -> int | None:
         """The most open connections of the running event loop; None if there is no limit."""
-        session = self._sessions.get(asyncio.get_running_loop())
-        if session is None or session.connector is None:
+        client = self._clients.get(asyncio.get_running_loop())
+        if client is None:
             limit = self._connection_limit()
         else:
-            limit = session.connector.limit
+            limit = client.limit
         return limit or None
 
     def _connection_limit(self) -> int:
@@ -137,39 +134,36 @@ class OpenAICompatibleBackend:
     ) -> ModelResponse:
         """One POST. Raises: ProviderError; an exception of `on_text` passes through."""
         loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop) or self._open(loop)
+        client = self._clients.get(loop) or self._open(loop)
         body = self._body(request, stream=on_text is not None)
         if on_text is None:
             assembly = None
         else:
             assembly = Assembly(on_text, self._secrets)
         async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
+            response = await client.post(body)
             try:
-                response = await session.post(self._url, data=body, allow_redirects=False)
-            except Exception as exc:
-                raise self._transport_error(exc) from exc
-            async with response:
                 if not 200 <= response.status < 300:
                     raise await self._status_error(response)
                 if assembly is None:
                     return self._completion(response, await self._read(response))
                 return await self._stream(response, assembly, reset_idle=limit.reset_idle)
+            finally:
+                client.release(response)
 
     def abandon(self) -> list[threading.Event]:
         """Closes every connection at once, for when nobody awaits `aclose`.
 
-        Returns: an event for each pool whose loop still runs, set when the pool is closed.
+        Returns: an event for each loop that still runs, set when its connections are closed.
         """
-        sessions = self._sessions
-        self._sessions = {}
+        clients = self._clients
+        self._clients = {}
         pending: list[threading.Event] = []
-        for loop, session in sessions.items():
-            if not loop.is_running():
-                _abandon(session)
-                continue
-            closed = threading.Event()
-            loop.call_soon_threadsafe(_close_soon, session, closed)
-            pending.append(closed)
+        for loop, client in clients.items():
+            if loop.is_running():
+                closed = threading.Event()
+                loop.call_soon_threadsafe(_close, client, closed)
+                pending.append(closed)
         return pending
 
     def __del__(self) -> None:
@@ -180,46 +174,34 @@ class OpenAICompatibleBackend:
 
     async def aclose(self) -> None:
         """Closes the pools. A later call opens a new one."""
-        sessions = self._sessions
-        self._sessions = {}
-        here = asyncio.get_running_loop()
-        for loop, session in sessions.items():
-            if loop is here:
-                await session.close()
-            elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(session.close(), loop)
-            else:
-                _abandon(session)
+        own = self._clients.pop(asyncio.get_running_loop(), None)
+        self.abandon()
+        if own is not None:
+            await own.aclose()
 
-    def _open(self, loop: asyncio.AbstractEventLoop) -> aiohttp.ClientSession:
-        import aiohttp
-
-        for other in [other for other in self._sessions if other.is_closed()]:
-            _abandon(self._sessions.pop(other))
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connection_limit(), ttl_dns_cache=300),
-            headers=self._headers,
+    def _open(self, loop: asyncio.AbstractEventLoop) -> HttpClient:
+        # A loop that ended has closed its connections.
+        for other in [other for other in self._clients if other.is_closed()]:
+            del self._clients[other]
+        client = HttpClient(
+            self._url,
+            self._headers,
             proxy=self._proxy,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # One clock around the call, ours, limits sending, reading and silence.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
+            limit=self._connection_limit(),
+            connect_timeout_s=self._connect_timeout_s,
+            secrets=self._secrets,
         )
-        self._sessions[loop] = session
-        return session
+        self._clients[loop] = client
+        return client
 
     def _body(self, request: ModelRequest, *, stream: bool) -> bytes:
         body = request_body(request, max_tokens_field=self._max_tokens_field)
         if stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
-        try:
-            return _encode(body).encode("ascii")
-        except (TypeError, ValueError, RecursionError) as exc:
-            raise ProviderError(
-                f"the request is not JSON: {clean(str(exc))}", kind="bad_request"
-            ) from exc
+        return encode_json(body)
 
-    def _completion(self, response: aiohttp.ClientResponse, body: bytes) -> ModelResponse:
+    def _completion(self, response: Connection, body: bytes) -> ModelResponse:
         try:
             data = decode_json(body)
         except ProviderError as exc:
@@ -232,44 +214,32 @@ class OpenAICompatibleBackend:
             ) from exc
         return read_completion(data, self._secrets)
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _read(self, response: Connection) -> bytes:
         """The whole body. Raises: ProviderError, past the cap (without reading on) or when it
         breaks off.
         """
-        if (response.content_length or 0) > self._max_bytes:
-            response.close()
+        if response.content_length > self._max_bytes:
             raise self._too_large()
         pieces: list[bytes] = []
         room = self._max_bytes
-        while piece := await self._piece(response):
+        while piece := await response.piece():
             pieces.append(piece)
             room -= len(piece)
             if room < 0:
-                response.close()
                 raise self._too_large()
         return b"".join(pieces)
 
-    async def _piece(self, response: aiohttp.ClientResponse) -> bytes:
-        """What has arrived of the body; empty at its end. Raises: ProviderError, when it breaks
-        off.
-        """
-        try:
-            return await response.content.readany()
-        except Exception as exc:
-            raise self._transport_error(exc) from exc
-
-    async def _pieces(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async def _pieces(self, response: Connection) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises: ProviderError, past the cap or when it breaks off."""
         room = self._max_bytes
-        while piece := await self._piece(response):
+        while piece := await response.piece():
             yield piece[:room]
             room -= len(piece)
             if room < 0:
-                response.close()
                 raise self._too_large()
 
     async def _stream(
-        self, response: aiohttp.ClientResponse, assembly: Assembly, reset_idle: Callable[[], None]
+        self, response: Connection, assembly: Assembly, reset_idle: Callable[[], None]
     ) -> ModelResponse:
         if response.content_type != "text/event-stream":
             return await self._unstreamed(response, assembly)
@@ -286,38 +256,34 @@ class OpenAICompatibleBackend:
         except ProviderError as exc:
             # The answer was whole before the connection broke.
             if not (exc.kind == "connection" and assembly.finished):
-                response.close()
                 exc.partial = assembly.partial
                 raise
         return assembly.response()
 
-    async def _unstreamed(
-        self, response: aiohttp.ClientResponse, assembly: Assembly
-    ) -> ModelResponse:
+    async def _unstreamed(self, response: Connection, assembly: Assembly) -> ModelResponse:
         """The answer of a server that does not stream, as one piece of text."""
         answer = self._completion(response, await self._read(response))
         if answer.content:
             assembly.add_text(answer.content)
         return answer
 
-    async def _status_error(self, response: aiohttp.ClientResponse) -> ProviderError:
+    async def _status_error(self, response: Connection) -> ProviderError:
         body = bytearray()
         # The status is what counts; the text is additional.
         with contextlib.suppress(ProviderError):
             async for piece in self._pieces(response):
                 body += piece
                 if len(body) >= MAX_ERROR_BODY:
-                    response.close()
                     break
         message, code = message_of(bytes(body[:MAX_ERROR_BODY]))
         if 300 <= response.status < 400:
             message = (
-                f"redirected to {response.headers.get('Location', 'nowhere')}; set the base "
+                f"redirected to {response.headers.get('location', 'nowhere')}; set the base "
                 "URL to that"
             )
         return failure(
             response.status,
-            message or (response.reason or ""),
+            message or response.reason,
             code=code,
             retry_after_s=retry_after(response.headers),
             secrets=self._secrets,
@@ -325,55 +291,6 @@ class OpenAICompatibleBackend:
 
     def _too_large(self) -> ProviderError:
         return malformed(f"the response is larger than {self._max_bytes} bytes", retryable=False)
-
-    def _transport_error(self, exc: Exception) -> ProviderError:
-        """The error for an exception of aiohttp, and whether the request may have reached the model
-        before.
-        """
-        import aiohttp
-
-        sent = True
-        retryable = True
-        kind: ProviderErrorKind = "connection"
-        if isinstance(exc, aiohttp.ClientConnectorError):
-            sent = False
-            retryable = not isinstance(
-                exc, aiohttp.ClientSSLError | aiohttp.ClientConnectorCertificateError
-            )
-        elif isinstance(exc, aiohttp.ClientConnectorCertificateError):
-            sent = False
-            retryable = False
-        elif isinstance(exc, aiohttp.ClientHttpProxyError):
-            sent = False
-        elif isinstance(exc, aiohttp.ConnectionTimeoutError):
-            sent = False
-            kind = "timeout"
-        elif isinstance(exc, TimeoutError):
-            kind = "timeout"
-        elif isinstance(exc, aiohttp.ClientResponseError):
-            kind = "malformed_response"
-        elif not isinstance(exc, aiohttp.ClientError | OSError):
-            kind = "other"
-            retryable = False
-        what = clean(str(exc), self._secrets) or type(exc).__name__
-        if isinstance(exc, aiohttp.ClientHttpProxyError):
-            what = f"the proxy answered {exc.status} {clean(exc.message, self._secrets)}".strip()
-        return ProviderError(what, kind=kind, retryable=retryable, maybe_billed=sent)
-
-
-def _plain(value: Any) -> Any:
-    """Converts what the encoder does not support: read-only mappings and other sequences of a
-    tool's parameters.
-    """
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[str, Any]", value))
-    if isinstance(value, Sequence):
-        return list(cast("Sequence[Any]", value))
-    raise TypeError(f"{type(value).__name__} is not a JSON value")
-
-
-# NaN is not JSON, and the error of a server would be less clear.
-_encode = json_encoder((",", ":"), ascii_only=True, allow_nan=False, default=_plain)
 
 
 def _checked_host(base_url: str) -> str:
@@ -401,31 +318,10 @@ def _secrets(
     return tuple(sorted((text for text in found if text), key=len, reverse=True))
 
 
-def _abandon(session: aiohttp.ClientSession) -> None:
-    """Closes a session whose loop has ended and can run nothing more."""
-    connector = session.connector
-    session.detach()
-    if connector is None:
-        return
-    closing: Any = connector.close()
-    if asyncio.iscoroutine(closing):
-        # On a closed loop there is nothing to wait for: one step completes it.
-        with contextlib.suppress(StopIteration, RuntimeError):
-            closing.send(None)
-        closing.close()
+def _close(client: HttpClient, closed: threading.Event) -> None:
+    client.close()
+    closed.set()
 
-
-def _close_soon(session: aiohttp.ClientSession, closed: threading.Event) -> None:
-    """Closes a session in its own, running loop, and then sets `closed`."""
-    closing = asyncio.ensure_future(session.close())
-    _closing.add(closing)
-    closing.add_done_callback(_closing.discard)
-    # A loop that ends at once cancels the task before its first step.
-    closing.add_done_callback(lambda _: _abandon(session))
-    closing.add_done_callback(lambda _: closed.set())
-
-
-_closing: set[asyncio.Future[None]] = set()
 
 # Backends that were not closed: a script that just ends leaves no connection open, and prints no
 # warning.

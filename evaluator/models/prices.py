@@ -11,7 +11,6 @@ bill.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 from evaluator.errors.results import Usage
+from evaluator.patterns import Pattern
 
 _TABLE = "model_prices_and_context_window_backup.json"
 # Prefixes of models that the table cannot have: looking one up does not load it, which only saves
@@ -37,7 +37,7 @@ _UNPRICED = frozenset(
     }
 )
 _BATCHES = "_batches"
-_TIER = re.compile(r"input_cost_per_token_above_(\d+)k_tokens$")
+_TIER = Pattern(r"input_cost_per_token_above_(\d+)k_tokens$")
 
 
 def context_window(model: str) -> int | None:

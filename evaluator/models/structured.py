@@ -7,13 +7,13 @@ it: the Handler does that once, and the ModelChoice remembers it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, cast
 
 from evaluator.errors import ProviderError
 from evaluator.nodes import OutputFormat
 from evaluator.output.schema import schema_text
+from evaluator.patterns import Pattern
 
 # The keywords that OpenAI's strict mode supports; a schema with any other is sent without `strict`.
 _STRICT_WORDS = frozenset(
@@ -32,11 +32,11 @@ _STRICT_WORDS = frozenset(
         "description",
     }
 )
-_NAMED = re.compile(
+_NAMED = Pattern(
     r"response[ _]?format|response[ _]?schema|response[ _]?mime[ _]?type|json[ _]?schema"
     r"|output[ _]?(?:format|config)"
     r"|structured[ _]?output|guided[ _](?:json|decoding)|grammar",
-    re.IGNORECASE,
+    "i",
 )
 
 

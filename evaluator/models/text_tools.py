@@ -36,6 +36,7 @@ from evaluator.models.backend import (
 )
 from evaluator.output.extract import Block, Extract, extract
 from evaluator.output.repairs import MESSAGES
+from evaluator.patterns import Pattern
 
 UNREADABLE = "unreadable_call"
 """The name of a call whose block cannot be read; its arguments are the text of the block."""
@@ -44,9 +45,9 @@ MAX_CALLS = 50
 """The most blocks of one answer that are read; what follows stays text."""
 
 _MOST_WAITING = 10_000
-_BETWEEN = re.compile(r"\s*(?:```[\w+#.-]{0,20}[ \t]*\n?\s*)?")
-_UNMARKED = re.compile(r"<tool_calls?(?:_\w*)?>", re.I)
-_NAME = re.compile(r"""["']?(?:name|tool)["']?\s*[:=]\s*["']([^"'\s]{1,200})["']""")
+_BETWEEN = Pattern(r"\s*(?:```[\w+#.-]{0,20}[ \t]*\n?\s*)?")
+_UNMARKED = Pattern(r"<tool_calls?(?:_\w*)?>", "i")
+_NAME = Pattern(r"""["']?(?:name|tool)["']?\s*[:=]\s*["']([^"'\s]{1,200})["']""")
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "args", "parameters", "input")
 

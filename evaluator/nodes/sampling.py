@@ -5,9 +5,10 @@ written and checked.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, cast
+
+from evaluator.patterns import Pattern
 
 SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "extra_body")
 """The names of the settings: fields of a profile, of a model request and of a template's
@@ -15,7 +16,7 @@ SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "extra_body")
 """
 
 MAX_EXTRA_CHARACTERS = 20_000
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # What the request says, who is asked, with which key, what the model may cause, how much may be
 # spent, and what a server would load, run or contact. Servers written in Go ignore case in names.

@@ -10,13 +10,13 @@ the effect of an action.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evaluator import clock
 from evaluator.errors import ToolError
 from evaluator.models.backend import ToolSpec
+from evaluator.patterns import Pattern
 from evaluator.tools.arguments import check_action
 from evaluator.tools.policy import PolicyRule
 from evaluator.tools.tool import Tool, ToolAnswer, ToolContext
@@ -51,7 +51,7 @@ _ACTIONS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "hold_key": (("text", "duration"), ()),
     "type": (("text",), ()),
 }
-_AT = re.compile(r"x:(\d+) y:(\d+)")
+_AT = Pattern(r"x:(\d+) y:(\d+)")
 
 
 def computer_tool(display: XDisplay) -> Tool:

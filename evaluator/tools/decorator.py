@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import re
 import types
 import typing
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,13 +26,14 @@ from typing import (
 from evaluator.errors import ToolError, UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.models.backend import ToolSpec
+from evaluator.patterns import Pattern
 from evaluator.processes.concurrency import in_thread
 from evaluator.tools.policy import Policy
 from evaluator.tools.tool import Control, Tool, ToolContext
 
-_SECTION = re.compile(r"(?:Args|Arguments|Parameters|Params)\s*:\s*$")
-_OTHER_SECTION = re.compile(r"(?:Returns?|Raises|Yields?|Examples?|Notes?|Warnings?|See Also)\s*:")
-_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_SECTION = Pattern(r"(?:Args|Arguments|Parameters|Params)\s*:\s*$")
+_OTHER_SECTION = Pattern(r"(?:Returns?|Raises|Yields?|Examples?|Notes?|Warnings?|See Also)\s*:")
+_ENTRY = Pattern(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 _SCALARS: dict[Any, str] = {
     str: "string",
     int: "integer",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import re
 
 from evaluator.errors import ToolError
+from evaluator.patterns import Pattern
 
 _NEAR_LINES = 5_000
 _NEAR_CHARS = 200
 _DIFFED_LINES = 1_000
 _CONTEXT = 3
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_BARE_LF = re.compile(r"(?<!\r)\n")
+_LINE = Pattern(r"[^\n]*\n|[^\n]+")
+_BARE_LF = Pattern(r"(?<!\r)\n")
 
 
 def replace_text(text: str, old: str, new: str, count: int, path: str) -> tuple[str, int]:

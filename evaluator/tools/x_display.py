@@ -15,18 +15,18 @@ commands, in upper or lower case, and its command `exec` runs programs.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.models.attachments import MAX_IMAGE_BYTES, Attachment, media_type_of
+from evaluator.patterns import Pattern
 from evaluator.processes.scripts import ScriptResult, run_script
 from evaluator.processes.supervisor import scrubbed_environment
 
 MAX_CHORDS = 100
-_PLAIN = re.compile(r"[A-Za-z0-9]|[Ff](?:[1-9]|[12][0-9]|3[0-5])|KP_[0-9]|U[0-9A-Fa-f]{4,5}")
+_PLAIN = Pattern(r"[A-Za-z0-9]|[Ff](?:[1-9]|[12][0-9]|3[0-5])|KP_[0-9]|U[0-9A-Fa-f]{4,5}")
 _NAMED = """
     Return Escape Tab BackSpace Delete Insert Home End Page_Up Page_Down Prior Next Left Right Up
     Down space Menu Print
@@ -118,10 +118,8 @@ def _key(name: str) -> str:
 MAX_SIDE = 8_000
 """Pixels: the largest side of an image that providers accept."""
 PROGRAM_S = 10.0
-_NAME = re.compile(r":([0-9]{1,5})(?:\.[0-9]{1,2})?")
-_NO_DISPLAY = re.compile(
-    r"(?:can't|cannot|unable to|failed to) open (?:x )?(?:display|server)", re.I
-)
+_NAME = Pattern(r":([0-9]{1,5})(?:\.[0-9]{1,2})?")
+_NO_DISPLAY = Pattern(r"(?:can't|cannot|unable to|failed to) open (?:x )?(?:display|server)", "i")
 # Screenshot programs; the first one that is installed is used. Each writes a PNG to its standard
 # output.
 _CAMERAS: tuple[tuple[str, ...], ...] = (

@@ -4,7 +4,6 @@ findings.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Span, Text
 from evaluator.nodes.declare import Field
+from evaluator.patterns import Pattern
 from evaluator.xml.layout import HOLE
 from evaluator.xml.source import Source
 from evaluator.xml.texts import join_texts
@@ -28,9 +28,9 @@ MAX_INCLUDED_CHARACTERS = 10_000_000
 MAX_NODE_DEPTH = 60
 MAX_ERRORS = 100
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
-_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
-_PLACEHOLDER = re.compile(r"\{\{.*\}\}", re.DOTALL)
+_INTEGER = Pattern(r"[+-]?[0-9]{1,15}")
+_DECIMAL = Pattern(r"[+-]?(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})")
+_PLACEHOLDER = Pattern(r"\{\{.*\}\}", "s")
 _BOOLEAN = {"true": True, "1": True, "false": False, "0": False}
 
 

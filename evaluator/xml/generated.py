@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.nodes import Span, Task
 from evaluator.nodes.declare import FIELDS, OPERATORS
+from evaluator.patterns import Pattern
 from evaluator.xml.build import build
 from evaluator.xml.layout import Limits
 from evaluator.xml.lenient import Element, Tree, read_tree
@@ -36,12 +37,10 @@ MAX_STEPS_TRIED = 100
 DOUBTFUL = frozenset({"lost-part", "several-tasks"})
 """Codes of warnings after which the task may lack a part that the model meant."""
 
-_STEPS = re.compile(
-    r"""\bsteps\b(?:\s*\.\s*([A-Za-z_]\w*)|\s*\[\s*(?:"([^"]*)"|'([^']*)')\s*\])?"""
-)
-_EXPRESSION = re.compile(r"\{\{|\{%|<<")
-_OPENING_TAG_CUT = re.compile(r"<[A-Za-z_][^<>]*\Z")
-_CLOSING_TAG_CUT = re.compile(r"</[^<>]*\Z")
+_STEPS = Pattern(r"""\bsteps\b(?:\s*\.\s*([A-Za-z_]\w*)|\s*\[\s*(?:"([^"]*)"|'([^']*)')\s*\])?""")
+_EXPRESSION = Pattern(r"\{\{|\{%|<<")
+_OPENING_TAG_CUT = Pattern(r"<[A-Za-z_][^<>]*\Z")
+_CLOSING_TAG_CUT = Pattern(r"</[^<>]*\Z")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from evaluator.errors import Diagnostic
 from evaluator.errors.messages import cut
 from evaluator.nodes import Span, operators_with
 from evaluator.nodes.declare import OPERATORS
+from evaluator.patterns import Pattern
 from evaluator.xml.lenient import Element
 from evaluator.xml.vocabulary import Kind, Vocabulary, slip_of, spelling_of
 
@@ -29,7 +30,7 @@ _NODES = ("task", "call", "cond")
 _LISTS = {"steps", "examples", "inputs", "tools", "turns"}
 _XML_NAMESPACE = "{http://www.w3.org/XML/1998/namespace}"
 _KEPT_AS_THEY_ARE = ("xml:space", "xml:lang")
-_ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _PLACEHOLDER = re.compile(r"<<([^<>\n]{1,500})>>")
 
 

@@ -4,7 +4,6 @@ invalid and where.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from evaluator.errors import Diagnostic
 from evaluator.errors.messages import correction, did_you_mean, shortened
 from evaluator.files.locations import schemas_dir
 from evaluator.nodes import Span
+from evaluator.patterns import Pattern
 from evaluator.xml.source import Source
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ _LOOKS = {
     "variable": "the name of an environment variable",
     "filled": "not empty",
 }
-_VALUE = re.compile(r"attribute ([^\s=]+)=")
-_UNKNOWN_ATTRIBUTE = re.compile(r"'([^']+)' attribute not allowed|attribute '([^']+)' not allowed")
-_MISSING_ATTRIBUTE = re.compile(r"missing required attribute '([^']+)'")
+_VALUE = Pattern(r"attribute ([^\s=]+)=")
+_UNKNOWN_ATTRIBUTE = Pattern(r"'([^']+)' attribute not allowed|attribute '([^']+)' not allowed")
+_MISSING_ATTRIBUTE = Pattern(r"missing required attribute '([^']+)'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _DECLARED = re.compile(rb"""<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._\-]{1,40})["']""")
 # Codecs that are not character encodings (punycode, unicode_escape, …) are refused.
-_ENCODING = re.compile(
+_ENCODING = Pattern(
     r"utf-8|utf-16(-[lb]e)?|utf-32(-[lb]e)?|ascii|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|"
     r"shift_jis\w*|euc_\w+|iso2022_\w+|gb\w+|big5\w*|hz|johab|tis-620|ptcp154|kz1048"
 )

@@ -6,7 +6,6 @@ Includes are left out: the vocabulary is for text from models, and nothing is fe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import lxml.etree as etree
 
 from evaluator.files.locations import schemas_dir
+from evaluator.patterns import Pattern
 from evaluator.xml.lenient import Grammar
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _XS = "{http://www.w3.org/2001/XMLSchema}"
 _BOOLEANS = frozenset({"true", "false", "1", "0"})
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HUMP = Pattern(r"(?<=[a-z0-9])(?=[A-Z])")
 _OTHER_NAMES = {"step": "task", "subtask": "task"}
 _NEAR = 0.8
 _LONGEST = 64

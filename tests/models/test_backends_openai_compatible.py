@@ -6,15 +6,16 @@ import asyncio
 import json
 import pickle
 import resource
+from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.models.backend import Message, ToolCall, ToolSpec
-from evaluator.models.chat_wire import decode_json, message_body, read_completion
+from evaluator.models.chat_wire import decode_json, encode_json, message_body, read_completion
 from evaluator.models.failures import failure, message_of, retry_after
 from evaluator.models.openai_compatible import OpenAICompatibleBackend
 from evaluator.models.stream import Assembly, EventParser
@@ -281,6 +282,69 @@ def test_hostile_json_is_malformed_and_nothing_else(body: bytes) -> None:
         decode_json(body)
 
 
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=[])),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=[])), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+@example(float("nan"))
+@example(2**64)
+@example("\ud800")
+@example({"\ud800": [1e-05, 1e16, -0.0]})
+def test_a_request_has_the_values_that_json_gives_it(value: Any) -> None:
+    try:
+        expected = json.dumps({"x": value}, allow_nan=False)
+    except ValueError:
+        with pytest.raises(ProviderError, match="not JSON"):
+            encode_json({"x": value})
+        return
+    # repr tells -0.0 from 0.0 and 1 from 1.0.
+    assert repr(json.loads(encode_json({"x": value}))) == repr(json.loads(expected))
+
+
+def test_a_request_may_have_keys_that_are_numbers_and_no_dates() -> None:
+    assert json.loads(encode_json({"x": {1: 2}})) == {"x": {"1": 2}}
+    with pytest.raises(ProviderError, match="not JSON"):
+        encode_json({"x": datetime(2026, 1, 1)})
+
+
+@given(JSON)
+@example("\ud800")
+@example([[]] * 3)
+def test_an_answer_is_read_as_json_reads_it_except_for_huge_integers(value: Any) -> None:
+    body = json.dumps({"x": value}).encode()
+
+    def shorten(each: Any) -> Any:
+        if isinstance(each, int) and not -(2**63) <= each < 2**64:
+            return float(each)
+        if isinstance(each, list):
+            return [shorten(inner) for inner in each]
+        if isinstance(each, dict):
+            return {name: shorten(inner) for name, inner in each.items()}
+        return each
+
+    expected = json.loads(body)
+    assert repr(decode_json(body)) in (repr(expected), repr(shorten(expected)))
+    # Arguments of a tool call are exact.
+    body = json.dumps({"tool_calls": value}).encode()
+    assert repr(decode_json(body)) == repr(json.loads(body))
+
+
+def test_a_count_past_64_bits_stays_a_count_that_no_call_can_have() -> None:
+    message = b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 1%s}}'
+    response = read_completion(decode_json(message % (b"0" * 30)))
+    assert response.usage.invalid() == ("input_tokens",)
+
+
 def test_an_error_inside_a_200_is_an_error() -> None:
     with pytest.raises(ProviderError) as caught:
         read_completion({"error": {"message": "slow down", "code": 429}})
@@ -292,6 +356,30 @@ def test_an_error_inside_a_200_is_an_error() -> None:
     [
         (400, "prompt is too long: 9 > 8", "", "context_length", False),
         (413, "Please reduce the length of the messages", "", "context_length", False),
+        *(
+            (400, message, code, "context_length", False)
+            for message, code in (
+                (
+                    "the request exceeds the available context size, try increasing it",
+                    "400 exceed_context_size_error",
+                ),
+                ("The decoder prompt (length 9) is longer than the maximum model length of 8.", ""),
+                ("This model's maximum context length is 8 tokens. However, you requested 9", ""),
+                ("The input (9 tokens) is longer than the model's context length (8 tokens).", ""),
+                ("Your input exceeds the context window of this model.", ""),
+                ("too long", "context_length_exceeded"),
+                ("input length and `max_tokens` exceed context limit: 9 + 2 > 8", ""),
+                ("The input token count (9) exceeds the maximum number of tokens allowed (8).", ""),
+                ("Input is too long for requested model.", ""),
+                ("This model's maximum prompt length is 8 but the request contains 9 tokens.", ""),
+                ("litellm.ContextWindowExceededError: no", ""),
+                ("too many tokens: total number of tokens in the prompt cannot exceed 8", ""),
+            )
+        ),
+        (422, "`inputs` must have less than 8 tokens. Given: 9", "", "context_length", False),
+        (400, "max_tokens must be a number", "", "bad_request", False),
+        (400, "the context is not a list", "invalid_request", "bad_request", False),
+        (429, "The input token count exceeds the tokens per minute", "", "rate_limit", True),
         (400, "filtered", "content_filter", "content_filter", False),
         (429, "You exceeded your current quota", "insufficient_quota", "rate_limit", False),
         (429, "slow down", "", "rate_limit", True),

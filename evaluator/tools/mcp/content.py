@@ -12,7 +12,6 @@ read (other images, audio, blobs) is replaced by its media type and size.
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any, cast
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import did_you_mean, listed, visible
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment
+from evaluator.patterns import Pattern
 from evaluator.tools.mcp.servers import McpServer, offered_name
 from evaluator.tools.tool import ToolAnswer, image_problem
 
@@ -62,7 +62,7 @@ MAX_SCHEMA_BYTES = 100_000
 MAX_DESCRIPTION_CHARS = 8_000
 MAX_RESOURCE_CHARS = 1_000_000
 MAX_IMAGES = 20
-_TAGS = re.compile("[\U000e0000-\U000e007f]")
+_TAGS = Pattern("[\U000e0000-\U000e007f]")
 
 
 @dataclass(slots=True)

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.models.key_transport import may_carry_keys
+from evaluator.patterns import Pattern
 
 SEPARATOR = "__"
 SCHEME = "mcp://"
 DEFAULT_TIMEOUT_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)*")
 _MAX_NAME = 32
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_NOT_IN_A_NAME = Pattern(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)

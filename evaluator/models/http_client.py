@@ -1,0 +1,464 @@
+"""POSTs to one URL over kept connections: HTTP/1.1 on asyncio's transports, parsed by httptools.
+
+A client belongs to one event loop. It follows no redirect, repeats nothing, keeps no cookies and
+takes no compressed answers. A POST costs a third of the processor time that aiohttp takes for it
+(`bench/clients.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+import aiohappyeyeballs
+import httptools
+
+from evaluator.errors import ProviderError
+from evaluator.models.failures import clean, malformed
+
+# A server closes idle connections by its own clock: a short wait makes that race rare.
+IDLE_S = 15.0
+# Addresses of a host are looked up once for many connections: name servers limit queries.
+ADDRESSES_S = 300.0
+# The second address is tried beside the first after this time (RFC 8305).
+NEXT_ADDRESS_S = 0.25
+MAX_HEAD_BYTES = 64 * 1024
+
+
+class Hop(NamedTuple):
+    """A server or a proxy."""
+
+    host: str
+    port: int
+    is_tls: bool
+    authorization: str | None
+
+    @classmethod
+    def of(cls, url: str) -> Hop:
+        parts = urlsplit(url)
+        is_tls = parts.scheme == "https"
+        host = parts.hostname or ""
+        if not host.isascii():
+            host = host.encode("idna").decode("ascii")
+        authorization = None
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            authorization = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
+        return cls(host, parts.port or (443 if is_tls else 80), is_tls, authorization)
+
+    @property
+    def address(self) -> str:
+        """Host and port, as CONNECT names them."""
+        if ":" in self.host:
+            return f"[{self.host}]:{self.port}"
+        return f"{self.host}:{self.port}"
+
+
+class Connection(asyncio.Protocol):
+    """One connection, and the answer that is being read from it.
+
+    After `send`, `head` waits for `status`, `reason` and `headers` (lower-case names), and `piece`
+    for the body. Both raise ProviderError.
+    """
+
+    def __init__(self, opened: set[Connection]) -> None:
+        self._opened = opened
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._parts: list[bytes] = []
+        self._error: ProviderError | None = None
+        self._is_asked = False
+        self._has_head = False
+        self._is_complete = False
+        self._without_body = 0
+        self.lost = self._loop.create_future()
+        self.idle_since = 0.0
+        self.status = 0
+        self.reason = ""
+        self.headers: dict[str, str] = {}
+        self._parser: Any = httptools.HttpResponseParser(self)
+
+    @property
+    def transport(self) -> Any:
+        return self._transport
+
+    @property
+    def content_type(self) -> str:
+        """The media type, without parameters."""
+        value = self.headers.get("content-type", "application/octet-stream")
+        return value.partition(";")[0].strip().lower()
+
+    @property
+    def content_length(self) -> int:
+        """0 if it is unknown."""
+        length = self.headers.get("content-length", "")
+        if length.isdecimal():
+            return int(length)
+        return 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the connection can take another request."""
+        return not (
+            self._is_asked
+            or self._error is not None
+            or self._transport.is_closing()
+            or self._transport.get_write_buffer_size()
+        )
+
+    def send(self, request: bytes) -> None:
+        self._is_asked = True
+        self._has_head = False
+        self._is_complete = False
+        self._without_body = 0
+        self._parts = []
+        self._transport.write(request)
+
+    async def head(self) -> None:
+        """Waits for the head of the answer."""
+        while not self._has_head:
+            await self._wait()
+
+    async def piece(self) -> bytes:
+        """What has arrived of the body; empty at its end."""
+        while not self._parts:
+            if self._is_complete:
+                return b""
+            await self._wait()
+        parts = self._parts
+        self._parts = []
+        if len(parts) == 1:
+            return parts[0]
+        return b"".join(parts)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _wait(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: ProviderError) -> None:
+        if self._error is None:
+            self._error = error
+        self.abort()
+        self._wake()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._opened.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_asked:
+            # Nobody asked: it would be read as the answer to the next request.
+            self.abort()
+            return
+        self._without_body += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as exc:
+            self._fail(malformed(f"the response is not HTTP: {clean(str(exc))}"))
+        except httptools.HttpParserUpgrade:
+            self._fail(malformed("the server changes to another protocol", retryable=False))
+        if self._without_body > MAX_HEAD_BYTES:
+            self._fail(malformed("the headers of the response are too large", retryable=False))
+        self._wake()
+
+    def eof_received(self) -> None:
+        if self._is_asked and self._has_head and self._ends_with_connection():
+            self._complete()
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._opened.discard(self)
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if self._is_asked and not self._is_complete:
+            text = "the server closed the connection before the end of its answer"
+            if exc is not None:
+                text = clean(str(exc)) or type(exc).__name__
+            self._fail(ProviderError(text, kind="connection", retryable=True, maybe_billed=True))
+
+    def _ends_with_connection(self) -> bool:
+        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            # A second answer: the connection is not used again.
+            self.abort()
+            return
+        self.headers = {}
+        self.reason = ""
+
+    def on_status(self, status: bytes) -> None:
+        self.reason += status.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Those behind the body (trailers) are of no use here.
+        if not self._has_head:
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status < 200 or self._is_complete:
+            return
+        encoding = self.headers.get("content-encoding", "identity").lower()
+        if encoding == "identity":
+            self._has_head = True
+        else:
+            self._fail(malformed(f"the response is compressed ({clean(encoding)})"))
+
+    def on_body(self, body: bytes) -> None:
+        self._without_body = 0
+        if not self._is_complete:
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self.status < 200 or self._is_complete:
+            return
+        if not self._parser.should_keep_alive():
+            self._transport.close()
+        self._complete()
+
+    def _complete(self) -> None:
+        self._is_complete = True
+        self._is_asked = False
+        self._wake()
+
+
+class HttpClient:
+    """Keep-alive connections of the running event loop to one server, `limit` at most (0: no
+    limit). `secrets` are masked in errors.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        proxy: str | None,
+        limit: int,
+        connect_timeout_s: float,
+        secrets: tuple[str, ...],
+    ) -> None:
+        self.limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._server = Hop.of(url)
+        self._proxy = Hop.of(proxy) if proxy is not None else None
+        self._connect_timeout_s = connect_timeout_s
+        self._secrets = secrets
+        self._head = self._request_head(url, headers)
+        self._slots = asyncio.Semaphore(limit) if limit else None
+        self._opened: set[Connection] = set()
+        self._idle: list[Connection] = []
+        self._sweep: asyncio.TimerHandle | None = None
+        self._addresses: asyncio.Future[Any] | None = None
+        self._addresses_until = 0.0
+        self._context: ssl.SSLContext | None = None
+        self._at_loop_end: AsyncGenerator[None] | None = None
+
+    def _request_head(self, url: str, headers: Mapping[str, str]) -> bytes:
+        """The head of each request, up to the value of Content-Length."""
+        parts = urlsplit(url)
+        server = self._server
+        target = quote(parts.path, safe="/%:@!$&'()*+,;=~-._")
+        host = server.address
+        if server.port == (443 if server.is_tls else 80):
+            host = host.rpartition(":")[0]
+        lines = {"Host": host, "Accept": "*/*"}
+        if server.authorization is not None:
+            lines["Authorization"] = server.authorization
+        if self._proxy is not None and not server.is_tls:
+            target = f"http://{host}{target}"
+            if self._proxy.authorization is not None:
+                lines["Proxy-Authorization"] = self._proxy.authorization
+        lines.update(headers)
+        fields = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        head = f"POST {target} HTTP/1.1\r\n{fields}Content-Length: "
+        return head.encode("utf-8", "surrogateescape")
+
+    async def post(self, body: bytes) -> Connection:
+        """Sends one request and waits for the head of the answer; `release` takes the connection
+        back. Raises: ProviderError.
+        """
+        if self._slots is not None:
+            await self._slots.acquire()
+        connection: Connection | None = None
+        try:
+            connection = self._kept() or await self._connected()
+            connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
+            await connection.head()
+        except BaseException:
+            self.release(connection)
+            raise
+        return connection
+
+    def release(self, connection: Connection | None) -> None:
+        """Keeps the connection for the next request, if its answer was read to the end."""
+        if self._slots is not None:
+            self._slots.release()
+        if connection is None:
+            return
+        if not connection.is_usable:
+            connection.abort()
+            return
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(IDLE_S, self._close_idle)
+
+    def _kept(self) -> Connection | None:
+        """The connection that was used last."""
+        idle_from = self._loop.time() - IDLE_S
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable and connection.idle_since >= idle_from:
+                return connection
+            connection.abort()
+        return None
+
+    def _close_idle(self) -> None:
+        idle_from = self._loop.time() - IDLE_S
+        self._sweep = None
+        expired = [each for each in self._idle if each.idle_since <= idle_from]
+        self._idle = [each for each in self._idle if each.idle_since > idle_from]
+        for connection in expired:
+            connection.abort()
+        if self._idle:
+            at = self._idle[0].idle_since + IDLE_S
+            self._sweep = self._loop.call_at(at, self._close_idle)
+
+    async def _connected(self) -> Connection:
+        """A new connection. Raises: ProviderError, with nothing sent."""
+        hop = self._proxy or self._server
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                return await self._connect(hop)
+        except TimeoutError as exc:
+            raise ProviderError(
+                f"cannot connect to {hop.address} within {self._connect_timeout_s:g} s",
+                kind="timeout",
+                retryable=True,
+                maybe_billed=False,
+            ) from exc
+        except (OSError, UnicodeError) as exc:
+            # A certificate or a name that does not fit stays as it is.
+            retryable = not isinstance(exc, ssl.SSLError | UnicodeError)
+            reason = clean(str(exc), self._secrets) or type(exc).__name__
+            raise ProviderError(
+                f"cannot connect to {hop.address}: {reason}",
+                kind="connection",
+                retryable=retryable,
+                maybe_billed=False,
+            ) from exc
+
+    async def _connect(self, hop: Hop) -> Connection:
+        if self._at_loop_end is None:
+            self._at_loop_end = self._close_at_loop_end()
+            await anext(self._at_loop_end)
+        sock = await aiohappyeyeballs.start_connection(
+            await self._resolve(hop), happy_eyeballs_delay=NEXT_ADDRESS_S, loop=self._loop
+        )
+        _, connection = await self._loop.create_connection(
+            lambda: Connection(self._opened),
+            sock=sock,
+            ssl=self._tls() if hop.is_tls else None,
+            server_hostname=hop.host if hop.is_tls else None,
+        )
+        if self._proxy is None or not self._server.is_tls:
+            return connection
+        try:
+            return await self._tunnel(connection, self._proxy)
+        except BaseException:
+            connection.abort()
+            raise
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            self._context = ssl.create_default_context()
+            self._context.set_alpn_protocols(["http/1.1"])
+        return self._context
+
+    async def _resolve(self, hop: Hop) -> Any:
+        now = self._loop.time()
+        if self._addresses is None or now > self._addresses_until:
+            self._addresses_until = now + ADDRESSES_S
+            self._addresses = asyncio.ensure_future(
+                self._loop.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
+            )
+        try:
+            return await asyncio.shield(self._addresses)
+        except OSError:
+            self._addresses_until = 0.0
+            raise
+
+    async def _tunnel(self, connection: Connection, proxy: Hop) -> Connection:
+        """An encrypted connection to the server through `proxy`."""
+        address = self._server.address
+        lines = [f"CONNECT {address} HTTP/1.1", f"Host: {address}"]
+        if proxy.authorization is not None:
+            lines.append(f"Proxy-Authorization: {proxy.authorization}")
+        connection.send("\r\n".join([*lines, "", ""]).encode("ascii"))
+        await connection.head()
+        if not 200 <= connection.status < 300:
+            reason = clean(connection.reason, self._secrets)
+            raise ProviderError(
+                f"the proxy answered {connection.status} {reason}".strip(),
+                kind="connection",
+                retryable=True,
+                maybe_billed=False,
+            )
+        # The transport now calls the protocol of TLS, which does not tell this one of its end.
+        self._opened.discard(connection)
+        inside = Connection(self._opened)
+        transport = await self._loop.start_tls(
+            connection.transport, inside, self._tls(), server_hostname=self._server.host
+        )
+        assert transport is not None
+        inside.connection_made(transport)
+        return inside
+
+    async def _close_at_loop_end(self) -> AsyncGenerator[None]:
+        """A loop finalises its asynchronous generators when it ends (`shutdown_asyncgens`), which
+        closes connections that nobody else has closed.
+        """
+        try:
+            yield
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Closes every connection, also those in use. Call it in the client's loop."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        self._idle.clear()
+        for connection in list(self._opened):
+            connection.abort()
+
+    async def aclose(self) -> None:
+        """Closes every connection and returns when they are closed."""
+        lost = [connection.lost for connection in self._opened]
+        self.close()
+        if lost:
+            await asyncio.wait(lost)
