@@ -1,7 +1,7 @@
 """Merges shards: the folders of batches that each evaluated a part of the rows (`Selection.shard`).
 
-The merged folder is that of one batch: every current result, every task file under its own id, and
-one manifest. It is written beside its final place and renamed when it is whole, so that an
+The merged folder is that of one batch: every current result, every task file under its own id,
+every label, and one manifest. It is written beside its final place and renamed when it is whole, so that an
 interrupted merge leaves no batch.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 from evaluator import disk
 from evaluator.batch.folder import TASKS, BatchFolder
 from evaluator.batch.interning import Interner
+from evaluator.batch.labels import copy_labels
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.reading import Batch, open_batch
 from evaluator.batch.rows.selection import Shard
@@ -173,6 +174,7 @@ def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
                     )
                 folder.append(result)
             _copy_tasks(part.folder / TASKS, path / TASKS)
+            copy_labels(part.folder, path)
         folder.write_manifest(_merged_manifest(parts))
         folder.write_summary(open_batch(path).summarise().to_dict())
         folder.sync()

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from evaluator.batch.calibration import Grouping, JudgedResults, judge_cells
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.labels import CurrentLabels, read_labels
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import BatchSummary, MetricValue, summarise
+from evaluator.batch.summary.calibrated import Calibration
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +127,67 @@ class Batch:
 
         `metrics` are computed with it; None: those of the manifest. Their functions are not run:
         they have the values that the last session computed, if the results are still the same.
+        Scorers with labels have their corrected numbers.
         """
+        labels = CurrentLabels(read_labels(self.folder))
+        calibrations = self.calibrations({name: name for name in labels.scorers}, labels)
         return replace(
             summary := self._summary(),
+            notes=(*summary.notes, *self._notes_on_judges(labels)),
             groups=tuple(
                 replace(
                     group,
                     metrics=self._metrics(
                         (group.template, group.variant), group.part.counts.total, metrics=metrics
                     ),
+                    calibrations=calibrations.get((group.template, group.variant), {}),
                 )
                 for group in summary.groups
             ),
         )
+
+    def judged(
+        self, scorers: Mapping[str, str], labels: CurrentLabels
+    ) -> dict[tuple[str, str], dict[str, JudgedResults]]:
+        """The current results of each template and variant by scorer, with their labels (see
+        `judge_cells`). Raises: as `results`.
+        """
+        grouping = Grouping(self.cluster, self.manifest.get("group_by"))
+        return judge_cells(self.results(), labels, scorers, grouping=grouping)
+
+    def calibrations(
+        self, scorers: Mapping[str, str], labels: CurrentLabels
+    ) -> dict[tuple[str, str], dict[str, Calibration]]:
+        """Each of `scorers` against the labels of the scorer that it names, by template and
+        variant; without scorers that judged nothing. Raises: as `results`.
+        """
+        if not scorers:
+            return {}
+        has_groups = bool(self.manifest.get("group_by"))
+        return {
+            cell: {
+                name: judged.calibration(has_groups=has_groups)
+                for name, judged in found.items()
+                if len(judged)
+            }
+            for cell, found in self.judged(scorers, labels).items()
+        }
+
+    def _notes_on_judges(self, labels: CurrentLabels) -> Iterator[str]:
+        """Which numbers are those of a model, and which labels are not used."""
+        for scorer, models in self._declared(set(self.cells)).judges.items():
+            if models and scorer not in labels.scorers:
+                yield (
+                    f"{scorer}: a model judged ({', '.join(models)}), and no answer is labelled by "
+                    "a person, so it is unknown how often the judge is wrong"
+                )
+        scorers = self.manifest.get("scorers")
+        for scorer in labels.scorers:
+            if scorers is not None and scorer not in scorers:
+                yield (
+                    f"the labels for the scorer {scorer} are not used here, as the batch has no "
+                    "such scorer; evaluator calibrate measures another one against them"
+                )
 
     def metrics_of(self, cell: tuple[str, str]) -> Mapping[str, MetricValue]:
         """The metrics of a template and variant, as `summarise` has them."""

@@ -35,8 +35,10 @@ from evaluator.batch.statistics.distributions import (
     incomplete_beta,
     normal_quantile,
     student_quantile,
+    student_two_sided,
 )
 from evaluator.batch.statistics.intervals import CONFIDENCE, Estimate, mean_of
+from evaluator.batch.statistics.paired import PairedDifference
 from evaluator.errors import UsageError
 
 _NO_SPREAD = 1e-12
@@ -75,7 +77,7 @@ def corrected_mean(
 
     Returns: an estimate whose `n` is the number of labels, and `clusters` that of the clusters with
     a label. Without `se` and interval where a stratum has one label, or all labels are in one
-    cluster. Limited to [0, 1] where all labels are 0 or 1.
+    cluster. Limited to [0, 1] where all labels are within it.
 
     Raises: UsageError, if a stratum has no label, a value is not finite, the numbers of values
     differ, or `confidence` is not between 0 and 1.
@@ -101,9 +103,7 @@ def corrected_mean(
     found = Estimate(None, None, None, None, len(given), shown, "corrected", confidence)
     if not total:
         return found
-    members: dict[Hashable, list[int]] = {}
-    for place, name in enumerate(names):
-        members.setdefault(name, []).append(place)
+    members = _members(names)
     parts = [_stratum(name, places, predictions, labels=labels) for name, places in members.items()]
     is_share = all(label in (0, 1) for label in given)
     mean = math.fsum(part.share * part.mean for part in parts)
@@ -122,7 +122,12 @@ def corrected_mean(
     df = count - len(parts)
     reach = student_quantile((1 + confidence) / 2, max(1, df)) * se
     if not is_share:
-        return replace(found, se=se, low=mean - reach, high=mean + reach)
+        low = mean - reach
+        high = mean + reach
+        if all(0 <= label <= 1 for label in given):
+            low = max(0.0, low)
+            high = min(1.0, high)
+        return replace(found, se=se, low=low, high=high)
     # How much wider than for independent results.
     inflation = math.sqrt(variance / independent) if independent > 0 else 1.0
     low, high = _limits(parts, mean, between, inflation=inflation, confidence=confidence)
@@ -195,6 +200,17 @@ def _clustered(
     """The cluster-robust variance: the errors of a cluster are added up before they are squared,
     also those in different strata.
     """
+    sums = _errors_of_clusters(parts, members, mean, clusters=clusters)
+    return count / (count - 1) * math.fsum(part * part for part in sums.values())
+
+
+def _errors_of_clusters(
+    parts: Sequence[_Stratum],
+    members: dict[Hashable, list[int]],
+    mean: float,
+    clusters: Sequence[Hashable],
+) -> dict[Hashable, float]:
+    """What the results of each cluster add to the error of `mean`."""
     total = len(clusters)
     sums: dict[Hashable, float] = {}
     for part, places in zip(parts, members.values(), strict=True):
@@ -203,7 +219,103 @@ def _clustered(
             sums[cluster] = sums.get(cluster, 0.0) + (part.mean - mean) / total
         for place, influence in part.influences:
             sums[clusters[place]] += part.share * influence
-    return count / (count - 1) * math.fsum(part * part for part in sums.values())
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class PartlyLabelled:
+    """The arguments of `corrected_mean` for one side of a difference."""
+
+    predictions: Sequence[float]
+    labels: Sequence[float | None]
+    strata: Sequence[Hashable]
+    clusters: Sequence[Hashable]
+
+
+def corrected_difference(
+    a: PartlyLabelled, b: PartlyLabelled, confidence: float = CONFIDENCE
+) -> PairedDifference:
+    """The difference b − a of two corrected means over the same clusters.
+
+    The clusters of both sides have common names: the sample, or what it belongs to. What a cluster
+    adds to the errors of both sides is subtracted before it is squared, so that the difficulty of a
+    sample cancels out, whether it is labelled on both sides or not. The interval is joined from
+    those of the sides with their correlation; p is that of Student's t.
+
+    Returns: a difference whose `n` is the number of results of a side, without an interval where a
+    side has none.
+    Raises: UsageError, as `corrected_mean`.
+
+    Source: for the interval, Zou and Donner, Statistics in Medicine 27 (2008) 1693.
+    """
+    found = [_side(side, confidence) for side in (a, b)]
+    (first, errors_a), (second, errors_b) = found
+    method = "corrected, clustered"
+    n = min(len(a.predictions), len(b.predictions))
+    clusters = len(errors_a.keys() | errors_b.keys())
+    if first.mean is None or second.mean is None:
+        return PairedDifference(None, None, None, None, None, n, method, clusters, confidence)
+    mean = second.mean - first.mean
+    if (
+        first.low is None
+        or first.high is None
+        or second.low is None
+        or second.high is None
+        or clusters < 2
+    ):
+        return PairedDifference(mean, None, None, None, None, n, method, clusters, confidence)
+    names = errors_a.keys() | errors_b.keys()
+    pairs = [(errors_a.get(name, 0.0), errors_b.get(name, 0.0)) for name in names]
+    labelled = {
+        cluster
+        for side in (a, b)
+        for cluster, label in zip(side.clusters, side.labels, strict=True)
+        if label is not None
+    }
+    count = len(labelled)
+    factor = count / (count - 1)
+    se = math.sqrt(factor * math.fsum((y - x) ** 2 for x, y in pairs))
+    own = math.fsum(x * x for x, _ in pairs) * math.fsum(y * y for _, y in pairs)
+    correlation = 0.0
+    if own > 0:
+        correlation = math.fsum(x * y for x, y in pairs) / math.sqrt(own)
+    low = mean - _joined(second.mean - second.low, first.high - first.mean, correlation)
+    high = mean + _joined(second.high - second.mean, first.mean - first.low, correlation)
+    p = None
+    if se > _NO_SPREAD:
+        df = count - len({*a.strata}) - len({*b.strata})
+        p = student_two_sided(mean / se, max(1, df))
+    return PairedDifference(mean, se, low, high, p, n, method, clusters, confidence)
+
+
+def _side(side: PartlyLabelled, confidence: float) -> tuple[Estimate, dict[Hashable, float]]:
+    found = corrected_mean(
+        side.predictions,
+        side.labels,
+        strata=side.strata,
+        clusters=side.clusters,
+        confidence=confidence,
+    )
+    if found.mean is None:
+        return found, {}
+    members = _members(side.strata)
+    parts = [
+        _stratum(name, places, side.predictions, labels=side.labels)
+        for name, places in members.items()
+    ]
+    return found, _errors_of_clusters(parts, members, found.mean, clusters=side.clusters)
+
+
+def _members(strata: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+    """The places of the results of each stratum."""
+    members: dict[Hashable, list[int]] = {}
+    for place, name in enumerate(strata):
+        members.setdefault(name, []).append(place)
+    return members
+
+
+def _joined(first: float, second: float, correlation: float) -> float:
+    return math.sqrt(max(0.0, first * first + second * second - 2 * correlation * first * second))
 
 
 def _limits(

@@ -3,6 +3,9 @@ as tables.
 """
 
 from evaluator.batch.summary.batch_summary import BatchSummary as BatchSummary
+from evaluator.batch.summary.calibrated import Calibration as Calibration
+from evaluator.batch.summary.calibrated import CorrectedShare as CorrectedShare
+from evaluator.batch.summary.calibrated import PeopleAgreement as PeopleAgreement
 from evaluator.batch.summary.counting import summarise as summarise
 from evaluator.batch.summary.parts import Accuracy as Accuracy
 from evaluator.batch.summary.parts import Amount as Amount
