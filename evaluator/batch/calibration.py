@@ -47,7 +47,7 @@ class JudgedResults:
     """The results of one template and variant that one scorer judged, with the labels of each.
 
     Columns have an entry for each result: its `keys`, whether it `passed`, the scorer's `values`,
-    its `clusters` and `groups`. `labels` has the labels that count, by the place of the result.
+    its `samples`, `clusters` and `groups`. `labels` has the labels that count, by the place of the result.
     With `has_unknown_clusters`, no result has the field by which the batch is clustered, so nothing
     has an interval.
     """
@@ -57,6 +57,7 @@ class JudgedResults:
         self.keys: list[str] = []
         self.passed = array("b")
         self.values = array("d")
+        self.samples: list[str] = []
         self.clusters: list[str] = []
         self.groups: list[str] = []
         self.labels: dict[int, dict[str, Label]] = {}
@@ -87,6 +88,7 @@ class JudgedResults:
         self.keys.append(result.key)
         self.passed.append(score.passed)
         self.values.append(score.value)
+        self.samples.append(result.sample_id)
         self.clusters.append(cluster)
         self.groups.append(group)
         if result.epoch > 1:
@@ -151,15 +153,15 @@ class JudgedResults:
             by=by,
         )
 
-    def partly_labelled(self, places: Sequence[int], names: Sequence[str]) -> PartlyLabelled:
-        """The results in `places` with their labels, in clusters with these names."""
+    def partly_labelled(self, places: Sequence[int]) -> PartlyLabelled:
+        """The results in `places` with their labels."""
         passes = self._passes()
         predictions = [float(self.passed[place]) for place in places]
         return PartlyLabelled(
             predictions,
             [passes.get(place) for place in places],
             strata=_strata(predictions),
-            clusters=names,
+            clusters=[self.clusters[place] for place in places],
         )
 
     def _passes(self) -> dict[int, float]:
@@ -228,7 +230,7 @@ class JudgedResults:
         se = share.corrected.se
         if not self.is_clustered or not se:
             return 1.0
-        part = self.partly_labelled(range(len(self)), self.clusters)
+        part = self.partly_labelled(range(len(self)))
         plain = corrected_mean(part.predictions, part.labels, strata=part.strata).se
         if not plain:
             return 1.0

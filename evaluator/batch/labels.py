@@ -107,11 +107,12 @@ class Label:
         """The label that `to_dict` made `data` from. Raises: KeyError, TypeError or ValueError, for
         anything else; UsageError, as `Label`.
         """
-        values = {name: data[name] for name in _FIELDS}
+        values: dict[str, Any] = {name: data[name] for name in _FIELDS}
         for name in _TEXTS:
             if not isinstance(values[name], str):
                 raise TypeError(f"{name} is not a string")
-        return cls(**{**values, "verdict": LabelVerdict(values["verdict"])})
+        values["verdict"] = LabelVerdict(values["verdict"])
+        return cls(**values)
 
 
 _FIELDS = tuple(each.name for each in fields(Label))

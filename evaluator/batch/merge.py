@@ -1,8 +1,8 @@
 """Merges shards: the folders of batches that each evaluated a part of the rows (`Selection.shard`).
 
 The merged folder is that of one batch: every current result, every task file under its own id,
-every label, and one manifest. It is written beside its final place and renamed when it is whole, so that an
-interrupted merge leaves no batch.
+every label, and one manifest. It is written beside its final place and renamed when it is whole, so
+that an interrupted merge leaves no batch.
 """
 
 from __future__ import annotations

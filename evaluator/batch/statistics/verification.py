@@ -169,7 +169,7 @@ def _kappa(at: _Shares) -> float | None:
 
 
 def _alpha(at: _Shares) -> float | None:
-    both, judge, people, none = _cells(at)
+    both, judge, people, _ = _cells(at)
     passed = both + (judge + people) / 2
     expected = 2 * passed * (1 - passed)
     if expected <= 0:
