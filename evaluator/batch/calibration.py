@@ -47,9 +47,9 @@ class JudgedResults:
     """The results of one template and variant that one scorer judged, with the labels of each.
 
     Columns have an entry for each result: its `keys`, whether it `passed`, the scorer's `values`,
-    its `samples`, `clusters` and `groups`. `labels` has the labels that count, by the place of the result.
-    With `has_unknown_clusters`, no result has the field by which the batch is clustered, so nothing
-    has an interval.
+    its `samples`, `clusters` and `groups`. `labels` has the labels that count, by the place of the
+    result. With `has_unknown_clusters`, no result has the field by which the batch is clustered, so
+    nothing has an interval.
     """
 
     def __init__(self, scorer: str) -> None:

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch.statistics import corrected_mean, mean_interval
+from evaluator.batch.statistics import (
+    PartlyLabelled,
+    corrected_difference,
+    corrected_mean,
+    mean_interval,
+)
 from evaluator.batch.statistics.corrected import jeffreys
 from evaluator.errors import UsageError
 
@@ -159,3 +164,53 @@ def test_too_few_labels_have_no_interval() -> None:
 )
 def test_the_limits_of_jeffreys(share: float, n: int, low: float, high: float) -> None:
     assert jeffreys(share, n) == (pytest.approx(low, abs=2e-3), pytest.approx(high, abs=2e-3))
+
+
+def sides(seed: int, *, gain: float = 0.1) -> tuple[PartlyLabelled, PartlyLabelled]:
+    """Two models on the same 300 samples, of which the second is better by `gain`, with 60 labels
+    each, of other samples.
+    """
+    rng = random.Random(seed)
+    hard = [rng.random() for _ in range(300)]
+    made: list[PartlyLabelled] = []
+    for level in (0.6, 0.6 + gain):
+        truth = [float(one < level) for one in hard]
+        verdicts = [float(rng.random() < (0.9 if right else 0.3)) for right in truth]
+        labels: list[float | None] = [None] * 300
+        for verdict in (0.0, 1.0):
+            places = [place for place in range(300) if verdicts[place] == verdict]
+            for place in rng.sample(places, min(30, len(places))):
+                labels[place] = truth[place]
+        made.append(PartlyLabelled(verdicts, labels, strata=verdicts, clusters=range(300)))
+    return made[0], made[1]
+
+
+def test_the_difference_of_two_corrected_means_is_paired_and_covers_the_truth() -> None:
+    found = [corrected_difference(*sides(seed)) for seed in range(120)]
+    covered = sum(one.low <= 0.1 <= one.high for one in found if one.low and one.high)
+    assert covered >= 110
+    centre = mean(one.mean for one in found if one.mean is not None)
+    assert centre == pytest.approx(0.1, abs=0.015)
+    rejected = sum(
+        one.p < 0.05
+        for one in (corrected_difference(*sides(seed, gain=0.0)) for seed in range(120))
+        if one.p is not None
+    )
+    assert rejected <= 14
+
+
+def test_a_difference_without_labels_of_a_verdict_is_refused_and_of_few_has_no_interval() -> None:
+    verdicts = [1.0] * 5 + [0.0] * 5
+    some = PartlyLabelled(
+        verdicts, [1.0, *[None] * 4, 0.0, *[None] * 4], strata=verdicts, clusters=range(10)
+    )
+    found = corrected_difference(some, some)
+    assert found.mean == 0 and found.low is None and found.n == 10
+    none = PartlyLabelled(verdicts, [None] * 10, strata=verdicts, clusters=range(10))
+    with pytest.raises(UsageError, match="is labelled"):
+        corrected_difference(some, none)
+
+
+def test_values_within_0_and_1_have_an_interval_within_0_and_1() -> None:
+    found = corrected_mean([0.9, 1.0, 0.95, 1.0], [0.9, 1.0, 0.4, None])
+    assert found.high == 1.0 and found.low is not None and found.low >= 0
