@@ -52,8 +52,9 @@ class JudgedResults:
     nothing has an interval.
     """
 
-    def __init__(self, scorer: str) -> None:
+    def __init__(self, scorer: str, labels_for: str) -> None:
         self.scorer = scorer
+        self.labels_for = labels_for
         self.keys: list[str] = []
         self.passed = array("b")
         self.values = array("d")
@@ -140,7 +141,8 @@ class JudgedResults:
             by = {group: self.share(places) for group, places in sorted(groups.items())}
         return Calibration(
             self.scorer,
-            share,
+            self.labels_for,
+            share=share,
             value=value,
             counts=counts,
             rates=judge_rates(counts, design_effect=self._design_effect(share)),
@@ -275,7 +277,7 @@ def judge_cells(
         has_clusters = has_clusters or cluster is not None
         for scorer, labelled in scorers.items():
             if scorer not in cell:
-                cell[scorer] = JudgedResults(scorer)
+                cell[scorer] = JudgedResults(scorer, labelled)
                 cell[scorer].is_clustered = grouping.cluster is not None
             cell[scorer].add(
                 result,

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from evaluator.batch.calibration import Grouping, JudgedResults, judge_cells
+from evaluator.batch.calibration import (
+    Grouping,
+    JudgedResults,
+    judge_cells,
+    labelled_scorer,
+)
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import CurrentLabels, read_labels
@@ -129,11 +134,10 @@ class Batch:
         they have the values that the last session computed, if the results are still the same.
         Scorers with labels have their corrected numbers.
         """
-        labels = CurrentLabels(read_labels(self.folder))
-        calibrations = self.calibrations({name: name for name in labels.scorers}, labels)
+        calibrations = self.calibrations()
         return replace(
             summary := self._summary(),
-            notes=(*summary.notes, *self._notes_on_judges(labels)),
+            notes=(*summary.notes, *self._notes_on_judges()),
             groups=tuple(
                 replace(
                     group,
@@ -146,21 +150,21 @@ class Batch:
             ),
         )
 
-    def judged(
-        self, scorers: Mapping[str, str], labels: CurrentLabels
-    ) -> dict[tuple[str, str], dict[str, JudgedResults]]:
-        """The current results of each template and variant by scorer, with their labels (see
-        `judge_cells`). Raises: as `results`.
-        """
-        grouping = Grouping(self.cluster, self.manifest.get("group_by"))
-        return judge_cells(self.results(), labels, scorers, grouping=grouping)
-
     def calibrations(
-        self, scorers: Mapping[str, str], labels: CurrentLabels
+        self, scorer: str | None = None
     ) -> dict[tuple[str, str], dict[str, Calibration]]:
-        """Each of `scorers` against the labels of the scorer that it names, by template and
-        variant; without scorers that judged nothing. Raises: as `results`.
+        """Scorers measured against the labels of people, by template and variant and by scorer.
+
+        `scorer` None: each scorer with labels. A scorer without labels of its own is measured
+        against those of the only other one with labels. Scorers that judged nothing are left out.
+        Raises: UsageError, if `scorer` has no labels and several others have; RecordError, for
+        damaged results or labels.
         """
+        labels = CurrentLabels(read_labels(self.folder))
+        if scorer is None:
+            scorers = {name: name for name in labels.scorers}
+        else:
+            scorers = {scorer: labelled_scorer(scorer, labels)}
         if not scorers:
             return {}
         has_groups = bool(self.manifest.get("group_by"))
@@ -170,11 +174,12 @@ class Batch:
                 for name, judged in found.items()
                 if len(judged)
             }
-            for cell, found in self.judged(scorers, labels).items()
+            for cell, found in judged_results(self, scorers, labels).items()
         }
 
-    def _notes_on_judges(self, labels: CurrentLabels) -> Iterator[str]:
+    def _notes_on_judges(self) -> Iterator[str]:
         """Which numbers are those of a model, and which labels are not used."""
+        labels = CurrentLabels(read_labels(self.folder))
         for scorer, models in self._declared(set(self.cells)).judges.items():
             if models and scorer not in labels.scorers:
                 yield (
@@ -234,6 +239,16 @@ def open_batch(folder: str | Path) -> Batch:
     if isinstance(total, int) and cells:
         totals = {(cell["template"], cell["variant"]): total // len(cells) for cell in cells}
     return Batch(path, manifest, totals=totals)
+
+
+def judged_results(
+    batch: Batch, scorers: Mapping[str, str], labels: CurrentLabels
+) -> dict[tuple[str, str], dict[str, JudgedResults]]:
+    """The current results of each template and variant by scorer, with their labels (see
+    `judge_cells`). Raises: as `Batch.results`.
+    """
+    grouping = Grouping(batch.cluster, batch.manifest.get("group_by"))
+    return judge_cells(batch.results(), labels, scorers, grouping=grouping)
 
 
 def _with_handlers(part: Mapping[str, Any], handlers: set[str]) -> Mapping[str, Any]:

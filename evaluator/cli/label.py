@@ -102,6 +102,7 @@ class _Labelling:
         from evaluator.batch.label_sheet import LabelSheet
         from evaluator.batch.labelling import LabelQueue
         from evaluator.batch.labels import CurrentLabels, read_labels
+        from evaluator.batch.reading import judged_results
 
         self._batch = batch
         self._scorer = scorer
@@ -112,7 +113,7 @@ class _Labelling:
         labels = CurrentLabels(read_labels(batch.folder))
         judged = {
             cell: found[scorer]
-            for cell, found in batch.judged({scorer: scorer}, labels).items()
+            for cell, found in judged_results(batch, {scorer: scorer}, labels).items()
             if len(found[scorer])
         }
         if not judged:
@@ -264,37 +265,26 @@ def calibrate(batch: Path, scorer: str | None, markdown: bool, as_json: bool) ->
     the agreement of people with each other, and the share that passed as the judge says and as
     corrected by the labels, each with its interval and n of N.
     """
-    from evaluator.batch.calibration import labelled_scorer
-    from evaluator.batch.labels import CurrentLabels, read_labels
     from evaluator.batch.reading import open_batch
     from evaluator.batch.summary.calibrated import calibration_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
 
     found = open_batch(batch)
-    labels = CurrentLabels(read_labels(batch))
-    known = list(found.manifest.get("scorers") or {})
-    wanted = [scorer] if scorer is not None else [each for each in labels.scorers if each in known]
     if scorer is not None:
-        _scorer(found, scorer)
-    if not labels.scorers or not wanted:
+        scorer = _scorer(found, scorer)
+    calibrations = found.calibrations(scorer)
+    if not any(calibrations.values()):
         raise UsageError(
             f"{batch}: no answer is labelled for one of its scorers; label some with: "
             f"evaluator label {shlex.quote(str(batch))} --labeller NAME"
         )
-    against = {each: labelled_scorer(each, labels) for each in wanted}
-    calibrations = found.calibrations(against, labels)
     if as_json:
         print_json(
             {
                 "calibrations": [
-                    {
-                        "template": template,
-                        "variant": variant,
-                        "labels_for": against[name],
-                        **one.to_dict(),
-                    }
+                    {"template": template, "variant": variant, **one.to_dict()}
                     for (template, variant), cell in calibrations.items()
-                    for name, one in cell.items()
+                    for one in cell.values()
                 ]
             }
         )

@@ -57,8 +57,8 @@ def test_labels_of_a_scorer_that_is_gone_measure_another_one(tmp_path: Path) -> 
     (note,) = batch.summarise().notes
     assert "labels for the scorer earlier are not used here" in note
     assert labelled_scorer("judge", current) == "earlier"
-    found = batch.calibrations({"judge": "earlier"}, current)[CELL]["judge"]
-    assert found.counts.labelled == 1
+    found = batch.calibrations("judge")[CELL]["judge"]
+    assert (found.counts.labelled, found.labels_for) == (1, "earlier")
     append_labels(batch.folder, [dataclasses.replace(labels[0], scorer="third")])
     with pytest.raises(UsageError, match="several others have labels: earlier, third"):
         labelled_scorer("judge", CurrentLabels(read_labels(batch.folder)))

@@ -84,7 +84,7 @@ def test_a_changed_line_is_an_error_until_it_is_repaired(tmp_path: Path) -> None
     path.write_bytes(lines[0] + lines[1].replace(b"passed", b"failed", 1) + lines[2])
     if lines[1] == path.read_bytes().splitlines(keepends=True)[1]:
         path.write_bytes(lines[0] + lines[1].replace(b"failed", b"passed", 1) + lines[2])
-    with pytest.raises(BatchDamaged, match="labels.jsonl:2: the line was changed .* --repair"):
+    with pytest.raises(BatchDamaged, match=r"labels.jsonl:2: the line was changed .* --repair"):
         batch.summarise()
     assert repair_labels(batch.folder) == 1
     assert read_labels(batch.folder) == [labels[0], labels[2]]
@@ -107,7 +107,7 @@ def test_a_line_that_is_not_a_label_is_an_error_with_its_place(tmp_path: Path) -
     from evaluator.batch.identity import seal_line
 
     (tmp_path / "labels.jsonl").write_bytes(seal_line('{"key":"a"}'))
-    with pytest.raises(BatchDamaged, match="labels.jsonl:1: not a label"):
+    with pytest.raises(BatchDamaged, match=r"labels.jsonl:1: not a label"):
         read_labels(tmp_path)
 
 

@@ -42,7 +42,8 @@ class PeopleAgreement(JsonForm):
 class Calibration(JsonForm):
     """A scorer's verdicts against the labels of people, for one template and variant.
 
-    `share` is the corrected number, whose mean is the base rate of `rates`. `value` is the mean of
+    The labels are those for the scorer `labels_for`, which is `scorer` itself unless another one is
+    measured by them. `share` is the corrected number, whose mean is the base rate of `rates`. `value` is the mean of
     the scorer's values, corrected likewise, where every label has a value; else None. `counts` are
     those of results on which the labellers are not split. `labellers` counts the labels of each.
     Labels that do not count: `undecided`, of labellers who could not decide; `stale`, as the text
@@ -52,6 +53,7 @@ class Calibration(JsonForm):
     """
 
     scorer: str
+    labels_for: str
     share: CorrectedShare = field(metadata={"merged": True})
     value: CorrectedShare | None
     counts: JudgeCounts
