@@ -178,7 +178,7 @@ class JudgedResults:
         return found
 
     def _label_values(self) -> dict[int, float]:
-        """The mean of the labels' values; of results of which every label has one."""
+        """The mean of the labels' values, for results whose labels all have one."""
         found: dict[int, float] = {}
         for place, labels in self.labels.items():
             decided = [label for label in labels.values() if label.passed is not None]

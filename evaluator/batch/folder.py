@@ -3,7 +3,7 @@
     manifest.json    what was run, complete enough to run it again; replaced atomically; checksummed
     results.jsonl    one line per result, with a checksum, appended as results arrive; of several
                      lines with one key the last counts
-    labels.jsonl     what people say of the answers, see `evaluator.batch.labels`
+    labels.jsonl     labels of answers by people, see `evaluator.batch.labels`
     damaged.jsonl    lines that were removed from results or labels, because they were damaged
     summary.json     the numbers, replaced atomically at the end of each session
     progress.json    while a session runs: its progress of a moment ago

@@ -268,7 +268,7 @@ def _cell(value: Any) -> Any:
 
 
 def _plain(cell: str) -> str:
-    """The text of which `_cell` made a cell."""
+    """The text from which `_cell` made a cell."""
     if cell.startswith("'") and cell[1:].startswith(_FORMULA):
         return cell[1:]
     return cell

@@ -29,7 +29,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a labeller says of a result, see `labels.Label`."""
+    """The answer of a labeller for a result, see `labels.Label`."""
 
     verdict: LabelVerdict
     value: float | None = None

@@ -1,4 +1,4 @@
-"""Labels: what people say of the answers of a batch. They are in `labels.jsonl` in its folder.
+"""Labels: judgements of answers of a batch by people. They are in `labels.jsonl` in its folder.
 
 A line is one label, with a checksum as lines of results have it. Lines are only ever appended, and
 each is on the disk before the next sample is shown. Of several labels of one labeller for one

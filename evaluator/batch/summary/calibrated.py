@@ -1,4 +1,4 @@
-"""What labels say of a scorer's verdicts: values, and the tables that show them."""
+"""A scorer's verdicts measured by labels: values, and the tables that show them."""
 
 from __future__ import annotations
 
