@@ -33,9 +33,9 @@ from evaluator.batch.statistics.argument_checks import (
 )
 from evaluator.batch.statistics.distributions import (
     incomplete_beta,
+    normal_below,
     normal_quantile,
     student_quantile,
-    student_two_sided,
 )
 from evaluator.batch.statistics.intervals import CONFIDENCE, Estimate, mean_of
 from evaluator.batch.statistics.paired import PairedDifference
@@ -240,7 +240,8 @@ def corrected_difference(
     The clusters of both sides have common names: the sample, or what it belongs to. What a cluster
     adds to the errors of both sides is subtracted before it is squared, so that the difficulty of a
     sample cancels out, whether it is labelled on both sides or not. The interval is joined from
-    those of the sides with their correlation; p is that of Student's t.
+    those of the sides with their correlation. p is that of a normal variable whose distance from 0
+    is measured in units of the interval's side towards 0, so the two never disagree.
 
     Returns: a difference whose `n` is the number of results of a side, without an interval where a
     side has none.
@@ -252,7 +253,8 @@ def corrected_difference(
     (first, errors_a), (second, errors_b) = found
     method = "corrected, clustered"
     n = min(len(a.predictions), len(b.predictions))
-    clusters = len(errors_a.keys() | errors_b.keys())
+    names = errors_a.keys() | errors_b.keys()
+    clusters = len(names)
     if first.mean is None or second.mean is None:
         return PairedDifference(None, None, None, None, None, n, method, clusters, confidence)
     mean = second.mean - first.mean
@@ -264,28 +266,23 @@ def corrected_difference(
         or clusters < 2
     ):
         return PairedDifference(mean, None, None, None, None, n, method, clusters, confidence)
-    names = errors_a.keys() | errors_b.keys()
     pairs = [(errors_a.get(name, 0.0), errors_b.get(name, 0.0)) for name in names]
-    labelled = {
-        cluster
-        for side in (a, b)
-        for cluster, label in zip(side.clusters, side.labels, strict=True)
-        if label is not None
-    }
-    count = len(labelled)
-    factor = count / (count - 1)
+    factor = clusters / (clusters - 1)
     se = math.sqrt(factor * math.fsum((y - x) ** 2 for x, y in pairs))
     own = math.fsum(x * x for x, _ in pairs) * math.fsum(y * y for _, y in pairs)
     correlation = 0.0
     if own > 0:
         correlation = math.fsum(x * y for x, y in pairs) / math.sqrt(own)
-    low = mean - _joined(second.mean - second.low, first.high - first.mean, correlation)
-    high = mean + _joined(second.high - second.mean, first.mean - first.low, correlation)
+    below = _joined(second.mean - second.low, first.high - first.mean, correlation)
+    above = _joined(second.high - second.mean, first.mean - first.low, correlation)
+    reach = below if mean > 0 else above
     p = None
-    if se > _NO_SPREAD:
-        df = count - len({*a.strata}) - len({*b.strata})
-        p = student_two_sided(mean / se, max(1, df))
-    return PairedDifference(mean, se, low, high, p, n, method, clusters, confidence)
+    if reach > _NO_SPREAD:
+        distance = abs(mean) / reach * normal_quantile((1 + confidence) / 2)
+        p = 2 * normal_below(-distance)
+    return PairedDifference(
+        mean, se, mean - below, mean + above, p, n, method, clusters, confidence
+    )
 
 
 def _side(side: PartlyLabelled, confidence: float) -> tuple[Estimate, dict[Hashable, float]]:

@@ -42,14 +42,14 @@ class PeopleAgreement(JsonForm):
 class Calibration(JsonForm):
     """A scorer's verdicts against the labels of people, for one template and variant.
 
-    The labels are those for the scorer `labels_for`, which is `scorer` itself unless another one is
-    measured by them. `share` is the corrected number, whose mean is the base rate of `rates`. `value` is the mean of
-    the scorer's values, corrected likewise, where every label has a value; else None. `counts` are
-    those of results on which the labellers are not split. `labellers` counts the labels of each.
-    Labels that do not count: `undecided`, of labellers who could not decide; `stale`, as the text
-    changed; `unjudged`, of results without a verdict of the scorer. `split`: results on which as
-    many labellers say passed as failed; they count as one half. `by` has the corrected share of
-    each group.
+    `labels_for` is the scorer that the labels are for: `scorer` itself, or the only one that has
+    labels. `share` is the corrected number, whose mean is the base rate of `rates`. `value` is the
+    mean of the scorer's values, corrected likewise, where every label has a value; else None.
+    `counts` are those of results on which the labellers are not split. `labellers` counts the
+    labels of each. Labels that do not count: `undecided`, of labellers who could not decide;
+    `stale`, as the text changed; `unjudged`, of results without a verdict of the scorer. `split`:
+    results on which as many labellers say passed as failed; they count as one half. `by` has the
+    corrected share of each group.
     """
 
     scorer: str
