@@ -109,7 +109,6 @@ class _Labelling:
         self._labeller = labeller
         self._precision = precision
         self._folder = BatchFolder.reader(batch.folder)
-        self._index = self._folder.index()
         labels = CurrentLabels(read_labels(batch.folder))
         judged = {
             cell: found[scorer]
@@ -118,6 +117,8 @@ class _Labelling:
         }
         if not judged:
             raise UsageError(f"{batch.folder}: the scorer {scorer!r} has judged no result yet")
+        # After the results were read: a batch that is running adds results.
+        self._index = self._folder.index()
         self._queue = LabelQueue(judged, labeller, precision=precision)
         given = (each.get(labeller) for each in labels.of(scorer).values())
         self._given = sorted((each for each in given if each), key=lambda each: each.at)

@@ -196,7 +196,7 @@ def test_a_comparison_is_corrected_where_both_sides_have_labels(tmp_path: Path) 
     difference = found.difference
     assert difference.low is not None and difference.high is not None and difference.p is not None
     assert difference.low < 0.2 < difference.high and difference.p < 0.05
-    assert found.samples == 400 and "400 samples" in as_text(corrected_tables([found]), 100)
+    assert found.samples == 400 and "400 samples" in as_text(corrected_tables([found]), 200)
     assert compare_corrected(a, b, (CELL, CELL), scorer="other") == []
 
 

@@ -107,7 +107,7 @@ def calibration_tables(name: str, found: Calibration) -> Iterator[Table]:
     rates = found.rates
     base = percent(found.share.corrected.mean)
     yield Table(
-        f"How often {title} is right",
+        f"Rates of {title}",
         ["", "value", "interval", "base rate"],
         rows=[
             [
