@@ -101,6 +101,33 @@ def coverage(scenario: Scenario, rounds: int) -> Iterator[Figure]:
     yield Figure(f"{name}: the judge's own contains the truth", 100 * judge_covered / rounds, "%")
 
 
+def stopped(rounds: int, reach: float = 0.07, step: int = 5) -> Iterator[Figure]:
+    """Labels are added until the interval is small enough, as `evaluator label` does."""
+    scenario = Scenario("stopped", results=500, labels=400)
+    rng = random.Random(scenario.name)
+    covered = 0
+    used: list[int] = []
+    for _ in range(rounds):
+        drawn = draw(scenario, rng)
+        places = [place for place, label in enumerate(drawn.labels) if label is not None]
+        rng.shuffle(places)
+        for count in range(20, len(places) + 1, step):
+            labels: list[float | None] = [None] * len(drawn.labels)
+            for place in places[:count]:
+                labels[place] = drawn.labels[place]
+            if len({drawn.strata[place] for place in places[:count]}) < 2:
+                continue
+            found = corrected_mean(drawn.predictions, labels, strata=drawn.strata)
+            if found.low is None or found.high is None or found.high - found.low > 2 * reach:
+                continue
+            covered += found.low <= scenario.right <= found.high
+            used.append(count)
+            break
+    name = f"stopped at ± {100 * reach:.0f} points, looking every {step} labels"
+    yield Figure(f"{name}: contains the truth", 100 * covered / len(used), "%", 94, at_least=True)
+    yield Figure(f"{name}: labels", fmean(used), "")
+
+
 def errors_of_type_1(rounds: int) -> Iterator[Figure]:
     base = Scenario("differences", results=600, labels=120)
     for name, change in (
@@ -129,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=2000)
     options = parser.parse_args(arguments)
     figures = [figure for each in SCENARIOS for figure in coverage(each, options.rounds)]
+    figures += stopped(options.rounds)
     figures += errors_of_type_1(options.rounds)
     report(figures, as_json=options.json)
 
