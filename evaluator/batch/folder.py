@@ -3,7 +3,8 @@
     manifest.json    what was run, complete enough to run it again; replaced atomically; checksummed
     results.jsonl    one line per result, with a checksum, appended as results arrive; of several
                      lines with one key the last counts
-    damaged.jsonl    lines that were removed from the results, because they were damaged
+    labels.jsonl     labels of answers by people, see `evaluator.batch.labels`
+    damaged.jsonl    lines that were removed from results or labels, because they were damaged
     summary.json     the numbers, replaced atomically at the end of each session
     progress.json    while a session runs: its progress of a moment ago
     changed.txt      for each result whose question has changed since: what has changed
@@ -50,6 +51,7 @@ from evaluator.record.steps import Scrub, json_encoder
 MANIFEST = "manifest.json"
 RESULTS = "results.jsonl"
 SUMMARY = "summary.json"
+LABELS = "labels.jsonl"
 TASKS = "tasks"
 CHANGED = "changed.txt"
 DAMAGED = "damaged.jsonl"

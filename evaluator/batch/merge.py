@@ -1,8 +1,8 @@
 """Merges shards: the folders of batches that each evaluated a part of the rows (`Selection.shard`).
 
-The merged folder is that of one batch: every current result, every task file under its own id, and
-one manifest. It is written beside its final place and renamed when it is whole, so that an
-interrupted merge leaves no batch.
+The merged folder is that of one batch: every current result, every task file under its own id,
+every label, and one manifest. It is written beside its final place and renamed when it is whole, so
+that an interrupted merge leaves no batch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from evaluator import disk
 from evaluator.batch.folder import TASKS, BatchFolder
 from evaluator.batch.interning import Interner
+from evaluator.batch.labels import copy_labels
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.reading import Batch, open_batch, summary_of
 from evaluator.batch.rows.selection import Shard
@@ -171,6 +172,7 @@ def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
         for part in parts:
             lost += _copy_results(part, folder, keys=keys, columns=columns)
             _copy_tasks(part.folder / TASKS, path / TASKS)
+            copy_labels(part.folder, path)
         folder.write_manifest(_merged_manifest(parts, lost))
         folder.write_summary(summary_of(open_batch(path), columns).to_dict())
         folder.sync()

@@ -7,8 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from evaluator.batch.calibration import (
+    Grouping,
+    JudgedResults,
+    judge_cells,
+    labelled_scorer,
+)
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.labels import CurrentLabels, read_labels
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
 from evaluator.batch.summary import (
@@ -18,6 +25,7 @@ from evaluator.batch.summary import (
     summarise,
     summarise_columns,
 )
+from evaluator.batch.summary.calibrated import Calibration
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +144,73 @@ class Batch:
 
         `metrics` are computed with it; None: those of the manifest. Their functions are not run:
         they have the values that the last session computed, if the results are still the same.
+        Scorers with labels have their corrected numbers.
         """
         return self.with_metrics(self._summary(), metrics)
 
     def with_metrics(self, summary: BatchSummary, metrics: Sequence[Metric] | None) -> BatchSummary:
-        """`summary` with the metrics of each group, as for `summarise`."""
+        """`summary` with the metrics and the corrected numbers of each group, as for
+        `summarise`.
+        """
+        calibrations = self.calibrations()
         return replace(
             summary,
+            notes=(*summary.notes, *self._notes_on_judges()),
             groups=tuple(
                 replace(
                     group,
                     metrics=self._metrics(
                         (group.template, group.variant), group.part.counts.total, metrics=metrics
                     ),
+                    calibrations=calibrations.get((group.template, group.variant), {}),
                 )
                 for group in summary.groups
             ),
         )
+
+    def calibrations(
+        self, scorer: str | None = None
+    ) -> dict[tuple[str, str], dict[str, Calibration]]:
+        """Scorers measured against the labels of people, by template and variant and by scorer.
+
+        `scorer` None: each scorer with labels. A scorer without labels of its own is measured
+        against those of the only other one with labels. Scorers that judged nothing are left out.
+        Raises: UsageError, if `scorer` has no labels and several others have; RecordError, for
+        damaged results or labels.
+        """
+        labels = CurrentLabels(read_labels(self.folder))
+        if scorer is None:
+            scorers = {name: name for name in labels.scorers}
+        else:
+            scorers = {scorer: labelled_scorer(scorer, labels)}
+        if not scorers:
+            return {}
+        has_groups = bool(self.manifest.get("group_by"))
+        return {
+            cell: {
+                name: judged.calibration(has_groups=has_groups)
+                for name, judged in found.items()
+                if len(judged)
+            }
+            for cell, found in judged_results(self, scorers, labels).items()
+        }
+
+    def _notes_on_judges(self) -> Iterator[str]:
+        """Which numbers are those of a model, and which labels are not used."""
+        labels = CurrentLabels(read_labels(self.folder))
+        for scorer, models in self._declared(set(self.cells)).judges.items():
+            if models and scorer not in labels.scorers:
+                yield (
+                    f"{scorer}: a model judged ({', '.join(models)}), and no answer is labelled by "
+                    "a person, so it is unknown how often the judge is wrong"
+                )
+        scorers = self.manifest.get("scorers")
+        for scorer in labels.scorers:
+            if scorers is not None and scorer not in scorers:
+                yield (
+                    f"the labels for the scorer {scorer} are not used here, as the batch has no "
+                    "such scorer; evaluator calibrate measures another one against them"
+                )
 
     def metrics_of(self, cell: tuple[str, str]) -> Mapping[str, MetricValue]:
         """The metrics of a template and variant, as `summarise` has them."""
@@ -217,6 +275,16 @@ def open_batch(folder: str | Path) -> Batch:
     if isinstance(total, int) and cells:
         totals = {(cell["template"], cell["variant"]): total // len(cells) for cell in cells}
     return Batch(path, manifest, totals=totals)
+
+
+def judged_results(
+    batch: Batch, scorers: Mapping[str, str], labels: CurrentLabels
+) -> dict[tuple[str, str], dict[str, JudgedResults]]:
+    """The current results of each template and variant by scorer, with their labels (see
+    `judge_cells`). Raises: as `Batch.results`.
+    """
+    grouping = Grouping(batch.cluster, batch.manifest.get("group_by"))
+    return judge_cells(batch.results(), labels, scorers, grouping=grouping)
 
 
 def _with_handlers(part: Mapping[str, Any], handlers: set[str]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from evaluator import clock
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
 from evaluator.batch.identity import REPAIR
+from evaluator.batch.labels import repair_labels
 from evaluator.batch.notebook import DisplayName, make_display
 from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop, TaskFiles
 from evaluator.batch.permissions import sign
@@ -252,6 +253,8 @@ async def run_plan(
         else BatchFolder.create(path) as folder
     ):
         if exists:
+            if options.repair:
+                repair_labels(path)
             before = folder.manifest(repair=options.repair)
         else:
             before = {}

@@ -59,15 +59,28 @@ _AMOUNTS = {
 _DURATIONS = ("p50_duration", "p90_duration", "p99_duration")
 _OF_PASSED = ("accuracy", "accuracy_low", "accuracy_if_failed")
 _OF_SCORER = ("mean", "mean_low", "pass_rate", "pass_rate_low")
+_OF_LABELS = (
+    "corrected",
+    "corrected_low",
+    "kappa",
+    "kappa_low",
+    "sensitivity",
+    "specificity",
+)
+_AGREEMENTS = ("kappa", "kappa_low")
 _OF_METRIC = ("metric", "metric_low")
 _OF_RESULTS = (*_COUNTS, *_AMOUNTS, *_DURATIONS, "total_cost", "error_rate")
-_SHARES = (*_OF_PASSED, "pass_rate", "pass_rate_low", "error_rate")
+_SHARES = (
+    *_OF_PASSED,
+    *("pass_rate", "pass_rate_low", "error_rate"),
+    *("corrected", "corrected_low", "sensitivity", "specificity"),
+)
 _TOTAL_UNKNOWN = "the total number of results is unknown"
 # Errors and pending results do not make these incomplete, as they count them.
 _ALWAYS_KNOWN = ("errors", "error_rate", "pending")
 METRICS = (
     *_OF_PASSED,
-    *(f"{name}(SCORER)" for name in _OF_SCORER),
+    *(f"{name}(SCORER)" for name in (*_OF_SCORER, *_OF_LABELS)),
     *("pass@K", "pass^K", "pass@K(SCORER)", "pass^K(SCORER)"),
     *(f"{name}(NAME)" for name in _OF_METRIC),
     *_OF_RESULTS,
@@ -184,15 +197,18 @@ def parse_threshold(text: str) -> Threshold:
     metric = found["metric"]
     scorer = found["argument"] or None
     plain = _PASSES.fullmatch(metric)
-    if not plain and metric not in (*_OF_PASSED, *_OF_SCORER, *_OF_RESULTS, *_OF_METRIC):
+    if not plain and metric not in (
+        *(*_OF_PASSED, *_OF_SCORER, *_OF_LABELS),
+        *(*_OF_RESULTS, *_OF_METRIC),
+    ):
         raise UsageError(
             f"unknown metric {metric!r} in {text!r}; expected one of {', '.join(METRICS)}"
         )
-    if metric in _OF_SCORER and scorer is None:
+    if metric in (*_OF_SCORER, *_OF_LABELS) and scorer is None:
         raise UsageError(f"{text!r}: {metric} needs a scorer; write {metric}(SCORER)")
     if metric in _OF_METRIC and scorer is None:
         raise UsageError(f"{text!r}: name the metric; write metric(NAME)")
-    if scorer is not None and not plain and metric not in (*_OF_SCORER, *_OF_METRIC):
+    if scorer is not None and not plain and metric not in (*_OF_SCORER, *_OF_LABELS, *_OF_METRIC):
         raise UsageError(f"{text!r}: {metric} takes no scorer; remove ({scorer})")
     value = float(found["value"]) / (100 if found["percent"] else 1)
     if not math.isfinite(value):
@@ -236,9 +252,11 @@ def check_fit(
         if threshold.reducer is not None:
             _check_epochs(str(threshold), threshold.reducer, epochs=epochs)
             needed[threshold.reducer] = None
-        is_bounded = threshold.metric not in _OF_METRIC and threshold.scorer in bounded
+        is_bounded = threshold.metric in _OF_SCORER and threshold.scorer in bounded
         if threshold.metric in _SHARES or threshold.reducer is not None or is_bounded:
             _check_share(threshold)
+        if threshold.metric in _AGREEMENTS and not -1 <= threshold.value <= 1:
+            raise UsageError(f"{threshold}: {threshold.metric} is between -1 and 1")
     if reducers is None:
         if not needed:
             reducers = None
@@ -610,6 +628,8 @@ def _of_group(group: GroupSummary, threshold: Threshold) -> _Number:
         return _Number(
             value, estimate.n, of=group.part.counts.total, unknown=unknown, faults=scorer.errors
         )
+    if metric in _OF_LABELS:
+        return _of_labels(group, threshold)
     if metric in _OF_METRIC:
         found = group.metrics.get(threshold.scorer or "")
         if found is None:
@@ -631,6 +651,27 @@ def _of_group(group: GroupSummary, threshold: Threshold) -> _Number:
             unknown="no sample has that many judged epochs",
         )
     return _total(metric, group, counts=group.part.counts, durations=group.durations)
+
+
+def _of_labels(group: GroupSummary, threshold: Threshold) -> _Number:
+    """A number that needs labels of people."""
+    name = threshold.scorer or ""
+    found = group.calibrations.get(name)
+    if found is None:
+        unknown = f"no answer is labelled for the scorer {name}; see evaluator label"
+        return _Number(None, 0, of=group.part.counts.total, unknown=unknown)
+    share = found.share
+    rates = found.rates
+    value = {
+        "corrected": share.corrected.mean,
+        "corrected_low": share.corrected.low,
+        "kappa": rates.kappa.value,
+        "kappa_low": rates.kappa.low,
+        "sensitivity": rates.sensitivity.mean,
+        "specificity": rates.specificity.mean,
+    }[threshold.metric]
+    unknown = share.missing or "the labels are too few, or all equal"
+    return _Number(value, share.labels, of=share.of, unknown=unknown)
 
 
 def _no_number(threshold: Threshold, nothing: str) -> str:

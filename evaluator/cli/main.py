@@ -63,6 +63,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
         "batch merge": ("results", "Merge the shards of a batch into one folder."),
         "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
+        "label": ("label", "Label answers by hand, so that a judge can be measured and corrected."),
+        "calibrate": ("label", "Show how often a judge is right, by labels, and correct it."),
         "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
         "report": ("results", "Write one self-contained HTML page of batches."),
         "export": ("results", "Write a batch's results in another format."),

@@ -19,6 +19,7 @@ from evaluator.errors.messages import listed
 if TYPE_CHECKING:
     from evaluator.batch import Batch
     from evaluator.batch.compare.comparison import Comparison
+    from evaluator.batch.compare.corrected import CorrectedComparison
     from evaluator.batch.compare.differences import MetricDifference
     from evaluator.viewer.report import Transcripts
 
@@ -93,6 +94,7 @@ def compare(
     """
     from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
+    from evaluator.batch.compare.corrected import compare_corrected
     from evaluator.batch.compare.differences import compare_metrics
     from evaluator.batch.reading import Results, open_batch
     from evaluator.batch.thresholds import ThresholdStatus
@@ -124,8 +126,13 @@ def compare(
             "or --no-cluster"
         )
     metrics = compare_metrics(a.metrics_of(first), b.metrics_of(second))
+    corrected: list[CorrectedComparison] = []
+    if by == "id":
+        corrected = compare_corrected(
+            a, b, (first, second), scorer=scorer, cluster=found.cluster or None
+        )
     titles = f"a: {a.folder!s}, {' × '.join(first)}", f"b: {b.folder!s}, {' × '.join(second)}"
-    _print_comparison(found, metrics, titles=titles, as_json=as_json, markdown=markdown)
+    _print_comparison(found, metrics, corrected, titles=titles, as_json=as_json, markdown=markdown)
     if min_difference is not None:
         status, why = found.at_least(min_difference)
         if status is not ThresholdStatus.MET:
@@ -138,26 +145,37 @@ def compare(
 def _print_comparison(
     found: Comparison,
     metrics: Sequence[MetricDifference],
-    titles: Sequence[str],
+    corrected: Sequence[CorrectedComparison],
     *,
+    titles: Sequence[str],
     as_json: bool,
     markdown: bool,
 ) -> None:
+    from evaluator.batch.compare.corrected import corrected_tables
     from evaluator.batch.compare.differences import metric_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
 
+    tables = list(corrected_tables(corrected))
+    if metrics:
+        tables += metric_tables(metrics)
     if as_json:
-        print_json({**found.to_dict(), "metrics": {each.name: each.to_dict() for each in metrics}})
+        print_json(
+            {
+                **found.to_dict(),
+                "corrected": {each.scorer: each.to_dict() for each in corrected},
+                "metrics": {each.name: each.to_dict() for each in metrics},
+            }
+        )
     elif markdown:
         echo(found.to_markdown(), nl=False)
-        if metrics:
-            echo("\n" + as_markdown(metric_tables(metrics)), nl=False)
+        if tables:
+            echo("\n" + as_markdown(tables), nl=False)
     else:
         for title in titles:
             echo(title)
         echo(found.to_text(terminal_width()), nl=False)
-        if metrics:
-            echo("\n" + as_text(metric_tables(metrics), terminal_width()), nl=False)
+        if tables:
+            echo("\n" + as_text(tables, terminal_width()), nl=False)
 
 
 def _total(totals: Iterable[int | None]) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, cast
 from evaluator.batch.folder import (
     CHANGED,
     DAMAGED,
+    LABELS,
     MANIFEST,
     MAX_MANIFEST_BYTES,
     RESULTS,
@@ -88,7 +89,7 @@ class About:
         return replace(found, groups=tuple(groups))
 
 
-_RECORDS = frozenset({MANIFEST, RESULTS, SUMMARY, CHANGED, DAMAGED})
+_RECORDS = frozenset({MANIFEST, RESULTS, SUMMARY, LABELS, CHANGED, DAMAGED})
 
 
 @contextlib.contextmanager

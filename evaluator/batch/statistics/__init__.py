@@ -17,6 +17,9 @@ from evaluator.batch.statistics.averages import reducer as reducer
 from evaluator.batch.statistics.averages import stratified_interval as stratified_interval
 from evaluator.batch.statistics.averages import variance as variance
 from evaluator.batch.statistics.averages import weighted_interval as weighted_interval
+from evaluator.batch.statistics.corrected import PartlyLabelled as PartlyLabelled
+from evaluator.batch.statistics.corrected import corrected_difference as corrected_difference
+from evaluator.batch.statistics.corrected import corrected_mean as corrected_mean
 from evaluator.batch.statistics.intervals import FEW_CLUSTERS as FEW_CLUSTERS
 from evaluator.batch.statistics.intervals import Estimate as Estimate
 from evaluator.batch.statistics.intervals import mean_interval as mean_interval
@@ -32,3 +35,6 @@ from evaluator.batch.statistics.paired import mcnemar_p as mcnemar_p
 from evaluator.batch.statistics.paired import mean_difference as mean_difference
 from evaluator.batch.statistics.paired import pairs_needed as pairs_needed
 from evaluator.batch.statistics.paired import smallest_difference as smallest_difference
+from evaluator.batch.statistics.verification import JudgeCounts as JudgeCounts
+from evaluator.batch.statistics.verification import JudgeRates as JudgeRates
+from evaluator.batch.statistics.verification import judge_rates as judge_rates

@@ -3,6 +3,9 @@ as tables.
 """
 
 from evaluator.batch.summary.batch_summary import BatchSummary as BatchSummary
+from evaluator.batch.summary.calibrated import Calibration as Calibration
+from evaluator.batch.summary.calibrated import CorrectedShare as CorrectedShare
+from evaluator.batch.summary.calibrated import PeopleAgreement as PeopleAgreement
 from evaluator.batch.summary.columns import Columns as Columns
 from evaluator.batch.summary.counting import summarise as summarise
 from evaluator.batch.summary.counting import summarise_columns as summarise_columns

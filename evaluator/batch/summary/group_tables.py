@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from evaluator.batch.statistics import Agreement, Estimate
+from evaluator.batch.summary.calibrated import corrected_table
 from evaluator.batch.summary.parts import (
     Amount,
     GroupSummary,
@@ -16,7 +17,7 @@ from evaluator.batch.summary.parts import (
     ScorerSummary,
     Spending,
 )
-from evaluator.batch.summary.tables import UNKNOWN, Table, number
+from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
 from evaluator.errors.messages import duration_text
 
 MOST_PARTS = 20
@@ -35,6 +36,8 @@ def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) ->
             rows=rows,
             lines=list(_missing_values(group.part.scorers)),
         )
+    if group.calibrations:
+        yield corrected_table(group.name, group.calibrations)
     if group.by:
         yield _folded(f"By {group_by}: {group.name}", group.by, first=group_by)
     if group.metrics:
@@ -154,8 +157,8 @@ def outcome_table(title: str, parts: Mapping[str, Part], first: str) -> Table:
             [
                 name,
                 f"{accuracy.passed:,} of {accuracy.judged:,}",
-                _percent(accuracy.estimate.mean),
-                _percent_interval(accuracy.estimate),
+                percent(accuracy.estimate.mean),
+                percent_interval(accuracy.estimate),
                 f"{accuracy.of:,}",
                 f"{counts.error:,}",
                 f"{counts.unscored:,}",
@@ -163,7 +166,7 @@ def outcome_table(title: str, parts: Mapping[str, Part], first: str) -> Table:
             ]
         )
         if rest := counts.results - counts.judged:
-            bounds = f"{_percent(accuracy.if_failed)} to {_percent(accuracy.if_passed)}"
+            bounds = f"{percent(accuracy.if_failed)} to {percent(accuracy.if_passed)}"
             lines.append(
                 f"{name}: {bounds} if all {rest:,} error or unscored results had failed or passed"
             )
@@ -248,7 +251,7 @@ def _missing_values(scorers: Mapping[str, ScorerSummary]) -> Iterator[str]:
             yield f"{name}: {', '.join(reasons)}, of {scorer.of:,}"
         if scorer.grades:
             shares = (
-                f"{grade} {count:,} of {scorer.of:,} ({_percent(count / scorer.of)})"
+                f"{grade} {count:,} of {scorer.of:,} ({percent(count / scorer.of)})"
                 for grade, count in scorer.grades.items()
             )
             yield f"{name}: {', '.join(shares)}"
@@ -270,20 +273,8 @@ def _agreement_row(found: JudgeAgreement) -> list[str]:
         counts,
         value,
         _interval(agreement),
-        _percent(found.same),
+        percent(found.same),
     ]
-
-
-def _percent(share: float | None) -> str:
-    if share is None:
-        return UNKNOWN
-    return f"{100 * share:.1f} %"
-
-
-def _percent_interval(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return UNKNOWN
-    return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
 
 
 def _interval(found: Estimate | Agreement | MetricValue) -> str:

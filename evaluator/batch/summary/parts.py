@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from evaluator.batch.statistics import Agreement, Estimate, Variance
+from evaluator.batch.summary.calibrated import Calibration
 from evaluator.fields import MERGED, JsonForm, Key, to_dict
 
 
@@ -235,7 +236,7 @@ class GroupSummary(JsonForm):
 
     `variance` has the variance components for each scorer, and under the empty name those of
     whether the whole result passed. It is empty where no sample has two epochs. `metrics` are the
-    values of the batch's metrics by name.
+    values of the batch's metrics by name. `calibrations` has the scorers with labels.
     """
 
     template: str
@@ -253,6 +254,7 @@ class GroupSummary(JsonForm):
     confusion: Mapping[str, ConfusionMatrix]
     agreement: tuple[JudgeAgreement, ...] = ()
     metrics: Mapping[str, MetricValue] = field(default_factory=dict[str, MetricValue])
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
 
     # The names of the JSON object.
 

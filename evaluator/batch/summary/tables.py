@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from evaluator.batch.statistics import Estimate
 from evaluator.errors import messages
 from evaluator.errors.messages import visible
 
@@ -63,6 +64,20 @@ def number(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return f"{value:.4g}"
+
+
+def percent(share: float | None) -> str:
+    """A share with one decimal of a percent; "–" where it is unknown."""
+    if share is None:
+        return UNKNOWN
+    return f"{100 * share:.1f} %"
+
+
+def percent_interval(estimate: Estimate) -> str:
+    """The interval of a share; "–" without one."""
+    if estimate.low is None or estimate.high is None:
+        return UNKNOWN
+    return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
 
 
 def as_text(tables: Iterable[Table], width: int) -> str:

@@ -1,0 +1,327 @@
+"""Measures scorers against labels, and corrects their numbers by them.
+
+A scorer says something of every result, people of some. The corrected share of passed results is
+that of the labels in each of the scorer's verdicts, weighted by the number of results that have the
+verdict (`statistics.corrected_mean`). It needs labels of results that were drawn at random within a
+verdict, as `evaluator label` draws them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evaluator.batch.fields import reader_of
+from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, shown_digest
+from evaluator.batch.records import SampleResult
+from evaluator.batch.statistics import (
+    Estimate,
+    JudgeCounts,
+    PartlyLabelled,
+    corrected_mean,
+    judge_rates,
+    krippendorff_alpha_of,
+    proportion_interval,
+    score_interval,
+)
+from evaluator.batch.summary.calibrated import Calibration, CorrectedShare, PeopleAgreement
+from evaluator.errors import UsageError
+
+Cell = tuple[str, str]
+WITHOUT_GROUP = "(none)"
+_LEAST_LABELS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """The fields by which a batch is clustered and grouped; None where it is not."""
+
+    cluster: str | None = None
+    group_by: str | None = None
+
+
+class JudgedResults:
+    """The results of one template and variant that one scorer judged, with the labels of each.
+
+    Columns have an entry for each result: its `keys`, whether it `passed`, the scorer's `values`,
+    its `samples`, `clusters` and `groups`. `labels` has the labels that count, by the place of the
+    result. With `has_unknown_clusters`, no result has the field by which the batch is clustered, so
+    nothing has an interval.
+    """
+
+    def __init__(self, scorer: str, labels_for: str) -> None:
+        self.scorer = scorer
+        self.labels_for = labels_for
+        self.keys: list[str] = []
+        self.passed = array("b")
+        self.values = array("d")
+        self.samples: list[str] = []
+        self.clusters: list[str] = []
+        self.groups: list[str] = []
+        self.labels: dict[int, dict[str, Label]] = {}
+        self.places: dict[str, int] = {}
+        self.is_clustered = False
+        self.has_unknown_clusters = False
+        self.stale = 0
+        self.unjudged = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(
+        self, result: SampleResult, labels: Mapping[str, Label], *, cluster: str, group: str
+    ) -> None:
+        """Adds a result that the scorer was given, with its labels."""
+        current: dict[str, Label] = {}
+        if labels:
+            shown = shown_digest(result)
+            current = {name: label for name, label in labels.items() if label.shown == shown}
+        self.stale += len(labels) - len(current)
+        score = result.scores.get(self.scorer)
+        if score is None or score.passed is None or score.value is None:
+            self.unjudged += bool(current)
+            return
+        place = len(self.keys)
+        self.places[result.key] = place
+        self.keys.append(result.key)
+        self.passed.append(score.passed)
+        self.values.append(score.value)
+        self.samples.append(result.sample_id)
+        self.clusters.append(cluster)
+        self.groups.append(group)
+        if result.epoch > 1:
+            self.is_clustered = True
+        if current:
+            self.labels[place] = current
+
+    def add_label(self, label: Label) -> None:
+        """Adds a label of a result that was shown just now."""
+        place = self.places.get(label.key)
+        if place is None:
+            return
+        labels = self.labels.setdefault(place, {})
+        labels.pop(label.labeller, None)
+        if label.verdict is not LabelVerdict.REMOVED:
+            labels[label.labeller] = label
+        if not labels:
+            del self.labels[place]
+
+    def share(self, places: Sequence[int] | None = None) -> CorrectedShare:
+        """The corrected share of passed results, of all or of those in `places`."""
+        return self._corrected(self.passed, self._passes(), places=places, is_share=True)
+
+    def calibration(self, *, has_groups: bool) -> Calibration:
+        share = self.share()
+        passes = self._passes()
+        values = self._label_values()
+        value = None
+        if values and len(values) == len(passes):
+            value = self._corrected(self.values, values, places=None, is_share=False)
+        pairs = Counter(
+            (self.passed[place], passed) for place, passed in passes.items() if passed != 0.5
+        )
+        passed = sum(self.passed)
+        counts = JudgeCounts(
+            pairs[1, 1.0],
+            pairs[1, 0.0],
+            pairs[0, 1.0],
+            pairs[0, 0.0],
+            passed=passed,
+            failed=len(self) - passed,
+        )
+        given = [label for labels in self.labels.values() for label in labels.values()]
+        by: dict[str, CorrectedShare] = {}
+        if has_groups:
+            groups: dict[str, list[int]] = {}
+            for place, group in enumerate(self.groups):
+                groups.setdefault(group, []).append(place)
+            by = {group: self.share(places) for group, places in sorted(groups.items())}
+        return Calibration(
+            self.scorer,
+            self.labels_for,
+            share=share,
+            value=value,
+            counts=counts,
+            rates=judge_rates(counts, design_effect=self._design_effect(share)),
+            people=self._people(),
+            labellers=dict(sorted(Counter(label.labeller for label in given).items())),
+            undecided=sum(label.passed is None for label in given),
+            stale=self.stale,
+            unjudged=self.unjudged,
+            split=sum(passed == 0.5 for passed in passes.values()),
+            by=by,
+        )
+
+    def partly_labelled(self, places: Sequence[int]) -> PartlyLabelled:
+        """The results in `places` with their labels."""
+        passes = self._passes()
+        predictions = [float(self.passed[place]) for place in places]
+        return PartlyLabelled(
+            predictions,
+            [passes.get(place) for place in places],
+            strata=_strata(predictions),
+            clusters=[self.clusters[place] for place in places],
+        )
+
+    def _passes(self) -> dict[int, float]:
+        """What most labellers say: 1 passed, 0 failed, 0.5 for a tie; by the place of the
+        result.
+        """
+        found: dict[int, float] = {}
+        for place, labels in self.labels.items():
+            votes = [label.passed for label in labels.values() if label.passed is not None]
+            if votes:
+                found[place] = (_sign(2 * sum(votes) - len(votes)) + 1) / 2
+        return found
+
+    def _label_values(self) -> dict[int, float]:
+        """The mean of the labels' values, for results whose labels all have one."""
+        found: dict[int, float] = {}
+        for place, labels in self.labels.items():
+            decided = [label for label in labels.values() if label.passed is not None]
+            values = [label.value for label in decided if label.value is not None]
+            if values and len(values) == len(decided):
+                found[place] = sum(values) / len(values)
+        return found
+
+    def _corrected(
+        self,
+        predictions: Sequence[float],
+        labels: Mapping[int, float],
+        *,
+        places: Sequence[int] | None,
+        is_share: bool,
+    ) -> CorrectedShare:
+        if places is None:
+            places = range(len(self))
+        seen = [float(predictions[place]) for place in places]
+        clusters = [self.clusters[place] for place in places] if self.is_clustered else None
+        if is_share:
+            judge = proportion_interval(seen, clusters)
+        else:
+            judge = score_interval(seen, clusters)
+        given = [labels.get(place) for place in places]
+        count = sum(label is not None for label in given)
+        nothing = Estimate(None, None, None, None, count, None, "corrected")
+        verdicts = [float(self.passed[place]) for place in places]
+        strata = _strata(verdicts)
+        for verdict, name in ((1.0, "passed"), (0.0, "failed")):
+            of = strata.count(verdict)
+            labelled = sum(
+                label is not None and stratum == verdict
+                for label, stratum in zip(given, strata, strict=True)
+            )
+            if of and not labelled:
+                missing = f"none of the {of:,} results that the judge {name} is labelled"
+                return CorrectedShare(count, len(seen), judge, corrected=nothing, missing=missing)
+        corrected = corrected_mean(seen, given, strata=strata, clusters=clusters)
+        missing = ""
+        if self.has_unknown_clusters:
+            judge = replace(judge, se=None, low=None, high=None, clusters=None)
+            corrected = replace(corrected, se=None, low=None, high=None, clusters=None)
+            missing = "no result has the field to cluster by"
+        elif corrected.low is None:
+            missing = "an interval needs two labels of each verdict, in several clusters"
+        return CorrectedShare(count, len(seen), judge, corrected=corrected, missing=missing)
+
+    def _design_effect(self, share: CorrectedShare) -> float:
+        """How much larger the variance is than that of independent results, at least 1."""
+        se = share.corrected.se
+        if not self.is_clustered or not se:
+            return 1.0
+        part = self.partly_labelled(range(len(self)))
+        plain = corrected_mean(part.predictions, part.labels, strata=part.strata).se
+        if not plain:
+            return 1.0
+        return max(1.0, (se / plain) ** 2)
+
+    def _people(self) -> PeopleAgreement | None:
+        names = sorted({name for labels in self.labels.values() for name in labels})
+        ratings = Counter[tuple[bool | None, ...]]()
+        for labels in self.labels.values():
+            votes = [labels[name].passed if name in labels else None for name in names]
+            ratings[tuple(votes)] += 1
+        alpha = krippendorff_alpha_of(ratings, len(names))
+        if not alpha.n:
+            return None
+        same = 0
+        for votes, count in ratings.items():
+            decided = [vote for vote in votes if vote is not None]
+            if len(decided) > 1 and len(set(decided)) == 1:
+                same += count
+        return PeopleAgreement(tuple(names), same / alpha.n, alpha=alpha)
+
+
+def judge_cells(
+    results: Iterable[SampleResult],
+    labels: CurrentLabels,
+    scorers: Mapping[str, str],
+    grouping: Grouping = Grouping(),
+) -> dict[Cell, dict[str, JudgedResults]]:
+    """The results of each template and variant by scorer, in one pass.
+
+    `scorers` names for each scorer the one whose labels it is measured against. Raises: UsageError,
+    for an invalid expression in `grouping`; what reading the results raises.
+    """
+    cluster_of = _reader(grouping.cluster, "cluster")
+    group_of = _reader(grouping.group_by, "group_by")
+    found: dict[Cell, dict[str, JudgedResults]] = {}
+    has_clusters = grouping.cluster is None
+    for result in results:
+        cell = found.setdefault((result.template, result.variant), {})
+        cluster = cluster_of(result)
+        group = group_of(result)
+        has_clusters = has_clusters or cluster is not None
+        for scorer, labelled in scorers.items():
+            if scorer not in cell:
+                cell[scorer] = JudgedResults(scorer, labelled)
+                cell[scorer].is_clustered = grouping.cluster is not None
+            cell[scorer].add(
+                result,
+                labels.of(labelled).get(result.key, {}),
+                cluster=f"sample {result.sample_id}" if cluster is None else f"cluster {cluster}",
+                group=WITHOUT_GROUP if group is None else str(group),
+            )
+    for judged in (each for cell in found.values() for each in cell.values()):
+        judged.has_unknown_clusters = not has_clusters
+    return found
+
+
+def labelled_scorer(scorer: str, labels: CurrentLabels) -> str:
+    """The scorer whose labels measure `scorer`: itself, or the only one that has labels.
+
+    Raises: UsageError, if there is none, or several others have labels.
+    """
+    known = labels.scorers
+    if scorer in known:
+        return scorer
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise UsageError("nothing is labelled; label some answers with: evaluator label BATCH")
+    raise UsageError(
+        f"no label is for the scorer {scorer!r}, and several others have labels: {', '.join(known)}"
+    )
+
+
+def _reader(field: str | None, what: str) -> Callable[[SampleResult], Any]:
+    if field is None:
+        return lambda result: None
+    return reader_of(field, what)
+
+
+def _strata(verdicts: Sequence[float]) -> list[float]:
+    """The verdicts. A verdict with fewer results than an interval needs is joined with the
+    other.
+    """
+    counts = Counter(verdicts)
+    if any(count < _LEAST_LABELS for count in counts.values()):
+        return [1.0] * len(verdicts)
+    return list(verdicts)
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)

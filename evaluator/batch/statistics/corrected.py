@@ -1,0 +1,367 @@
+"""Means of labels that only a few results have, corrected by predictions that all have: what people
+say of some answers corrects what a judge says of every answer.
+
+In a stratum with n labels y, predictions f of the labelled results and predictions f' of the N
+others, the estimate is the power-tuned one of prediction-powered inference:
+
+    mean(y) + λ (mean(f') − mean(f)),    λ = cov(y, f) / ((1 + n / N) var(f, f')), within [0, 1]
+
+with the variance var(y − λ f) / n + λ² var(f') / N. The strata are weighted by their shares of the
+results; as these shares are those of a sample too, the variance of the strata's means over the
+results is added.
+
+Where the strata are the verdicts of a judge, f is constant in each and λ is 0: the estimate is the
+share of passed labels in each stratum. It is unbiased for any judge, however often it is wrong. A
+bad judge only makes the interval wider.
+
+Sources: Angelopoulos, Duchi and Zrnic, "PPI++" (2023, arXiv:2311.01453); Fisch et al., "Stratified
+Prediction-Powered Inference" (2024, arXiv:2406.04291); for the shares of the strata, two-phase
+sampling in Cochran, Sampling Techniques, 3rd edition (1977), chapter 12; the interval from those of
+the strata: Zou and Donner, Statistics in Medicine 27 (2008) 1693.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from evaluator.batch.statistics.argument_checks import (
+    check_clusters,
+    check_confidence,
+    check_finite,
+)
+from evaluator.batch.statistics.distributions import (
+    incomplete_beta,
+    normal_below,
+    normal_quantile,
+    student_quantile,
+)
+from evaluator.batch.statistics.intervals import CONFIDENCE, Estimate, mean_of
+from evaluator.batch.statistics.paired import PairedDifference
+from evaluator.errors import UsageError
+
+_NO_SPREAD = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class _Stratum:
+    """The estimate of a stratum, which has `share` of the results.
+
+    `labels` are its labels. `influences` is what each labelled and each other result adds to the
+    error of `mean`, by its place among all results. `variance` is None with one label.
+    """
+
+    share: float
+    size: int
+    mean: float
+    labels: Sequence[float]
+    variance: float | None
+    influences: Sequence[tuple[int, float]]
+
+
+def corrected_mean(
+    predictions: Sequence[float],
+    labels: Sequence[float | None],
+    *,
+    strata: Sequence[Hashable] | None = None,
+    clusters: Sequence[Hashable] | None = None,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """The mean of the labels that all results would have.
+
+    `predictions` has a number for each result, `labels` a number for each that is labelled and None
+    for every other. `strata` names the stratum of each result; labelled results have to be drawn at
+    random within their stratum, at any rate. For predictions that are 0 or 1, give these.
+    `clusters` names the cluster of each result: related results, such as the epochs of a sample.
+
+    Returns: an estimate whose `n` is the number of labels, and `clusters` that of the clusters with
+    a label. Without `se` and interval where a stratum has one label, or all labels are in one
+    cluster. Limited to [0, 1] where all labels are within it.
+
+    Raises: UsageError, if a stratum has no label, a value is not finite, the numbers of values
+    differ, or `confidence` is not between 0 and 1.
+    """
+    check_confidence(confidence)
+    check_finite(predictions)
+    given = [label for label in labels if label is not None]
+    check_finite(given)
+    total = len(predictions)
+    if len(labels) != total:
+        raise UsageError(f"{len(labels)} labels for {total} predictions")
+    check_clusters(predictions, clusters)
+    names = [None] * total if strata is None else strata
+    if len(names) != total:
+        raise UsageError(f"{len(names)} strata for {total} predictions")
+    labelled = [place for place, label in enumerate(labels) if label is not None]
+    if clusters is None:
+        count = len(labelled)
+        shown = None
+    else:
+        count = len({clusters[place] for place in labelled})
+        shown = count
+    found = Estimate(None, None, None, None, len(given), shown, "corrected", confidence)
+    if not total:
+        return found
+    members = _members(names)
+    parts = [_stratum(name, places, predictions, labels=labels) for name, places in members.items()]
+    is_share = all(label in (0, 1) for label in given)
+    mean = math.fsum(part.share * part.mean for part in parts)
+    if is_share:
+        mean = min(1.0, max(0.0, mean))
+    found = replace(found, mean=mean)
+    variances = [part.share**2 * part.variance for part in parts if part.variance is not None]
+    if count < 2 or len(variances) < len(parts):
+        return found
+    between = math.fsum(part.share * (part.mean - mean) ** 2 for part in parts) / (total - 1)
+    independent = between + math.fsum(variances)
+    variance = independent
+    if clusters is not None:
+        variance = _clustered(parts, members, mean, clusters=clusters, count=count)
+    se = math.sqrt(variance)
+    df = count - len(parts)
+    reach = student_quantile((1 + confidence) / 2, max(1, df)) * se
+    if not is_share:
+        low = mean - reach
+        high = mean + reach
+        if all(0 <= label <= 1 for label in given):
+            low = max(0.0, low)
+            high = min(1.0, high)
+        return replace(found, se=se, low=low, high=high)
+    # How much wider than for independent results.
+    inflation = math.sqrt(variance / independent) if independent > 0 else 1.0
+    low, high = _limits(parts, mean, between, inflation=inflation, confidence=confidence)
+    return replace(found, se=se, low=low, high=high)
+
+
+def _stratum(
+    name: Hashable,
+    places: Sequence[int],
+    predictions: Sequence[float],
+    labels: Sequence[float | None],
+) -> _Stratum:
+    labelled = [(place, y) for place in places if (y := labels[place]) is not None]
+    others = [place for place in places if labels[place] is None]
+    if not labelled:
+        raise UsageError(f"none of the {len(places):,} results in the stratum {name!r} is labelled")
+    own = [y for _, y in labelled]
+    seen = [predictions[place] for place, _ in labelled]
+    unseen = [predictions[place] for place in others]
+    tuning = _tuning(own, seen, unseen=unseen)
+    rest = [y - tuning * f for y, f in zip(own, seen, strict=True)]
+    level = math.fsum(rest) / len(rest)
+    n = len(own)
+    influences = [
+        (place, (value - level) / n) for (place, _), value in zip(labelled, rest, strict=True)
+    ]
+    mean = level
+    variance = None
+    if n > 1:
+        variance = _variance(rest, level) / n
+    if tuning:
+        centre = math.fsum(unseen) / len(unseen)
+        mean += tuning * centre
+        influences += [
+            (place, tuning * (f - centre) / len(unseen))
+            for place, f in zip(others, unseen, strict=True)
+        ]
+        if variance is not None and len(unseen) > 1:
+            variance += tuning**2 * _variance(unseen, centre) / len(unseen)
+    share = len(places) / len(predictions)
+    return _Stratum(share, len(places), mean, own, variance=variance, influences=influences)
+
+
+def _tuning(labels: Sequence[float], seen: Sequence[float], unseen: Sequence[float]) -> float:
+    """λ: 0 for predictions that say nothing, 1 for those that are as good as labels."""
+    everything = [*seen, *unseen]
+    if not unseen or len(everything) < 2:
+        return 0.0
+    spread = _variance(everything, math.fsum(everything) / len(everything))
+    if spread <= _NO_SPREAD:
+        return 0.0
+    centre = math.fsum(seen) / len(seen)
+    level = mean_of(labels)
+    joint = math.fsum((f - centre) * (y - level) for f, y in zip(seen, labels, strict=True))
+    tuning = joint / len(labels) / ((1 + len(labels) / len(unseen)) * spread)
+    return min(1.0, max(0.0, tuning))
+
+
+def _variance(values: Sequence[float], mean: float) -> float:
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _clustered(
+    parts: Sequence[_Stratum],
+    members: dict[Hashable, list[int]],
+    mean: float,
+    clusters: Sequence[Hashable],
+    count: int,
+) -> float:
+    """The cluster-robust variance: the errors of a cluster are added up before they are squared,
+    also those in different strata.
+    """
+    sums = _errors_of_clusters(parts, members, mean, clusters=clusters)
+    return count / (count - 1) * math.fsum(part * part for part in sums.values())
+
+
+def _errors_of_clusters(
+    parts: Sequence[_Stratum],
+    members: dict[Hashable, list[int]],
+    mean: float,
+    clusters: Sequence[Hashable],
+) -> dict[Hashable, float]:
+    """What the results of each cluster add to the error of `mean`."""
+    total = len(clusters)
+    sums: dict[Hashable, float] = {}
+    for part, places in zip(parts, members.values(), strict=True):
+        for place in places:
+            cluster = clusters[place]
+            sums[cluster] = sums.get(cluster, 0.0) + (part.mean - mean) / total
+        for place, influence in part.influences:
+            sums[clusters[place]] += part.share * influence
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class PartlyLabelled:
+    """The arguments of `corrected_mean` for one side of a difference."""
+
+    predictions: Sequence[float]
+    labels: Sequence[float | None]
+    strata: Sequence[Hashable]
+    clusters: Sequence[Hashable]
+
+
+def corrected_difference(
+    a: PartlyLabelled, b: PartlyLabelled, confidence: float = CONFIDENCE
+) -> PairedDifference:
+    """The difference b − a of two corrected means over the same clusters.
+
+    The clusters of both sides have common names: the sample, or what it belongs to. What a cluster
+    adds to the errors of both sides is subtracted before it is squared, so that the difficulty of a
+    sample cancels out, whether it is labelled on both sides or not. The interval is joined from
+    those of the sides with their correlation. p is that of a normal variable whose distance from 0
+    is measured in units of the interval's side towards 0, so the two never disagree.
+
+    Returns: a difference whose `n` is the number of results of a side, without an interval where a
+    side has none.
+    Raises: UsageError, as `corrected_mean`.
+
+    Source: for the interval, Zou and Donner, Statistics in Medicine 27 (2008) 1693.
+    """
+    found = [_side(side, confidence) for side in (a, b)]
+    (first, errors_a), (second, errors_b) = found
+    method = "corrected, clustered"
+    n = min(len(a.predictions), len(b.predictions))
+    names = errors_a.keys() | errors_b.keys()
+    clusters = len(names)
+    if first.mean is None or second.mean is None:
+        return PairedDifference(None, None, None, None, None, n, method, clusters, confidence)
+    mean = second.mean - first.mean
+    if (
+        first.low is None
+        or first.high is None
+        or second.low is None
+        or second.high is None
+        or clusters < 2
+    ):
+        return PairedDifference(mean, None, None, None, None, n, method, clusters, confidence)
+    pairs = [(errors_a.get(name, 0.0), errors_b.get(name, 0.0)) for name in names]
+    factor = clusters / (clusters - 1)
+    se = math.sqrt(factor * math.fsum((y - x) ** 2 for x, y in pairs))
+    own = math.fsum(x * x for x, _ in pairs) * math.fsum(y * y for _, y in pairs)
+    correlation = 0.0
+    if own > 0:
+        correlation = math.fsum(x * y for x, y in pairs) / math.sqrt(own)
+    below = _joined(second.mean - second.low, first.high - first.mean, correlation)
+    above = _joined(second.high - second.mean, first.mean - first.low, correlation)
+    reach = below if mean > 0 else above
+    p = None
+    if reach > _NO_SPREAD:
+        distance = abs(mean) / reach * normal_quantile((1 + confidence) / 2)
+        p = 2 * normal_below(-distance)
+    return PairedDifference(
+        mean, se, mean - below, mean + above, p, n, method, clusters, confidence
+    )
+
+
+def _side(side: PartlyLabelled, confidence: float) -> tuple[Estimate, dict[Hashable, float]]:
+    found = corrected_mean(
+        side.predictions,
+        side.labels,
+        strata=side.strata,
+        clusters=side.clusters,
+        confidence=confidence,
+    )
+    if found.mean is None:
+        return found, {}
+    members = _members(side.strata)
+    parts = [
+        _stratum(name, places, side.predictions, labels=side.labels)
+        for name, places in members.items()
+    ]
+    return found, _errors_of_clusters(parts, members, found.mean, clusters=side.clusters)
+
+
+def _members(strata: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+    """The places of the results of each stratum."""
+    members: dict[Hashable, list[int]] = {}
+    for place, name in enumerate(strata):
+        members.setdefault(name, []).append(place)
+    return members
+
+
+def _joined(first: float, second: float, correlation: float) -> float:
+    return math.sqrt(max(0.0, first * first + second * second - 2 * correlation * first * second))
+
+
+def _limits(
+    parts: Sequence[_Stratum], mean: float, between: float, inflation: float, confidence: float
+) -> tuple[float, float]:
+    """The limits of a mean of labels that are 0 or 1: the distances to Jeffreys' limits of each
+    stratum, weighted, and that of the strata's means, added as squares. A stratum whose labels are
+    all equal is not taken as certain.
+    """
+    around = normal_quantile((1 + confidence) / 2) * math.sqrt(between)
+    below = [around]
+    above = [around]
+    for part in parts:
+        share = mean_of(part.labels)
+        n = len(part.labels)
+        low, high = jeffreys(share, n, confidence)
+        # Predictions that explain a part of the labels leave a smaller error than the labels have.
+        spread = share * (1 - share) / (n - 1)
+        explained = 1.0
+        if spread > 0 and part.variance is not None:
+            explained = min(1.0, math.sqrt(part.variance / spread))
+        below.append(part.share * explained * (share - low))
+        above.append(part.share * explained * (high - share))
+    low = mean - inflation * math.hypot(*below)
+    high = mean + inflation * math.hypot(*above)
+    return max(0.0, low), min(1.0, high)
+
+
+def jeffreys(share: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The limits of Jeffreys' interval for a proportion `share` of `n` results: from 0 where none
+    passed, to 1 where all did.
+
+    Source: Brown, Cai and DasGupta, Statistical Science 16 (2001) 101.
+    """
+    passed = share * n + 0.5
+    failed = (1 - share) * n + 0.5
+    tail = (1 - confidence) / 2
+    low = _beta_quantile(tail, passed, failed) if share > 0 else 0.0
+    high = 1 - _beta_quantile(tail, failed, passed) if share < 1 else 1.0
+    return low, high
+
+
+def _beta_quantile(probability: float, a: float, b: float) -> float:
+    low = 0.0
+    high = 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        if incomplete_beta(middle, a, b) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

@@ -1,0 +1,182 @@
+"""A scorer's verdicts measured by labels: values, and the tables that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from evaluator.batch.statistics import Agreement, Estimate, JudgeCounts, JudgeRates
+from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
+from evaluator.fields import JsonForm
+
+CORRECTED_HEAD = ("judge", "says", "interval", "corrected", "interval", "labels")
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedShare(JsonForm):
+    """The share of results that a scorer passed, and that share corrected by labels.
+
+    `labels` of the `of` results that the scorer judged have a label. `missing` is why `corrected`
+    has no mean, or no interval; empty where it has both.
+    """
+
+    labels: int
+    of: int
+    judge: Estimate
+    corrected: Estimate
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleAgreement(JsonForm):
+    """The agreement of several labellers on the results that at least two of them have labelled:
+    Krippendorff's alpha, and the share of these results on which all are equal.
+    """
+
+    labellers: tuple[str, ...]
+    same: float | None
+    alpha: Agreement = field(metadata={"merged": True})
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration(JsonForm):
+    """A scorer's verdicts against the labels of people, for one template and variant.
+
+    `labels_for` is the scorer that the labels are for: `scorer` itself, or the only one that has
+    labels. `share` is the corrected number, whose mean is the base rate of `rates`. `value` is the
+    mean of the scorer's values, corrected likewise, where every label has a value; else None.
+    `counts` are those of results on which the labellers are not split. `labellers` counts the
+    labels of each. Labels that do not count: `undecided`, of labellers who could not decide;
+    `stale`, as the text changed; `unjudged`, of results without a verdict of the scorer. `split`:
+    results on which as many labellers say passed as failed; they count as one half. `by` has the
+    corrected share of each group.
+    """
+
+    scorer: str
+    labels_for: str
+    share: CorrectedShare = field(metadata={"merged": True})
+    value: CorrectedShare | None
+    counts: JudgeCounts
+    rates: JudgeRates
+    people: PeopleAgreement | None
+    labellers: Mapping[str, int]
+    undecided: int
+    stale: int
+    unjudged: int
+    split: int
+    by: Mapping[str, CorrectedShare]
+
+
+def corrected_table(name: str, calibrations: Mapping[str, Calibration]) -> Table:
+    """The judge's number beside the corrected one, for each scorer with labels."""
+    rows: list[list[str]] = []
+    lines: list[str] = []
+    for scorer, found in calibrations.items():
+        rows.append(_corrected_row(scorer, found.share))
+        if found.value is not None:
+            rows.append(_corrected_row(f"{scorer} (mean)", found.value))
+        lines.extend(f"{scorer}: {line}" for line in _label_lines(found))
+    return Table(f"Corrected by labels: {name}", CORRECTED_HEAD, rows=rows, lines=lines)
+
+
+def calibration_tables(name: str, found: Calibration) -> Iterator[Table]:
+    """Every table of a calibration."""
+    title = f"{found.scorer}: {name}"
+    yield corrected_table(name, {found.scorer: found})
+    counts = found.counts
+    yield Table(
+        f"Verdicts and labels of {title}",
+        ["judge ↓ people →", "passed", "failed", "labels", "results"],
+        rows=[
+            [
+                "passed",
+                f"{counts.passed_passed:,}",
+                f"{counts.passed_failed:,}",
+                f"{counts.passed_passed + counts.passed_failed:,}",
+                f"{counts.passed:,}",
+            ],
+            [
+                "failed",
+                f"{counts.failed_passed:,}",
+                f"{counts.failed_failed:,}",
+                f"{counts.failed_passed + counts.failed_failed:,}",
+                f"{counts.failed:,}",
+            ],
+        ],
+    )
+    rates = found.rates
+    base = percent(found.share.corrected.mean)
+    yield Table(
+        f"Rates of {title}",
+        ["", "value", "interval", "base rate"],
+        rows=[
+            [
+                "passes what people pass (sensitivity)",
+                percent(rates.sensitivity.mean),
+                percent_interval(rates.sensitivity),
+                base,
+            ],
+            [
+                "fails what people fail (specificity)",
+                percent(rates.specificity.mean),
+                percent_interval(rates.specificity),
+                base,
+            ],
+            ["Cohen's κ", number(rates.kappa.value), _interval(rates.kappa), base],
+            ["Krippendorff's α", number(rates.alpha.value), _interval(rates.alpha), base],
+        ],
+    )
+    people = found.people
+    if people is not None:
+        yield Table(
+            f"Agreement of people: {name}",
+            ["labellers", "Krippendorff's α", "n of N", "all equal"],
+            rows=[
+                [
+                    ", ".join(people.labellers),
+                    number(people.alpha.value),
+                    f"{people.alpha.n:,} of {people.alpha.of:,}",
+                    percent(people.same),
+                ]
+            ],
+            lines=["a judge cannot agree with people more than they agree with each other"],
+        )
+    if found.by:
+        yield Table(
+            f"By group, {title}",
+            ["group", *CORRECTED_HEAD[1:]],
+            rows=[_corrected_row(group, share) for group, share in found.by.items()],
+            lines=[
+                f"{group}: {share.missing}" for group, share in found.by.items() if share.missing
+            ],
+        )
+
+
+def _corrected_row(first: str, found: CorrectedShare) -> list[str]:
+    return [
+        first,
+        percent(found.judge.mean),
+        percent_interval(found.judge),
+        percent(found.corrected.mean),
+        percent_interval(found.corrected),
+        f"{found.labels:,} of {found.of:,}",
+    ]
+
+
+def _label_lines(found: Calibration) -> Iterable[str]:
+    if found.share.missing:
+        yield found.share.missing
+    if found.stale:
+        yield f"{found.stale:,} labels are stale, as the text has changed; they do not count"
+    if found.undecided:
+        yield f"{found.undecided:,} labels do not decide; they do not count"
+    if found.unjudged:
+        yield f"{found.unjudged:,} labelled results have no verdict of the judge"
+    if found.split:
+        yield f"on {found.split:,} results labellers are split; each counts as one half"
+
+
+def _interval(found: Agreement) -> str:
+    if found.low is None or found.high is None:
+        return UNKNOWN
+    return f"{found.low:.4g} to {found.high:.4g}"

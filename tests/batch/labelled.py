@@ -1,0 +1,87 @@
+"""A batch that a judge judged, with the truth of each answer, to label it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.labels import Label, LabelVerdict, append_labels, shown_digest
+from evaluator.batch.reading import Batch, open_batch
+from evaluator.batch.records import SampleResult, Score, Verdict
+
+CELL = ("quiz", "small")
+
+
+def judged_batch(
+    folder: Path,
+    *,
+    samples: int = 60,
+    epochs: int = 1,
+    seed: int = 0,
+    right: float = 0.6,
+    sensitivity: float = 0.95,
+    wrong: float = 0.35,
+    **manifest: Any,
+) -> Batch:
+    """A batch whose answers say `right` or `wrong`, and a judge that is sometimes mistaken."""
+    rng = random.Random(seed)
+    with BatchFolder.create(folder) as batch:
+        batch.write_manifest(
+            {
+                "name": "quiz",
+                "state": "complete",
+                "total": samples * epochs,
+                "epochs": epochs,
+                "cells": [{"template": CELL[0], "variant": CELL[1]}],
+                "scorers": {"judge": {"type": "graded"}},
+                "judges": {"judge": {"": {"grader": ["some/model"]}}},
+                **manifest,
+            }
+        )
+        for place in range(samples):
+            for epoch in range(1, epochs + 1):
+                truth = rng.random() < right
+                passed = rng.random() < (sensitivity if truth else wrong)
+                batch.append(result_of(place, "right" if truth else "wrong", passed, epoch=epoch))
+    return open_batch(folder)
+
+
+def result_of(place: int, content: str, passed: bool, *, epoch: int = 1) -> SampleResult:
+    return SampleResult(
+        f"{place:031x}{epoch:x}",
+        f"s{place:03d}",
+        place,
+        epoch,
+        template=CELL[0],
+        variant=CELL[1],
+        verdict=Verdict.PASSED if passed else Verdict.FAILED,
+        inputs={"question": f"Number {place}?"},
+        metadata={"topic": "ab"[place % 2]},
+        content=content,
+        scores={"judge": Score(float(passed), passed)},
+    )
+
+
+def label_of(result: SampleResult, labeller: str = "ada", **more: Any) -> Label:
+    """The label of a person who knows the truth."""
+    verdict = LabelVerdict.PASSED if result.content == "right" else LabelVerdict.FAILED
+    values = {"verdict": verdict, "scorer": "judge", "at": "2026-01-01T00:00:00Z"} | more
+    return Label(result.key, result.identity, shown_digest(result), labeller=labeller, **values)
+
+
+def label_some(
+    batch: Batch,
+    count: int,
+    *,
+    seed: int = 1,
+    labeller: str = "ada",
+    only: Callable[[SampleResult], bool] = lambda result: True,
+) -> list[Label]:
+    """Labels `count` of the results, drawn at random."""
+    results = [result for result in batch.results() if only(result)]
+    labels = [label_of(each, labeller) for each in random.Random(seed).sample(results, count)]
+    append_labels(batch.folder, labels)
+    return labels

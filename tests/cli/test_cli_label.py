@@ -1,0 +1,217 @@
+"""`evaluator label` and `calibrate` at a terminal: blind, resumable at any instant, and readable by other programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.labels import LabelVerdict, read_labels
+from tests.batch.labelled import judged_batch, label_some, result_of
+
+PEOPLE = ("--labeller", "ada")
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Path:
+    return judged_batch(tmp_path / "b").folder
+
+
+def verdicts(folder: Path) -> list[str]:
+    return [label.verdict.value for label in read_labels(folder)]
+
+
+def test_labels_are_given_with_keys_and_notes(cli: Any, batch: Path) -> None:
+    ran = cli("label", "b", *PEOPLE, stdin=b"p\nf the year is wrong\n0.25\nx\n?\nq\n")
+    assert ran.code == 0 and "'x' is neither a key nor a number" in ran.err
+    assert verdicts(batch) == ["passed", "failed", "failed", "undecided"]
+    labels = read_labels(batch)
+    assert [label.note for label in labels] == ["", "the year is wrong", "", ""]
+    assert labels[2].value == 0.25 and labels[0].scorer == "judge"
+    assert len({label.key for label in labels}) == 4
+    assert "quiz × small: 3 of 60 results labelled" in ran.out
+
+
+def test_the_verdict_and_the_model_are_hidden_until_the_end(cli: Any, batch: Path) -> None:
+    ran = cli("label", "b", *PEOPLE, "--limit", "4", stdin=b"p\n" * 4)
+    shown, _, after = ran.out.rpartition("> ")
+    assert shown.count("question:") == 4 and "Number" in shown
+    for hidden in ("small", "some/model", "judge", "topic", "s0"):
+        assert hidden not in shown, hidden
+    assert "quiz × small" in after
+
+
+def test_undo_shows_the_sample_again_and_works_over_sessions(cli: Any, batch: Path) -> None:
+    cli("label", "b", *PEOPLE, "--limit", "2", stdin=b"p\np\n")
+    cli("label", "b", *PEOPLE, stdin=b"u\nf\nq\n")
+    labels = read_labels(batch)
+    assert [label.verdict for label in labels[2:]] == [LabelVerdict.REMOVED, LabelVerdict.FAILED]
+    assert labels[1].key == labels[2].key == labels[3].key
+    ran = cli("label", "b", "--labeller", "bob", stdin=b"u\nq\n")
+    assert "there is no label to undo" in ran.err and len(read_labels(batch)) == 4
+
+
+def test_skip_shows_another_sample_and_stores_nothing(cli: Any, batch: Path) -> None:
+    ran = cli("label", "b", *PEOPLE, stdin=b"s\ns\np\n")
+    assert verdicts(batch) == ["passed"]
+    numbers = [line for line in ran.out.splitlines() if "Number" in line]
+    assert len(set(numbers)) == 4
+
+
+def test_control_characters_of_an_answer_are_made_visible(cli: Any, batch: Path) -> None:
+    with BatchFolder.open(batch) as folder:
+        for place in range(60):
+            folder.append(result_of(place, "\x1b[2Jgone", place % 2 == 0))
+    ran = cli("label", "b", *PEOPLE, stdin=b"q\n")
+    assert "\x1b[2J" not in ran.out and "\\x1b[2Jgone" in ran.out
+
+
+def test_a_kill_at_any_moment_loses_no_label(start: Any, tmp_path: Path, batch: Path) -> None:
+    import subprocess
+
+    for expected in (1, 2, 3):
+        process = start("label", "b", *PEOPLE, stdin=subprocess.PIPE)
+        prompts = 0
+        seen = b""
+        while prompts < 2:
+            byte = process.stdout.read(1)
+            assert byte, process.stderr.read()
+            seen += byte
+            if seen.endswith(b"\n> "):
+                prompts += 1
+                if prompts == 1:
+                    process.stdin.write(b"p\n")
+                    process.stdin.flush()
+        # The second sample is on the screen, so the first label is on the disk.
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert verdicts(batch) == ["passed"] * expected
+    assert len({label.key for label in read_labels(batch)}) == 3
+
+
+def test_calibrate_shows_the_numbers_as_text_markdown_and_json(cli: Any, batch: Path) -> None:
+    ran = cli("calibrate", "b")
+    assert ran.code == 2 and "evaluator label b --labeller NAME" in ran.err
+    from evaluator.batch import open_batch
+
+    label_some(open_batch(batch), 40)
+    text = cli("calibrate", "b").out
+    for part in ("Corrected by labels", "judge ↓ people →", "sensitivity", "Cohen's κ", "40 of 60"):
+        assert part in text
+    assert "| Cohen's κ |" in cli("calibrate", "b", "--markdown").out
+    (found,) = json.loads(cli("calibrate", "b", "--json").out)["calibrations"]
+    assert (found["template"], found["variant"], found["labels_for"]) == ("quiz", "small", "judge")
+    assert found["labels"] == 40 and found["counts"]["labelled"] == 40
+    ran = cli("summary", "b", "--threshold", "kappa(judge) >= 0.99")
+    assert ran.code == 4 and "missed: kappa(judge) >= 0.99" in ran.out
+
+
+@pytest.mark.parametrize("name", ["l.csv", "l.json", "l.jsonl"])
+def test_labels_survive_an_export_and_an_import(
+    cli: Any, tmp_path: Path, batch: Path, name: str
+) -> None:
+    keys = b"p =1+1 is a note\nf\n0.25\n? unclear\nq\n"
+    cli("label", "b", *PEOPLE, stdin=keys)
+    before = {label.key: label for label in read_labels(batch)}
+    assert cli("label", "b", "--export", name).out == f"{name}: 4 labels\n"
+    judged_batch(tmp_path / "other")
+    assert cli("label", "other", "--import", name).out == f"{name}: 4 labels\n"
+    after = {label.key: label for label in read_labels(tmp_path / "other")}
+    for key, label in before.items():
+        for field in ("verdict", "value", "note", "labeller", "shown", "scorer"):
+            assert getattr(after[key], field) == getattr(label, field), field
+
+
+def test_a_spreadsheet_takes_no_cell_for_a_formula(cli: Any, tmp_path: Path, batch: Path) -> None:
+    cli("label", "b", *PEOPLE, stdin=b"p =HYPERLINK(1)\nq\n")
+    cli("label", "b", "--export", "l.csv")
+    (row,) = csv.DictReader((tmp_path / "l.csv").read_text().splitlines())
+    assert row["note"] == "'=HYPERLINK(1)"
+
+
+def test_annotations_of_label_studio_are_imported(cli: Any, tmp_path: Path, batch: Path) -> None:
+    def task(sample: str, *annotations: Any) -> dict[str, Any]:
+        return {"id": 1, "data": {"sample_id": sample}, "annotations": list(annotations)}
+
+    def choice(word: str, **more: Any) -> dict[str, Any]:
+        return {
+            "completed_by": {"id": 7, "email": "ada@example.com"},
+            "lead_time": 4.5,
+            "result": [{"type": "choices", "value": {"choices": [word]}}],
+            **more,
+        }
+
+    cancelled = choice("failed", was_cancelled=True)
+    tasks = [task("s001", choice("passed"), cancelled), task("s002", choice("failed"))]
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    assert cli("label", "b", "--import", "tasks.json").code == 0
+    labels = read_labels(batch)
+    assert [(each.labeller, each.seconds) for each in labels] == [("ada@example.com", 4.5)] * 2
+    assert verdicts(batch) == ["passed", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("sample_id,verdict\ns001,passed\n", "name the labeller with --labeller NAME"),
+        (
+            "sample_id,verdict,labeller\ns999,passed,ada\n",
+            "l.csv:2: the batch has no result 's999'",
+        ),
+        ("sample_id,verdict,labeller\ns001,passed,a\ns002,maybe,a\n", "l.csv:3: 'maybe'"),
+        ("sample_id,verdict\ns001\n", "l.csv:2"),
+    ],
+)
+def test_an_import_is_whole_or_an_error_with_its_row(
+    cli: Any, write: Any, batch: Path, rows: str, message: str
+) -> None:
+    write("l.csv", rows)
+    ran = cli("label", "b", "--import", "l.csv")
+    assert ran.code == 2 and message in ran.err, ran.err
+    assert read_labels(batch) == []
+
+
+def test_a_sample_with_several_results_has_to_be_named_exactly(
+    cli: Any, write: Any, tmp_path: Path
+) -> None:
+    folder = judged_batch(tmp_path / "e", epochs=2).folder
+    write("l.csv", "sample_id,verdict,labeller\ns001,passed,ada\n")
+    ran = cli("label", "e", "--import", "l.csv")
+    assert ran.code == 2 and "several results of the sample 's001'" in ran.err
+    write("l.csv", "sample_id,epoch,verdict,labeller\ns001,2,passed,ada\n")
+    assert cli("label", "e", "--import", "l.csv").code == 0
+    assert len(read_labels(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name the person with --labeller NAME"),
+        (("--labeller", "ada", "--scorer", "judg"), "no scorer 'judg'; did you mean"),
+        (("--export", "x.csv", "--labeller", "ada"), "give --export alone"),
+        (("--export", "x.txt"), "end with .csv, .json or .jsonl"),
+        (("--export", "b/labels.json"), ""),
+    ],
+)
+def test_wrong_options_are_refused(
+    cli: Any, batch: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    ran = cli("label", "b", *arguments)
+    assert ran.code == (2 if message else 0) and message in ran.err
+
+
+def test_of_several_scorers_the_one_that_asks_a_model_is_checked(cli: Any, tmp_path: Path) -> None:
+    scorers = {"exact": {"type": "exact"}, "judge": {"type": "graded"}}
+    judged_batch(tmp_path / "one", scorers=scorers)
+    cli("label", "one", *PEOPLE, stdin=b"p\nq\n")
+    assert [label.scorer for label in read_labels(tmp_path / "one")] == ["judge"]
+    judged_batch(tmp_path / "none", scorers=scorers, judges={})
+    ran = cli("label", "none", *PEOPLE)
+    assert ran.code == 2 and "name one with --scorer: `exact`, `judge`" in ran.err
+    judged_batch(tmp_path / "no", scorers={}, judges={})
+    assert "there is no verdict to check" in cli("label", "no", *PEOPLE).err
