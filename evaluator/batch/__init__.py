@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from evaluator.batch.control import BatchStatus as BatchStatus
+    from evaluator.batch.control import Command as Command
+    from evaluator.batch.control import batch_status as batch_status
+    from evaluator.batch.control import control_batch as control_batch
     from evaluator.batch.cost_plan import Amounts as Amounts
     from evaluator.batch.cost_plan import CostPart as CostPart
     from evaluator.batch.cost_plan import CostPlan as CostPlan
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
     from evaluator.batch.work import WorkResult as WorkResult
 
 _HOMES = {
+    ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
     ".cost_plan": ("Amounts", "CostPart", "CostPlan", "plan_costs"),
     ".definition": ("BatchDefinition", "read_definition"),
     ".engines": ("Engine", "make_engine"),

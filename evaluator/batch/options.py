@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -326,6 +326,11 @@ class BatchLimits:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+
+def limits_to_dict(limits: BatchLimits) -> dict[str, Any]:
+    """The limits that are set, as JSON."""
+    return {name: value for name, value in asdict(limits).items() if value is not None}
 
 
 SELECT_FLAGS: Mapping[str, Flag] = {

@@ -30,7 +30,7 @@ from evaluator.batch.metrics import (
     make_metrics,
     metric_names,
 )
-from evaluator.batch.options import BatchOptions, check_texts
+from evaluator.batch.options import BatchOptions, check_texts, limits_to_dict
 from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, read_shots
@@ -519,9 +519,7 @@ def make_manifest(
         "count_as_failed": sorted(options.count_as_failed),
         "limited": options.limited,
         "metrics": [describe_metric(metric) for metric in plan.metrics],
-        "limits": {
-            name: value for name, value in asdict(options.limits).items() if value is not None
-        },
+        "limits": limits_to_dict(options.limits),
         "thresholds": [str(threshold) for threshold in plan.thresholds],
         "cluster": options.cluster,
         "group_by": options.group_by,

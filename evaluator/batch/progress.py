@@ -88,13 +88,15 @@ class Tally:
     """Counts results: those that are kept from an earlier session (`keep`), and new ones (`add`).
 
     `earlier`: results of earlier sessions that are expected to stay. They count as done from the
-    start; which of them stay is known as their rows are read.
+    start; which of them stay is known as their rows are read. `replaced`: counted results that new
+    ones have replaced.
     """
 
     total: int | None = None
     earlier: int = 0
     before: int = 0
     ran: int = 0
+    replaced: int = 0
     verdicts: Counter[str] = field(default_factory=Counter[str])
     errors: Counter[str] = field(default_factory=Counter[str])
     usage: Usage = Usage()
@@ -118,6 +120,18 @@ class Tally:
         self.usage = self.usage + result.usage + result.scoring_usage
         self.cached_calls += result.cached_calls
 
+    @property
+    def done(self) -> int:
+        """The number of results, each sample once."""
+        return self.before + self.ran - self.replaced
+
+    def replace(self, result: SampleResult) -> None:
+        """Takes back a counted result, which a new one replaces."""
+        self.replaced += 1
+        self.verdicts[result.verdict.value] -= 1
+        if result.failure is not None and self.errors[result.failure.kind]:
+            self.errors[result.failure.kind] -= 1
+
     def snapshot(self, in_flight: int, endpoints: tuple[EndpointStatus, ...] = ()) -> Snapshot:
         now = clock.monotonic()
         while len(self._recent) > 1 and now - self._recent[1][0] > _RATE_OVER_S:
@@ -129,11 +143,9 @@ class Tally:
             rate = 0.0
         if now - self._recent[-1][0] >= TICK_S:
             self._recent.append((now, self.ran))
-        done = max(self.before, self.earlier) + self.ran
-        if self.total is None:
-            done = done
-        else:
-            done = min(done, max(self.total, self.before + self.ran))
+        done = max(self.before, self.earlier) + self.ran - self.replaced
+        if self.total is not None:
+            done = min(done, max(self.total, self.done))
         if self.total is None:
             left = None
         else:
@@ -146,7 +158,7 @@ class Tally:
             done,
             self.total,
             verdicts=dict(self.verdicts),
-            errors=dict(self.errors),
+            errors={kind: count for kind, count in self.errors.items() if count},
             in_flight=in_flight,
             elapsed_s=now - self.started,
             rate=rate,
