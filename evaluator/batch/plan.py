@@ -48,6 +48,7 @@ from evaluator.batch.thresholds import Threshold, check_fit, parse_threshold
 from evaluator.batch.work import Variant, read_inputs, takes_shots
 from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
+from evaluator.handler.profiles import turns_by_profile
 from evaluator.language.inputs import bind_inputs
 from evaluator.library.bounds import CallBound, bound
 from evaluator.nodes import Atomic, Function, Input, TopLevel
@@ -464,12 +465,10 @@ def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> 
     """The number of model calls that one row can take, over all cells."""
     bounds: list[CallBound] = []
     for cell, variant in cells:
-        config = evaluator.services.profile(variant.handler)
+        services = evaluator.services
+        use = turns_by_profile(services.profiles, services.default_profile, variant.handler)
         node = evaluator.library.get(cell.template).node
-        granted = bool(config.tools)
-        bounds.append(
-            bound(node, evaluator.library, max_turns=config.max_turns, tools_granted=granted)
-        )
+        bounds.append(bound(node, evaluator.library, use=use))
     most = [each.max_calls for each in bounds if each.max_calls is not None]
     lines = [
         f"{cell.template}, {cell.variant}: {each}"

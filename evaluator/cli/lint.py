@@ -20,6 +20,8 @@ from evaluator.cli.echo import echo
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.files.atomic import atomic_file
+from evaluator.handler.config import HandlerConfig
+from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.linting import fixed
 from evaluator.interpreter.linting import lint as find_all
 from evaluator.library import TemplateLibrary
@@ -72,7 +74,8 @@ def lint(
         library.reload()
         diagnostics = find_all(library, profiles)
     own = [t for t in library.templates.values() if any(_inside(t.file, p) for p in paths)]
-    counter = CallCounter(library)
+    use = turns_by_profile(profiles, profiles.get("default") or HandlerConfig())
+    counter = CallCounter(library, use=use)
     bounds = {t.name: counter.bound(t.node) for t in own}
     costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
     errors = [d for d in diagnostics if d.severity == "error"]
