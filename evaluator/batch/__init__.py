@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from evaluator.batch.progress import Display as Display
     from evaluator.batch.progress import EndpointStatus as EndpointStatus
     from evaluator.batch.progress import NoDisplay as NoDisplay
+    from evaluator.batch.progress import Remaining as Remaining
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
     from evaluator.batch.reading import Declared as Declared
@@ -79,7 +80,7 @@ _HOMES = {
     ".judges": ("Judges",),
     ".pending": ("Changed", "Counts"),
     ".thresholds": ("Threshold", "ThresholdResult"),
-    ".progress": ("Display", "EndpointStatus", "NoDisplay", "Snapshot"),
+    ".progress": ("Display", "EndpointStatus", "NoDisplay", "Remaining", "Snapshot"),
     ".reading": ("Batch", "Declared", "Results", "open_batch"),
     ".work": ("Variant", "WorkItem", "WorkResult", "Worker"),
     ".records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),

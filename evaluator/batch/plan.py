@@ -50,7 +50,7 @@ from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.language.inputs import bind_inputs
-from evaluator.library.bounds import CallBound, bound
+from evaluator.library.bounds import CallBound, CallCounter
 from evaluator.nodes import Atomic, Function, Input, TopLevel
 
 if TYPE_CHECKING:
@@ -468,7 +468,7 @@ def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> 
         services = evaluator.services
         use = turns_by_profile(services.profiles, services.default_profile, variant.handler)
         node = evaluator.library.get(cell.template).node
-        bounds.append(bound(node, evaluator.library, use=use))
+        bounds.append(CallCounter(evaluator.library, use=use).bound(node))
     most = [each.max_calls for each in bounds if each.max_calls is not None]
     lines = [
         f"{cell.template}, {cell.variant}: {each}"

@@ -54,7 +54,7 @@ class EndpointStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class Remaining:
     """What the samples that are left are expected to take, with a 95 % prediction interval."""
 
     mean: float
@@ -81,7 +81,7 @@ class Spread:
         self._mean += step / self._count
         self._squares += step * (value - self._mean)
 
-    def sum_of(self, further: int) -> Expected | None:
+    def sum_of(self, further: int) -> Remaining | None:
         """The sum of `further` values like these; None while there are fewer than EXPECTED_FROM.
 
         The samples are taken as drawn at random: rows that are sorted by length mislead it.
@@ -92,7 +92,7 @@ class Spread:
         # The values to come vary, and so does the mean that they are expected to have.
         half = _Z * sqrt(variance * further * (1 + further / self._count))
         mean = self._mean * further
-        return Expected(mean, max(0.0, mean - half), mean + half)
+        return Remaining(mean, max(0.0, mean - half), mean + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Snapshot:
     usage: Usage
     cached_calls: int = 0
     endpoints: tuple[EndpointStatus, ...] = ()
-    cost_left_usd: Expected | None = None
-    time_left_s: Expected | None = None
+    cost_left_usd: Remaining | None = None
+    time_left_s: Remaining | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -228,13 +228,13 @@ class Tally:
             time_left_s=time_left,
         )
 
-    def _time_left(self, left: int, eta_s: float | None) -> Expected | None:
+    def _time_left(self, left: int, eta_s: float | None) -> Remaining | None:
         """The time at the rate of now; it varies as the durations of the samples do."""
         work = self._durations.sum_of(left)
         if work is None or eta_s is None or not work.mean:
             return None
         share = eta_s / work.mean
-        return Expected(eta_s, work.low * share, work.high * share)
+        return Remaining(eta_s, work.low * share, work.high * share)
 
 
 class Display(Protocol):

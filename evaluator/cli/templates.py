@@ -33,7 +33,7 @@ from evaluator.errors.results import TaskError
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.requests import is_bare, is_xml, read_xml_request
 from evaluator.library import TemplateLibrary
-from evaluator.library.bounds import bound
+from evaluator.library.bounds import CallCounter
 from evaluator.library.matching import (
     FOREIGN_ADVICE,
     LOW_SCORE,
@@ -176,7 +176,7 @@ def render(
     outcome, seen = evaluator.render(name, values)
     services = evaluator.services
     use = turns_by_profile(services.profiles, services.default_profile)
-    limit = bound(node, library, inputs=values, use=use)
+    limit = CallCounter(library, use=use).bound(node, values)
     cost = cost_bound(limit, model)
     if as_json:
         print_json(

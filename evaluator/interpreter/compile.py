@@ -26,7 +26,7 @@ from evaluator.interpreter.generated import (
 )
 from evaluator.interpreter.runs import record_run
 from evaluator.library import CallBound, Template
-from evaluator.library.bounds import bound
+from evaluator.library.bounds import CallCounter
 from evaluator.nodes import Function, Node, Task
 from evaluator.nodes.walk import tasks
 from evaluator.xml.generated import GeneratedTask
@@ -153,7 +153,7 @@ def _result(services: Services, generated: GeneratedTask | None, outcome: Outcom
     limit = None
     if node is not None:
         use = turns_by_profile(services.profiles, services.default_profile)
-        limit = bound(node, services.library, use=use)
+        limit = CallCounter(services.library, use=use).bound(node)
     return CompiledTask(
         None if node is None else to_xml(node),
         node,

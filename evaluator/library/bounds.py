@@ -75,11 +75,11 @@ def bound(
     *,
     max_turns: int = DEFAULT_MAX_TURNS,
     tools_granted: bool = False,
-    use: Callable[[Task], ModelUse] | None = None,
 ) -> CallBound:
     """The bound of one run of `node`, see `CallCounter`."""
-    counter = CallCounter(library, max_turns=max_turns, tools_granted=tools_granted, use=use)
-    return counter.bound(node, inputs)
+    return CallCounter(library, max_turns=max_turns, tools_granted=tools_granted).bound(
+        node, inputs
+    )
 
 
 _Range = tuple[int, int | None]

@@ -11,7 +11,8 @@ import pytest
 
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.profiles import turns_by_profile
-from evaluator.library import TemplateLibrary, bound
+from evaluator.library import TemplateLibrary
+from evaluator.library.bounds import CallCounter
 from tests.cli.conftest import Run, cli, environment, write
 
 __all__ = ["cli", "environment", "write"]
@@ -40,7 +41,7 @@ def test_the_profile_of_a_run_else_of_the_task_bounds_the_turns(
     profiles = {"default": default, "many": replace(default, name="many", max_turns=9)}
     library = TemplateLibrary.load(tmp_path)
     use = turns_by_profile(profiles, default, chosen)
-    assert bound(library.get("t").node, library, use=use).max_calls == turns
+    assert CallCounter(library, use=use).bound(library.get("t").node).max_calls == turns
 
 
 def test_lint_and_render_take_the_profile_that_a_task_names(cli: Run, write: Any) -> None:
