@@ -107,11 +107,16 @@ async def plan_costs(
     """The cost of a planned batch. Reads all rows, and makes no call.
 
     `evaluator` is the one `plan` was made with; use `Evaluator.without_network`, which needs no
-    key. `like` is the folder of an earlier batch, whose recorded lengths the expectation takes.
+    key. `like` is the folder of an earlier batch, whose recorded lengths the expectation takes;
+    without it, a batch that is resumed has its own.
 
     Raises: RecordError, if there is no batch in `like`; RowError, for a row that cannot be used.
     """
+    if like is None and _is_resumed(plan):
+        like = plan.options.output
     recorded = {} if like is None else _recorded(like)
+    if not recorded:
+        like = None
     makers = [
         _CellCost(evaluator, plan, template=cell.template, variant=variant, recorded=recorded)
         for cell, variant in plan.cells
@@ -158,6 +163,12 @@ async def plan_costs(
     )
 
 
+def _is_resumed(plan: BatchPlan) -> bool:
+    """Whether the planned session resumes a batch that is there."""
+    options = plan.options
+    return options.resume and options.output is not None and Path(options.output, MANIFEST).exists()
+
+
 def _pending_work(plan: BatchPlan) -> tuple[PendingWork, int | None]:
     """The work that the planned session would do, and in how many rows it is, about; None if that
     is unknown.
@@ -165,8 +176,8 @@ def _pending_work(plan: BatchPlan) -> tuple[PendingWork, int | None]:
     options = plan.options
     folder = None
     earlier: dict[str, ResultEntry] = {}
-    if options.resume and options.output is not None and Path(options.output, MANIFEST).exists():
-        folder = BatchFolder.reader(options.output)
+    if _is_resumed(plan):
+        folder = BatchFolder.reader(options.output or "")
         earlier = folder.index()
     left = plan.rows.total
     if left is not None:

@@ -301,6 +301,10 @@ def test_the_plan_of_a_resumed_batch_is_that_of_what_is_left(tmp_path: Path) -> 
     left = plan_of(rows, resume=True, scorers=[])
     assert (left.samples, left.most.turns, left.expected.turns) == (12, 12, 12)
     assert "8 samples have a result; the numbers are for the rest" in left.notes
+    # Its first rows say how long the answers of the others are.
+    used = [each.usage.output_tokens or 0 for each in open_batch(output).results()]
+    assert left.expected.output_tokens == pytest.approx(12 * sum(used) / 8)
+    assert f"expected lengths are those recorded in {output}" in left.notes
     nothing = plan_of(rows[:4], resume=True, scorers=[])
     assert (nothing.samples, nothing.most.turns, nothing.most.cost_usd) == (0, 0, 0)
 
