@@ -123,8 +123,8 @@ def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerCo
 def turns_by_profile(
     profiles: Mapping[str, HandlerConfig], default: HandlerConfig, handler: str | None = None
 ) -> Callable[[Task], ModelUse]:
-    """The turns and tools of each task, for bounds: those of `handler`, else of the profile that the
-    task names, else of `default`. A profile that there is not counts as the default: a run with it
+    """The turns and tools of each task, for bounds: those of the profile `handler`, else of the one
+    that the task names, else of `default`. An unknown profile counts as `default`: a run with it
     makes no call.
     """
 
