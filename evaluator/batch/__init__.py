@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from evaluator.batch.control import BatchStatus as BatchStatus
+    from evaluator.batch.control import Command as Command
+    from evaluator.batch.control import batch_status as batch_status
+    from evaluator.batch.control import control_batch as control_batch
     from evaluator.batch.cost_plan import Amounts as Amounts
     from evaluator.batch.cost_plan import CostPart as CostPart
     from evaluator.batch.cost_plan import CostPlan as CostPlan
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from evaluator.batch.progress import Display as Display
     from evaluator.batch.progress import EndpointStatus as EndpointStatus
     from evaluator.batch.progress import NoDisplay as NoDisplay
+    from evaluator.batch.progress import Remaining as Remaining
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
     from evaluator.batch.reading import Declared as Declared
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
     from evaluator.batch.work import WorkResult as WorkResult
 
 _HOMES = {
+    ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
     ".cost_plan": ("Amounts", "CostPart", "CostPlan", "plan_costs"),
     ".definition": ("BatchDefinition", "read_definition"),
     ".engines": ("Engine", "make_engine"),
@@ -74,7 +80,7 @@ _HOMES = {
     ".judges": ("Judges",),
     ".pending": ("Changed", "Counts"),
     ".thresholds": ("Threshold", "ThresholdResult"),
-    ".progress": ("Display", "EndpointStatus", "NoDisplay", "Snapshot"),
+    ".progress": ("Display", "EndpointStatus", "NoDisplay", "Remaining", "Snapshot"),
     ".reading": ("Batch", "Declared", "Results", "open_batch"),
     ".work": ("Variant", "WorkItem", "WorkResult", "Worker"),
     ".records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),

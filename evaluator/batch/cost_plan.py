@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.folder import MANIFEST, BatchFolder, ResultEntry
+from evaluator.batch.pending import PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.reading import open_batch
-from evaluator.batch.records import Sample, existing_answer
+from evaluator.batch.records import Sample, SampleResult, existing_answer
 from evaluator.batch.scorers import ScorerInput, member_scorers, run_scores
 from evaluator.batch.scorers.model_graded import ModelGradedScorer
-from evaluator.batch.work import GRADER, Variant, arguments_of
+from evaluator.batch.work import GRADER, Variant, WorkItem, arguments_of
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskResult, Usage
 from evaluator.handler.backends import is_simulated_model
@@ -105,26 +107,34 @@ async def plan_costs(
     """The cost of a planned batch. Reads all rows, and makes no call.
 
     `evaluator` is the one `plan` was made with; use `Evaluator.without_network`, which needs no
-    key. `like` is the folder of an earlier batch, whose recorded lengths the expectation takes.
+    key. `like` is the folder of an earlier batch, whose recorded lengths the expectation takes;
+    without it, a batch that is resumed has its own.
 
     Raises: RecordError, if there is no batch in `like`; RowError, for a row that cannot be used.
     """
+    if like is None and _is_resumed(plan):
+        like = plan.options.output
     recorded = {} if like is None else _recorded(like)
+    if not recorded:
+        like = None
     makers = [
         _CellCost(evaluator, plan, template=cell.template, variant=variant, recorded=recorded)
         for cell, variant in plan.cells
     ]
+    pending, left = _pending_work(plan)
+    stride = 1 if left is None else -(-left // MAX_PREVIEWED) or 1
+    makers_of = {(maker.template, maker.variant.name): maker for maker in makers}
     rows = 0
-    total = plan.rows.total
-    stride = 1 if total is None else -(-total // MAX_PREVIEWED) or 1
-    async for sample in plan.rows:
-        is_shown = rows % stride == 0 and rows // stride < MAX_PREVIEWED
-        for maker in makers:
-            await maker.add(sample, is_shown=is_shown)
-        rows += 1
-    epochs = plan.options.epochs
-    parts = [part for maker in makers for part in maker.parts(rows, epochs)]
-    most = sum((maker.total.times(epochs) for maker in makers), Amounts())
+    last = None
+    is_shown = False
+    async for work in pending.work(aiter(plan.rows)):
+        if work.sample is not last:
+            last = work.sample
+            is_shown = rows % stride == 0 and rows // stride < MAX_PREVIEWED
+            rows += 1
+        await makers_of[work.cell.template, work.cell.variant].add(work, is_shown=is_shown)
+    parts = [part for maker in makers for part in maker.parts()]
+    most = sum((maker.total for maker in makers), Amounts())
     expected = sum((part.expected for part in parts), Amounts())
     limits = plan.options.limits
     capped = most.capped(
@@ -135,10 +145,14 @@ async def plan_costs(
     )
     previewed = min(rows, -(-rows // stride), MAX_PREVIEWED)
     missing = dict.fromkeys(line for maker in makers for line in maker.missing())
+    samples = sum(maker.samples for maker in makers)
     notes = _notes(rows, previewed, capped != most, like)
+    if samples < pending.counts.samples:
+        done = pending.counts.samples - samples
+        notes.append(f"{done:,} samples have a result; the numbers are for the rest")
     return CostPlan(
         plan.name,
-        samples=rows * epochs * len(plan.cells),
+        samples=samples,
         previewed=previewed,
         parts=parts,
         most=capped,
@@ -147,6 +161,43 @@ async def plan_costs(
         missing=[*missing],
         notes=notes,
     )
+
+
+def _is_resumed(plan: BatchPlan) -> bool:
+    """Whether the planned session resumes a batch that is there."""
+    options = plan.options
+    return options.resume and options.output is not None and Path(options.output, MANIFEST).exists()
+
+
+def _pending_work(plan: BatchPlan) -> tuple[PendingWork, int | None]:
+    """The work that the planned session would do, and in how many rows it is, about; None if that
+    is unknown.
+    """
+    options = plan.options
+    folder = None
+    earlier: dict[str, ResultEntry] = {}
+    if _is_resumed(plan):
+        folder = BatchFolder.reader(options.output or "")
+        earlier = folder.index()
+    left = plan.rows.total
+    if left is not None:
+        left = max(0, left - len(earlier) // (len(plan.cells) * options.epochs))
+
+    def read_result(offset: int) -> SampleResult:
+        assert folder is not None  # only its entries have an offset
+        return folder.read_at(offset)
+
+    pending = PendingWork(
+        plan.cells,
+        options.epochs,
+        earlier=earlier,
+        read_result=read_result,
+        on_kept=lambda verdict: None,
+        scoring_part=plan.scoring_part,
+        retry_errors=options.retry_errors,
+        on_changed=options.on_changed,
+    )
+    return pending, left
 
 
 def _notes(rows: int, previewed: int, is_capped: bool, like: str | Path | None) -> list[str]:
@@ -167,9 +218,8 @@ def _notes(rows: int, previewed: int, is_capped: bool, like: str | Path | None) 
 
 @dataclass(slots=True)
 class _Expected:
-    """Sums over the rows that were rendered."""
+    """Sums over the samples that were rendered, for the template or for a judge."""
 
-    rows: int = 0
     by_model: dict[str, Amounts] = field(default_factory=dict[str, Amounts])
 
     def add(self, model: str, amounts: Amounts) -> None:
@@ -191,6 +241,9 @@ class _CellCost:
         self.template = template
         self.variant = variant
         self.total = Amounts()
+        self.samples = 0
+        self._asked = self._shown = self._shown_asked = 0
+        self._last: tuple[Sample, int | None] | None = None
         self._evaluator = evaluator
         self._node: TopLevel = evaluator.library.get(template).node
         self._config = evaluator.services.profile(variant.handler)
@@ -229,20 +282,25 @@ class _CellCost:
 
     # -- one row -----------------------------------------------------------------------------------
 
-    async def add(self, sample: Sample, *, is_shown: bool) -> None:
-        """Counts one row. `is_shown`: it is rendered."""
+    async def add(self, work: WorkItem, *, is_shown: bool) -> None:
+        """Counts one sample. `is_shown`: it is rendered, in its first epoch."""
+        sample = work.sample
+        answer = sample.answer if work.answered is None else work.answered.content
+        is_again = self._last is not None and self._last[0] is sample
+        is_shown = is_shown and not is_again
         outcome: Outcome | None = None
-        if sample.answer is not None:
+        prompt = self._last[1] if self._last is not None and is_again else None
+        if answer is not None:
             output = self._node.output if isinstance(self._node, Task) else None
-            outcome = existing_answer(sample.answer, output)
-            self._expected[None].rows += 1
+            outcome = existing_answer(answer, output)
         else:
             try:
                 inputs, shots = arguments_of(sample, self._node)
             except UsageError:
                 return  # the run gives an error without a call
-            prompt = None
+            self._asked += 1
             if is_shown:
+                self._shown_asked += 1
                 model = self.variant.model or self._evaluator.model
                 seen, outcome = await self._preview(
                     self._previewing, self.template, inputs, model=model, shots=shots
@@ -251,6 +309,9 @@ class _CellCost:
                 if self._knows_prompt and len(seen) == 1:
                     prompt = seen[0].max_input_tokens
             self._count(None, self._bound(inputs, prompt))
+        self._last = sample, prompt
+        self.samples += 1
+        self._shown += is_shown
         for scorer, member in self._scorers:
             self._count(scorer.name, self._judges[id(member)][1])
         if is_shown and isinstance(outcome, TaskResult):
@@ -309,42 +370,50 @@ class _CellCost:
 
     def _expect(self, judge: str | None, seen: Iterable[Preview]) -> None:
         found = self._expected.setdefault(judge, _Expected())
-        found.rows += judge is None
         for preview in seen:
             found.add(preview.model, _expected(self._config, preview))
 
     # -- the sums ----------------------------------------------------------------------------------
 
-    def parts(self, rows: int, epochs: int) -> list[CostPart]:
-        """The parts of the cell, for `rows` rows; some of them were rendered."""
-        shown = self._expected[None].rows
+    def parts(self) -> list[CostPart]:
+        """The parts of the cell, for all samples; some of them were rendered."""
         found: list[CostPart] = []
         keys = dict.fromkeys(
             [*self._most]
             + [(judge, model) for judge, sums in self._expected.items() for model in sums.by_model]
         )
         for judge, model in keys:
-            # A model that a variable names is bounded under another name.
-            most = self._most.get((judge, model), Amounts())
-            recorded = self._recorded.get((self.template, judge))
-            if recorded is not None:
-                expected = _priced(self._config, model, recorded).times(rows * epochs)
-            elif not shown:
-                expected = _UNKNOWN
-            else:
-                sums = self._expected.get(judge, _Expected()).by_model.get(model, Amounts())
-                expected = replace(sums.times(rows * epochs / shown), seconds=None)
+            models = [other for of, other in keys if of == judge]
             found.append(
                 CostPart(
                     self.template,
                     self.variant.name,
                     judge=judge,
                     model=model,
-                    most=most.times(epochs),
-                    expected=expected,
+                    # A model that a variable names is bounded under another name.
+                    most=self._most.get((judge, model), Amounts()),
+                    expected=self._expectation(judge, model, models=models),
                 )
             )
         return found
+
+    def _expectation(self, judge: str | None, model: str, models: Sequence[str]) -> Amounts:
+        """The expectation for one of the `models` that the template, or a judge, asks."""
+        count, shown = self.samples, self._shown
+        if judge is None:
+            count, shown = self._asked, self._shown_asked
+        sums = self._expected.get(judge, _Expected()).by_model
+        recorded = self._recorded.get((self.template, judge))
+        if recorded is not None:
+            # The record has the sum of all models: each has the share of its rendered turns.
+            turns = [sums.get(other, Amounts()).turns or 0 for other in models]
+            share = 1 / len(models)
+            if sum(turns):
+                share = (sums.get(model, Amounts()).turns or 0) / sum(turns)
+            return _priced(self._config, model, recorded.times(share)).times(count)
+        if not shown:
+            return _UNKNOWN
+        return replace(sums.get(model, Amounts()).times(count / shown), seconds=None)
 
     def missing(self) -> list[str]:
         judges = [bounds for bounds, _ in self._judges.values()]

@@ -7,6 +7,7 @@
     damaged.jsonl    lines that were removed from results or labels, because they were damaged
     summary.json     the numbers, replaced atomically at the end of each session
     progress.json    while a session runs: its progress of a moment ago
+    control.jsonl    the commands of other processes and their states, see `control`
     changed.txt      for each result whose question has changed since: what has changed
     tasks/           the task file of each sample, and of each judge's call
 

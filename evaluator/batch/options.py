@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from evaluator.batch.notebook import DisplayName
@@ -151,6 +151,11 @@ class BatchLimits(Checked, error=UsageError):
             "Stop after this many samples in a row with the same error; 0: never.",
         ),
     ] = 20
+
+
+def limits_to_dict(limits: BatchLimits) -> dict[str, Any]:
+    """The limits that are set, as JSON."""
+    return {name: value for name, value in asdict(limits).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

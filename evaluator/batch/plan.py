@@ -30,7 +30,7 @@ from evaluator.batch.metrics import (
     make_metrics,
     metric_names,
 )
-from evaluator.batch.options import BatchOptions
+from evaluator.batch.options import BatchOptions, limits_to_dict
 from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, read_shots
@@ -49,8 +49,9 @@ from evaluator.batch.work import Variant, read_inputs, takes_shots
 from evaluator.errors import InputError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept
+from evaluator.handler.profiles import turns_by_profile
 from evaluator.language.inputs import bind_inputs
-from evaluator.library.bounds import CallBound, bound
+from evaluator.library.bounds import CallBound, CallCounter
 from evaluator.nodes import Atomic, Function, Input, TopLevel
 
 if TYPE_CHECKING:
@@ -465,12 +466,10 @@ def _call_bound(evaluator: Evaluator, cells: Sequence[tuple[Cell, Variant]]) -> 
     """The number of model calls that one row can take, over all cells."""
     bounds: list[CallBound] = []
     for cell, variant in cells:
-        config = evaluator.services.profile(variant.handler)
+        services = evaluator.services
+        use = turns_by_profile(services.profiles, services.default_profile, variant.handler)
         node = evaluator.library.get(cell.template).node
-        granted = bool(config.tools)
-        bounds.append(
-            bound(node, evaluator.library, max_turns=config.max_turns, tools_granted=granted)
-        )
+        bounds.append(CallCounter(evaluator.library, use=use).bound(node))
     most = [each.max_calls for each in bounds if each.max_calls is not None]
     lines = [
         f"{cell.template}, {cell.variant}: {each}"
@@ -520,9 +519,7 @@ def make_manifest(
         "count_as_failed": sorted(options.count_as_failed),
         "limited": options.limited,
         "metrics": [describe_metric(metric) for metric in plan.metrics],
-        "limits": {
-            name: value for name, value in asdict(options.limits).items() if value is not None
-        },
+        "limits": limits_to_dict(options.limits),
         "thresholds": [str(threshold) for threshold in plan.thresholds],
         "cluster": options.cluster,
         "group_by": options.group_by,

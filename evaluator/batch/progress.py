@@ -18,7 +18,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from math import ceil
+from math import ceil, sqrt
 from types import TracebackType
 from typing import IO, Any, Literal, Protocol, Self, TypeVar, cast
 
@@ -30,6 +30,9 @@ from evaluator.errors.results import Usage
 TICK_S = 0.5
 PLAIN_EVERY_S = 10.0
 _RATE_OVER_S = 30.0
+EXPECTED_FROM = 20
+"""After so many results the rest of the batch is expected with an interval."""
+_Z = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,55 @@ class EndpointStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Remaining:
+    """What the samples that are left are expected to take, with a 95 % prediction interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Spread:
+    """Mean and variance of values that arrive one at a time.
+
+    Source: Welford, "Note on a method for calculating corrected sums of squares and products",
+    Technometrics 4(3), 1962.
+    """
+
+    __slots__ = ("_count", "_mean", "_squares")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean = self._squares = 0.0
+
+    def add(self, value: float) -> None:
+        self._count += 1
+        step = value - self._mean
+        self._mean += step / self._count
+        self._squares += step * (value - self._mean)
+
+    def sum_of(self, further: int) -> Remaining | None:
+        """The sum of `further` values like these; None while there are fewer than EXPECTED_FROM.
+
+        The samples are taken as drawn at random: rows that are sorted by length mislead it.
+        """
+        if self._count < EXPECTED_FROM:
+            return None
+        variance = self._squares / (self._count - 1)
+        # The values to come vary, and so does the mean that they are expected to have.
+        half = _Z * sqrt(variance * further * (1 + further / self._count))
+        mean = self._mean * further
+        return Remaining(mean, max(0.0, mean - half), mean + half)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The progress at one moment. `done` counts results, of `total` samples (None: not known yet).
 
     `rate` is results per second over the last half minute; `eta_s` seconds to the end at that rate,
     None if unknown. `usage` is this session's, judges included; its cost is None once the cost of
-    one call is unknown.
+    one call is unknown. `cost_left_usd` and `time_left_s` are what the rest is expected to take,
+    None while too few results are there to tell.
     """
 
     done: int
@@ -70,6 +116,8 @@ class Snapshot:
     usage: Usage
     cached_calls: int = 0
     endpoints: tuple[EndpointStatus, ...] = ()
+    cost_left_usd: Remaining | None = None
+    time_left_s: Remaining | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -88,19 +136,23 @@ class Tally:
     """Counts results: those that are kept from an earlier session (`keep`), and new ones (`add`).
 
     `earlier`: results of earlier sessions that are expected to stay. They count as done from the
-    start; which of them stay is known as their rows are read.
+    start; which of them stay is known as their rows are read. `replaced`: counted results that new
+    ones have replaced.
     """
 
     total: int | None = None
     earlier: int = 0
     before: int = 0
     ran: int = 0
+    replaced: int = 0
     verdicts: Counter[str] = field(default_factory=Counter[str])
     errors: Counter[str] = field(default_factory=Counter[str])
     usage: Usage = Usage()
     cached_calls: int = 0
     started: float = 0.0
     _recent: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+    _costs: Spread = field(default_factory=Spread)
+    _durations: Spread = field(default_factory=Spread)
 
     def __post_init__(self) -> None:
         self.started = clock.monotonic()
@@ -115,8 +167,23 @@ class Tally:
         self.verdicts[result.verdict.value] += 1
         if result.verdict is Verdict.ERROR:
             self.errors["a scorer failed" if result.failure is None else result.failure.kind] += 1
-        self.usage = self.usage + result.usage + result.scoring_usage
+        used = result.usage + result.scoring_usage
+        self.usage = self.usage + used
+        self._costs.add(used.cost_usd or 0.0)
+        self._durations.add(result.duration_s)
         self.cached_calls += result.cached_calls
+
+    @property
+    def done(self) -> int:
+        """The number of results, each sample once."""
+        return self.before + self.ran - self.replaced
+
+    def replace(self, result: SampleResult) -> None:
+        """Takes back a counted result, which a new one replaces."""
+        self.replaced += 1
+        self.verdicts[result.verdict.value] -= 1
+        if result.failure is not None and self.errors[result.failure.kind]:
+            self.errors[result.failure.kind] -= 1
 
     def snapshot(self, in_flight: int, endpoints: tuple[EndpointStatus, ...] = ()) -> Snapshot:
         now = clock.monotonic()
@@ -129,11 +196,9 @@ class Tally:
             rate = 0.0
         if now - self._recent[-1][0] >= TICK_S:
             self._recent.append((now, self.ran))
-        done = max(self.before, self.earlier) + self.ran
-        if self.total is None:
-            done = done
-        else:
-            done = min(done, max(self.total, self.before + self.ran))
+        done = max(self.before, self.earlier) + self.ran - self.replaced
+        if self.total is not None:
+            done = min(done, max(self.total, self.done))
         if self.total is None:
             left = None
         else:
@@ -142,11 +207,16 @@ class Tally:
             eta_s = left / rate
         else:
             eta_s = None
+        cost_left = None
+        time_left = None
+        if left:
+            cost_left = None if self.usage.cost_usd is None else self._costs.sum_of(left)
+            time_left = self._time_left(left, eta_s)
         return Snapshot(
             done,
             self.total,
             verdicts=dict(self.verdicts),
-            errors=dict(self.errors),
+            errors={kind: count for kind, count in self.errors.items() if count},
             in_flight=in_flight,
             elapsed_s=now - self.started,
             rate=rate,
@@ -154,7 +224,17 @@ class Tally:
             usage=self.usage,
             cached_calls=self.cached_calls,
             endpoints=endpoints,
+            cost_left_usd=cost_left,
+            time_left_s=time_left,
         )
+
+    def _time_left(self, left: int, eta_s: float | None) -> Remaining | None:
+        """The time at the rate of now; it varies as the durations of the samples do."""
+        work = self._durations.sum_of(left)
+        if work is None or eta_s is None or not work.mean:
+            return None
+        share = eta_s / work.mean
+        return Remaining(eta_s, work.low * share, work.high * share)
 
 
 class Display(Protocol):
@@ -362,9 +442,9 @@ def figures(snapshot: Snapshot) -> list[str]:
         tokens = usage.input_tokens + usage.output_tokens
     parts = [
         f"{snapshot.rate:,.1f}/s",
-        "ETA ?" if snapshot.eta_s is None else f"ETA {duration(snapshot.eta_s)}",
+        _time_left_text(snapshot),
         f"{'?' if tokens is None else format(tokens, ',')} tokens",
-        "$?" if usage.cost_usd is None else f"${usage.cost_usd:,.4f}",
+        _cost_text(snapshot),
         f"{snapshot.in_flight} running",
     ]
     for endpoint in snapshot.endpoints:
@@ -396,6 +476,27 @@ def figures(snapshot: Snapshot) -> list[str]:
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")
     return parts
+
+
+def _time_left_text(snapshot: Snapshot) -> str:
+    if snapshot.eta_s is None:
+        return "ETA ?"
+    text = f"ETA {duration(snapshot.eta_s)}"
+    left = snapshot.time_left_s
+    if left is not None:
+        text += f" ({duration(left.low)} to {duration(left.high)})"
+    return text
+
+
+def _cost_text(snapshot: Snapshot) -> str:
+    cost = snapshot.usage.cost_usd
+    if cost is None:
+        return "$?"
+    text = f"${cost:,.4f}"
+    left = snapshot.cost_left_usd
+    if left is not None and left.high:
+        text += f", ${left.mean:,.4f} left (${left.low:,.4f} to ${left.high:,.4f})"
+    return text
 
 
 def duration(seconds: float) -> str:

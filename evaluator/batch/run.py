@@ -15,12 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from evaluator import clock
+from evaluator.batch.control import ControlLog
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.labels import repair_labels
 from evaluator.batch.notebook import DisplayName, make_display
-from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop, TaskFiles
+from evaluator.batch.options import (
+    BatchLimits,
+    BatchOptions,
+    OnChanged,
+    Stop,
+    TaskFiles,
+    limits_to_dict,
+)
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, SafeDisplay, Tally
@@ -29,16 +37,18 @@ from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
 from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
+from evaluator.batch.steering import Steering, budget_of, pace_of
 from evaluator.batch.summary import BatchSummary, Columns
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
 from evaluator.errors import BatchDamaged, EvaluatorError, UsageError, messages
 from evaluator.errors.messages import type_of
+from evaluator.fields import to_dict
 from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
 from evaluator.limits.open_files import fit_concurrency
-from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
+from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import now
 
@@ -278,6 +288,15 @@ async def run_plan(
         }
         folder.write_manifest(manifest)
         tally = Tally()
+
+        def store_limits(limits: BatchLimits) -> None:
+            manifest["limits"] = limits_to_dict(limits)
+            if manifest["arguments"]:
+                changed = to_dict(limits, only_changed=True)
+                manifest["arguments"] = {**manifest["arguments"], "limits": changed}
+            manifest.update(sign(manifest))
+            folder.write_manifest(manifest)
+
         try:
             ended, columns = await _run_session(
                 evaluator,
@@ -287,6 +306,8 @@ async def run_plan(
                 before=before,
                 tally=tally,
                 notices=notices,
+                log=ControlLog(path, manifest["created"]),
+                on_limits=store_limits,
             )
             folder.sync()
         except BaseException as error:
@@ -387,19 +408,13 @@ async def _run_session(
     before: Mapping[str, Any],
     tally: Tally,
     notices: Sequence[str],
+    log: ControlLog,
+    on_limits: Callable[[BatchLimits], None],
 ) -> tuple[SessionEnd, Columns | None]:
     """The end of the session, and all results of the batch; None if they have to be read."""
     limits = plan.options.limits
     options = plan.options
-    pace = Pace(
-        concurrency=limits.concurrency,
-        requests_per_minute=limits.requests_per_minute,
-        tokens_per_minute=limits.tokens_per_minute,
-    )
-    budget = BatchBudget(
-        max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens, max_seconds=limits.max_time
-    )
-    limiter = RateLimiter(pace, budget=budget)
+    limiter = RateLimiter(pace_of(limits), budget=budget_of(limits))
     earlier = folder.index()
     stop = options.stop or Stop()
     display = SafeDisplay(make_display(options.display))
@@ -450,6 +465,16 @@ async def _run_session(
         loop = asyncio.get_running_loop()
         reason = "the batch was stopped before it was this call's turn"
         stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
+        steering = Steering(
+            log,
+            plan,
+            folder=folder,
+            limiter=limiter,
+            engine=engine,
+            stop=stop,
+            display=display,
+            on_limits=on_limits,
+        )
         with own.services.tracer.batch(plan.name) as span:
             session = Session(
                 plan,
@@ -459,6 +484,7 @@ async def _run_session(
                 engine=engine,
                 stop=stop,
                 display=display,
+                steering=steering,
                 tally=tally,
                 columns=None if earlier else Columns(options.cluster, options.group_by),
             )

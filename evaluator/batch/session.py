@@ -14,26 +14,32 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
+from evaluator.batch.engines.base import unanswered_result
 from evaluator.batch.folder import BatchFolder, ResultEntry
-from evaluator.batch.options import State, Stop
+from evaluator.batch.options import State, Stop, limits_to_dict
 from evaluator.batch.pending import Counts, PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
 from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.steering import SKIPPED, Steering
 from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker, WorkItem, WorkResult, sample_label
 from evaluator.errors import UsageError
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
+from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.store import TaskStore
 
+CONTROL_TICKS = 2
+"""Commands of other processes are looked for at each of so many ticks."""
 PROGRESS_TICKS = 4
 """The progress for other processes is written at each of so many ticks."""
 _NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9]+(?:\.[0-9]+)?")
@@ -74,13 +80,16 @@ class Session:
     engine: Engine
     stop: Stop
     display: SafeDisplay
+    steering: Steering
     tally: Tally = field(default_factory=Tally)
     columns: Columns | None = None
+    _work: AsyncGenerator[WorkItem] = field(init=False)
+    _has_read_all: bool = False
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
     _written_next: list[SampleResult] = field(default_factory=list[SampleResult])
     _write_error: Exception | None = None
-    _ends_at: float | None = None
+    _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
 
     async def run(self, earlier: dict[str, ResultEntry]) -> SessionEnd:
@@ -109,14 +118,15 @@ class Session:
             is_retried = set[Verdict]()
         self.tally.earlier = sum(entry.verdict not in is_retried for entry in earlier.values())
         rows = aiter(self.plan.rows)
-        work = pending.work(rows)
+        work = self._work = pending.work(rows)
         self.display.show("start", self.plan.name, self._snapshot())
+        self.steering.poll()
         ticker = asyncio.ensure_future(self._tick())
         try:
             with self.stop.calling(partial(_call_in, asyncio.get_running_loop(), self._end_wait)):
                 await self.engine.run(
                     self.worker,
-                    lambda: self._next(work),
+                    self._next,
                     self._finish,
                     lambda: self.stop.state is not None,
                 )
@@ -136,8 +146,11 @@ class Session:
             with contextlib.suppress(Exception):
                 self._write_results()
             self.folder.write_progress(None)
+            await self._work.aclose()
             await work.aclose()
             await rows.aclose()
+        self.steering.poll()
+        self.steering.close(read_all=self._has_read_all)
         state = self._state(total)
         snapshot = self._snapshot()
         self.display.show("end", snapshot, state)
@@ -153,19 +166,59 @@ class Session:
             error=self._error,
         )
 
-    async def _next(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
+    async def _next(self) -> WorkItem | None:
         """The next work, as soon as the limiter has room for one more sample; None at the end."""
-        if self.stop.state is None:
-            found = await self._read(work)
-        else:
-            found = None
-        if found is None:
-            return None
-        await self.limiter.start_sample()
-        if self.stop.state is None:
-            return found
-        self.limiter.end_sample()
+        while self.stop.state is None:
+            found = await self._read(self._work)
+            if found is None:
+                if self.stop.state is not None or not self._has_retries():
+                    return None
+                continue
+            if self._skip(found):
+                continue
+            await self.limiter.start_sample()
+            # A command may have come while it waited.
+            if self.stop.state is None and not self._skip(found):
+                self.steering.begin(found)
+                return found
+            self.limiter.end_sample()
         return None
+
+    def _skip(self, work: WorkItem) -> bool:
+        """Stores the result of a sample that a command skips."""
+        command = self.steering.take_skip(work)
+        if command is None:
+            return False
+        self._store(unanswered_result(work, SKIPPED))
+        self.steering.finish_skip(command)
+        return True
+
+    def _has_retries(self) -> bool:
+        """Begins to run samples again, if commands ask for it; at the end of the rows."""
+        self._has_read_all = True
+        self._write_results()
+        self.steering.all_retries_begun()
+        entries = self.steering.take_retries()
+        if entries:
+            self._work = self._again(entries)
+        return bool(entries)
+
+    async def _again(self, entries: Mapping[str, ResultEntry]) -> AsyncGenerator[WorkItem]:
+        """The work for the samples of `entries`, which ended with an error."""
+        pending = PendingWork(
+            self.plan.cells,
+            self.plan.options.epochs,
+            earlier=dict(entries),
+            read_result=self.folder.read_at,
+            on_kept=lambda verdict: None,
+            scoring_part=self.plan.scoring_part,
+            retry_errors=True,
+            on_changed="run",
+        )
+        async with aclosing(aiter(self.plan.rows)) as rows:
+            async for work in pending.work(rows):
+                if work.identity.key in entries:
+                    yield work
 
     async def _read(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
         try:
@@ -185,11 +238,10 @@ class Session:
 
     async def _read_live(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
         """The next work of rows that may take long to arrive; None if the session ends first."""
-        max_time = self.plan.options.limits.max_time
-        if self._ends_at is None and max_time is not None:
-            self._ends_at = asyncio.get_running_loop().time() + max_time
+        if self._reads_since is None:
+            self._reads_since = asyncio.get_running_loop().time()
         found = None
-        wait = asyncio.timeout_at(self._ends_at)
+        wait = asyncio.timeout_at(self._reads_until())
         self._wait = wait
         try:
             async with wait:
@@ -203,9 +255,26 @@ class Session:
         if not wait.expired():
             return found
         # A row that arrived nevertheless is not started.
+        max_time = self.steering.limits.max_time
         if max_time is not None:
             self.stop.ask("budget", f"the batch has used its {max_time:g} s")
         return None
+
+    def _reads_until(self) -> float | None:
+        """The time of the loop when no further row is waited for; None without a limit."""
+        max_time = self.steering.limits.max_time
+        if self._reads_since is None or max_time is None:
+            return None
+        return self._reads_since + max_time
+
+    def _poll(self) -> None:
+        """Carries out the commands of other processes."""
+        self.steering.poll()
+        wait = self._wait
+        until = self._reads_until()
+        is_open = wait is not None and self.stop.state is None and not wait.expired()
+        if wait is not None and is_open and wait.when() != until:
+            wait.reschedule(until)
 
     def _end_wait(self) -> None:
         if self._wait is not None and not self._wait.expired():
@@ -215,17 +284,26 @@ class Session:
         self.limiter.end_sample()
         if self._write_error is not None:
             raise self._write_error
+        replaced = self.steering.end(done.work)
         if done.result is None:
             # Without a call that the limiter rejected, it is this machine that could not do the
             # work.
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
+        if replaced is not None:
+            # The columns would count both results.
+            self.columns = None
+            self.tally.replace(self.folder.read_at(replaced.offset))
+        self._store(done.result)
+        self._stop_on_repetition(done.result)
+
+    def _store(self, result: SampleResult) -> None:
+        """Writes a result with the others of this turn of the event loop."""
         if not self._written_next:
             asyncio.get_running_loop().call_soon(self._write_soon)
-        self._written_next.append(done.result)
+        self._written_next.append(result)
         # At once: a display that asks to stop does so before the next sample starts.
-        self.display.show("result", done.result)
-        self._stop_on_repetition(done.result)
+        self.display.show("result", result)
 
     def _write_soon(self) -> None:
         """Writes the results of this turn of the event loop. Nothing new starts after an error,
@@ -263,7 +341,7 @@ class Session:
             return
         kind = kind_of_error(result)
         self._repeated = (kind, self._repeated[1] + 1 if kind == self._repeated[0] else 1)
-        limit = self.plan.options.limits.stop_after
+        limit = self.steering.limits.stop_after
         if limit and self._repeated[1] >= limit:
             self.stop.ask(
                 "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
@@ -271,7 +349,7 @@ class Session:
 
     async def _count_rest(self, work: AsyncGenerator[WorkItem], counts: Counts) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
-        if self.stop.state is None:
+        if self.stop.state is None or self._has_read_all:
             return counts.samples
         if self._error is not None or self.plan.rows.is_live or not self.plan.rows.is_repeatable:
             return None
@@ -280,7 +358,7 @@ class Session:
         return counts.samples
 
     def _state(self, total: int | None) -> State:
-        if total is not None and self.tally.before + self.tally.ran >= total:
+        if total is not None and self.tally.done >= total:
             return "complete"
         return self.stop.state or "incomplete"
 
@@ -289,21 +367,19 @@ class Session:
             snapshot = self._snapshot()
             if tick:
                 self.display.show("progress", snapshot)
+            if tick % CONTROL_TICKS == 0:
+                self._poll()
             if tick % PROGRESS_TICKS == 0:
                 self.folder.write_progress(self._progress(snapshot))
             await clock.sleep(TICK_S)
 
     def _progress(self, snapshot: Snapshot) -> Mapping[str, Any]:
         """What another process may show of this session."""
-        limits = {
-            name: value
-            for name, value in asdict(self.plan.options.limits).items()
-            if value is not None
-        }
         return {
             "at": clock.wall(),
+            "owner": owner_text(current_owner()),
             "stop": self.stop.reason,
-            "limits": limits,
+            "limits": limits_to_dict(self.steering.limits),
             **snapshot.to_dict(),
         }
 

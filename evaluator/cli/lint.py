@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import unified_diff
+from functools import partial
+from math import prod
 from pathlib import Path
 
 import click
@@ -19,12 +21,17 @@ from evaluator.cli.common import (
 from evaluator.cli.echo import echo
 from evaluator.cli.trust import shown_profiles
 from evaluator.errors import Diagnostic, TemplateError, UsageError
+from evaluator.errors.messages import visible
 from evaluator.files.atomic import atomic_file
+from evaluator.handler.config import HandlerConfig
+from evaluator.handler.profiles import Profiles, turns_by_profile
 from evaluator.interpreter.linting import fixed
 from evaluator.interpreter.linting import lint as find_all
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from evaluator.library.files import Root, scan
+from evaluator.nodes import Node, Task, Text, TopLevel
+from evaluator.nodes.walk import operands, tasks, texts
 from evaluator.xml.format import ROOTS, format_source
 from evaluator.xml.source import Source, encoding_of, read_source
 
@@ -58,9 +65,10 @@ def lint(
     Prints each error and warning with file, line and column, and for each template an upper bound
     on the model calls that it can make, with --model also on their cost. The bound assumes calls as
     long as the model's window allows, so the real cost is far lower; retries after a failed call
-    are not counted. A comment <!-- lint: ignore CODE --> suppresses warnings on its line and the
-    next one, and before the root element in the whole file. Exit code 1 if there is an error (with
-    --strict: a warning).
+    are not counted. Lines with `expensive` name loops inside loops, and texts that take most of the
+    model's window before an input is filled in. A comment <!-- lint: ignore CODE --> suppresses
+    warnings on its line and the next one, and before the root element in the whole file. Exit code
+    1 if there is an error (with --strict: a warning).
     """
     if as_json and form != "text":
         raise UsageError(f"--json and --format {form} are two formats; give one of them")
@@ -72,9 +80,12 @@ def lint(
         library.reload()
         diagnostics = find_all(library, profiles)
     own = [t for t in library.templates.values() if any(_inside(t.file, p) for p in paths)]
-    counter = CallCounter(library)
+    use = turns_by_profile(profiles, profiles.get("default") or HandlerConfig())
+    counter = CallCounter(library, use=use)
     bounds = {t.name: counter.bound(t.node) for t in own}
     costs = {name: cost_bound(limit, model) for name, limit in bounds.items()}
+    windows = partial(_window, profiles, model)
+    expensive = {t.name: [*dict.fromkeys(expensive_parts(t.node, windows))] for t in own}
     errors = [d for d in diagnostics if d.severity == "error"]
     warnings = [d for d in diagnostics if d.severity == "warning"]
     if as_json:
@@ -87,6 +98,7 @@ def lint(
                         "max_calls": b.max_calls,
                         "max_cost_usd": costs[name],
                         "explanation": b.explanation,
+                        "expensive": expensive[name],
                     }
                     for name, b in bounds.items()
                 },
@@ -102,10 +114,74 @@ def lint(
             echo(library.format_diagnostic(diagnostic))
         for name, limit in sorted(bounds.items()):
             echo(f"{name}: {describe_bound(limit, model, cost_usd=costs[name])}")
+            for line in expensive[name]:
+                echo(visible(f"  expensive: {line}"))
         counts = [(len(own), "template"), (len(errors), "error"), (len(warnings), "warning")]
         echo(", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts))
     if errors or (strict and warnings):
         raise click.exceptions.Exit(1)
+
+
+_FULL = 0.8
+"""A prompt that takes this share of the window leaves little room for inputs and an answer."""
+
+
+def expensive_parts(node: TopLevel | Node, window: Callable[[Task], int | None]) -> Iterator[str]:
+    """What makes a template expensive: loops in loops that ask a model, and long prompts.
+
+    `window` returns how many tokens a request of a task may hold, None if that is unknown.
+    """
+    from evaluator.models.prices import estimate_tokens
+
+    yield from _loops_in(node, ())
+    for task in tasks(node):
+        limit = window(task) if task.asks_model else None
+        if limit is None:
+            continue
+        found = [text.value for text in texts(task) if isinstance(text, Text)]
+        size = sum(map(estimate_tokens, found))
+        if size >= _FULL * limit:
+            yield (
+                f"{_where(task)}: its text has about {size:,} of the {limit:,} tokens of the "
+                "model's window; shorten it, or name a model with a larger window"
+            )
+
+
+def _loops_in(node: TopLevel | Node, loops: tuple[tuple[str, int | None], ...]) -> Iterator[str]:
+    if isinstance(node, Task) and node.asks_model and len(loops) > 1:
+        shown = " × ".join(f"{name} ({_times(most)})" for name, most in loops)
+        counts = [most for _, most in loops if most is not None]
+        total = f": at most {prod(counts):,} times" if len(counts) == len(loops) else ""
+        yield f"loops that multiply: {shown}{total}"
+    for operand in operands(node, {}):
+        most = operand.repeats.most
+        inner = loops
+        if isinstance(node, Task) and (most is None or most > 1):
+            inner = (*loops, (_where(node), most))
+        yield from _loops_in(operand.node, inner)
+
+
+def _times(most: int | None) -> str:
+    return "as often as it has items" if most is None else f"{most:,} times"
+
+
+def _where(task: Task) -> str:
+    """A task as messages name it: its type and name, and its line."""
+    name = f"{task.type} {task.name or ''}".rstrip()
+    return f"{name}, line {task.span.line}"
+
+
+def _window(profiles: Profiles, model: str | None, task: Task) -> int | None:
+    """The window of the model that answers `task`, as far as it is known without a run."""
+    from evaluator.models.prices import context_window
+
+    ref = None if task.handler is None else task.handler.ref
+    config = profiles.get(ref or "default") or HandlerConfig()
+    named = task.model.value if task.model is not None else None
+    if config.context_window is not None:
+        return config.context_window
+    name = model or named or config.model
+    return None if name is None else context_window(name)
 
 
 def _or_templates(paths: tuple[Path, ...], command: str) -> tuple[Path, ...]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -62,6 +63,13 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "plan": ("plan", "Show what a run or a batch would cost; makes no call."),
         "batch": ("batch", "Evaluate rows with templates and models, and score the answers."),
         "batch merge": ("results", "Merge the shards of a batch into one folder."),
+        "batch status": ("control", "Show what a batch does now, and the commands sent to it."),
+        "batch pause": ("control", "Let a running batch begin no further call."),
+        "batch continue": ("control", "End the pause of a batch."),
+        "batch set": ("control", "Set limits of a running batch."),
+        "batch retry": ("control", "Run samples of a batch again that ended with an error."),
+        "batch skip": ("control", "Leave samples of a batch out."),
+        "batch stop": ("control", "End the session of a batch after the samples in flight."),
         "summary": ("results", "Show a batch's numbers as they are now, and check thresholds."),
         "label": ("label", "Label answers by hand, so that a judge can be measured and corrected."),
         "calibrate": ("label", "Show how often a judge is right, by labels, and correct it."),
@@ -107,7 +115,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"evaluator.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name.rpartition(" ")[2])
+        word = cmd_name.rpartition(" ")[2]
+        command: click.Command = getattr(module, f"{word}_" if iskeyword(word) else word)
         add_verbose_option(command)
         return command
 
@@ -131,7 +140,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if " ".join(args[:2]) in COMMANDS:
-            # `batch` is a command and has a command.
+            # `batch` is a command and has commands.
             args = [" ".join(args[:2]), *args[2:]]
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):

@@ -30,10 +30,11 @@ from evaluator.cli.trust import shown_profiles
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.errors.results import TaskError
+from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.choosing import shortlist
 from evaluator.interpreter.requests import is_bare, is_xml, read_xml_request
 from evaluator.library import TemplateLibrary
-from evaluator.library.bounds import bound
+from evaluator.library.bounds import CallCounter
 from evaluator.library.matching import (
     FOREIGN_ADVICE,
     LOW_SCORE,
@@ -249,7 +250,9 @@ def render(
     )
     values = read_inputs(inputs, node)
     outcome, seen = evaluator.render(name, values)
-    limit = bound(node, library, inputs=values)
+    services = evaluator.services
+    use = turns_by_profile(services.profiles, services.default_profile)
+    limit = CallCounter(library, use=use).bound(node, values)
     cost = cost_bound(limit, model)
     if as_json:
         print_json(

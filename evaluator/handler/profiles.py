@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from evaluator.errors import ConfigurationError
 from evaluator.files.locations import shipped
 from evaluator.files.trust import ProjectFile, is_allowed
 from evaluator.handler.config import HandlerConfig, read_profile
+from evaluator.library.bounds import ModelUse
+from evaluator.nodes import Task
 from evaluator.tools.controls import controls_of
 from evaluator.tools.mcp.servers import McpServer
 
@@ -116,6 +118,24 @@ def profile_named(profiles: Mapping[str, HandlerConfig], name: str) -> HandlerCo
     raise ConfigurationError(
         f"no handler profile is called {name!r}; there are: {', '.join(sorted(profiles))}"
     )
+
+
+def turns_by_profile(
+    profiles: Mapping[str, HandlerConfig], default: HandlerConfig, handler: str | None = None
+) -> Callable[[Task], ModelUse]:
+    """The turns and tools of each task, for bounds: those of the profile `handler`, else of the one
+    that the task names, else of `default`. An unknown profile counts as `default`: a run with it
+    makes no call.
+    """
+
+    def use(task: Task) -> ModelUse:
+        named = handler or (task.handler.ref if task.handler is not None else None)
+        config = default
+        if named is not None and named != default.name:
+            config = profiles.get(named, default)
+        return ModelUse(config.max_turns, bool(config.tools))
+
+    return use
 
 
 def files_of_profiles(project: str | Path) -> list[ProjectFile]:

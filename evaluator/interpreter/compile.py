@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from evaluator.errors import Diagnostic, EvaluatorError, UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskId, Usage
+from evaluator.handler.profiles import turns_by_profile
 from evaluator.interpreter.authority import Authority
 from evaluator.interpreter.failures import to_task_error
 from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services, join
@@ -25,7 +26,7 @@ from evaluator.interpreter.generated import (
 )
 from evaluator.interpreter.runs import record_run
 from evaluator.library import CallBound, Template
-from evaluator.library.bounds import bound
+from evaluator.library.bounds import CallCounter
 from evaluator.nodes import Function, Node, Task
 from evaluator.nodes.walk import tasks
 from evaluator.xml.generated import GeneratedTask
@@ -151,10 +152,8 @@ def _result(services: Services, generated: GeneratedTask | None, outcome: Outcom
     node = answer.node if failure is None else None
     limit = None
     if node is not None:
-        profile = services.default_profile
-        limit = bound(
-            node, services.library, max_turns=profile.max_turns, tools_granted=bool(profile.tools)
-        )
+        use = turns_by_profile(services.profiles, services.default_profile)
+        limit = CallCounter(services.library, use=use).bound(node)
     return CompiledTask(
         None if node is None else to_xml(node),
         node,

@@ -35,7 +35,7 @@ class BatchSpending:
     """
 
     __slots__ = (
-        "_ends_at",
+        "_began",
         "_limits",
         "_open",
         "_reserved_cost_usd",
@@ -51,7 +51,11 @@ class BatchSpending:
         self.is_limited = limits != BatchBudget()
         self.cost_usd = self._reserved_cost_usd = 0.0
         self.tokens = self._reserved_tokens = self._open = 0
-        self._ends_at: float | None = None
+        self._began: float | None = None
+
+    def change(self, limits: BatchBudget) -> None:
+        """Sets other limits; what was used and reserved stays."""
+        self._limits = limits
 
     @property
     def has_shared_limit(self) -> bool:
@@ -62,11 +66,11 @@ class BatchSpending:
         """The time from which no call may begin; inf where there is no limit. The first call starts
         the clock.
         """
+        if self._began is None:
+            self._began = now
         if self._limits.max_seconds is None:
             return inf
-        if self._ends_at is None:
-            self._ends_at = now + self._limits.max_seconds
-        return self._ends_at
+        return self._began + self._limits.max_seconds
 
     def check_time(self, begins_at: float, now: float) -> None:
         """Raises: CallRejected, for a call that cannot begin before the batch's time is up."""

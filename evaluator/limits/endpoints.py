@@ -68,6 +68,13 @@ class RateBucket:
         self._fill(now)
         self._level = min(self._full, self._level + amount)
 
+    def change(self, per_minute: float, now: float) -> None:
+        """Sets another rate, from `now` on."""
+        self._fill(now)
+        self._per_second = per_minute / 60
+        self._full = max(1.0, self._per_second)
+        self._level = min(self._level, self._full)
+
     def _fill(self, now: float) -> None:
         if self._at is not None and now > self._at:
             self._level = min(self._full, self._level + (now - self._at) * self._per_second)
@@ -101,6 +108,14 @@ class ConcurrencyLimit:
         self._changed_at = float("-inf")
         self._latencies: dict[int, list[float]] = {}
         self._smallest: dict[int, tuple[float, float]] = {}
+
+    def change(self, most: int) -> None:
+        """Sets another maximum; a limit that was not reduced follows it."""
+        if self._value == self._most:
+            self._value = float(most)
+        self._most = float(most)
+        self._value = min(self._value, self._most)
+        self.value = int(self._value)
 
     def answered(
         self,
@@ -243,6 +258,13 @@ class Endpoint:
         self.connections: int | None = None
         self.waiting: OrderedDict[asyncio.Future[Permit], PlannedCall] = OrderedDict()
         self.timer: asyncio.TimerHandle | None = None
+
+    def change(self, pace: Pace, now: float) -> None:
+        """Sets other limits, from `now` on."""
+        self._limit.change(pace.concurrency)
+        self._has_rates = pace.requests_per_minute is not None or pace.tokens_per_minute is not None
+        self._request_bucket.change(pace.requests_per_minute or inf, now)
+        self._token_bucket.change(pace.tokens_per_minute or inf, now)
 
     @property
     def limit(self) -> int:

@@ -40,6 +40,7 @@ class RateLimiter:
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
         self._held_until: dict[str, float] = {}
         self._stopped: str | None = None
+        self._is_paused = False
         self._resting: set[asyncio.Future[None]] = set()
         self._samples = 0
         self._starting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
@@ -81,6 +82,8 @@ class RateLimiter:
         try:
             if spending.is_limited:
                 spending.check_time(now, now)
+            if self._is_paused:
+                return spending.ends_at(now)
             held_until = self._held_until.get(call.endpoint, now)
             if held_until > now:
                 self._check_hold(call, held_until, now=now)
@@ -193,18 +196,48 @@ class RateLimiter:
         finally:
             self._resting.discard(rest)
 
+    def change(self, pace: Pace, budget: BatchBudget) -> None:
+        """Sets other limits for the calls that begin from now on. Call it in the event loop."""
+        self._pace = pace
+        self.spending.change(budget)
+        now = asyncio.get_running_loop().time()
+        for endpoint in self._endpoints.values():
+            endpoint.change(pace, now)
+        self._permit_all()
+
+    def pause(self) -> None:
+        """Lets calls and samples wait that have not begun, until `resume` or `stop`. The budget's
+        time goes on.
+        """
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Ends a pause. Call it in the event loop."""
+        self._is_paused = False
+        self._permit_all()
+
+    def _permit_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        for endpoint in self._endpoints.values():
+            if endpoint.waiting:
+                self._permit_waiting(endpoint, loop)
+        self._start_samples()
+
     def stop(self, reason: str) -> None:
         """Rejects the calls that wait, and from now on every call that would have to wait.
 
-        A call that may begin at once still may, so that running tasks can end without waiting.
+        A call that may begin at once still may, so that running tasks can end without waiting. A
+        pause ends.
         """
         self._stopped = reason
+        self._is_paused = False
         waiting = [slot for endpoint in self._endpoints.values() for slot in endpoint.waiting]
         for future in (*waiting, *self._resting):
             if not future.done():
                 future.set_exception(self._rejection(reason))
         for endpoint in self._endpoints.values():
             endpoint.waiting.clear()
+        self._start_samples()
 
     def _check_stopped(self) -> None:
         if self._stopped is not None:
@@ -221,8 +254,10 @@ class RateLimiter:
         """The number of further samples that may start now without only waiting for their calls.
 
         Up to 1.5 times as many samples as calls may run: a sample does not call all the time, and a
-        few samples have to wait so that the concurrency limit can grow.
+        few samples have to wait so that the concurrency limit can grow. None during a pause.
         """
+        if self._is_paused:
+            return 0
         calls = 0
         for endpoint in self._endpoints.values():
             calls += endpoint.limit

@@ -29,6 +29,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.library import TemplateLibrary
 from evaluator.models.backend import ModelRequest, ModelResponse, ToolCall
 from evaluator.models.simulated import SimulatedBackend
+from tests.batch.conftest import Scripted
 
 WINDOW = 3_000
 OUTPUT = 40
@@ -277,3 +278,54 @@ def test_judges_and_recorded_lengths_are_planned(tmp_path: Path) -> None:
     (own,) = [part.expected for part in like.parts if part.judge is None]
     assert own.output_tokens == sum(each.usage.output_tokens or 0 for each in recorded)
     assert own.seconds is not None
+
+
+def test_the_plan_of_a_resumed_batch_is_that_of_what_is_left(tmp_path: Path) -> None:
+    rows = [{"q": f"question {n}", "target": '["a"]'} for n in range(10)]
+    evaluator = Evaluator(library_of(tmp_path, ASK), "offline", tasks_dir=None)
+    output = tmp_path / "b"
+    run_batch_sync("t", rows[:4], evaluator=evaluator, output=output, display=None, epochs=2)
+
+    def plan_of(rows: Any, **options: Any) -> CostPlan:
+        given = {"scorers": ["reference"], "epochs": 2, "output": output, **options}
+        return planned(evaluator, rows, **given)
+
+    def turns(costs: CostPlan) -> dict[str | None, tuple[float | None, float | None]]:
+        return {part.judge: (part.most.turns, part.expected.turns) for part in costs.parts}
+
+    fresh = plan_of(rows, output=tmp_path / "new")
+    assert (fresh.samples, turns(fresh)) == (20, {None: (20, 20), "reference": (20, 20)})
+    # The answers of 8 samples are there; a new judge reads them.
+    left = plan_of(rows, resume=True)
+    assert (left.samples, turns(left)) == (20, {None: (12, 12), "reference": (20, 20)})
+    left = plan_of(rows, resume=True, scorers=[])
+    assert (left.samples, left.most.turns, left.expected.turns) == (12, 12, 12)
+    assert "8 samples have a result; the numbers are for the rest" in left.notes
+    # Its first rows say how long the answers of the others are.
+    used = [each.usage.output_tokens or 0 for each in open_batch(output).results()]
+    assert left.expected.output_tokens == pytest.approx(12 * sum(used) / 8)
+    assert f"expected lengths are those recorded in {output}" in left.notes
+    nothing = plan_of(rows[:4], resume=True, scorers=[])
+    assert (nothing.samples, nothing.most.turns, nothing.most.cost_usd) == (0, 0, 0)
+
+
+def test_recorded_lengths_of_several_models_are_counted_once(tmp_path: Path) -> None:
+    step = '<task type="atomic" name="{0}">{1}<description>Ask</description><instructions>{0}'
+    step += "</instructions></task>"
+    steps = step.format("one", "<model>cheap</model>") + step.format("two", "<model>dear</model>")
+    library = library_of(tmp_path, node("task", "sequential", "t", f"<steps>{steps}</steps>"))
+    profile = replace(PROFILE, prices=PRICES)
+    profiles = {"default": profile}
+    backend = Scripted(script=lambda request: "some words")
+    evaluator = Evaluator(library, backend=backend, tasks_dir=None, profiles=profiles)
+    rows = [{"id": str(n)} for n in range(3)]
+    output = tmp_path / "b"
+    run_batch_sync("t", rows, evaluator=evaluator, output=output, display=None)
+    planning = evaluator.without_network()
+    plan = make_plan(planning, "t", rows=rows, options=BatchOptions())
+    like = asyncio.run(plan_costs(planning, plan, output))
+    used = [each.usage for each in open_batch(output).results()]
+    assert len(like.parts) == 2 and sum(usage.turns for usage in used) == 6
+    assert like.expected.turns == 6
+    assert like.expected.input_tokens == pytest.approx(sum(u.input_tokens or 0 for u in used))
+    assert {part.expected.turns for part in like.parts} == {3}

@@ -13,7 +13,7 @@ import asyncio
 import pickle
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
@@ -58,6 +58,18 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class ResizableEngine(Protocol):
+    """An Engine whose concurrency can be changed while it runs."""
+
+    def resize(self, concurrency: int) -> None:
+        """From now on, at most `concurrency` samples are started at once; those in flight go on.
+
+        Called in the event loop of `Engine.run`.
+        """
+        ...
+
+
 class ConcurrentRun:
     """Performs at most `concurrency` works at once. One feeder takes the next work as soon as one
     of them has ended and its result is handed in.
@@ -65,7 +77,13 @@ class ConcurrentRun:
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
+        self._has_room = asyncio.Event()
         self.in_flight = 0
+
+    def resize(self, concurrency: int) -> None:
+        """Sets another concurrency."""
+        self._concurrency = concurrency
+        self._has_room.set()
 
     async def run(
         self,
@@ -76,25 +94,27 @@ class ConcurrentRun:
         """Returns when all work is handed in. Raises what any of the three raises, after everything
         in flight was cancelled and has ended.
         """
-        free = asyncio.Semaphore(self._concurrency)
         failure: BaseException | None = None
+        self.in_flight = 0
 
         async def work_on(work: WorkItem) -> None:
-            self.in_flight += 1
             try:
                 done = await perform(work)
             finally:
                 self.in_flight -= 1
-                free.release()
+                self._has_room.set()
             on_done(done)
 
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    await free.acquire()
+                    while self.in_flight >= self._concurrency:
+                        self._has_room.clear()
+                        await self._has_room.wait()
                     work = await next_work()
                     if work is None:
                         break
+                    self.in_flight += 1
                     group.create_task(work_on(work))
         except BaseExceptionGroup as failures:
             failure = failures.exceptions[0]
@@ -114,6 +134,10 @@ class LocalEngine:
 
     def in_flight(self) -> int:
         return self._run.in_flight
+
+    def resize(self, concurrency: int) -> None:
+        """See `ResizableEngine`."""
+        self._run.resize(concurrency)
 
     async def run(
         self, worker: Worker, next_work: NextWork, on_done: OnDone, is_stopping: IsStopping
@@ -146,14 +170,19 @@ class Job:
 
 def crash_result(job: Job) -> SampleResult:
     """The error of a sample whose process ended while it evaluated only that sample."""
-    work = job.work
-    sample = work.sample
-    cell = work.cell
-    number = job.unrecorded.get(work.identity.value)
     message = (
         "the process that evaluated only this sample ended unexpectedly: it crashed, or ran "
         "out of memory"
     )
+    failure = Failure("TASK_FAILURE", "unexpected_error", message=message)
+    number = job.unrecorded.get(job.work.identity.value)
+    return unanswered_result(job.work, failure, number)
+
+
+def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
+    """The error of a sample that no Worker has answered; `number` is its unfinished task's."""
+    sample = work.sample
+    cell = work.cell
     return SampleResult(
         identity=work.identity.value,
         sample_id=sample.id,
@@ -165,7 +194,7 @@ def crash_result(job: Job) -> SampleResult:
         inputs=sample.inputs,
         target=sample.target,
         metadata=sample.metadata,
-        failure=Failure("TASK_FAILURE", "unexpected_error", message=message),
+        failure=failure,
         started=now(),
         parts=work.identity.parts,
         scored_by=work.scored_by,

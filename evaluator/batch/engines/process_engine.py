@@ -64,6 +64,10 @@ class PoolEngine:
     def in_flight(self) -> int:
         return self._run.in_flight
 
+    def resize(self, concurrency: int) -> None:
+        """See `ResizableEngine`. The number of processes stays."""
+        self._run.resize(concurrency)
+
     async def _run_pool(
         self,
         worker: Worker,

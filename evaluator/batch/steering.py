@@ -1,0 +1,261 @@
+"""The commands of other processes in a running session: reads them from the batch's log, carries
+them out and answers them there (see `evaluator.batch.control`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from evaluator.batch.control import Command, CommandState, ControlLog, changed_limits
+from evaluator.batch.engines.base import Engine, ResizableEngine
+from evaluator.batch.folder import BatchFolder, ResultEntry
+from evaluator.batch.options import BatchLimits, Stop
+from evaluator.batch.plan import BatchPlan
+from evaluator.batch.progress import SafeDisplay
+from evaluator.batch.records import Failure, Verdict, key_of
+from evaluator.batch.work import WorkItem
+from evaluator.errors import EvaluatorError, UsageError
+from evaluator.limits.open_files import fit_concurrency
+from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
+
+SKIPPED = Failure("TASK_FAILURE", "execution_halted", message="skipped: evaluator batch skip")
+
+
+def pace_of(limits: BatchLimits) -> Pace:
+    """The limits of calls in the limits of a batch."""
+    return Pace(
+        concurrency=limits.concurrency,
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+    )
+
+
+def budget_of(limits: BatchLimits) -> BatchBudget:
+    """The budget in the limits of a batch."""
+    return BatchBudget(
+        max_cost_usd=limits.max_cost, max_tokens=limits.max_tokens, max_seconds=limits.max_time
+    )
+
+
+@dataclass(slots=True)
+class Steering:
+    """Carries out commands in one session. `on_limits` stores other limits in the manifest.
+
+    `limits` are the session's limits now. A sample that is in flight is not skipped.
+    """
+
+    log: ControlLog
+    plan: BatchPlan
+    folder: BatchFolder
+    limiter: RateLimiter
+    engine: Engine
+    stop: Stop
+    display: SafeDisplay
+    on_limits: Callable[[BatchLimits], None]
+    is_paused: bool = False
+    limits: BatchLimits = field(init=False)
+    _handled: set[int] = field(default_factory=set[int])
+    _pauses: list[Command] = field(default_factory=list[Command])
+    _retries: list[Command] = field(default_factory=list[Command])
+    _retried: list[Command] = field(default_factory=list[Command])
+    _retrying: dict[str, ResultEntry] = field(default_factory=dict[str, ResultEntry])
+    _retry_message: str = ""
+    _skips: dict[str, Command] = field(default_factory=dict[str, Command])
+    _unseen: dict[int, Command] = field(default_factory=dict[int, Command])
+    _in_flight: set[str] = field(default_factory=set[str])
+    _ignored: int = 0
+    _trouble: str = ""
+
+    def __post_init__(self) -> None:
+        self.limits = self.plan.options.limits
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Carries out the commands that were sent since. Its failures are shown, once each."""
+        if not self.log.has_news():
+            return
+        try:
+            commands = self.log.read()
+        except EvaluatorError as error:
+            self._show_trouble(error)
+            return
+        for command in commands:
+            if not command.is_final and command.id not in self._handled:
+                self._handled.add(command.id)
+                self._carry_out(command)
+        if self.log.ignored > self._ignored:
+            self._ignored = self.log.ignored
+            self.display.show(
+                "notice",
+                f"{self.log.path}: {self._ignored} lines are damaged or not signed by this user "
+                "for this batch; they have no effect",
+            )
+
+    def _carry_out(self, command: Command) -> None:
+        try:
+            state, message = self._apply(command)
+        except EvaluatorError as error:
+            state, message = "refused", str(error)
+        end = f": {message}" if message else ""
+        self.display.show("notice", f"command {command.id}, {command}: {state}{end}")
+        self._answer(command, state, message)
+
+    def _answer(self, command: Command, state: CommandState, message: str) -> None:
+        try:
+            self.log.answer(command, state, message)
+        except EvaluatorError as error:
+            self._show_trouble(error)
+
+    def _show_trouble(self, error: EvaluatorError) -> None:
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            self.display.show("notice", str(error))
+
+    def _apply(self, command: Command) -> tuple[CommandState, str]:
+        match command.action:
+            case "pause":
+                self.is_paused = True
+                self._pauses.append(command)
+                self.limiter.pause()
+                return "accepted", "paused; calls in flight are finished"
+            case "continue":
+                return self._continue()
+            case "set":
+                return self._set_limits(command)
+            case "retry":
+                if not (self.plan.rows.is_repeatable and not self.plan.rows.is_live):
+                    raise UsageError(
+                        "the rows can be read only once; resume the batch with --retry-errors"
+                    )
+                self._retries.append(command)
+                return "accepted", "run again after the other samples"
+            case "skip":
+                return self._skip(command)
+            case "stop":
+                self.stop.ask("stopped", f"stopped by command {command.id}")
+                return "done", "samples in flight are finished"
+
+    def _continue(self) -> tuple[CommandState, str]:
+        if not self.is_paused:
+            return "done", "the batch was not paused"
+        self.is_paused = False
+        self._finish_pauses("continued")
+        self.limiter.resume()
+        return "done", ""
+
+    def _finish_pauses(self, message: str) -> None:
+        for pause in self._pauses:
+            self._answer(pause, "done", message)
+        self._pauses.clear()
+
+    def _set_limits(self, command: Command) -> tuple[CommandState, str]:
+        limits = changed_limits(self.limits, command.arguments)
+        message = ""
+        if limits.concurrency != self.limits.concurrency:
+            if not isinstance(self.engine, ResizableEngine):
+                raise UsageError(f"the engine {self.engine.name} has a fixed concurrency")
+            if self.engine.name == "local":
+                fitting = fit_concurrency(limits.concurrency)
+                if fitting < limits.concurrency:
+                    message = f"concurrency={fitting}: this process may open no more files"
+                    limits = replace(limits, concurrency=fitting)
+            self.engine.resize(limits.concurrency)
+        self.limits = limits
+        self.limiter.change(pace_of(limits), budget_of(limits))
+        # Before the answer: a later session that reads this command again sets the same.
+        self.on_limits(limits)
+        return "done", message
+
+    # -- samples -----------------------------------------------------------------------------------
+
+    def begin(self, work: WorkItem) -> None:
+        """Counts a sample as in flight."""
+        self._in_flight.add(work.identity.key)
+
+    def end(self, work: WorkItem) -> ResultEntry | None:
+        """Counts a sample as not in flight any more. Returns: the earlier result, if a command ran
+        it again.
+        """
+        key = work.identity.key
+        self._in_flight.discard(key)
+        entry = self._retrying.pop(key, None)
+        if entry is not None:
+            self._finish_retries()
+        return entry
+
+    def _skip(self, command: Command) -> tuple[CommandState, str]:
+        there = self.folder.index()
+        plan = self.plan
+        keys = [
+            key_of(sample, epoch, template=cell.template, variant=cell.variant)
+            for sample in command.arguments
+            for cell, _ in plan.cells
+            for epoch in range(1, plan.options.epochs + 1)
+        ]
+        done = sum(key in there for key in keys)
+        running = sum(key in self._in_flight for key in keys)
+        left = [key for key in keys if key not in there and key not in self._in_flight]
+        what = [f"{done} have a result"] if done else []
+        what += [f"{running} are in flight"] if running else []
+        message = f"of {len(keys)} results, {' and '.join(what)}" if what else ""
+        if not left:
+            return "refused", message
+        self._skips |= dict.fromkeys(left, command)
+        if not what:
+            self._unseen[command.id] = command
+        return "accepted", message
+
+    def take_skip(self, work: WorkItem) -> Command | None:
+        """The command that skips `work`; the caller stores the result and calls `finish_skip`."""
+        command = self._skips.pop(work.identity.key, None)
+        if command is not None:
+            self._unseen.pop(command.id, None)
+        return command
+
+    def finish_skip(self, command: Command) -> None:
+        """Answers `command`, if all its samples are skipped."""
+        if command not in self._skips.values():
+            self._answer(command, "done", "")
+
+    def take_retries(self) -> Mapping[str, ResultEntry]:
+        """The results to run again, by key, for every command since the last call."""
+        commands = self._retries
+        self._retries = []
+        kinds = {kind for command in commands for kind in command.arguments}
+        is_all = any(not command.arguments for command in commands)
+        found: dict[str, ResultEntry] = {}
+        for key, entry in self.folder.index().items() if commands else ():
+            if entry.verdict is not Verdict.ERROR or key in self._in_flight:
+                continue
+            failure = None if is_all else self.folder.read_at(entry.offset).failure
+            if is_all or (failure is not None and kinds & {failure.kind, failure.type}):
+                found[key] = entry
+        if commands:
+            self._retrying |= found
+            self._retried += commands
+            self._retry_message = f"{len(found)} samples were run again"
+            self._finish_retries()
+        return found
+
+    def all_retries_begun(self) -> None:
+        """Forgets results to run again that no row asks for."""
+        for key in self._retrying.keys() - self._in_flight:
+            del self._retrying[key]
+        self._finish_retries()
+
+    def _finish_retries(self) -> None:
+        """Answers the commands whose samples have all ended."""
+        if not self._retrying:
+            for command in self._retried:
+                self._answer(command, "done", self._retry_message)
+            self._retried = []
+
+    def close(self, *, read_all: bool) -> None:
+        """Answers what ends with an orderly end of the session. `read_all`: every row was read."""
+        self._finish_pauses("the session ended")
+        if read_all:
+            for command in self._unseen.values():
+                ids = " or ".join(command.arguments)
+                self._answer(command, "refused", f"no row has the id {ids}")

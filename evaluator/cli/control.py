@@ -1,0 +1,152 @@
+"""`evaluator batch status|pause|continue|set|retry|skip|stop`: a batch that runs in another
+process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evaluator.cli.common import json_option, print_json
+from evaluator.cli.echo import echo
+from evaluator.errors.messages import visible
+
+if TYPE_CHECKING:
+    from evaluator.batch.control import Action, BatchStatus, Command
+
+EXIT_REFUSED = 1
+_SHOWN = 10
+
+
+def _folder_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("folder", type=click.Path(path_type=Path, file_okay=False))(command)
+
+
+@click.command(epilog="Example:  evaluator batch status batches/capitals-20260102-150405 --json")
+@_folder_argument
+@json_option
+def status(folder: Path, as_json: bool) -> None:
+    """Show what the batch in FOLDER does now, or how it ended, and the commands sent to it."""
+    from evaluator.batch.control import batch_status
+
+    found = batch_status(folder)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    for line in _lines_of(found):
+        echo(visible(line))
+
+
+def _lines_of(status: BatchStatus) -> list[str]:
+    total = "?" if status.total is None else f"{status.total:,}"
+    reason = f" ({status.reason})" if status.reason else ""
+    lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} samples"]
+    if status.verdicts:
+        lines.append(", ".join(f"{count:,} {name}" for name, count in status.verdicts.items()))
+    progress = status.progress
+    if limits := progress.get("limits"):
+        lines.append("limits: " + ", ".join(f"{name}={value:g}" for name, value in limits.items()))
+    if usage := progress.get("usage"):
+        cost = usage.get("cost_usd")
+        shown = "$?" if cost is None else f"${cost:,.4f}"
+        lines.append(f"{shown}, {progress['in_flight']} in flight, {progress['rate']:,.1f}/s")
+    hidden = len(status.commands) - _SHOWN
+    if hidden > 0:
+        lines.append(f"{hidden} earlier commands; see --json")
+    lines += [_line_of(command) for command in status.commands[-_SHOWN:]]
+    if status.ignored:
+        lines.append(
+            f"{status.ignored} lines of control.jsonl are damaged or not signed by this user for "
+            "this batch; they have no effect"
+        )
+    return lines
+
+
+def _line_of(command: Command) -> str:
+    end = f": {command.message}" if command.message else ""
+    return f"command {command.id}, {command}: {command.state}{end}"
+
+
+def _send(folder: Path, action: Action, arguments: Sequence[str], *, as_json: bool) -> None:
+    """Sends a command and prints its state. Raises: Exit, if it is refused."""
+    from evaluator.batch.control import control_batch
+
+    command = control_batch(folder, action, arguments)
+    if as_json:
+        print_json(command.to_dict())
+    else:
+        echo(visible(_line_of(command)))
+        if command.state == "sent":
+            echo("no session has answered; the next one that reads it carries it out", err=True)
+    if command.state == "refused":
+        raise click.exceptions.Exit(EXIT_REFUSED)
+
+
+@click.command(epilog="Example:  evaluator batch pause batches/capitals-20260102-150405")
+@_folder_argument
+@json_option
+def pause(folder: Path, as_json: bool) -> None:
+    """Let the batch in FOLDER begin no further call until it is continued.
+
+    Calls in flight are finished. The time of --max-time goes on. A session that is killed while it
+    is paused is paused when it is resumed.
+    """
+    _send(folder, "pause", (), as_json=as_json)
+
+
+@click.command("continue", epilog="Example:  evaluator batch continue batches/capitals")
+@_folder_argument
+@json_option
+def continue_(folder: Path, as_json: bool) -> None:
+    """End the pause of the batch in FOLDER."""
+    _send(folder, "continue", (), as_json=as_json)
+
+
+@click.command(epilog="Example:  evaluator batch set concurrency=8 max_cost=20 batches/capitals")
+@click.argument("limits", metavar="LIMIT=VALUE...", nargs=-1, required=True)
+@_folder_argument
+@json_option
+def set(limits: tuple[str, ...], folder: Path, as_json: bool) -> None:
+    """Set limits of the batch in FOLDER, also for the sessions that resume it.
+
+    Limits are concurrency, requests_per_minute, tokens_per_minute, max_cost, max_tokens, max_time
+    and stop_after; the value none removes one. Calls in flight are not affected.
+    """
+    _send(folder, "set", limits, as_json=as_json)
+
+
+@click.command(epilog="Example:  evaluator batch retry provider_failure batches/capitals")
+@click.argument("errors", metavar="[ERROR]...", nargs=-1)
+@_folder_argument
+@json_option
+def retry(errors: tuple[str, ...], folder: Path, as_json: bool) -> None:
+    """Run the samples of the batch in FOLDER again that ended with an error, after the others.
+
+    ERROR is the type or reason of an error, such as provider_failure; without one, all are run
+    again. Samples that were skipped ended with execution_halted.
+    """
+    _send(folder, "retry", errors, as_json=as_json)
+
+
+@click.command(epilog="Example:  evaluator batch skip row-17 batches/capitals")
+@click.argument("samples", metavar="SAMPLE...", nargs=-1, required=True)
+@_folder_argument
+@json_option
+def skip(samples: tuple[str, ...], folder: Path, as_json: bool) -> None:
+    """Leave samples of the batch in FOLDER out that have not begun.
+
+    SAMPLE is the id of a row. Its result is an error, execution_halted, that counts as one, and
+    that `evaluator batch retry execution_halted` runs again. A sample in flight is finished.
+    """
+    _send(folder, "skip", samples, as_json=as_json)
+
+
+@click.command(epilog="Example:  evaluator batch stop batches/capitals-20260102-150405")
+@_folder_argument
+@json_option
+def stop(folder: Path, as_json: bool) -> None:
+    """End the session of the batch in FOLDER after the samples in flight, as one Ctrl-C does."""
+    _send(folder, "stop", (), as_json=as_json)

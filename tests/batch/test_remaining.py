@@ -1,0 +1,76 @@
+"""After 20 results, the progress shows what the rest is expected to take, with an interval."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from evaluator import clock
+from evaluator.batch.progress import Spread, Tally, line_of
+from evaluator.batch.records import SampleResult, Verdict
+from evaluator.errors.results import Usage
+
+
+def result(number: int, cost_usd: float | None, duration_s: float = 1.0) -> SampleResult:
+    usage = Usage(10, 10, 0, 0, cost_usd, turns=1)
+    return SampleResult(
+        "0" * 32,
+        str(number),
+        place=number,
+        epoch=1,
+        template="t",
+        variant="m",
+        verdict=Verdict.PASSED,
+        inputs={},
+        usage=usage,
+        duration_s=duration_s,
+    )
+
+
+def test_the_rest_is_expected_from_the_twentieth_result_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: now[0])
+    tally = Tally(total=100)
+    for number in range(19):
+        now[0] += 1
+        tally.add(result(number, 0.01 + 0.002 * (number % 2), 1.0 + number % 2))
+    early = tally.snapshot(1)
+    assert early.cost_left_usd is None and early.time_left_s is None
+    assert "left" not in line_of(early)
+    tally.add(result(19, 0.012, 2.0))
+    now[0] += 1
+    snapshot = tally.snapshot(1)
+    cost = snapshot.cost_left_usd
+    time = snapshot.time_left_s
+    assert cost is not None and time is not None
+    assert cost.low < cost.mean < cost.high and time.low < time.mean < time.high
+    assert cost.mean == pytest.approx(80 * 0.011)
+    assert time.mean == snapshot.eta_s == pytest.approx(80)
+    line = line_of(snapshot)
+    assert "ETA 1:20 (" in line and ", $0.8800 left ($" in line
+    assert snapshot.to_dict()["cost_left_usd"]["mean"] == cost.mean
+
+
+def test_an_unknown_cost_is_not_expected_to_be_zero() -> None:
+    tally = Tally(total=100)
+    for number in range(30):
+        tally.add(result(number, None if number == 7 else 0.01))
+    assert tally.snapshot(1).cost_left_usd is None
+    assert "$?" in line_of(tally.snapshot(1))
+
+
+def test_the_interval_holds_the_sum_as_often_as_it_says() -> None:
+    draw = random.Random(7)
+    held = 0
+    for _ in range(1_000):
+        seen = Spread()
+        for _ in range(40):
+            seen.add(draw.gammavariate(4, 1))
+        expected = seen.sum_of(100)
+        assert expected is not None
+        actual = sum(draw.gammavariate(4, 1) for _ in range(100))
+        held += expected.low <= actual <= expected.high
+    assert 920 <= held <= 980
