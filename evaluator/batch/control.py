@@ -24,11 +24,12 @@ from typing import Any, Literal, cast
 from evaluator import clock, disk
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.identity import is_sealed, seal_line
-from evaluator.batch.options import BatchLimits, check_names
+from evaluator.batch.options import BatchLimits
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import COUNTABLE, Verdict
 from evaluator.errors import ConfigurationError, RecordError, RecordNotWritten, UsageError
 from evaluator.errors.machine import advice_on
+from evaluator.fields import check_names
 from evaluator.files.locks import locked
 from evaluator.files.open_below import open_regular
 from evaluator.files.trust import signature, signature_check
@@ -230,7 +231,9 @@ def changed_limits(limits: BatchLimits, arguments: Sequence[str]) -> BatchLimits
         name, equals, text = argument.partition("=")
         if not equals:
             raise UsageError(f"{argument!r}: expected LIMIT=VALUE, as in concurrency=8")
-        check_names([name], (each.name for each in fields(BatchLimits)), where="the limit ")
+        check_names(
+            [name], (each.name for each in fields(BatchLimits)), UsageError, where="the limit "
+        )
         values[name] = _number(text)
     if not values:
         raise UsageError("set needs a limit, as in concurrency=8 or max_cost=20")
@@ -254,7 +257,7 @@ def _check_command(action: Action, arguments: Sequence[str]) -> None:
     if action == "set":
         changed_limits(BatchLimits(), arguments)
     elif action == "retry":
-        check_names(arguments, COUNTABLE, where="the error ")
+        check_names(arguments, COUNTABLE, UsageError, where="the error ")
     elif action == "skip":
         if not arguments:
             raise UsageError("skip needs the id of a sample")

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from evaluator import Evaluator, TemplateLibrary
+from evaluator.batch import definition as definition_module
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import read_with_claims
 from evaluator.cli.main import main
@@ -177,16 +178,15 @@ def test_a_compiled_file_that_differs_from_its_source_is_not_run(
 def test_a_definition_is_read_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     allow(read_with_claims("evaluator.toml", project)[1])
     read: list[Path] = []
-    real = Path.read_bytes
+    real = definition_module.read_named
 
-    def swap_after_reading(path: Path) -> bytes:
-        data = real(path)
-        if path.name == "evaluator.toml":
-            read.append(path)
-            write_definition(project, '["evil.py:same"]')
+    def swap_after_reading(path: Path, max_bytes: int) -> bytes:
+        data = real(path, max_bytes)
+        read.append(path)
+        write_definition(project, '["evil.py:same"]')
         return data
 
-    monkeypatch.setattr(Path, "read_bytes", swap_after_reading)
+    monkeypatch.setattr(definition_module, "read_named", swap_after_reading)
     definition, claims = read_with_claims("evaluator.toml", project)
     assert definition.options.scorers == ("score.py:same",)
     assert claims[0].names == ("the code score.py:same, which is run as a scorer",)
