@@ -266,7 +266,7 @@ def _check(connection: sqlite3.Connection, kind: Format) -> None:
 
 def _make(path: Path, kind: Format) -> None:
     """Creates the database under a temporary name, so that no other process sees it incomplete."""
-    disk.make_folders(path.parent)
+    disk.make_folders(path.parent, sync=True)
     # Mode 0600; the journal files that SQLite creates beside it take its mode.
     name = str(path.parent / f".{path.name}.{randomness.token_hex(8)}")
     disk.close(disk.open(name, _NEW_FILE, 0o600))

@@ -141,7 +141,7 @@ def process(world: World, files: SimulatedDisk, loop: SimulatedLoop, number: int
             name: getattr(files, name)
             for name in (
                 *("open", "close", "dup", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
-                *("rename", "unlink", "mkdir", "fdopen"),
+                *("rename", "link", "unlink", "mkdir", "fdopen"),
             )
         },
         randomness: {
@@ -217,7 +217,7 @@ def live(
 
 def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
     """Ends what is left of a process; nothing that it still does reaches the disk."""
-    files.is_dead = True
+    files.life.is_dead = True
     loop._before_round = lambda: None
     # The order in which tasks are cancelled is that of a set, so that it decides nothing later.
     loop._random = Random(0)
