@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,6 +22,7 @@ from evaluator import Evaluator, clock, disk, randomness, this_process
 from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
 from evaluator.interpreter.operators import script
 from evaluator.processes import starting
+from evaluator.record import owner
 from evaluator.record.store import TaskStore
 from tests.simulation.simulated_disk import (
     DISK_FAILS,
@@ -35,7 +36,9 @@ from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.workload import (
     ANSWER,
     BATCH,
+    BATCHES,
     PROFILE,
+    QUEUE,
     WORKLOAD,
     Case,
     Provider,
@@ -49,6 +52,7 @@ from tests.simulation.workload import (
 PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
 SYNCS = ("off", "task", "step")
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
+QUEUE_FAULTS = (*FAULTS, "pause", "pause", "edit", "edit", "jump")
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,12 @@ class Plan:
 
 def plan_of(seed: int, workload: str = "single") -> Plan:
     random = Random(seed)
-    kinds = [random.choice(FAULTS) for _ in range(random.choice((1, 1, 2, 3)))]
+    faults = QUEUE_FAULTS if workload == "queue" else FAULTS
+    kinds = [random.choice(faults) for _ in range(random.choice((1, 1, 2, 3)))]
     case = random.choice(list(WORKLOAD))
     return Plan(
         seed,
-        BATCH.name if workload == "batch" else case,
+        case if workload == "single" else workload,
         random.choice(SYNCS),
         random.choice((0.0, 0.0, 0.0, 0.1)),
         tuple(
@@ -87,7 +92,7 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
 
 
 def case_of(plan: Plan) -> Case:
-    return BATCH if plan.case == BATCH.name else WORKLOAD[plan.case]
+    return BATCHES[plan.case] if plan.case in BATCHES else WORKLOAD[plan.case]
 
 
 class Violation(Exception):
@@ -117,24 +122,52 @@ class Report:
     trace: list[tuple[int, int]] = field(default_factory=list)
 
 
+JUMPS_S = (0.0, -7200.0, 86_400.0)
+
+
+@dataclass(eq=False)
+class Identity:
+    """A process: `started` is its start, and its wall clock is off by `jump_s`."""
+
+    pid: int
+    started: int
+    host: str
+    boot: str
+    jump_s: float
+
+
+def boot_of(files: SimulatedDisk) -> str:
+    return f"{files.generation:08x}-0000-4000-8000-000000000000"
+
+
 @contextmanager
-def process(world: World, files: SimulatedDisk, loop: SimulatedLoop, number: int) -> Iterator[None]:
-    """Replaces every effect for one process, the `number`-th of its machine."""
+def effects(
+    world: World,
+    files: SimulatedDisk,
+    loop: SimulatedLoop,
+    *,
+    current: Callable[[], Identity],
+    alive: Callable[[], Iterable[Identity]],
+) -> Iterator[None]:
+    """Replaces every effect; each is one of the process `current`. Others see which are `alive`."""
     random = world.random
-    jump = random.choice((0.0, -7200.0, 86_400.0))
-    boot = f"{files.generation:08x}-0000-4000-8000-000000000000"
 
     def start_of(pid: int) -> int:
-        if pid != 1000 + number:
-            raise FileNotFoundError(pid)
-        return number
+        host = current().host
+        for each in alive():
+            if (each.pid, each.host) == (pid, host):
+                return each.started
+        raise FileNotFoundError(pid)
+
+    def wall() -> float:
+        return 1.8e9 + current().jump_s + loop.time()
 
     replaced = {
         clock: {
             "monotonic": loop.time,
             "since_boot": loop.time,
-            "wall": lambda: 1.8e9 + jump + loop.time(),
-            "wall_ns": lambda: int((1.8e9 + jump + loop.time()) * 1e9),
+            "wall": wall,
+            "wall_ns": lambda: int(wall() * 1e9),
             "pause": loop.pause,
         },
         disk: {
@@ -149,12 +182,13 @@ def process(world: World, files: SimulatedDisk, loop: SimulatedLoop, number: int
             "token_bytes": random.randbytes,
         },
         this_process: {
-            "pid": lambda: 1000 + number,
+            "pid": lambda: current().pid,
             "start_of": start_of,
-            "boot_id": lambda: boot,
-            "host": lambda: "simulated",
+            "boot_id": lambda: current().boot,
+            "host": lambda: current().host,
         },
-        starting: {"start_thread": loop.start_thread},
+        owner: {"_owner_of": owner._owner_of.__wrapped__},
+        starting: {"start_thread": loop.start_thread, "Timer": loop.timer},
         script: {"run_script": script_of(world)},
     }
     with ExitStack() as stack:
@@ -177,19 +211,11 @@ def live(
     loop = SimulatedLoop(world.random, before_round)
     asyncio.set_event_loop(loop)
     found = Process()
-    with process(world, files, loop, number):
-        evaluator = Evaluator(
-            library_of(world.case.name),
-            "simulation",
-            profiles={"simulation": PROFILE},
-            backend=Provider(world),
-            tasks_dir=f"{files.root}/tasks",
-            tools=tools_of(world),
-            roots=[ROOTS],
-            reparse=world.case.reparse,
-            sync=sync,
-            notice=lambda _: None,
-        )
+    identity = Identity(
+        1000 + number, number, "simulated", boot_of(files), world.random.choice(JUMPS_S)
+    )
+    with effects(world, files, loop, current=lambda: identity, alive=lambda: (identity,)):
+        evaluator = evaluator_of(world, files, sync)
         main = loop.create_task(act(evaluator))
         try:
             found.outcome = loop.run_until_complete(main)
@@ -213,6 +239,21 @@ def live(
             gc.collect()
             files.end_process()
     return found
+
+
+def evaluator_of(world: World, files: SimulatedDisk, sync: str) -> Evaluator:
+    return Evaluator(
+        library_of(world.case.name),
+        "simulation",
+        profiles={"simulation": PROFILE},
+        backend=Provider(world),
+        tasks_dir=f"{files.root}/tasks",
+        tools=tools_of(world),
+        roots=[ROOTS],
+        reparse=world.case.reparse,
+        sync=sync,
+        notice=lambda _: None,
+    )
 
 
 def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
@@ -490,11 +531,14 @@ def _answers_of(store: TaskStore, task: int) -> set[str]:
             if step.subtask_id is not None:
                 tasks.append((step.subtask_id, number))
             if step.is_answer and step.end is not None:
-                output = json.dumps(step.end.output)
-                found |= set(MARK.findall(output))
-                # A tool's answer has that of a subtask, whose file may be lost.
-                found |= {f"ANS-{digest}" for digest in ANSWER.findall(output)}
+                found |= marks_of(json.dumps(step.end.output))
     return found
+
+
+def marks_of(output: str) -> set[str]:
+    """The answers and effects in what a step records."""
+    # A tool's answer has that of a subtask, whose file may be lost.
+    return set(MARK.findall(output)) | {f"ANS-{digest}" for digest in ANSWER.findall(output)}
 
 
 def run(plan: Plan) -> Report:
@@ -524,6 +568,11 @@ def warm(plan: Plan) -> type[Schedule]:
 
         batch_schedule.reference(plan.sync)
         return batch_schedule.BatchSchedule
+    if plan.case == QUEUE.name:
+        from tests.simulation import queue_schedule
+
+        queue_schedule.reference()
+        return queue_schedule.QueueSchedule
     reference(plan.case, plan.sync)
     return Schedule
 
