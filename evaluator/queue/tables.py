@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evaluator import disk
 from evaluator.errors import RecordError
 from evaluator.queue.document import check_text, entry_text, parse_entries, parse_entry
 from evaluator.queue.entries import (
@@ -139,6 +138,7 @@ FORMAT = database.Format(
     _TABLES,
     "export it with the older version and import it into a new one",
     is_checked=True,
+    is_durable=True,
 )
 
 
@@ -191,8 +191,6 @@ class QueueTables:
                 self._connection = database.snapshot(path, FORMAT)
             else:
                 self._connection = database.connect(path, FORMAT, _BUSY_S)
-                # SQLite syncs the name of its log only if this connection has made the file.
-                disk.sync_folder(path.parent)
         except (OSError, sqlite3.Error) as error:
             raise RecordError(
                 f"{path}: the queue cannot be opened: {database.problem_of(error)}"

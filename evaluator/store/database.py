@@ -51,7 +51,7 @@ class Format:
     """A kind of database. `tables`: the SQL statements that create it, divided by `;`.
     `incremental`: free pages can be returned to the file system. `is_checked`: opening one compares
     all indexes with their tables, and rows with the conditions of their columns; a second of time
-    per 400 MB. `noun` and `instead` are for
+    per 400 MB. `is_durable`: a transaction that was committed survives a loss of power. `noun` and `instead` are for
     messages: its name, and what to do with a newer one.
     """
 
@@ -62,6 +62,7 @@ class Format:
     instead: str
     incremental: bool = False
     is_checked: bool = False
+    is_durable: bool = False
 
 
 def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
@@ -81,6 +82,10 @@ def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sq
     connection = _opened(path, busy_s)
     try:
         _prepare(connection, path, kind=kind, busy_s=busy_s)
+        if kind.is_durable:
+            connection.execute("PRAGMA synchronous = FULL")
+            # SQLite syncs the name of its log only in the connection that makes the file.
+            disk.sync_folder(path.parent)
     except BaseException:
         connection.close()
         raise

@@ -12,6 +12,7 @@ from random import SystemRandom
 
 from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run, shrink
+from tests.simulation.workload import WORKLOADS
 
 
 def seconds(text: str) -> float:
@@ -27,7 +28,7 @@ def main() -> int:
         "--seed", type=int, help="run this schedule only, or begin the search there"
     )
     parser.add_argument("--search", type=seconds, metavar="TIME", help="run schedules for so long")
-    parser.add_argument("--workload", choices=("single", "batch", "queue"), default="single")
+    parser.add_argument("--workload", choices=("single", *WORKLOADS), default="single")
     parser.add_argument(
         "--mutants", type=int, metavar="N", help="look for planted faults in so many schedules each"
     )

@@ -97,6 +97,8 @@ class Machine:
         self.loop = _MachineLoop(world.random, self._end_dead)
         self.loop.set_task_factory(self._task)
         self.processes: list[SimulatedProcess] = []
+        self.is_on = asyncio.Event()
+        self.is_on.set()
         self.count = 0
         self._outside = Identity(900, 1, "outside", boot_of(files), 0.0)
 
@@ -212,8 +214,9 @@ class Machine:
             self.loop.paused -= 1
             self.loop.release(process)
 
-    async def kill_all(self) -> None:
-        """Ends every process at once, as a loss of power does."""
+    async def switch_off(self) -> None:
+        """Ends every process at once, as a loss of power does. None starts until `is_on` is set."""
+        self.is_on.clear()
         processes = list(self.processes)
         for process in processes:
             process.life.is_dead = True

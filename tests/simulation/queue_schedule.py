@@ -6,43 +6,26 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from evaluator import disk
-from evaluator.errors import EvaluatorError, RecordError
 from evaluator.queue import TaskQueue
 from evaluator.queue.document import read_document
 from evaluator.queue.entries import QueueEntry
 from evaluator.queue.publication import CONFLICT
-from evaluator.record.store import TaskStore
-from tests.simulation.machine import Machine, SimulatedProcess
-from tests.simulation.schedule import (
-    Plan,
-    Report,
-    Schedule,
-    Violation,
-    evaluator_of,
-    folder,
-    marks_of,
-)
-from tests.simulation.simulated_disk import DISK_FAILS, DISK_FULL, Loss
-from tests.simulation.simulated_loop import Hang
-from tests.simulation.workload import QUEUE, World
+from tests.simulation.machine_schedule import PATIENCE_S, MachineSchedule
+from tests.simulation.schedule import Plan, Violation, evaluator_of, folder
+from tests.simulation.workload import QUEUE
 
 WORKERS = 3
 AT_ONCE = 2
 LEASE_S = 60.0
 # Each restart and each lost lease costs an attempt; none of them may block an entry here.
 MAX_RETRIES = 50
-# Virtual seconds in which an undisturbed queue is empty.
-SPAN_S = 12.0
-# About how many changes a worker makes.
-CHANGES = 220
 ROUNDS = 12
 # Text, template, inputs, and the entries before it by their places.
 ENTRIES: list[tuple[str, str | None, dict[str, Any], tuple[int, ...]]] = [
@@ -70,89 +53,23 @@ def reference() -> dict[str, str]:
         return schedule.delivered()
 
 
-class QueueSchedule(Schedule):
-    """Runs a plan with the queue. A fault's number says also when it happens and to whom."""
+class QueueSchedule(MachineSchedule):
+    """Runs a plan with the queue."""
 
     def __init__(self, plan: Plan, root: str) -> None:
         super().__init__(plan, root)
         self.path = Path(root) / "queue"
-        self.machine = Machine(self.world, self.files)
-        self.is_one_host = self.random.random() < 0.5
         self.added: dict[str, str] = {}
         self.person: list[str] = []
         self.done: dict[str, str] = {}
         self.ended = Counter[str]()
-        self.notices: list[str] = []
-        self.was_paused = False
-        self.has_failed = False
-        self.working: dict[SimulatedProcess, str] = {}
-        self.hosts = 0
 
-    def run(self) -> Report:
-        expected = reference() if self.plan.faults else {}
-        with self.machine.running():
-            main = self.machine.loop.create_task(self._run(expected))
-            try:
-                self.machine.loop.run_until_complete(main)
-            except Violation as violation:
-                self.report.violation = str(violation)
-            except Hang as hang:
-                self.report.violation = f"hangs: {hang}"
-        return self.report
+    def programs(self) -> list[Coroutine[Any, Any, None]]:
+        return [self._add_all(), *(self._keep_working(n) for n in range(WORKERS))]
 
-    async def _run(self, expected: dict[str, str]) -> None:
-        self._promise()
-        client = asyncio.create_task(self._add_all())
-        keepers = [asyncio.create_task(self._keep_working(n)) for n in range(WORKERS)]
-        try:
-            for kind, at, how in self.plan.faults:
-                await self._fault(kind, at, how)
-            await client
-            # Not all workers may be needed until the end.
-            await asyncio.gather(*keepers)
-            await self._keep_working(WORKERS)
-        finally:
-            for task in (client, *keepers):
-                task.cancel()
-        for process in list(self.machine.processes):
-            self.machine.resume(process)
-            await process.ended.wait()
-        self.look_at_queue(is_end=True)
-        if expected:
-            self.check_delivered(expected)
-        self.report.trace.append((len(self.world.billed), sum(self.world.billed.values())))
-        self.report.counts["completed"] += 1
-
-    # -- processes ---------------------------------------------------------------------------------
-
-    def _place(self, number: int) -> tuple[str, int]:
-        """Where a process runs: one machine with ids that differ, or containers of which each sees
-        itself as the process 1 and may be started again under its host's name.
-        """
-        self.hosts += 1
-        if self.is_one_host:
-            return "simulated", 1000 + self.hosts
-        if self.random.random() < 0.5 and not any(
-            each.identity.host == f"host-{number}" for each in self.machine.processes
-        ):
-            return f"host-{number}", 1
-        return f"container-{self.hosts}", 1
-
-    async def _live(self, number: int, act: Callable[[], Any]) -> SimulatedProcess:
-        host, pid = self._place(number)
-        process = self.machine.start(act, host, pid)
-        await process.ended.wait()
-        if process.error is not None and not process.died and not process.life.fails:
-            error = process.error
-            raise Violation(f"a process ends with {type(error).__name__}: {error}")
-        if process.error is not None and not isinstance(
-            process.error, (EvaluatorError, asyncio.CancelledError)
-        ):
-            if not process.died:
-                raise Violation(
-                    f"a failing disk is a {type(process.error).__name__}: {process.error}"
-                )
-        return process
+    async def finish(self) -> None:
+        # An edit may have come after the last worker.
+        await self._keep_working(WORKERS)
 
     async def _add_all(self) -> None:
         """The program that adds the entries, until all are added."""
@@ -175,7 +92,7 @@ class QueueSchedule(Schedule):
             return True
 
         for _ in range(ROUNDS):
-            process = await self._live(90, add)
+            process = await self.live(90, add)
             if process.outcome:
                 return
         raise Violation("the entries cannot be added")
@@ -187,13 +104,14 @@ class QueueSchedule(Schedule):
 
     async def _keep_working(self, number: int) -> None:
         """Starts a worker again until the queue is empty."""
-        for _ in range(ROUNDS):
+        while self.machine.loop.time() < PATIENCE_S:
             await asyncio.sleep(self.random.uniform(0.0, 1.0))
+            await self.machine.is_on.wait()
             if self._is_empty():
                 return
-            await self._live(number, self._work)
-        if self.plan.faults and not self._is_empty():
-            raise Violation(f"workers end, but the queue is not empty: {self._statuses()}")
+            await self.live(number, self._work)
+            await asyncio.sleep(self.random.uniform(0.0, 20.0))
+        raise Violation(f"workers end, but the queue is not empty: {self._statuses()}")
 
     async def _work(self) -> Any:
         with self._queue() as queue:
@@ -223,75 +141,9 @@ class QueueSchedule(Schedule):
         finally:
             queue.close()
 
-    # -- faults ------------------------------------------------------------------------------------
+    # -- a person ----------------------------------------------------------------------------------
 
-    async def _fault(self, kind: str, at: float, how: str) -> None:
-        self.report.counts[kind] += 1
-        await asyncio.sleep(self.random.uniform(0.0, SPAN_S) * at)
-        if kind == "edit":
-            await self._edit()
-            return
-        processes = [each for each in self.machine.processes if not each.life.is_dead]
-        if not processes:
-            return
-        process = self.random.choice(processes)
-        if kind == "pause":
-            self.was_paused = True
-            self.machine.pause(process)
-            self.machine.loop.call_later(
-                self.random.choice((1.0, 70.0, 400.0)), self.machine.resume, process
-            )
-            return
-        if kind == "jump":
-            process.identity.jump_s += self.random.choice((-1e6, -3600.0, 3600.0, 1e5))
-            return
-        life = process.life
-        life.how = how  # type: ignore[assignment]
-        life.crash_at = life.changes + 1 + int(at * CHANGES)
-        if kind in ("full", "fails"):
-            self.has_failed = True
-            life.fails = DISK_FULL if kind == "full" else DISK_FAILS
-            return
-        # Until it is killed; one that ends before is not.
-        self.machine.resume(process)
-        await process.ended.wait()
-        if kind == "power":
-            await self._lose_power()
-        self.look_at_queue()
-
-    async def _lose_power(self) -> None:
-        await self.machine.kill_all()
-        self.has_lost = True
-        loss = Loss(
-            self.random.choice(("ordered", "folders", "none")),
-            self.random.choice(("prefix", "any", "zero")),
-        )
-        promised = set(self.files.recorded) if self.plan.sync == "step" else set()
-        self.files.lose_power(self.random, loss)
-        found = self._recorded()
-        lost = promised - found
-        if lost:
-            raise Violation(f"recorded answers are lost: {sorted(lost)}")
-        self.files.written = found
-        self.files.recorded = set(found)
-        self._promise()
-
-    def _promise(self) -> None:
-        """Notes calls for answers that are recorded."""
-        self.world.is_known = lambda digest: f"ANS-{digest}" in self.files.written
-
-    def _recorded(self) -> set[str]:
-        """The answers in the task files."""
-        found: set[str] = set()
-        store = TaskStore(f"{self.files.root}/tasks")
-        for path in sorted(Path(self.files.root).glob("tasks/*/TASK-*.md")):
-            with suppress(RecordError):
-                for step in store.read(path, repair=True).steps:
-                    if step.is_answer and step.end is not None:
-                        found |= marks_of(json.dumps(step.end.output))
-        return found
-
-    async def _edit(self) -> None:
+    async def edit(self) -> None:
         """A person reads the published file, and saves it with a change some seconds later."""
         file = self.path / "task-queue.json"
         try:
@@ -349,7 +201,7 @@ class QueueSchedule(Schedule):
             entry.status in ("done", "skipped", "blocked") for entry in entries
         )
 
-    def look_at_queue(self, *, is_end: bool = False) -> None:
+    def check(self, *, is_end: bool = False) -> None:
         if self.world.known_again and not self.was_paused:
             raise Violation(f"recorded and asked for again: {self.world.known_again}")
         file = self.path / "task-queue.json"
@@ -374,7 +226,9 @@ class QueueSchedule(Schedule):
             self._check_end(entries)
 
     def _check_end(self, entries: dict[str, QueueEntry]) -> None:
-        not_done = {each.id: each.blocked_reason for each in entries.values() if each.status != "done"}
+        not_done = {
+            each.id: each.blocked_reason for each in entries.values() if each.status != "done"
+        }
         if not_done:
             raise Violation(f"not done: {not_done}")
         if len({each.description for each in entries.values()}) < len(entries):
@@ -388,6 +242,8 @@ class QueueSchedule(Schedule):
         lost = [text for text in self.person if text not in known]
         if len(self.person) == 1 and lost:
             raise Violation(f"edits of a person are lost: {lost}")
+        if self.plan.faults:
+            self.check_delivered(reference())
 
     def _is_published_behind(self) -> bool:
         with self._queue() as queue:

@@ -35,11 +35,12 @@ from tests.simulation.simulated_disk import (
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.workload import (
     ANSWER,
+    BACKGROUND,
     BATCH,
-    BATCHES,
     PROFILE,
     QUEUE,
     WORKLOAD,
+    WORKLOADS,
     Case,
     Provider,
     World,
@@ -52,6 +53,7 @@ from tests.simulation.workload import (
 PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
 SYNCS = ("off", "task", "step")
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
+BACKGROUND_FAULTS = (*FAULTS, "pause", "pause", "jump")
 QUEUE_FAULTS = (*FAULTS, "pause", "pause", "edit", "edit", "jump")
 
 
@@ -77,7 +79,7 @@ class Plan:
 
 def plan_of(seed: int, workload: str = "single") -> Plan:
     random = Random(seed)
-    faults = QUEUE_FAULTS if workload == "queue" else FAULTS
+    faults = {"queue": QUEUE_FAULTS, "background": BACKGROUND_FAULTS}.get(workload, FAULTS)
     kinds = [random.choice(faults) for _ in range(random.choice((1, 1, 2, 3)))]
     case = random.choice(list(WORKLOAD))
     return Plan(
@@ -92,7 +94,7 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
 
 
 def case_of(plan: Plan) -> Case:
-    return BATCHES[plan.case] if plan.case in BATCHES else WORKLOAD[plan.case]
+    return WORKLOADS[plan.case] if plan.case in WORKLOADS else WORKLOAD[plan.case]
 
 
 class Violation(Exception):
@@ -573,6 +575,11 @@ def warm(plan: Plan) -> type[Schedule]:
 
         queue_schedule.reference()
         return queue_schedule.QueueSchedule
+    if plan.case == BACKGROUND.name:
+        from tests.simulation import background_schedule
+
+        background_schedule.reference()
+        return background_schedule.BackgroundSchedule
     reference(plan.case, plan.sync)
     return Schedule
 

@@ -33,9 +33,7 @@ _LOG_OR_JOURNAL = 0x00000800 | 0x00080000
 
 _File = ctypes.c_void_p
 _Close = ctypes.CFUNCTYPE(ctypes.c_int, _File)
-_Write = ctypes.CFUNCTYPE(
-    ctypes.c_int, _File, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-)
+_Write = ctypes.CFUNCTYPE(ctypes.c_int, _File, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64)
 _Truncate = ctypes.CFUNCTYPE(ctypes.c_int, _File, ctypes.c_int64)
 _Sync = ctypes.CFUNCTYPE(ctypes.c_int, _File, ctypes.c_int)
 _Open = ctypes.CFUNCTYPE(

@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -62,7 +63,9 @@ QUEUE = Case(
     request="ask",
     answers={"[d]": [[("deliver", {"what": "fx-parcel"})]]},
 )
-BATCHES = {each.name: each for each in (BATCH, QUEUE)}
+BACKGROUND = replace(QUEUE, name="background")
+# The workloads besides `single`.
+WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND)}
 ANSWER = re.compile(r"answer ([0-9a-f]{16})")
 # Of one request, fewer than the attempts of a step, so that no step fails by them.
 MAX_FAULTS = 1
@@ -70,7 +73,7 @@ MAX_FAULTS = 1
 
 @cache
 def library_of(name: str) -> TemplateLibrary:
-    case = {**WORKLOAD, **BATCHES}[name]
+    case = {**WORKLOAD, **WORKLOADS}[name]
     with TemporaryDirectory() as folder:
         (Path(folder) / "t.xml").write_text(f"<library>{case.xml}</library>", encoding="utf-8")
         library = TemplateLibrary.load(folder, shipped=False)
