@@ -65,7 +65,6 @@ class MachineSchedule(Schedule):
             self.machine.resume(process)
             await process.ended.wait()
         self.check(is_end=True)
-        self.report.trace.append((len(self.world.billed), sum(self.world.billed.values())))
         self.report.counts["completed"] += 1
 
     @abstractmethod
@@ -101,6 +100,7 @@ class MachineSchedule(Schedule):
         host, pid = self._place(number)
         process = self.machine.start(act, host, pid)
         await process.ended.wait()
+        self.report.trace.append((process.life.changes, sum(self.world.billed.values())))
         if process.error is not None and not process.died and not process.life.fails:
             error = process.error
             raise Violation(f"a process ends with {type(error).__name__}: {error}")

@@ -27,6 +27,7 @@ from evaluator.record.store import TaskStore
 from tests.simulation.simulated_disk import (
     DISK_FAILS,
     DISK_FULL,
+    DISK_FUNCTIONS,
     MARK,
     Dead,
     Loss,
@@ -172,13 +173,7 @@ def effects(
             "wall_ns": lambda: int(wall() * 1e9),
             "pause": loop.pause,
         },
-        disk: {
-            name: getattr(files, name)
-            for name in (
-                *("open", "close", "dup", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
-                *("rename", "link", "unlink", "mkdir", "fdopen"),
-            )
-        },
+        disk: {name: getattr(files, name) for name in DISK_FUNCTIONS},
         randomness: {
             "token_hex": lambda size: random.randbytes(size).hex(),
             "token_bytes": random.randbytes,

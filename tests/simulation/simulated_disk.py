@@ -30,6 +30,12 @@ FIRST = 256
 LAST = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 60_000) - 64
 _STARTS = cycle(range(FIRST, LAST, 61))
 
+DISK_FUNCTIONS = (
+    *("open", "close", "dup", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
+    *("rename", "link", "unlink", "mkdir", "fdopen"),
+)
+"""The functions of `evaluator.disk` that `SimulatedDisk` replaces."""
+
 How = Literal["before", "half", "after"]
 
 
