@@ -21,6 +21,11 @@ BENCHMARKS: tuple[tuple[str, list[str], list[str]], ...] = (
     ("throughput.py", [], ["--n", "500", "--rounds", "3"]),
     ("throughput.py", ["--backend", "litellm"], ["--n", "200", "--rounds", "3"]),
     ("record.py", [], ["--n", "500", "--rounds", "3"]),
+    (
+        "segments.py",
+        ["--resume", "20000"],
+        ["--n", "300", "--rounds", "3", "--resume", "2000"],
+    ),
     ("resume.py", [], ["--calls", "1000", "5000", "--rounds", "2"]),
     ("size.py", [], []),
     ("list_tasks.py", [], ["--n", "2000", "--rounds", "2"]),

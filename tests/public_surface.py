@@ -41,6 +41,7 @@ INTERNAL = {
     "Journal",
     "McpHeader",
     "Owner",
+    "PreparedRequest",
     "Profiles",
     "Reason",
     "Resumption",

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from evaluator.background.output import Output
 from evaluator.background.tasks import End, Work
 from evaluator.errors.results import Outcome, TaskError, TaskId
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.frame import OnBegin
 from evaluator.nodes import Atomic, Node, TopLevel
 from evaluator.record.redact import Redactor

@@ -15,7 +15,7 @@ from evaluator.background.evaluations import EvaluationWork
 from evaluator.background.output import Output
 from evaluator.background.tasks import End
 from evaluator.errors.results import Outcome, TaskResult
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.chat import ChatReply
 from evaluator.interpreter.frame import OnBegin
 from evaluator.record.redact import Redactor

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from evaluator.errors import ToolError, UsageError
 from evaluator.errors.results import Outcome
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.background import START_SUBTASK
 from evaluator.interpreter.chat import Chat, spec_of
 from evaluator.interpreter.frame import OnBegin
@@ -195,7 +195,7 @@ class _SessionTools:
         """
         from evaluator.background.watches import WatchWork
 
-        config = self._spawner.prepared.config
+        config = self._spawner.bound.config
         found = next((each for each in config.mcp if each.name == server), None)
         if found is None:
             known = ", ".join(each.name for each in config.mcp) or "none"

@@ -23,7 +23,7 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -237,23 +237,47 @@ class BatchFolder:
     # -- results -----------------------------------------------------------------------------------
 
     def append(self, result: SampleResult, scrub: Scrub | None = None) -> None:
-        """Writes a line, without the secrets that `scrub` knows. Every reader sees it when this
-        returns.
+        """As `extend`, for one result."""
+        self.extend([result], scrub)
 
+    def extend(
+        self, results: Iterable[SampleResult], scrub: Scrub | None = None
+    ) -> list[SampleResult]:
+        """Writes a line for each result, all in one write, without the secrets that `scrub` knows.
+        Every reader sees them when this returns.
+
+        Returns: the results as readers get them.
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
+        lines: list[bytes] = []
+        stored: list[SampleResult] = []
+        for result in results:
+            data = result.to_dict()
+            try:
+                text = _compact(data)
+                is_changed = False
+            except ValueError:
+                # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
+                data = cast("dict[str, Any]", _finite(data))
+                text = _compact(data)
+                is_changed = True
+            if scrub is not None and scrub.suspects(text):
+                text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
+                is_changed = True
+            lines.append(seal_line(text))
+            stored.append(SampleResult.from_dict(json.loads(text)) if is_changed else result)
+        self.append_lines(b"".join(lines))
+        return stored
+
+    def append_lines(self, lines: bytes) -> None:
+        """Writes lines of results as they are. Raises: as `extend`."""
         fd = self._writable
-        data = result.to_dict()
         self._check_unchanged()
-        text = _to_json(data)
-        if scrub is not None and scrub.suspects(text):
-            text = _to_json(cast("dict[str, Any]", scrub.redact_value(data)))
-        line = seal_line(text)
         try:
-            written = disk.write(fd, line)
-            while written < len(line):
-                written += disk.write(fd, line[written:])
+            written = disk.write(fd, lines)
+            while written < len(lines):
+                written += disk.write(fd, lines[written:])
         except OSError as error:
             with contextlib.suppress(OSError):
                 disk.ftruncate(fd, self._end)
@@ -261,7 +285,7 @@ class BatchFolder:
                 f"{self.path / RESULTS}: a result cannot be written: {error.strerror}; "
                 f"{advice_on(error)}"
             ) from error
-        self._end += len(line)
+        self._end += len(lines)
 
     def _check_unchanged(self) -> None:
         """Raises: RecordError, if the file of results was removed, replaced, cut or written to by
@@ -316,6 +340,11 @@ class BatchFolder:
 
         Raises: RecordError, with file and line, if a line is not a result.
         """
+        for _, _, result in self.current_lines():
+            yield result
+
+    def current_lines(self) -> Iterator[tuple[bytes, bytes, SampleResult]]:
+        """The key, the line and the value of each current result, as `results`."""
         keys = Interner()
         last = array("q")
         for _, offset, _, head in self._lines():
@@ -328,7 +357,7 @@ class BatchFolder:
             place = keys.find(head[1])
             # Lines written meanwhile have no place.
             if place is not None and last[place] == offset:
-                yield self._parsed(line, number)
+                yield head[1], line, self._parsed(line, number)
 
     def lines(self) -> Iterator[SampleResult]:
         """Every result that was ever written, in order, including those that a later one replaces.
@@ -436,7 +465,12 @@ class BatchFolder:
             lines = [json.dumps(str(each), ensure_ascii=False)[1:-1] + "\n" for each in changed]
             write_atomic(path, "".join(lines).encode("utf-8", "backslashreplace"))
         else:
-            disk.remove(path)
+            try:
+                disk.remove(path)
+            except OSError as error:
+                raise RecordNotWritten(
+                    f"{path}: cannot be removed: {error.strerror}; {advice_on(error)}"
+                ) from error
 
     def manifest(self, *, repair: bool = False) -> dict[str, Any]:
         """The manifest. `repair`: also one that was changed, as long as it is JSON.
@@ -461,14 +495,6 @@ class BatchFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _to_json(data: dict[str, Any]) -> str:
-    try:
-        return _compact(data)
-    except ValueError:
-        # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-        return _compact(_finite(data))
 
 
 def _finite(value: Any) -> Any:

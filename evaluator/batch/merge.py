@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,19 @@ from evaluator import disk
 from evaluator.batch.folder import TASKS, BatchFolder
 from evaluator.batch.interning import Interner
 from evaluator.batch.permissions import is_own, sign
-from evaluator.batch.reading import Batch, open_batch
+from evaluator.batch.reading import Batch, open_batch, summary_of
 from evaluator.batch.rows.selection import Shard
+from evaluator.batch.summary import Columns
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.open_below import open_private_folder, open_regular
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import now
+from evaluator.record.segments import FOLDER as SEGMENTS
+from evaluator.record.store import TaskStore
 
+_WRITE_BYTES = 1_000_000
 # Everything that has to be equal in the manifests of shards of one batch.
 _SAME = (
     "schema",
@@ -161,30 +165,71 @@ def _without_path(rows: Mapping[str, Any]) -> dict[str, Any]:
 def _write(parts: Sequence[_ShardBatch], path: Path) -> None:
     with BatchFolder.create(path) as folder:
         keys = Interner()
+        lost: list[str] = []
+        first = parts[0].manifest
+        columns = Columns(first.get("cluster"), first.get("group_by"))
         for part in parts:
-            for result in part.batch.results():
-                known = len(keys)
-                if keys.number(result.key.encode()) < known:
-                    raise UsageError(
-                        f"{part.folder}: sample {result.sample_id!r} (epoch {result.epoch}, "
-                        f"{result.template}, "
-                        f"{result.variant}) is in another shard too; were the rows changed "
-                        "between them?"
-                    )
-                folder.append(result)
+            lost += _copy_results(part, folder, keys=keys, columns=columns)
             _copy_tasks(part.folder / TASKS, path / TASKS)
-        folder.write_manifest(_merged_manifest(parts))
-        folder.write_summary(open_batch(path).summarise().to_dict())
+        folder.write_manifest(_merged_manifest(parts, lost))
+        folder.write_summary(summary_of(open_batch(path), columns).to_dict())
         folder.sync()
+
+
+def _copy_results(
+    part: _ShardBatch, folder: BatchFolder, keys: Interner, columns: Columns
+) -> list[str]:
+    """Copies the lines of current results, and adds them to `columns`. Returns: what the shard has
+    lost.
+
+    Raises: UsageError, if another shard has one of them.
+    """
+    records = set(TaskStore(part.folder / TASKS).ids())
+    is_left_out = part.batch.is_left_out()
+    count = without_record = size = 0
+    lines: list[bytes] = []
+    for key, line, result in BatchFolder.reader(part.folder).current_lines():
+        if is_left_out(result.template, result.variant, key.decode()):
+            continue
+        known = len(keys)
+        if keys.number(key) < known:
+            raise UsageError(
+                f"{part.folder}: sample {result.sample_id!r} (epoch {result.epoch}, "
+                f"{result.template}, {result.variant}) is in another shard too; were the rows "
+                "changed between them?"
+            )
+        count += 1
+        if result.task_id is not None and result.task_id not in records:
+            without_record += 1
+        columns.add(result)
+        lines.append(line)
+        size += len(line)
+        if size >= _WRITE_BYTES:
+            folder.append_lines(b"".join(lines))
+            lines = []
+            size = 0
+    folder.append_lines(b"".join(lines))
+    lost: list[str] = []
+    total = part.manifest.get("total")
+    if part.manifest.get("state") == "complete" and isinstance(total, int) and count < total:
+        lost.append(f"shard {part.shard} has lost {total - count:,} of its {total:,} results")
+    if without_record:
+        lost.append(f"shard {part.shard} has lost the records of {without_record:,} tasks")
+    return lost
 
 
 def _copy_tasks(source: Path, target: Path) -> None:
     """Copies task files and attachments. Raises: RecordError, if a task is there already."""
-    for name in ("active", "done", ATTACHMENTS):
+    for name in ("active", "done", SEGMENTS, ATTACHMENTS):
         files = list(_files_in(source / name))
         for folder in (target, target / name) if files else ():
             os.close(open_private_folder(folder))
         for file in files:
+            # A segment that has ended is never written again. Another file system has its own copy.
+            if name == SEGMENTS:
+                with suppress(OSError):
+                    disk.link(file, target / name / file.name, follow_symlinks=False)
+                    continue
             try:
                 copy = disk.open(target / name / file.name, NEW_FILE, 0o600)
             except FileExistsError:
@@ -207,10 +252,10 @@ def _files_in(folder: Path) -> Iterator[Path]:
             )
 
 
-def _merged_manifest(parts: Sequence[_ShardBatch]) -> dict[str, Any]:
+def _merged_manifest(parts: Sequence[_ShardBatch], lost: Sequence[str]) -> dict[str, Any]:
     first = parts[0]
     manifests = [part.manifest for part in parts]
-    reason = _reason(parts)
+    reason = "; ".join([*_reasons(parts), *lost])
     state = "incomplete" if reason else "complete"
     total = None
     if len(parts) == first.shard.of and all(
@@ -256,14 +301,14 @@ def _merged_manifest(parts: Sequence[_ShardBatch]) -> dict[str, Any]:
     return manifest
 
 
-def _reason(parts: Sequence[_ShardBatch]) -> str:
-    """Why the merged batch is incomplete; empty if it is complete."""
+def _reasons(parts: Sequence[_ShardBatch]) -> list[str]:
+    """Why the merged batch is incomplete."""
     number = parts[0].shard.of
     there = {part.shard.number for part in parts}
     missing = [f"{each}/{number}" for each in range(1, number + 1) if each not in there]
     if missing:
-        return f"missing shards: {', '.join(missing)}"
+        return [f"missing shards: {', '.join(missing)}"]
     unfinished = [str(part.shard) for part in parts if part.manifest.get("state") != "complete"]
     if unfinished:
-        return f"incomplete shards: {', '.join(unfinished)}"
-    return ""
+        return [f"incomplete shards: {', '.join(unfinished)}"]
+    return []

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
 OnChanged = Literal["leave", "run", "keep"]
+TaskFiles = Literal["packed", "each"]
 State = Literal["complete", "incomplete", "stopped", "budget", "repeated error"]
 _DISPLAYS = ("auto", "live", "plain", "none")
 _ENGINES = ("local", "processes", "ray")
@@ -530,6 +531,16 @@ class BatchOptions:
         _path,
         flag=Flag(
             "--output", "The batch's folder. Default: a new folder in batches/.", metavar="FOLDER"
+        ),
+    )
+    task_files: TaskFiles = option(
+        "packed",
+        _one_of(get_args(TaskFiles)),
+        flag=Flag(
+            "--task-files",
+            "Write the task files of all samples packed into a few files, or each as one file.",
+            choices=get_args(TaskFiles),
+            default="packed",
         ),
     )
     cache: ResponseCache | str | None = option(

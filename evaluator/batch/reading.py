@@ -11,7 +11,13 @@ from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
-from evaluator.batch.summary import BatchSummary, MetricValue, summarise
+from evaluator.batch.summary import (
+    BatchSummary,
+    Columns,
+    MetricValue,
+    summarise,
+    summarise_columns,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +125,24 @@ class Batch:
             (result.template, result.variant) not in cells or (bool(keys) and result.key in keys)
         )
 
+    def is_left_out(self) -> Callable[[str, str, str], bool]:
+        """A function of a result's template, variant and key: whether `results` leaves it out."""
+        cells = set(self.cells)
+        keys = set(self.manifest.get("left_out", []))
+        return lambda template, variant, key: (template, variant) not in cells or key in keys
+
     def summarise(self, metrics: Sequence[Metric] | None = None) -> BatchSummary:
         """The numbers as they are now. Raises: as `results`.
 
         `metrics` are computed with it; None: those of the manifest. Their functions are not run:
         they have the values that the last session computed, if the results are still the same.
         """
+        return self.with_metrics(self._summary(), metrics)
+
+    def with_metrics(self, summary: BatchSummary, metrics: Sequence[Metric] | None) -> BatchSummary:
+        """`summary` with the metrics of each group, as for `summarise`."""
         return replace(
-            summary := self._summary(),
+            summary,
             groups=tuple(
                 replace(
                     group,
@@ -168,6 +184,24 @@ class Batch:
             group_by=manifest.get("group_by"),
             reducers=manifest.get("reducers"),
         )
+
+
+def summary_of(
+    batch: Batch, columns: Columns, metrics: Sequence[Metric] | None = None
+) -> BatchSummary:
+    """`Batch.summarise`, for a batch whose results are all in `columns`, none left out: they are
+    not read again.
+    """
+    manifest = batch.manifest
+    summary = summarise_columns(
+        columns,
+        total=batch.totals,
+        cluster=manifest.get("cluster"),
+        group_by=manifest.get("group_by"),
+        reducers=manifest.get("reducers"),
+        unfinished=About(manifest).unfinished,
+    )
+    return batch.with_metrics(summary, metrics)
 
 
 def open_batch(folder: str | Path) -> Batch:

@@ -17,20 +17,21 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from evaluator import clock
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
+from evaluator.batch.identity import REPAIR
 from evaluator.batch.notebook import DisplayName, make_display
-from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop
+from evaluator.batch.options import BatchLimits, BatchOptions, OnChanged, Stop, TaskFiles
 from evaluator.batch.permissions import sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, SafeDisplay, Tally
-from evaluator.batch.reading import Results, open_batch
+from evaluator.batch.reading import Results, open_batch, summary_of
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
 from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
-from evaluator.batch.summary import BatchSummary
+from evaluator.batch.summary import BatchSummary, Columns
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
 from evaluator.batch.work import Worker
-from evaluator.errors import EvaluatorError, UsageError, messages
+from evaluator.errors import BatchDamaged, EvaluatorError, UsageError, messages
 from evaluator.errors.messages import type_of
 from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
@@ -129,6 +130,7 @@ async def run_batch(
     cluster: str | None = None,
     group_by: str | None = None,
     output: str | Path | None = None,
+    task_files: TaskFiles = "packed",
     resume: bool = False,
     retry_errors: bool = False,
     repair: bool = False,
@@ -170,7 +172,8 @@ async def run_batch(
     `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
 
     Everything is stored in the folder `output` (default: a new one in `batches/`): results as they
-    arrive, task files, manifest, summary. `resume` continues the batch in that folder;
+    arrive, task files ("packed" into a few files, or "each" as one), manifest, summary. `resume`
+    continues the batch in that folder;
     `retry_errors` runs samples again that ended with an error; `repair` removes damaged results,
     whose samples are evaluated again, and accepts a changed manifest;
     `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them
@@ -273,7 +276,7 @@ async def run_plan(
         folder.write_manifest(manifest)
         tally = Tally()
         try:
-            ended = await _run_session(
+            ended, columns = await _run_session(
                 evaluator,
                 plan,
                 folder=folder,
@@ -304,7 +307,10 @@ async def run_plan(
         }
         folder.write_manifest(manifest)
         folder.write_changed(ended.counts.explained)
-        summary = open_batch(path).summarise(plan.metrics)
+        if columns is None:
+            summary = open_batch(path).summarise(plan.metrics)
+        else:
+            summary = summary_of(open_batch(path), columns, plan.metrics)
         if plan.metrics:
             folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
         folder.write_summary(summary.to_dict())
@@ -378,7 +384,8 @@ async def _run_session(
     before: Mapping[str, Any],
     tally: Tally,
     notices: Sequence[str],
-) -> SessionEnd:
+) -> tuple[SessionEnd, Columns | None]:
+    """The end of the session, and all results of the batch; None if they have to be read."""
     limits = plan.options.limits
     options = plan.options
     pace = Pace(
@@ -395,7 +402,13 @@ async def _run_session(
     display = SafeDisplay(make_display(options.display))
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
-            evaluator.with_limiter(limiter, folder.tasks, options.cache, [folder.path])
+            evaluator.with_limiter(
+                limiter,
+                folder.tasks,
+                options.cache,
+                [folder.path],
+                is_packed=options.task_files == "packed",
+            )
         )
         store = own.services.store
         part = shard_of(options.select)
@@ -405,6 +418,11 @@ async def _run_session(
         if store is not None and (
             options.retry_errors or not _has_all_results(before, len(earlier))
         ):
+            damage = store.damage(repair=options.repair)
+            if damage and not options.repair:
+                raise BatchDamaged(
+                    f"{damage[0]}; to evaluate the samples that follow it again, {REPAIR}"
+                )
             unrecorded = find_unrecorded(store, earlier)
         worker = Worker(
             own,
@@ -430,7 +448,7 @@ async def _run_session(
         reason = "the batch was stopped before it was this call's turn"
         stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
         with own.services.tracer.batch(plan.name) as span:
-            ended = await Session(
+            session = Session(
                 plan,
                 folder,
                 worker=worker,
@@ -439,9 +457,11 @@ async def _run_session(
                 stop=stop,
                 display=display,
                 tally=tally,
-            ).run(earlier)
+                columns=None if earlier else Columns(options.cluster, options.group_by),
+            )
+            ended = await session.run(earlier)
             span.set_result(ended)
-        return ended
+        return ended, session.columns
 
 
 def new_folder(name: str, shard: Shard | None = None) -> Path:

@@ -27,6 +27,7 @@ from evaluator.batch.pending import Counts, PendingWork
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
 from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.summary import Columns
 from evaluator.batch.work import Worker, WorkItem, WorkResult, sample_label
 from evaluator.errors import UsageError
 from evaluator.limits.endpoints import host_of
@@ -60,7 +61,11 @@ class SessionEnd:
 
 @dataclass(slots=True)
 class Session:
-    """One session of a batch. Its `run` may be called once."""
+    """One session of a batch. Its `run` may be called once.
+
+    `columns` gets each result that is written; None if there are earlier results, and after an
+    error, which the summary raises again.
+    """
 
     plan: BatchPlan
     folder: BatchFolder
@@ -70,8 +75,11 @@ class Session:
     stop: Stop
     display: SafeDisplay
     tally: Tally = field(default_factory=Tally)
+    columns: Columns | None = None
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
+    _written_next: list[SampleResult] = field(default_factory=list[SampleResult])
+    _write_error: Exception | None = None
     _ends_at: float | None = None
     _wait: asyncio.Timeout | None = None
 
@@ -112,6 +120,7 @@ class Session:
                     self._finish,
                     lambda: self.stop.state is not None,
                 )
+            self._write_results()
             total = self.tally.total = await self._count_rest(work, pending.counts)
             self.tally.earlier = 0
         except ClusterLost as error:
@@ -124,6 +133,8 @@ class Session:
         finally:
             ticker.cancel()
             await asyncio.wait([ticker])
+            with contextlib.suppress(Exception):
+                self._write_results()
             self.folder.write_progress(None)
             await work.aclose()
             await rows.aclose()
@@ -202,16 +213,48 @@ class Session:
 
     def _finish(self, done: WorkResult) -> None:
         self.limiter.end_sample()
+        if self._write_error is not None:
+            raise self._write_error
         if done.result is None:
             # Without a call that the limiter rejected, it is this machine that could not do the
             # work.
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
-        store = self.worker.evaluator.services.store
-        self.folder.append(done.result, None if store is None else store.redactor)
-        self.tally.add(done.result)
+        if not self._written_next:
+            asyncio.get_running_loop().call_soon(self._write_soon)
+        self._written_next.append(done.result)
+        # At once: a display that asks to stop does so before the next sample starts.
         self.display.show("result", done.result)
         self._stop_on_repetition(done.result)
+
+    def _write_soon(self) -> None:
+        """Writes the results of this turn of the event loop. Nothing new starts after an error,
+        which the next result raises.
+        """
+        try:
+            self._write_results()
+        except Exception as error:
+            self._write_error = error
+            self.stop.ask("incomplete", str(error))
+
+    def _write_results(self) -> None:
+        """Raises: RecordError, if results cannot be written."""
+        if self._write_error is not None:
+            raise self._write_error
+        results = self._written_next
+        if not results:
+            return
+        self._written_next = []
+        store = self.worker.evaluator.services.store
+        stored = self.folder.extend(results, None if store is None else store.redactor)
+        if self.columns is not None:
+            try:
+                for result in stored:
+                    self.columns.add(result)
+            except UsageError:
+                self.columns = None
+        for result in results:
+            self.tally.add(result)
 
     def _stop_on_repetition(self, result: SampleResult) -> None:
         """Ends the session if the same error keeps coming: then the samples are not the cause."""
@@ -317,8 +360,8 @@ def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dic
     """
     recorded = {entry.identity.decode(): entry for entry in earlier.values()}
     found: dict[str, int] = {}
-    for task in store.list():
-        label = sample_label(task.header)
+    for task_id, status, labels in store.labelled():
+        label = sample_label(labels)
         if not label:
             continue
         identity, is_judge, rest = label.partition("/")
@@ -328,7 +371,7 @@ def find_unrecorded(store: TaskStore, earlier: Mapping[str, ResultEntry]) -> dic
         elif is_judge:
             is_recorded = entry.scored_by.decode() == rest.partition("/")[0]
         else:
-            is_recorded = entry.verdict is not Verdict.ERROR or task.status == "failed"
+            is_recorded = entry.verdict is not Verdict.ERROR or status == "failed"
         if not is_recorded:
-            found[label] = max(task.id, found.get(label, 0))
+            found[label] = max(task_id, found.get(label, 0))
     return found

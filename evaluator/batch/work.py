@@ -53,10 +53,11 @@ from evaluator.language.scopes import plain
 from evaluator.language.types import read_typed
 from evaluator.nodes import Atomic, Function, OutputFormat, Task, TopLevel
 from evaluator.record.journal import now
-from evaluator.record.steps import Header, Recording
+from evaluator.record.steps import Recording
 
 if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator
+    from evaluator.interpreter.runs import PreparedRequest
 
 _SAMPLE_LABEL = "sample"
 GRADER = "grader"
@@ -121,6 +122,9 @@ class Worker:
     unrecorded: Mapping[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
     repair: bool = False
+    _prepared: dict[tuple[str, str], PreparedRequest] = field(
+        init=False, default_factory=dict[tuple[str, str], "PreparedRequest"]
+    )
 
     async def perform(self, work: WorkItem) -> WorkResult:
         """The result of `work`. It stays pending if the batch's budget ended before the answer, if
@@ -146,9 +150,13 @@ class Worker:
             outcome: Outcome = self._earlier_outcome(earlier)
             started = earlier.started
             duration_s = earlier.duration_s
+        elif (ended := self._ended_run(work)) is not None and ended.summary is not None:
+            outcome = _recorded_outcome(ended)
+            started = ended.known_header().created
+            duration_s = ended.summary.duration_s
         else:
             outcome = await self._evaluate(work)
-            if isinstance(outcome, TaskResult):
+            if isinstance(outcome, TaskResult) and outcome.parsed_content is not None:
                 # Scorers and results get data, as they do from a record.
                 outcome = replace(outcome, parsed_content=outcome.parsed_data)
             # Waiting for the rate limiter depends on the batch's limits, not on the model.
@@ -246,6 +254,9 @@ class Worker:
         notes = outcome.notes
         store = self.evaluator.services.store
         number = outcome.task_id
+        task_file = None
+        if number is not None and store is not None and not store.is_packed:
+            task_file = f"tasks/done/TASK-{number}.md"
         return SampleResult(
             identity=work.identity.value,
             sample_id=sample.id,
@@ -266,7 +277,7 @@ class Worker:
             duration_s=duration_s,
             started=started,
             task_id=number,
-            task_file=None if number is None or store is None else f"tasks/done/TASK-{number}.md",
+            task_file=task_file,
             cached_calls=notes.get("cached_calls", 0),
             warnings=tuple(map(str, notes.get("warnings", ()))),
             parts=work.identity.parts,
@@ -290,16 +301,56 @@ class Worker:
         task = self.unrecorded.get(label, work.resumes)
         if task is not None and self._is_run(task, name, inputs, variant.model, variant.handler):
             return await self._resume(task, inputs, shots=shots)
-        return await self.evaluator.evaluate(
-            name,
+        prepared = self._prepared.get((name, variant.name))
+        if prepared is None:
+            prepared = self.evaluator.prepare(name, model=variant.model, handler=variant.handler)
+            self._prepared[name, variant.name] = prepared
+        return await prepared.evaluate(
             inputs,
-            model=variant.model,
-            handler=variant.handler,
             epoch=self._epoch(work),
             target=target_text(sample.target, node),
             labels={_SAMPLE_LABEL: label},
             shots=shots,
         )
+
+    def _ended_run(self, work: WorkItem) -> Recording | None:
+        """The run of the sample in an earlier session, if only the line of its result is missing:
+        it ended, with an answer or an error.
+        """
+        task = self.unrecorded.get(work.identity.value)
+        if task is None or task == work.resumes:
+            return None
+        node = self.evaluator.library.get(work.cell.template).node
+        try:
+            inputs, _ = arguments_of(work.sample, node)
+        except UsageError:
+            return None
+        variant = work.variant
+        return self._ended(task, work.cell.template, inputs, variant.model, variant.handler)
+
+    def _ended(
+        self,
+        task: int,
+        template: str,
+        inputs: Mapping[str, Any],
+        model: str | None,
+        handler: str | None,
+    ) -> Recording | None:
+        """The recording of a task that is this run and has ended; None for any other."""
+        recording = self._recording(task)
+        if (
+            recording is None
+            or recording.status not in ("completed", "failed")
+            or recording.summary is None
+            or recording.summary.result is None
+            or not self._is_run(task, template, inputs, model, handler)
+        ):
+            return None
+        try:
+            _recorded_outcome(recording)
+        except (LookupError, TypeError, ValueError):
+            return None  # a file of somebody else
+        return recording
 
     def _output_of(self, template: str) -> OutputFormat | None:
         node = self.evaluator.library.get(template).node
@@ -374,10 +425,7 @@ class Worker:
             and recording.summary is not None
             and recording.summary.result is not None
         ):
-            return replace(
-                outcome_from_dict(recording.summary.result),
-                task_id=None if earlier.task_id is None else TaskId(earlier.task_id),
-            )
+            return _recorded_outcome(recording)
         if earlier.failure is None:
             return TaskResult(
                 Status.COMPLETE, earlier.content, parsed_content=earlier.parsed, usage=earlier.usage
@@ -413,7 +461,13 @@ class Worker:
             label = f"{work.identity.value}/{work.scored_by}/{scorer.name}/{next(calls)}"
             task = self.unrecorded.get(label)
             handler = work.variant.handler
-            if task is not None and self._is_run(task, template, inputs, None, handler):
+            if task is None:
+                ended = None
+            else:
+                ended = self._ended(task, template, inputs, None, handler)
+            if ended is not None:
+                judged = _recorded_outcome(ended)
+            elif task is not None and self._is_run(task, template, inputs, None, handler):
                 judged = await self._resume(task, inputs)
             else:
                 judged = await self.evaluator.evaluate(
@@ -445,6 +499,13 @@ class Worker:
             return None
         mapped = {**self.evaluator.services.profile(handler).roles, **self.evaluator.model_roles}
         return {GRADER: mapped.get(model, model)}
+
+
+def _recorded_outcome(recording: Recording) -> Outcome:
+    """The outcome of a run that has ended."""
+    summary = recording.summary
+    result = {} if summary is None else summary.result
+    return replace(outcome_from_dict(result), task_id=TaskId(recording.known_header().task_id))
 
 
 def _rejection(outcome: Outcome) -> str | None:
@@ -554,16 +615,9 @@ def target_text(target: Any, node: TopLevel) -> str | None:
     return json.dumps(target, ensure_ascii=False)
 
 
-def sample_label(header: Header | None) -> str:
-    """The label of the sample or its judge whose task file this is; "" for any other file."""
-    if header is None:
-        labels = None
-    else:
-        labels = header.extra.get("labels")
-    if isinstance(labels, Mapping):
-        label = labels.get(_SAMPLE_LABEL)
-    else:
-        label = None
+def sample_label(labels: Mapping[str, Any] | None) -> str:
+    """The sample, or its judge, whose task has these labels; "" for any other task."""
+    label = None if labels is None else labels.get(_SAMPLE_LABEL)
     if isinstance(label, str):
         return label
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Literal, NewType, NoReturn, TypeAlias, TypeVar
+from typing import Any, Literal, NewType, NoReturn, TypeAlias
 
 from evaluator.errors import Diagnostic, EvaluatorError, messages
 from evaluator.nodes import Span
@@ -16,8 +16,6 @@ CONDITION_MET = "condition_met"
 """The note `termination_reason` of a task whose condition held; any other reason says why it ended
 before that.
 """
-
-_Figure = TypeVar("_Figure", int, float)
 
 
 class Status(StrEnum):
@@ -73,15 +71,13 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         """The sum; a figure that is unknown on one side is unknown in the sum."""
-        return Usage(  # in full: it runs for every call
-            _sum(self.input_tokens, other.input_tokens),
-            _sum(self.output_tokens, other.output_tokens),
-            cached_tokens=_sum(self.cached_tokens, other.cached_tokens),
-            reasoning_tokens=_sum(self.reasoning_tokens, other.reasoning_tokens),
-            cost_usd=_sum(self.cost_usd, other.cost_usd),
-            turns=self.turns + other.turns,
-            tool_calls=self.tool_calls + other.tool_calls,
-        )
+        figures: list[Any] = []  # in full, here and below: it runs for every call
+        for mine, others in zip(_usage_values(self), _usage_values(other), strict=True):
+            if mine is None or others is None:
+                figures.append(None)
+            else:
+                figures.append(mine + others)
+        return Usage(*figures)
 
     def to_dict(self) -> dict[str, Any]:
         return dict(zip(_USAGE_FIELDS, _usage_values(self), strict=True))
@@ -101,37 +97,31 @@ class Usage:
         """The names of the figures that no single call can have: negative, NaN, not a number, or
         above MAX_CALL_TOKENS and MAX_CALL_COST_USD.
         """
-        return tuple(
-            name
-            for name, value in self.to_dict().items()
-            if value is not None and not _is_plausible(name, value)
-        )
+        wrong: list[str] = []
+        for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
+            if value is None:
+                continue
+            most = MAX_CALL_COST_USD if name == "cost_usd" else MAX_CALL_TOKENS
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= most:
+                wrong.append(name)
+        return tuple(wrong)
 
     def non_zero(self) -> dict[str, Any]:
         """The figures that are not 0, None (unknown) included. `from_dict` reads them."""
-        return {name: value for name, value in self.to_dict().items() if value != 0}
+        figures: dict[str, Any] = {}
+        for name, value in zip(_USAGE_FIELDS, _usage_values(self), strict=True):
+            if value != 0:
+                figures[name] = value
+        return figures
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Usage:
         return cls(**{name: data[name] for name in _USAGE_FIELDS if name in data})
 
 
-def _is_plausible(name: str, value: object) -> bool:
-    if name == "cost_usd":
-        most = MAX_CALL_COST_USD
-    else:
-        most = MAX_CALL_TOKENS
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
-
-
 _USAGE_FIELDS = tuple(each.name for each in fields(Usage))
 _usage_values = attrgetter(*_USAGE_FIELDS)
-
-
-def _sum(a: _Figure | None, b: _Figure | None) -> _Figure | None:
-    if a is None or b is None:
-        return None
-    return a + b
 
 
 @dataclass(frozen=True, slots=True)

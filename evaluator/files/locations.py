@@ -7,7 +7,7 @@ caches.
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -54,14 +54,22 @@ def cache_folder() -> Path:
 def _folder(kind: str, default: str) -> Path:
     given = os.environ.get(f"EVALUATOR_{kind}_DIR")
     if given:
+        if os.path.isabs(given):
+            return _absolute(given)
         return Path(given).absolute()
-    base = os.environ.get(f"XDG_{kind}_HOME")
-    # The specification says that a relative path is invalid and is ignored.
+    return _folder_below(os.environ.get(f"XDG_{kind}_HOME"), os.environ.get("HOME"), default)
+
+
+_absolute = lru_cache(maxsize=8)(Path)
+
+
+@lru_cache(maxsize=8)
+def _folder_below(base: str | None, home: str | None, default: str) -> Path:
+    # The specification says that a relative path is invalid and is ignored. `home` is only a part
+    # of the key: Path.home reads it.
     if base and os.path.isabs(base):
-        home = Path(base)
-    else:
-        home = Path.home() / default
-    return home / "evaluator"
+        return Path(base) / "evaluator"
+    return Path.home() / default / "evaluator"
 
 
 def given_path(value: object, what: str) -> Path:

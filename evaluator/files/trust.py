@@ -151,7 +151,7 @@ def signature(data: bytes) -> str | None:
     key = signing_key(create=True)
     if key is None:
         return None
-    return hmac.new(key, data, sha256).hexdigest()
+    return hmac.digest(key, data, "sha256").hex()
 
 
 def is_signed(data: bytes, mark: object) -> bool:
@@ -195,9 +195,13 @@ def _update(change: Callable[[list[ProjectFile]], list[ProjectFile]]) -> None:
 
 def signing_key(*, create: bool) -> bytes | None:
     """This user's key for signatures; None where there is none, or none can be made."""
-    path = user_folder() / KEY_FILE
+    folder = user_folder()
+    key = _keys.get(folder)
+    if key is not None:
+        return key
+    path = folder / KEY_FILE
     with suppress(OSError, ConfigurationError):
-        key = _keys.get(path) or _read_private(path)
+        key = _read_private(path)
         if key is None and create:
             disk.make_folders(path.parent, 0o700)
             with suppress(FileExistsError):
@@ -206,7 +210,7 @@ def signing_key(*, create: bool) -> bytes | None:
                 )
             key = _read_private(path)
         if key is not None:
-            _keys[path] = key
+            _keys[folder] = key
         return key
     return None
 

@@ -1,14 +1,22 @@
-"""The messages of one session, and how many tokens of the model's context window they take."""
+"""The state of one session: its messages, how many tokens of the model's context window they take,
+and what is recorded of them.
+
+A `SessionPlan` has what is the same in every session of a task with one model; it is made once. A
+`Session` has the rest. `model_caller` and `session` work on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from evaluator.errors import LimitReached
+from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChoice
-from evaluator.limits.budget import WARN_AT
+from evaluator.handler.tracing import UNTRACED, Tracer
+from evaluator.limits.budget import WARN_AT, Budget
 from evaluator.models import prices
 from evaluator.models.attachment_rules import drop_unsupported, withhold_oldest
 from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, ToolSpec
@@ -17,216 +25,113 @@ from evaluator.models.structured import kind_of
 from evaluator.models.text_tools import new_mark
 from evaluator.nodes.sampling import SAMPLING, settings_given
 from evaluator.record.step_log import StepLog
+from evaluator.record.steps import FixedPart
 
 _MESSAGE_OVERHEAD_TOKENS = 6
+OnText = Callable[[str], None]
+OnMessage = Callable[[str, Mapping[str, Any]], None]
 
 
-class Conversation:
-    """Messages in order, the number of them that is already recorded, and their size in tokens.
-
-    `tokens` is estimated locally and corrected to the provider's count after each response. With
-    `counts_tokens` False, messages are counted only where the context window is known. `warnings`
-    are those of the current query.
+@dataclass(frozen=True, slots=True)
+class SessionLog:
+    """The outputs of a session: its record, with steps below `path`, its trace, `on_text` for
+    streamed text, and `on_message` for each message with the path.
     """
 
-    def __init__(
-        self,
-        config: HandlerConfig,
-        choice: ModelChoice,
-        tools: tuple[ToolSpec, ...],
-        schema: Mapping[str, Any] | None,
-        *,
-        counts_tokens: bool,
-    ) -> None:
-        self.warnings: dict[str, None] = {}
-        self._config = config
-        self._choice = choice
-        self._tools = tools
-        self._schema = schema
-        self._settings = _recorded_settings(config, tools, schema=schema)
-        if config.tool_calling == "text":
-            self._call_mark = new_mark()
-        else:
-            self._call_mark = ""
-        self._messages: list[Message] = []
-        self._recorded = 0
-        self._answers = 0
-        # Tool answers are recorded at steps of their own: place in `_messages` to path of the step.
-        self._answer_paths: dict[int, str] = {}
-        self._history = ""
-        self._window = config.context_window
-        if self._window is None and not choice.is_simulated:
-            self._window = prices.context_window(choice.label)
-        self._counts_tokens = counts_tokens or self._window is not None
-        self._warned_context = False
-        self.tokens = sum(
-            estimate_tokens(f"{s.name} {s.description} {s.parameters}") for s in tools
-        )
+    steps: StepLog
+    path: str = ""
+    tracer: Tracer = UNTRACED
+    on_text: OnText | None = None
+    on_message: OnMessage | None = None
 
-    @property
-    def has_answer(self) -> bool:
-        return self._answers > 0
+    def note(self, message: Message, usage: Usage | None = None) -> None:
+        """Passes on a message of the conversation, with the usage of an answer."""
+        if self.on_message is not None:
+            used = {} if usage is None else {"usage": usage.to_dict()}
+            self.on_message(self.path, {**message.to_dict(), **used})
 
-    def warn(self, warning: str) -> None:
-        self.warnings[warning] = None
+    def path_of(self, segment: str) -> str:
+        if self.path:
+            return f"{self.path}/{segment}"
+        return segment
 
-    def add(self, message: Message, answer_path: str | None = None) -> None:
-        """Appends `message`, without the attachments that the model does not support.
 
-        `answer_path` is the step that records a tool's answer.
-        """
-        if message.attachments:
-            message = drop_unsupported(
-                message,
-                self._choice.label,
-                tools_are_text=self._config.tool_calling == "text",
-                warn=self.warn,
-            )
-        if answer_path is not None:
-            self._answer_paths[len(self._messages)] = answer_path
-        self._messages.append(message)
-        if self._counts_tokens:
-            self.tokens += estimate_tokens(message.content) + _MESSAGE_OVERHEAD_TOKENS
-            self.tokens += sum(attachment.tokens for attachment in message.attachments)
-            self.tokens += sum(
-                estimate_tokens(c.name) + estimate_tokens(c.arguments) for c in message.tool_calls
-            )
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionPlan:
+    """What is the same in every session of a task with one model, see `plan_session`.
 
-    def add_answers(self, answers: Iterable[tuple[Message, str]]) -> None:
-        """Appends the tool answers of one turn, each with the path of its step."""
-        for message, path in answers:
-            self.add(message, path)
-        withhold_oldest(self._messages, self.warn)
+    `tools` are offered to the model. `schema` is a JSON Schema of the answer for the provider to
+    enforce. `is_free`: calls cost nothing. `window` is the model's context window in tokens,
+    `max_output_tokens` the longest answer; None where unknown. `tool_tokens` is the size of the
+    tools. `settings` are recorded by the first step, `fingerprinted` is a part of what each step is
+    fingerprinted by, and `fields` are those of each request.
+    """
 
-    def add_response(self, response: ModelResponse) -> Message:
-        """Appends the model's response, and takes over the token count that the provider gave.
-        Returns: its message.
-        """
-        usage = response.usage
-        if usage.input_tokens is not None and usage.output_tokens is not None:
-            self.tokens = usage.input_tokens
-        for warning in response.warnings:
-            self.warn(warning)
-        message = response.message()
-        self.add(message)
-        self._answers += 1
-        self._recorded = len(self._messages)
-        return message
+    config: HandlerConfig
+    choice: ModelChoice
+    tools: tuple[ToolSpec, ...]
+    schema: Mapping[str, Any] | None
+    is_free: bool
+    window: int | None
+    max_output_tokens: int | None
+    tool_tokens: int
+    settings: Mapping[str, Any]
+    fingerprinted: FixedPart
+    fields: Mapping[str, Any]
 
-    def position(self) -> tuple[int, int]:
-        """The current position in the conversation, for `rewind`."""
-        return len(self._messages), self.tokens
 
-    def rewind(self, position: tuple[int, int]) -> None:
-        """Removes what came after `position`: providers refuse tool calls without their results."""
-        count, self.tokens = position
-        del self._messages[count:]
-        self._recorded = min(self._recorded, count)
-        self._answer_paths = {
-            place: path for place, path in self._answer_paths.items() if place < count
-        }
-
-    def check_context(self, partial: str) -> None:
-        """Warns once at 80 % of the context limit. Raises: LimitReached, with `partial`, above the
-        limit.
-        """
-        if self._window is None:
-            return
-        limit = int(self._window * self._config.max_context_fraction)
-        if self.tokens > limit:
-            raise LimitReached(
-                "context",
-                self.tokens,
-                limit=limit,
-                message=f"the next request would hold about {self.tokens} tokens; "
-                f"{self._config.max_context_fraction:g} of the window of {self._choice.label} is "
-                f"{limit}",
-                partial=partial,
-            )
-        if not self._warned_context and self.tokens >= WARN_AT * limit:
-            self._warned_context = True
-            self.warn(f"context is at {self.tokens} of {limit} tokens")
-
-    def request(self, timeout_s: float, hints: Hints) -> ModelRequest:
-        config = self._config
-        return ModelRequest(
-            self._choice.model,
-            tuple(self._messages),
-            tools=self._tools,
-            max_output_tokens=config.max_output_tokens,
-            timeout_s=timeout_s,
-            hints=hints,
-            schema=self._native_schema(),
-            cache=config.cache,
-            call_mark=self._call_mark,
+def plan_session(
+    config: HandlerConfig,
+    choice: ModelChoice,
+    tools: tuple[ToolSpec, ...] = (),
+    schema: Mapping[str, Any] | None = None,
+) -> SessionPlan:
+    """The plan of sessions with this profile, this model, these tools and this schema."""
+    window = config.context_window
+    if window is None and not choice.is_simulated:
+        window = prices.context_window(choice.label)
+    is_free = choice.is_free
+    most = config.max_output_tokens
+    if most is None and is_free:
+        most = 0
+    elif most is None:
+        most = prices.max_output_tokens(choice.label)
+    settings = _recorded_settings(config, tools, schema=schema)
+    fingerprinted: dict[str, Any] = {
+        "model": choice.label,
+        "settings": settings,
+        "tools": [_fingerprinted_tool(spec) for spec in tools],
+    }
+    if schema is not None:
+        # The declared schema, whether or not the provider takes it: each run finds that out again.
+        fingerprinted["schema"] = schema
+    return SessionPlan(
+        config,
+        choice,
+        tools=tools,
+        schema=schema,
+        is_free=is_free,
+        window=window,
+        max_output_tokens=most,
+        tool_tokens=sum(
+            estimate_tokens(f"{spec.name} {spec.description} {spec.parameters}") for spec in tools
+        ),
+        settings=settings,
+        fingerprinted=FixedPart(fingerprinted),
+        fields={
+            "tools": tools,
+            "max_output_tokens": config.max_output_tokens,
+            "cache": config.cache,
             **{name: getattr(config, name) for name in SAMPLING},
-        )
+        },
+    )
 
-    def _native_schema(self) -> Mapping[str, Any] | None:
-        """The schema that the next request carries in a field of its own."""
-        schema = self._schema
-        if schema is None:
-            return None
-        label = self._choice.label
-        refused = self._choice.refused_schemas
-        if (
-            kind_of(schema) not in refused
-            and prices.supports(label, "response_schema") is not False
-        ):
-            return schema
-        self.warn(
-            f"{label} takes no such JSON schema as a request field: the schema is only in the "
-            "prompt"
-        )
-        return None
 
-    def step_args(self, turn: int) -> dict[str, Any]:
-        """The arguments that the step of `turn` records: the messages since the last turn; at the
-        first turn also the model and settings.
-        """
-        args: dict[str, Any] = (
-            {"after": f"turn[{turn - 1}]"}
-            if self._recorded
-            else {
-                "model": self._choice.label,
-                "settings": self._settings,
-            }
-        )
-        args["messages"] = messages = []
-        for place, message in enumerate(self._messages[self._recorded :], self._recorded):
-            data = message.to_dict()
-            if place in self._answer_paths:
-                del data["content"]
-                data["content_of"] = self._answer_paths[place]
-            messages.append(data)
-        return args
-
-    def fingerprint(self, steps: StepLog) -> str:
-        """Identifies the whole conversation: its last messages, and the fingerprint of what came
-        before.
-        """
-        new = self._messages[max(0, self._recorded - 1) :]
-        data: dict[str, Any] = {
-            "model": self._choice.label,
-            "settings": self._settings,
-            "tools": [
-                [
-                    spec.name,
-                    spec.description,
-                    spec.parameters,
-                    *([] if spec.native is None else [dict(spec.native)]),
-                ]
-                for spec in self._tools
-            ],
-            "messages": [message.to_dict() for message in new],
-            "after": self._history,
-        }
-        if self._schema is not None:
-            # The declared schema, whether or not the provider takes it: each run finds that out
-            # again.
-            data["schema"] = self._schema
-        self._history = steps.fingerprint(data)
-        return self._history
+def _fingerprinted_tool(spec: ToolSpec) -> list[Any]:
+    data: list[Any] = [spec.name, spec.description, spec.parameters]
+    if spec.native is not None:
+        data.append(dict(spec.native))
+    return data
 
 
 def _recorded_settings(
@@ -243,3 +148,202 @@ def _recorded_settings(
     if schema is not None:
         settings["native_output"] = True
     return settings
+
+
+class Session:
+    """Messages in order, the number of them that is already recorded, and their size in tokens.
+
+    `tokens` is estimated locally and corrected to the provider's count after each response. Unless
+    somebody needs the count, messages are counted only where the context window is known.
+    `warnings` are those of the current query, `budget` is its budget. `epoch` separates repetitions
+    of the same task in the cache.
+    """
+
+    __slots__ = (
+        "_answer_paths",
+        "_call_mark",
+        "_counts_tokens",
+        "_hints",
+        "_history",
+        "_messages",
+        "_recorded",
+        "_warned_context",
+        "budget",
+        "epoch",
+        "has_answer",
+        "log",
+        "notices",
+        "plan",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        plan: SessionPlan,
+        log: SessionLog,
+        budget: Budget,
+        *,
+        hints: Hints = Hints(),  # noqa: B008
+        epoch: int = 1,
+    ) -> None:
+        config = plan.config
+        self.plan = plan
+        self.log = log
+        self.budget = budget
+        self.epoch = epoch
+        self.tokens = plan.tool_tokens
+        self.notices: dict[str, None] = {}
+        self.has_answer = False
+        self._hints = hints
+        self._call_mark = new_mark() if config.tool_calling == "text" else ""
+        self._counts_tokens = (
+            plan.window is not None
+            or plan.choice.limiter is not None
+            or config.max_cost_usd is not None
+            or budget.has_cost_limit
+        )
+        self._messages: list[Message] = []
+        self._recorded = 0
+        # Tool answers are recorded at steps of their own: place in `_messages` to path of the step.
+        self._answer_paths: dict[int, str] = {}
+        self._history = ""
+        self._warned_context = False
+
+    def warn(self, warning: str) -> None:
+        self.notices[warning] = None
+
+    def add(self, message: Message, answer_path: str | None = None) -> None:
+        """Appends `message`, without the attachments that the model does not support.
+
+        `answer_path` is the step that records a tool's answer.
+        """
+        if message.attachments:
+            message = drop_unsupported(
+                message,
+                self.plan.choice.label,
+                tools_are_text=self.plan.config.tool_calling == "text",
+                warn=self.warn,
+            )
+        if answer_path is not None:
+            self._answer_paths[len(self._messages)] = answer_path
+        self._messages.append(message)
+        if self._counts_tokens:
+            tokens = estimate_tokens(message.content) + _MESSAGE_OVERHEAD_TOKENS
+            for attachment in message.attachments:
+                tokens += attachment.tokens
+            for call in message.tool_calls:
+                tokens += estimate_tokens(call.name) + estimate_tokens(call.arguments)
+            self.tokens += tokens
+
+    def add_answers(self, answers: Iterable[tuple[Message, str]]) -> None:
+        """Appends the tool answers of one turn, each with the path of its step."""
+        for message, path in answers:
+            self.add(message, path)
+        withhold_oldest(self._messages, self.warn)
+
+    def add_response(self, response: ModelResponse) -> None:
+        """Appends the model's response, and takes over the token count that the provider gave."""
+        usage = response.usage
+        if usage.input_tokens is not None and usage.output_tokens is not None:
+            self.tokens = usage.input_tokens
+        for warning in response.warnings:
+            self.warn(warning)
+        message = response.message()
+        self.add(message)
+        self.has_answer = True
+        self._recorded = len(self._messages)
+        if self.log.on_message is not None:
+            self.log.note(message, usage)
+
+    def position(self) -> tuple[int, int]:
+        """The current position in the conversation, for `rewind`."""
+        return len(self._messages), self.tokens
+
+    def rewind(self, position: tuple[int, int]) -> None:
+        """Removes what came after `position`: providers refuse tool calls without their results."""
+        count, self.tokens = position
+        del self._messages[count:]
+        self._recorded = min(self._recorded, count)
+        self._answer_paths = {
+            place: path for place, path in self._answer_paths.items() if place < count
+        }
+
+    def check_context(self) -> None:
+        """Warns once at 80 % of the context limit. Raises: LimitReached, with the partial content,
+        above the limit.
+        """
+        window = self.plan.window
+        if window is None:
+            return
+        fraction = self.plan.config.max_context_fraction
+        limit = int(window * fraction)
+        if self.tokens > limit:
+            raise LimitReached(
+                "context",
+                self.tokens,
+                limit=limit,
+                message=f"the next request would hold about {self.tokens} tokens; {fraction:g} of "
+                f"the window of {self.plan.choice.label} is {limit}",
+                partial=self.budget.partial,
+            )
+        if not self._warned_context and self.tokens >= WARN_AT * limit:
+            self._warned_context = True
+            self.warn(f"context is at {self.tokens} of {limit} tokens")
+
+    def request(self, timeout_s: float) -> ModelRequest:
+        """The request for the next turn."""
+        plan = self.plan
+        schema = None
+        if plan.schema is not None:
+            schema = self._native_schema(plan.schema)
+        return ModelRequest(
+            plan.choice.model,
+            tuple(self._messages),
+            timeout_s=timeout_s,
+            hints=self._hints,
+            schema=schema,
+            call_mark=self._call_mark,
+            **plan.fields,
+        )
+
+    def _native_schema(self, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The schema that the next request carries in a field of its own."""
+        choice = self.plan.choice
+        if (
+            kind_of(schema) not in choice.refused_schemas
+            and prices.supports(choice.label, "response_schema") is not False
+        ):
+            return schema
+        self.warn(
+            f"{choice.label} takes no such JSON schema as a request field: the schema is only in "
+            "the prompt"
+        )
+        return None
+
+    def next_step(self, turn: int) -> tuple[dict[str, Any], str]:
+        """The arguments and the fingerprint of the step of `turn`.
+
+        The arguments are the messages since the last turn; at the first turn also the model and
+        settings. The fingerprint identifies the whole conversation: the messages from the last
+        answer on, and the fingerprint of what came before.
+        """
+        plan = self.plan
+        recorded = self._recorded
+        first = max(0, recorded - 1)
+        data = [message.to_dict() for message in self._messages[first:]]
+        self._history = self.log.steps.fingerprint(
+            {"after": self._history, "messages": data}, plan.fingerprinted
+        )
+        args: dict[str, Any]
+        if recorded:
+            args = {"after": f"turn[{turn - 1}]"}
+            del data[0]
+        else:
+            args = {"model": plan.choice.label, "settings": plan.settings}
+        for place, path in self._answer_paths.items():
+            if place >= recorded:
+                entry = data[place - recorded]
+                del entry["content"]
+                entry["content_of"] = path
+        args["messages"] = data
+        return args, self._history

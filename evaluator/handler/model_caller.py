@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from evaluator import clock
 from evaluator.errors import (
@@ -26,445 +26,396 @@ from evaluator.errors import (
 )
 from evaluator.errors.machine import machine_error
 from evaluator.errors.results import Usage
-from evaluator.handler.config import HandlerConfig
-from evaluator.handler.conversation import Conversation
+from evaluator.handler.conversation import OnText, Session, SessionPlan
 from evaluator.handler.model_choice import ModelChoice
-from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.limits.budget import UNKNOWN_USAGE, Budget
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
 from evaluator.limits.endpoints import host_of
 from evaluator.models import prices
-from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, prepare
+from evaluator.models.backend import ModelRequest, ModelResponse, prepare
 from evaluator.models.cache_store import CacheKey
 from evaluator.models.structured import is_refusal, kind_of
-from evaluator.record.step_log import StepLog
 from evaluator.record.steps import REASON_SEPARATOR, TIMEOUT, StepEnd, abort_reason, cut_off_reason
+
+if TYPE_CHECKING:
+    from evaluator.models.cache import ResponseCache
 
 MAYBE_BILLED = (
     "an attempt without an answer may have been billed: tokens and cost are not known in full"
 )
-OnText = Callable[[str], None]
-OnMessage = Callable[[str, Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLog:
-    """The outputs of a session: its record, with steps below `path`, its trace, `on_text` for
-    streamed text, and `on_message` for each message with the path.
-    """
-
-    steps: StepLog
-    path: str = ""
-    tracer: Tracer = UNTRACED
-    on_text: OnText | None = None
-    on_message: OnMessage | None = None
-
-    def note(self, message: Message, usage: Usage | None = None) -> None:
-        """Passes on a message of the conversation, with the usage of an answer."""
-        if self.on_message is not None:
-            used = {} if usage is None else {"usage": usage.to_dict()}
-            self.on_message(self.path, {**message.to_dict(), **used})
-
-    def path_of(self, segment: str) -> str:
-        if self.path:
-            return f"{self.path}/{segment}"
-        return segment
-
-
-@dataclass(frozen=True, slots=True)
-class CallSettings:
-    """The settings of a session's model calls, besides its profile.
-
-    `schema` is a JSON Schema of the answer for the provider to enforce. `epoch` separates
-    repetitions of the same task in the cache.
-    """
-
-    hints: Hints = Hints()
-    schema: Mapping[str, Any] | None = None
-    epoch: int = 1
-
-
-DEFAULT_SETTINGS = CallSettings()
 
 
 @dataclass(slots=True)
 class _TurnCall:
-    """The model call of one turn: its step, and the most that it may cost in US dollars (None where
-    unknown).
+    """The model call of one turn: its session, its step, and the most that it may cost in US
+    dollars (None where unknown).
     """
 
+    session: Session
     path: str
     args: Mapping[str, Any]
     fingerprint: str
-    budget: Budget
     max_cost_usd: float | None
 
 
-class ModelCaller:
-    """Calls the model of one session. The conversation holds what is sent; the caller adds nothing
-    to it.
+async def call_model(session: Session, turn: int) -> ModelResponse:
+    """The response to the conversation so far, charged to the session's budget. What is sent is the
+    conversation; nothing is added to it.
+
+    Raises: LimitReached, before a call that would pass a limit; ProviderError, after the last
+    attempt; MachineError, where this machine cannot make the call or record it.
     """
+    args, fingerprint = session.next_step(turn)
+    budget = session.budget
+    most = None
+    if session.plan.choice.limiter is not None or budget.has_cost_limit:
+        most = _max_turn_cost(session)
+    path = session.log.path_of(f"turn[{turn}]")
+    call = _TurnCall(session, path, args=args, fingerprint=fingerprint, max_cost_usd=most)
+    budget.reserve_turn(most)
+    try:
+        response = await _response(call)
+    finally:
+        budget.release_turn(most)
+    budget.charge(response.usage)
+    return response
 
-    def __init__(
-        self,
-        config: HandlerConfig,
-        choice: ModelChoice,
-        conversation: Conversation,
-        settings: CallSettings,
-        log: SessionLog,
-    ) -> None:
-        self._config = config
-        self._choice = choice
-        self._conversation = conversation
-        self._settings = settings
-        self._log = log
 
-    async def call(self, turn: int, budget: Budget) -> ModelResponse:
-        """The response to the conversation so far, charged to `budget`.
+# -- prices ----------------------------------------------------------------------------------------
 
-        Raises: LimitReached, before a call that would pass a limit; ProviderError, after the last
-        attempt; MachineError, where this machine cannot make the call or record it.
-        """
-        conversation = self._conversation
-        args = conversation.step_args(turn)
-        fingerprint = conversation.fingerprint(self._log.steps)
-        is_priced = self._choice.limiter is not None or budget.has_cost_limit
-        most = self._max_turn_cost() if is_priced else None
-        call = _TurnCall(
-            self._log.path_of(f"turn[{turn}]"),
-            args,
-            fingerprint=fingerprint,
-            budget=budget,
-            max_cost_usd=most,
-        )
-        budget.reserve_turn(most)
+
+def _max_turn_cost(session: Session) -> float | None:
+    plan = session.plan
+    output = plan.max_output_tokens
+    if output is None:
+        return None
+    if plan.is_free:
+        return 0.0
+    tokens = session.tokens
+    usage = Usage(tokens, output, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1)
+    written = tokens if plan.config.cache else 0
+    return _cost(plan, usage, cache_write_tokens=written)
+
+
+def _cost(plan: SessionPlan, usage: Usage, cache_write_tokens: int = 0) -> float | None:
+    if plan.is_free:
+        return 0.0
+    if plan.config.prices is None:
+        return prices.cost_usd(plan.choice.label, usage, cache_write_tokens)
+    if usage.input_tokens is None or usage.output_tokens is None:
+        return None
+    per_input, per_output = plan.config.prices
+    return (usage.input_tokens * per_input + usage.output_tokens * per_output) / 1e6
+
+
+# -- record and cache ------------------------------------------------------------------------------
+
+
+async def _response(call: _TurnCall) -> ModelResponse:
+    session = call.session
+    choice = session.plan.choice
+    recorded = session.log.steps.recorded(call.path, "model", call.fingerprint, call.args)
+    if recorded is not None:
         try:
-            response = await self._response(call)
-        finally:
-            budget.release_turn(most)
-        budget.charge(response.usage)
-        return response
-
-    # -- prices ------------------------------------------------------------------------------------
-
-    def _max_turn_cost(self) -> float | None:
-        output = self._max_output_tokens()
-        if output is None:
-            return None
-        tokens = self._conversation.tokens
-        return self._cost(
-            Usage(tokens, output, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1),
-            tokens if self._config.cache else 0,
-        )
-
-    def _max_output_tokens(self) -> int | None:
-        if self._config.max_output_tokens is not None:
-            return self._config.max_output_tokens
-        if self._choice.is_free:
-            return 0
-        return prices.max_output_tokens(self._choice.label)
-
-    def _cost(self, usage: Usage, cache_write_tokens: int = 0) -> float | None:
-        if self._choice.is_free:
-            return 0.0
-        if self._config.prices is None:
-            return prices.cost_usd(self._choice.label, usage, cache_write_tokens)
-        if usage.input_tokens is None or usage.output_tokens is None:
-            return None
-        per_input, per_output = self._config.prices
-        return (usage.input_tokens * per_input + usage.output_tokens * per_output) / 1e6
-
-    # -- record and cache --------------------------------------------------------------------------
-
-    async def _response(self, call: _TurnCall) -> ModelResponse:
-        recorded = self._log.steps.recorded(call.path, "model", call.fingerprint, call.args)
-        if recorded is not None:
-            try:
-                return _recorded_response(recorded, call.budget)
-            except ProviderError as error:
-                raise self._located(error) from None
-        cache = self._choice.cache
-        settings = self._settings
-        if cache is None:
-            return await self._attempts(call)
-        key = CacheKey.of(
-            self._request(call.budget),
-            endpoint=self._choice.endpoint,
-            epoch=settings.epoch,
-            tool_calling=self._config.tool_calling,
-        )
-        async with AsyncExitStack() as stack:
-            # Waiting for another task's call for the same answer does not count as this task's
-            # time.
-            with call.budget.paused():
-                await stack.enter_async_context(cache.one_at_a_time(key))
-            cached = cache.get(key)
-            if cached is not None:
-                return await self._record_cached(call, cached)
-            miss = cache.explain_miss(key)
-            response = await self._attempts(call, None if miss is None else {"cache_miss": miss})
-            cache.put(key, response)
-            return response
-
-    async def _record_cached(self, call: _TurnCall, response: ModelResponse) -> ModelResponse:
-        """Records a cached response as a step that took no time and cost nothing."""
-        steps = self._log.steps
-        on_text = self._log.on_text
-        number = await steps.begin(
-            call.path, "model", self._choice.label, call.args, call.fingerprint
-        )
-        call.budget.partial = response.content or call.budget.partial
-        call.budget.count_cached()
-        if on_text is not None and response.content:
-            on_text(response.content)
-        await steps.succeed(
-            number, response.to_dict(), 0.0, usage=response.usage.non_zero(), extra={"cached": True}
-        )
-        return response
-
-    # -- attempts ----------------------------------------------------------------------------------
-
-    async def _attempts(
-        self, call: _TurnCall, extra: Mapping[str, Any] | None = None
-    ) -> ModelResponse:
-        """Calls the model until it answers; each attempt is a step of its own."""
-        choice = self._choice
-        budget = call.budget
-        waits = self._config.backoff_s
-        attempt = 1
-        attempts = len(waits) + 1
-        retries = 0
-        waited: float | None = None
-        await self._prepare(budget)
-        while True:
-            permit = await self._acquire(call)
-            try:
-                number = await self._log.steps.begin(
-                    call.path,
-                    "model",
-                    choice.label,
-                    call.args,
-                    call.fingerprint,
-                    attempt=attempt,
-                    max_attempts=attempts,
-                    backoff_s=waited,
-                )
-                request = self._request(budget)
-                tracer = self._log.tracer
-                with tracer.model_call(
-                    choice.backend.name, choice.label, choice.endpoint, request, attempt
-                ) as span:
-                    result = await self._attempt(
-                        call, request, number=number, permit=permit, extra=extra
-                    )
-                    span.set_result(result)
-            finally:
-                permit.release(UNUSED, None, 0.0)
-            if not isinstance(result, ProviderError):
-                return result
-            attempt += 1
-            if request.schema is not None and is_refusal(result):
-                # Not a retry: the same request is sent at once without the field, once for each
-                # model.
-                choice.refused_schemas.add(kind_of(request.schema))
-                attempts = attempts + 1
-                waited = None
-                continue
-            if not result.retryable or retries == len(waits):
-                raise self._located(result)
-            # A limiter holds the endpoint for the `Retry-After`, for all its calls.
-            waited = max(
-                waits[retries], 0.0 if choice.limiter is not None else result.retry_after_s or 0.0
-            )
-            retries += 1
-            await self._wait(waited, result, budget=budget)
-
-    def _located(self, error: ProviderError) -> ProviderError:
-        """`error` with the model and the host that it comes from."""
-        host = host_of(self._choice.endpoint)
-        if host == self._choice.endpoint:
-            error.where = self._choice.label
-        else:
-            error.where = f"{self._choice.label} at {host}"
-        return error
-
-    async def _prepare(self, budget: Budget) -> None:
-        """Lets the backend load what it needs, which does not count as this task's time."""
-        loading = prepare(self._choice.backend)
-        if loading is not None:
-            with budget.paused():
-                await loading
-
-    async def _acquire(self, call: _TurnCall) -> Permit:
-        """Waits until the next attempt may be made. The wait does not count as this task's time."""
-        choice = self._choice
-        budget = call.budget
-        if budget.refused is not None:
-            raise budget.refused
-        if choice.limiter is None:
-            return UNLIMITED
-        planned = PlannedCall(
-            choice.label,
-            choice.endpoint,
-            input_tokens=self._conversation.tokens,
-            output_tokens=self._max_output_tokens(),
-            cost_usd=call.max_cost_usd,
-            connections=getattr(choice.backend, "connections", None),
-        )
-        try:
-            with budget.paused():
-                return await choice.limiter.acquire(planned)
-        except CallRejected as error:
-            budget.refuse(error)
-            raise
-
-    async def _wait(self, seconds: float, error: ProviderError, budget: Budget) -> None:
-        """Waits before a retry, which counts as this task's time. Raises: LimitReached, if no retry
-        may follow.
-        """
-        remaining = budget.remaining_s()
-        if remaining is not None and seconds >= remaining:
-            raise LimitReached(
-                "time",
-                round(budget.elapsed_s(), 3),
-                limit=budget.timeout_s or remaining,
-                message=f"waiting {seconds:,.0f} s to retry would pass the time limit; the last "
-                f"error was: {error.message}",
-            ) from error
-        if self._choice.limiter is None:
-            await clock.sleep(seconds)
-        else:
-            try:
-                await self._choice.limiter.rest(seconds)
-            except CallRejected as rejected:
-                budget.refuse(rejected)
-                raise
-        budget.check_time()
-        budget.check_reserved()
-
-    async def _attempt(
-        self,
-        call: _TurnCall,
-        request: ModelRequest,
-        number: int,
-        permit: Permit,
-        extra: Mapping[str, Any] | None,
-    ) -> ModelResponse | ProviderError:
-        """One attempt, as the step `number`: its response with its cost, or the error."""
-        steps = self._log.steps
-        budget = call.budget
-        started = clock.monotonic()
-        streamed: list[str] = []
-        try:
-            response = await self._complete(request, streamed)
+            return _recorded_response(recorded, session.budget)
         except ProviderError as error:
-            duration = clock.monotonic() - started
-            if (trouble := machine_error(error)) is not None:
-                # The call was not made, or its answer did not arrive, for a reason that is not the
-                # provider's.
-                permit.release(None, None, duration)
-                steps.abort(number, error.partial or "", duration, str(trouble))
-                raise trouble from error
-            permit.release(None, error, duration)
-            budget.partial = error.partial or budget.partial
-            if error.maybe_billed:
-                usage = self._charge_unknown(call)
-            else:
-                usage = None
-            partial = error.partial or ""
-            if error.kind == "timeout":
-                reason = abort_reason(TIMEOUT, error.message)
-                await steps.refuse(number, partial, duration, reason, usage=usage)
-            else:
-                reason = f"{error.kind}: {error.message}"
-                await steps.fail(number, partial, duration, reason, usage=usage)
-            return error
-        except BaseException as error:
-            duration = clock.monotonic() - started
-            permit.release(None, None, duration)
-            text = "".join(streamed)
-            budget.partial = text or budget.partial
-            budget.maybe_billed = True
-            self._charge_unknown(call)
-            steps.abort(number, text, duration, cut_off_reason(error, is_late=budget.is_late()))
-            raise
-        duration = clock.monotonic() - started
-        if response.usage.cost_usd is None:
-            cost_usd = self._cost(response.usage, response.cache_write_tokens or 0)
-            if cost_usd is not None:
-                response = replace(response, usage=replace(response.usage, cost_usd=cost_usd))
-        permit.release(response.usage, None, duration)
-        budget.partial = response.content or budget.partial
-        try:
-            await steps.succeed(
-                number, response.to_dict(), duration, usage=response.usage.non_zero(), extra=extra
-            )
-        except RecordError:
-            # The call was billed even though the record cannot be written.
-            budget.charge(response.usage)
-            raise
+            raise _located(error, choice) from None
+    if choice.cache is None:
+        return await _attempts(call)
+    return await _cached_response(call, choice.cache)
+
+
+async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelResponse:
+    """The response of the cache, else one that is put into it."""
+    session = call.session
+    budget = session.budget
+    key = CacheKey.of(
+        _request(session),
+        endpoint=session.plan.choice.endpoint,
+        epoch=session.epoch,
+        tool_calling=session.plan.config.tool_calling,
+    )
+    async with AsyncExitStack() as stack:
+        # Waiting for another task's call for the same answer does not count as this task's time.
+        with budget.paused():
+            await stack.enter_async_context(cache.one_at_a_time(key))
+        cached = cache.get(key)
+        if cached is not None:
+            return await _record_cached(call, cached)
+        miss = cache.explain_miss(key)
+        extra = None if miss is None else {"cache_miss": miss}
+        response = await _attempts(call, extra)
+        cache.put(key, response)
         return response
 
-    async def _complete(self, request: ModelRequest, streamed: list[str]) -> ModelResponse:
-        """The backend's answer. A backend that raises CancelledError or SystemExit itself has
-        failed at this call.
-        """
-        on_text = self._log.on_text
-        if on_text is None:
-            listen = None
-        else:
-            listen = partial(_stream, on_text, streamed)
+
+async def _record_cached(call: _TurnCall, response: ModelResponse) -> ModelResponse:
+    """Records a cached response as a step that took no time and cost nothing."""
+    session = call.session
+    steps = session.log.steps
+    on_text = session.log.on_text
+    number = await steps.begin(
+        call.path, "model", session.plan.choice.label, call.args, call.fingerprint
+    )
+    session.budget.partial = response.content or session.budget.partial
+    session.budget.count_cached()
+    if on_text is not None and response.content:
+        on_text(response.content)
+    await steps.succeed(
+        number, response.to_dict(), 0.0, usage=response.usage.non_zero(), extra={"cached": True}
+    )
+    return response
+
+
+# -- attempts --------------------------------------------------------------------------------------
+
+
+async def _attempts(call: _TurnCall, extra: Mapping[str, Any] | None = None) -> ModelResponse:
+    """Calls the model until it answers; each attempt is a step of its own."""
+    session = call.session
+    log = session.log
+    choice = session.plan.choice
+    waits = session.plan.config.backoff_s
+    attempt = 1
+    attempts = len(waits) + 1
+    retries = 0
+    waited: float | None = None
+    loading = prepare(choice.backend)
+    if loading is not None:
+        # A backend loads what it needs, which does not count as this task's time.
+        with session.budget.paused():
+            await loading
+    while True:
+        permit = await _acquire(call)
         try:
-            response: Any = await self._choice.backend.complete(request, on_text=listen)
-        except (asyncio.CancelledError, SystemExit) as error:
-            if _is_from_outside(error, on_text):
-                raise
-            message = f"the backend ended with {type(error).__name__}: {error}".removesuffix(": ")
-            raise ProviderError(
-                message, kind="other", maybe_billed=True, partial="".join(streamed) or None
-            ) from error
-        except Exception as error:
-            if not isinstance(error, ProviderError):
-                error.add_note(f"while the backend {self._choice.backend.name!r} answered")
-            raise
-        if not isinstance(response, ModelResponse) or type(response.usage) is not Usage:
-            if not isinstance(response, ModelResponse):
-                what = type(response).__name__
-            else:
-                what = "one without its usage"
-            raise ProviderError(
-                f"the backend returned {what}, expected a ModelResponse",
-                kind="malformed_response",
-                maybe_billed=True,
+            number = await log.steps.begin(
+                call.path,
+                "model",
+                choice.label,
+                call.args,
+                call.fingerprint,
+                attempt=attempt,
+                max_attempts=attempts,
+                backoff_s=waited,
             )
-        wrong = response.usage.invalid()
-        if not wrong:
-            return response
-        message = (
-            f"{self._choice.label} reported an impossible usage ({', '.join(wrong)}), which "
-            "counts as unknown"
-        )
-        self._conversation.warn(message)
-        return replace(response, usage=response.usage.without_invalid())
+            request = _request(session)
+            with log.tracer.model_call(
+                choice.backend.name, choice.label, choice.endpoint, request, attempt
+            ) as span:
+                result = await _attempt(call, request, number=number, permit=permit, extra=extra)
+                span.set_result(result)
+        except BaseException:
+            permit.release(UNUSED, None, 0.0)  # has no effect where the attempt released it
+            raise
+        if not isinstance(result, ProviderError):
+            return result
+        attempt += 1
+        if request.schema is not None and is_refusal(result):
+            # Not a retry: the same request is sent at once without the field, once for each model.
+            choice.refused_schemas.add(kind_of(request.schema))
+            attempts = attempts + 1
+            waited = None
+            continue
+        if not result.retryable or retries == len(waits):
+            raise _located(result, choice)
+        waited = waits[retries]
+        if choice.limiter is None:
+            # A limiter holds the endpoint for the `Retry-After`, for all its calls.
+            waited = max(waited, result.retry_after_s or 0.0)
+        retries += 1
+        await _wait(session, waited, result)
 
-    def _charge_unknown(self, call: _TurnCall) -> Mapping[str, Any] | None:
-        """Charges an attempt that may have been billed and whose usage is unknown; returns the
-        usage to record.
-        """
-        if self._choice.is_free:
-            return None
-        call.budget.maybe_billed = True
-        call.budget.charge_unknown(call.max_cost_usd)
-        self._conversation.warn(MAYBE_BILLED)
-        return UNKNOWN_USAGE.non_zero()
 
-    def _request(self, budget: Budget) -> ModelRequest:
-        remaining = budget.remaining_s()
-        if remaining is None:
-            timeout_s = self._config.timeout_s
+def _located(error: ProviderError, choice: ModelChoice) -> ProviderError:
+    """`error` with the model and the host that it comes from."""
+    host = host_of(choice.endpoint)
+    if host == choice.endpoint:
+        error.where = choice.label
+    else:
+        error.where = f"{choice.label} at {host}"
+    return error
+
+
+async def _acquire(call: _TurnCall) -> Permit:
+    """Waits until the next attempt may be made. The wait does not count as this task's time."""
+    session = call.session
+    plan = session.plan
+    budget = session.budget
+    if budget.refused is not None:
+        raise budget.refused
+    limiter = plan.choice.limiter
+    if limiter is None:
+        return UNLIMITED
+    planned = PlannedCall(
+        plan.choice.label,
+        plan.choice.endpoint,
+        input_tokens=session.tokens,
+        output_tokens=plan.max_output_tokens,
+        cost_usd=call.max_cost_usd,
+        connections=getattr(plan.choice.backend, "connections", None),
+    )
+    try:
+        with budget.paused():
+            return await limiter.acquire(planned)
+    except CallRejected as error:
+        budget.refuse(error)
+        raise
+
+
+async def _wait(session: Session, seconds: float, error: ProviderError) -> None:
+    """Waits before a retry, which counts as this task's time. Raises: LimitReached, if no retry may
+    follow.
+    """
+    budget = session.budget
+    limiter = session.plan.choice.limiter
+    remaining = budget.remaining_s()
+    if remaining is not None and seconds >= remaining:
+        raise LimitReached(
+            "time",
+            round(budget.elapsed_s(), 3),
+            limit=budget.timeout_s or remaining,
+            message=f"waiting {seconds:,.0f} s to retry would pass the time limit; the last error "
+            f"was: {error.message}",
+        ) from error
+    if limiter is None:
+        await clock.sleep(seconds)
+    else:
+        try:
+            await limiter.rest(seconds)
+        except CallRejected as rejected:
+            budget.refuse(rejected)
+            raise
+    budget.check_time()
+    budget.check_reserved()
+
+
+async def _attempt(
+    call: _TurnCall,
+    request: ModelRequest,
+    number: int,
+    permit: Permit,
+    extra: Mapping[str, Any] | None,
+) -> ModelResponse | ProviderError:
+    """One attempt, as the step `number`: its response with its cost, or the error."""
+    session = call.session
+    steps = session.log.steps
+    budget = session.budget
+    started = clock.monotonic()
+    streamed: list[str] = []
+    try:
+        response = await _complete(session, request, streamed)
+    except ProviderError as error:
+        duration = clock.monotonic() - started
+        if (trouble := machine_error(error)) is not None:
+            # The call was not made, or its answer did not arrive, for a reason that is not the
+            # provider's.
+            permit.release(None, None, duration)
+            steps.abort(number, error.partial or "", duration, str(trouble))
+            raise trouble from error
+        permit.release(None, error, duration)
+        budget.partial = error.partial or budget.partial
+        if error.maybe_billed:
+            usage = _charge_unknown(call)
         else:
-            timeout_s = max(0.001, remaining)
-        return self._conversation.request(timeout_s, self._settings.hints)
+            usage = None
+        partial = error.partial or ""
+        if error.kind == "timeout":
+            reason = abort_reason(TIMEOUT, error.message)
+            await steps.refuse(number, partial, duration, reason, usage=usage)
+        else:
+            reason = f"{error.kind}: {error.message}"
+            await steps.fail(number, partial, duration, reason, usage=usage)
+        return error
+    except BaseException as error:
+        duration = clock.monotonic() - started
+        permit.release(None, None, duration)
+        text = "".join(streamed)
+        budget.partial = text or budget.partial
+        budget.maybe_billed = True
+        _charge_unknown(call)
+        steps.abort(number, text, duration, cut_off_reason(error, is_late=budget.is_late()))
+        raise
+    duration = clock.monotonic() - started
+    if response.usage.cost_usd is None:
+        cost_usd = _cost(session.plan, response.usage, response.cache_write_tokens or 0)
+        if cost_usd is not None:
+            response = replace(response, usage=replace(response.usage, cost_usd=cost_usd))
+    permit.release(response.usage, None, duration)
+    budget.partial = response.content or budget.partial
+    try:
+        await steps.succeed(
+            number, response.to_dict(), duration, usage=response.usage.non_zero(), extra=extra
+        )
+    except RecordError:
+        # The call was billed even though the record cannot be written.
+        budget.charge(response.usage)
+        raise
+    return response
+
+
+async def _complete(session: Session, request: ModelRequest, streamed: list[str]) -> ModelResponse:
+    """The backend's answer. A backend that raises CancelledError or SystemExit itself has failed at
+    this call.
+    """
+    on_text = session.log.on_text
+    choice = session.plan.choice
+    if on_text is None:
+        listen = None
+    else:
+        listen = partial(_stream, on_text, streamed)
+    try:
+        response: Any = await choice.backend.complete(request, on_text=listen)
+    except (asyncio.CancelledError, SystemExit) as error:
+        if _is_from_outside(error, on_text):
+            raise
+        message = f"the backend ended with {type(error).__name__}: {error}".removesuffix(": ")
+        raise ProviderError(
+            message, kind="other", maybe_billed=True, partial="".join(streamed) or None
+        ) from error
+    except Exception as error:
+        if not isinstance(error, ProviderError):
+            error.add_note(f"while the backend {choice.backend.name!r} answered")
+        raise
+    if not isinstance(response, ModelResponse) or type(response.usage) is not Usage:
+        if not isinstance(response, ModelResponse):
+            what = type(response).__name__
+        else:
+            what = "one without its usage"
+        raise ProviderError(
+            f"the backend returned {what}, expected a ModelResponse",
+            kind="malformed_response",
+            maybe_billed=True,
+        )
+    wrong = response.usage.invalid()
+    if not wrong:
+        return response
+    message = (
+        f"{choice.label} reported an impossible usage ({', '.join(wrong)}), which counts as unknown"
+    )
+    session.warn(message)
+    return replace(response, usage=response.usage.without_invalid())
+
+
+def _charge_unknown(call: _TurnCall) -> Mapping[str, Any] | None:
+    """Charges an attempt that may have been billed and whose usage is unknown; returns the usage to
+    record.
+    """
+    session = call.session
+    if session.plan.is_free:
+        return None
+    session.budget.maybe_billed = True
+    session.budget.charge_unknown(call.max_cost_usd)
+    session.warn(MAYBE_BILLED)
+    return UNKNOWN_USAGE.non_zero()
+
+
+def _request(session: Session) -> ModelRequest:
+    remaining = session.budget.remaining_s()
+    if remaining is None:
+        timeout_s = session.plan.config.timeout_s
+    else:
+        timeout_s = max(0.001, remaining)
+    return session.request(timeout_s)
 
 
 def _stream(on_text: OnText, streamed: list[str], piece: str) -> None:

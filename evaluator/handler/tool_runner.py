@@ -16,7 +16,7 @@ from typing import Any
 from evaluator import clock
 from evaluator.errors import RepeatedCall, ToolError
 from evaluator.errors.results import Usage
-from evaluator.handler.model_caller import SessionLog
+from evaluator.handler.conversation import SessionLog
 from evaluator.limits.budget import Budget
 from evaluator.models.attachments import Attachment, recorded_attachments
 from evaluator.models.backend import Message, ToolCall

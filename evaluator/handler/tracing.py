@@ -122,58 +122,46 @@ class LoggedTracer:
         self._redactor = redactor
 
     def batch(self, name: str) -> _Span:
-        return self._span(
-            "tasks", f"batch {name}", inner=self._inner.batch(name), describe=_describe_batch
-        )
+        inner = self._inner.batch(name)
+        if not is_logged("tasks"):
+            return inner
+        return self._span("tasks", f"batch {name}", inner=inner, describe=_describe_batch)
 
     def sample(self, sample_id: str, epoch: int, template: str, variant: str) -> _Span:
         inner = self._inner.sample(sample_id, epoch, template, variant)
-        return self._span(
-            "tasks",
-            f"sample {sample_id} of {template} × {variant}, epoch {epoch}",
-            inner=inner,
-            describe=_describe_sample,
-        )
+        if not is_logged("tasks"):
+            return inner
+        what = f"sample {sample_id} of {template} × {variant}, epoch {epoch}"
+        return self._span("tasks", what, inner=inner, describe=_describe_sample)
 
     def task(self, template: str | None, version: str | None, task_id: int | None) -> _Span:
-        number = "" if task_id is None else f" (TASK-{task_id})"
         inner = self._inner.task(template, version, task_id)
-        return self._span(
-            "tasks",
-            f"task {template or 'of a request'}{number}",
-            inner=inner,
-            describe=_describe_task,
-        )
+        if not is_logged("tasks"):
+            return inner
+        number = "" if task_id is None else f" (TASK-{task_id})"
+        what = f"task {template or 'of a request'}{number}"
+        return self._span("tasks", what, inner=inner, describe=_describe_task)
 
     def model_call(
         self, backend: str, label: str, endpoint: str, request: ModelRequest, attempt: int
     ) -> _Span:
+        inner = self._inner.model_call(backend, label, endpoint, request, attempt)
+        if not is_logged("models"):
+            return inner
         what = f"call of {label}"
         if attempt > 1:
             what += f", attempt {attempt}"
             log("models", INFO, self._redactor, "retry: %s", what)
-        return self._span(
-            "models",
-            what,
-            inner=self._inner.model_call(backend, label, endpoint, request, attempt),
-            describe=_describe_call,
-        )
+        return self._span("models", what, inner=inner, describe=_describe_call)
 
     def tool_call(self, call: ToolCall, tool: Tool | None) -> _Span:
-        return self._span(
-            "tools",
-            f"tool {call.name}",
-            inner=self._inner.tool_call(call, tool),
-            describe=_describe_tool,
-        )
+        inner = self._inner.tool_call(call, tool)
+        if not is_logged("tools"):
+            return inner
+        return self._span("tools", f"tool {call.name}", inner=inner, describe=_describe_tool)
 
     def _span(self, subject: Subject, what: str, inner: _Span, describe: Describe) -> _Span:
-        """`inner` alone, where nothing is logged about the subject."""
-        if is_logged(subject):
-            return _LoggedSpan(
-                subject, what, inner=inner, describe=describe, redactor=self._redactor
-            )
-        return inner
+        return _LoggedSpan(subject, what, inner=inner, describe=describe, redactor=self._redactor)
 
 
 class _LoggedSpan(AbstractContextManager[TraceSpan]):

@@ -14,16 +14,18 @@ from typing import Any
 
 from evaluator.errors import RecordError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskResult
+from evaluator.handler.conversation import plan_session
 from evaluator.handler.session import Handler
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import NOTHING, assemble, format_items, policy_of
 from evaluator.interpreter.failures import failure, to_task_error
 from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services
 from evaluator.interpreter.operators.atomic import choose, open_handler
-from evaluator.interpreter.prepared import PreparedTask
+from evaluator.interpreter.prepared import prepare
 from evaluator.interpreter.recovery import reopened, trusts_foreign
 from evaluator.interpreter.requests import recorded_options, recorded_services
 from evaluator.interpreter.runs import record_run
-from evaluator.interpreter.sandboxing import check_sandboxes, sandbox_of
+from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.scopes import Scope
 from evaluator.limits.budget import Budget
@@ -91,31 +93,27 @@ class Chat:
             return await record_run(services, spec_of(self), options=options, steps=steps)
 
     async def _run(self, run: Run, frame: Frame) -> Outcome:
-        services = run.services
         steps = run.steps
-        config = services.profile(run.options.handler)
-        await check_sandboxes(run, _TASK, frame=frame)
-        config = replace(
-            config, sandbox=sandbox_of(services, config, task=None, above=frame.sandbox)
-        )
+        await check_sandboxes(run, _TASK, above=frame.domain.sandbox)
+        prepared = prepare(_TASK, frame)
         budget = Budget(CHAT, parent=run.budget)
-        frame = replace(frame, authority=frame.authority.under(config))
-        prepared = PreparedTask(
-            _TASK,
+        bound = BoundTask(
+            prepared,
             Scope(),
-            description=_TASK.description.value,
-            policy=_POLICY,
-            context=NOTHING,
-            config=config,
-            budget=budget,
-            frame=frame,
             values={},
+            description=_TASK.description.value,
+            context=NOTHING,
+            config=prepared.config_in(Scope()),
+            budget=budget,
+            frame=frame.within(prepared.domain),
         )
-        choice = await choose(run, None, prepared=prepared)
+        choice = await choose(run, None, bound=bound)
         steps.note("resolve", "resolve", CHAT, None, {"model": choice.label, "why": choice.why})
-        tools = await tools_for(run, _TASK, prepared=prepared, provider=choice.endpoint)
-        handler = open_handler(run, prepared, choice=choice, tools=tools)
-        queries = _Queries(run, handler, prepared=prepared)
+        tools = await tools_for(run, _TASK, bound=bound, provider=choice.endpoint)
+        specs = () if tools is None else tools.specs()
+        plan = plan_session(bound.config, choice, specs)
+        handler = open_handler(run, bound, plan, tools=tools)
+        queries = _Queries(run, handler, bound=bound)
         last = ""
         try:
             while (query := await self._next(run, queries.count + 1)) is not None:
@@ -126,7 +124,7 @@ class Chat:
             handler.close()
             if tools is not None:
                 await tools.aclose()
-        notes = prepared.notes(model=choice.label, queries=queries.count)
+        notes = bound.notes(model=choice.label, queries=queries.count)
         return TaskResult(
             Status.COMPLETE, last, parsed_content=None, notes=notes, usage=budget.usage
         )
@@ -205,7 +203,7 @@ class _Queries:
 
     run: Run
     handler: Handler
-    prepared: PreparedTask
+    bound: BoundTask
     count: int = 0
     sources: set[str] = field(default_factory=set[str])
 
@@ -213,13 +211,13 @@ class _Queries:
         """The answer within the limits of the profile, with the context from memory that was not
         sent yet.
         """
-        config = self.prepared.config
+        config = self.bound.config
         budget = Budget(
             f"query {self.count}",
             max_turns=config.max_turns,
             max_cost_usd=config.max_cost_usd,
             timeout_s=config.timeout_s,
-            parent=self.prepared.budget,
+            parent=self.bound.budget,
         )
         path = f"query[{self.count}]"
         context = await assemble(
@@ -228,10 +226,10 @@ class _Queries:
             policy=_POLICY,
             inherited=(),
             description=query,
-            scope=self.prepared.scope,
+            scope=self.bound.scope,
             path=path,
             config=config,
-            authority=self.prepared.frame.authority,
+            authority=self.bound.frame.domain.authority,
         )
         items = [item for item in context.items if item.source not in self.sources]
         self.sources.update(item.source for item in items)

@@ -16,8 +16,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -25,7 +25,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome, TaskError, TaskId
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import Profiles, load_profiles, profile_named
 from evaluator.handler.tracing import UNTRACED, LoggedTracer
@@ -34,8 +34,9 @@ from evaluator.interpreter.chat import Chat, ChatReply
 from evaluator.interpreter.evaluator_arguments import (
     check_arguments,
     check_flag,
+    check_inputs,
+    check_request,
     check_tools,
-    check_types,
     log_notice,
     open_cache,
     plain_shots,
@@ -48,15 +49,14 @@ from evaluator.interpreter.frame import (
     EventCallback,
     OnBegin,
     RunOptions,
-    RunSpec,
     Services,
     Shots,
 )
 from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished, resume, resume_within
 from evaluator.interpreter.replay import Replay, replay
-from evaluator.interpreter.requests import spec_of, spec_of_words
-from evaluator.interpreter.runs import record_run
+from evaluator.interpreter.requests import prepare_request, prepare_words
+from evaluator.interpreter.runs import Binder, PreparedRequest
 from evaluator.interpreter.sandboxing import check_sandbox, needed_sandboxes
 from evaluator.interpreter.sync import run_sync, sync_form
 from evaluator.language.scopes import plain
@@ -81,6 +81,8 @@ if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
 MAX_REPORTED = 5
+_SHARED_BY_ROWS = ("model", "handler", "model_roles", "ask_model")
+"""The options of `Evaluator.evaluate` that are those of `Evaluator.prepare`."""
 
 
 class Evaluator:
@@ -277,9 +279,11 @@ class Evaluator:
         tasks_dir: str | Path,
         cache: ResponseCache | str | Path | None = None,
         denied: Iterable[Path] = (),
+        *,
+        is_packed: bool = False,
     ) -> Self:
         """A copy of this Evaluator whose calls pass through `limiter`, with task files in
-        `tasks_dir`.
+        `tasks_dir`, packed into segments with `is_packed`.
 
         `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`.
         Closing either evaluator closes the connections of both.
@@ -292,7 +296,12 @@ class Evaluator:
         services = replace(
             services,
             chooser=services.chooser.with_limiter(limiter, cache),
-            store=TaskStore(tasks_dir, redactor=services.redactor, sync=self.init_args["sync"]),
+            store=TaskStore(
+                tasks_dir,
+                redactor=services.redactor,
+                sync=self.init_args["sync"],
+                is_packed=is_packed,
+            ),
             files=services.files.without(denied),
             cache=cache,
             limiter=limiter,
@@ -406,35 +415,61 @@ class Evaluator:
         Returns: a TaskResult, or a TaskError for every way of failing. Raises only cancellation and
         UsageError, for arguments of the wrong Python type.
         """
-        check_types(request, inputs)
-        if type(epoch) is not int or epoch < 1:
-            raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
-        self._report_interrupted()
-        options = RunOptions(
-            model or self.model,
-            handler or self._profile,
-            model_roles={**self.model_roles, **(model_roles or {})},
+        prepared = self.prepare(
+            request, model=model, handler=handler, model_roles=model_roles, ask_model=ask_model
+        )
+        return await prepared.evaluate(
+            inputs,
             target=target,
             epoch=epoch,
-            ask_model=ask_model,
             labels=labels,
-            shots=plain_shots(shots),
+            shots=shots,
             on_text=on_text,
             on_event=on_event,
             on_message=on_message,
             on_begin=on_begin,
         )
-        return await self._run(
-            partial(
-                spec_of,
-                self.library,
-                request,
-                ask_model=ask_model,
-                rerank=ask_model and self.services.rerank,
-            ),
-            inputs,
-            options=options,
+
+    def prepare(
+        self,
+        request: str | Node | Function,
+        *,
+        model: str | None = None,
+        handler: str | None = None,
+        model_roles: Mapping[str, str] | None = None,
+        ask_model: bool = True,
+    ) -> PreparedRequest:
+        """Prepares a request for many rows: what does not depend on a row is done once.
+
+        `evaluate` prepares its request too; a batch does it once for all rows. The arguments, and
+        those of the `evaluate` of what is returned, are those of `Evaluator.evaluate`. If the
+        request cannot be evaluated, the outcome of each row is the TaskError.
+
+        Raises: UsageError, for a request of the wrong Python type.
+        """
+        check_request(request)
+        options = RunOptions(
+            model or self.model,
+            handler or self._profile,
+            model_roles={**self.model_roles, **(model_roles or {})},
+            ask_model=ask_model,
         )
+        library = self.services.library
+        rerank = ask_model and self.services.rerank
+        return self._prepared(
+            lambda: prepare_request(library, request, ask_model=ask_model, rerank=rerank), options
+        )
+
+    def _prepared(self, find: Callable[[], Binder], options: RunOptions) -> PreparedRequest:
+        if self._reports_interrupted:
+            self._report_interrupted()
+        bind: Binder | TaskError
+        try:
+            bind = find()
+            self.services.mcp.check(self.services.profile(options.handler).mcp)
+        except Exception as error:
+            bind = to_task_error(error)
+        return PreparedRequest(self.services, options, bind)
 
     async def evaluate_words(
         self,
@@ -451,30 +486,13 @@ class Evaluator:
         The task sees `context`, each a source and a text, whatever it inherits. `labels` and the
         result are as for `evaluate`.
         """
-        check_types(words, inputs)
-        self._report_interrupted()
+        check_request(words)
         options = replace(self._options, labels=labels)
         items = [ContextItem(source, text) for source, text in context]
-        return await self._run(
-            partial(spec_of_words, self.library, words, template, context=items),
-            inputs,
-            options=options,
+        prepared = self._prepared(
+            lambda: prepare_words(self.library, words, template, context=items), options
         )
-
-    async def _run(
-        self,
-        find: Callable[[dict[str, Any]], RunSpec | TaskError],
-        inputs: Mapping[str, Any] | None,
-        options: RunOptions,
-    ) -> Outcome:
-        try:
-            spec = find(cast("dict[str, Any]", plain(dict(inputs or {}), "inputs")))
-            if isinstance(spec, TaskError):
-                return spec
-            self.services.mcp.check(self.services.profile(options.handler).mcp)
-        except Exception as error:
-            return to_task_error(error)
-        return await record_run(self.services, spec, options=options)
+        return await prepared.evaluate(inputs)
 
     @property
     def _profile(self) -> str | None:
@@ -524,7 +542,7 @@ class Evaluator:
         """
         if unfinished not in ON_UNFINISHED:
             raise UsageError(f"unfinished is one of {', '.join(ON_UNFINISHED)}, not {unfinished!r}")
-        check_types("", inputs)
+        check_inputs(inputs)
         check_flag("allow_changed", allow_changed)
         check_flag("repair", repair)
         check_flag("trust", trust)
@@ -701,6 +719,7 @@ class Evaluator:
         rows: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
         *,
         concurrency: int = 16,
+        task_files: Literal["packed", "each"] = "packed",
         **options: Any,
     ) -> AsyncGenerator[Outcome, None]:
         """Evaluates `name` with each row as its inputs; results come in the order of the rows.
@@ -708,30 +727,52 @@ class Evaluator:
         At most `concurrency` evaluations run at once and at most four times as many results wait
         for an earlier one, so memory does not grow with the number of rows. A row that fails is a
         TaskError in its place; none is dropped. `options` are those of `evaluate`. Closing the
-        iterator cancels running evaluations.
+        iterator cancels running evaluations. `task_files`: "each" task has a file, or all are
+        "packed" into a few files.
 
         Raises: UsageError, at once, for text, a path, a mapping or a frame: `run_batch` takes
         those.
         """
         if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"concurrency is {concurrency!r}, expected 1 or more")
+        if task_files not in ("packed", "each"):
+            raise UsageError(f"task_files is {task_files!r}, expected packed or each")
+        own = self
+        store = self.services.store
+        if store is not None and task_files == "packed":
+            store = TaskStore(
+                store.root, redactor=store.redactor, sync=self.init_args["sync"], is_packed=True
+            )
+            own = self._of(self.init_args, replace(self.services, store=store))
+        shared = {key: options.pop(key) for key in _SHARED_BY_ROWS if key in options}
+        prepared: PreparedRequest | None = None
 
         async def evaluate_row(row: Mapping[str, Any]) -> Outcome:
+            nonlocal prepared
             if not isinstance(row, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return failure(
                     "input_validation_failure",
                     f"a row is {type_of(row)}, expected a mapping of names to values",
                 )
-            return await self.evaluate(name, row, **options)
+            if prepared is None:
+                self._report_interrupted()
+                prepared = own.prepare(name, **shared)
+            return await prepared.evaluate(row, **options)
 
-        return evaluate_rows(evaluate_row, rows, concurrency=concurrency)
+        outcomes = evaluate_rows(evaluate_row, rows, concurrency=concurrency)
+        if own is self or store is None:
+            return outcomes
+        return _closing(outcomes, store)
 
     async def aclose(self) -> None:
         """Closes pooled connections, MCP servers and the cache. An Evaluator is usable again
         afterwards.
         """
+        self.services.domains.clear()  # the prepared tasks hold connections
         await self.services.chooser.aclose()
         await self.services.mcp.aclose()
+        if self.services.store is not None:
+            self.services.store.close()
         if self.cache is not None:
             await asyncio.to_thread(self.cache.close)
 
@@ -756,3 +797,15 @@ class Evaluator:
             f"Evaluator({len(self.library.templates)} templates, "
             f"handler={self.services.default_profile.name!r})"
         )
+
+
+async def _closing(
+    outcomes: AsyncGenerator[Outcome, None], store: TaskStore
+) -> AsyncGenerator[Outcome, None]:
+    """`outcomes`; at the end `store` is closed."""
+    try:
+        async with aclosing(outcomes):
+            async for outcome in outcomes:
+                yield outcome
+    finally:
+        store.close()

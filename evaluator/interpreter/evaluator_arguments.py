@@ -71,10 +71,14 @@ def check_flag(name: str, value: object) -> None:
         raise UsageError(f"{name} is {value!r}, expected True or False")
 
 
-def check_types(request: object, inputs: object) -> None:
-    """Raises: UsageError, if these cannot be a request and its inputs."""
+def check_inputs(inputs: object) -> None:
+    """Raises: UsageError, if these cannot be the inputs of a request."""
     if inputs is not None and not isinstance(inputs, Mapping):
         raise UsageError(f"inputs is {type_of(inputs)}, expected a mapping of names to values")
+
+
+def check_request(request: object) -> None:
+    """Raises: UsageError, if this cannot be a request."""
     if not isinstance(request, str | Task | Call | Cond | Function):
         raise UsageError(f"request is {type_of(request)}, expected text or a node")
 

@@ -3,7 +3,7 @@
 - `Services`: the program. The Evaluator makes them; some calls use a changed copy.
 - `Run`: one task file, of a call or of a subtask. `runs.py` makes it of a `RunSpec` (what is
   evaluated) and `RunOptions` (how).
-- `PreparedTask` (in `prepared.py`): one task. `interpret.py` makes it once the inputs are bound.
+- `BoundTask` (in `bound.py`): one task. `interpret.py` makes it once the inputs are bound.
 - `Frame`: one node. `runs.py` makes the first one, `Frame.at` those of the nodes inside.
 """
 
@@ -18,7 +18,7 @@ from evaluator import randomness
 from evaluator.errors.results import Outcome, TaskId, TaskResult
 from evaluator.files.locations import user_folder
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.handler.model_choice import ModelChooser
 from evaluator.handler.profiles import profile_named
 from evaluator.handler.tracing import UNTRACED, Tracer
@@ -102,12 +102,12 @@ class RunOptions:
 
     def recorded(self) -> dict[str, Any]:
         """Those of RECORDED_OPTIONS that are not the default."""
-        options = {name: getattr(self, name) for name in RECORDED_OPTIONS}
-        return {
-            name: value
-            for name, value in options.items()
-            if value != {} and value != getattr(_NO_OPTIONS, name)
-        }
+        options: dict[str, Any] = {}
+        for name in RECORDED_OPTIONS:
+            value = getattr(self, name)
+            if value != {} and value != getattr(_NO_OPTIONS, name):
+                options[name] = value
+        return options
 
     def inner(self, target: str | None = None) -> RunOptions:
         """The options of a task inside this run: its text is not streamed, its beginning not
@@ -170,6 +170,10 @@ class Services:
     background: BackgroundService | None = None
     """The background tasks that models may start."""
     sandbox_trials: SandboxTrials = field(default_factory=SandboxTrials)
+    domains: dict[tuple[str | None, bool], Domain] = field(
+        init=False, default_factory=dict[tuple[str | None, bool], "Domain"]
+    )
+    """See `domain`. A changed copy of these services begins with none."""
 
     def __post_init__(self) -> None:
         # The tools of a task cannot access task files, the index and the user's permissions, even
@@ -197,6 +201,54 @@ class Services:
             return self.default_profile
         return profile_named(self.profiles, name)
 
+    def new_domain(self, handler: str | None) -> Domain:
+        """The domain of a run without a parent that has the profile `handler`, or those that its
+        tasks name.
+        """
+        return Domain(self, handler, authority=self.authority)
+
+    def domain(self, handler: str | None) -> Domain:
+        """The same, shared by all runs of templates of the library: a template is prepared once."""
+        key = (handler, self.sandbox_trials.is_waived)
+        domain = self.domains.get(key)
+        if domain is None:
+            domain = self.domains[key] = self.new_domain(handler)
+        return domain
+
+
+@dataclass(slots=True, eq=False)
+class Domain:
+    """What holds for a task and for the tasks inside it, whatever their inputs are.
+
+    `handler` is the profile of every task; None: each names its own. `authority` says what tasks
+    here may cause, `sandbox` is that of the task around them, and `is_reparsed` says that they are
+    part of a decomposition. `prepared` has the tasks that were prepared here, see
+    `prepared.prepare`.
+    """
+
+    services: Services
+    handler: str | None
+    authority: Authority
+    sandbox: Sandbox = NO_SANDBOX
+    is_reparsed: bool = False
+    prepared: dict[tuple[int, bool, bool], Any] = field(
+        default_factory=dict[tuple[int, bool, bool], Any]
+    )
+
+    def inside(
+        self, authority: Authority, sandbox: Sandbox, *, is_reparsed: bool | None = None
+    ) -> Domain:
+        """This domain, if it has this authority and this sandbox, else a new one."""
+        if is_reparsed is None:
+            is_reparsed = self.is_reparsed
+        if (
+            authority is self.authority
+            and sandbox == self.sandbox
+            and is_reparsed == self.is_reparsed
+        ):
+            return self
+        return Domain(self.services, self.handler, authority, sandbox, is_reparsed)
+
 
 @dataclass(frozen=True, slots=True)
 class ContextItem:
@@ -214,7 +266,8 @@ class Run:
 
     `spec` says what is evaluated, `options` how. A subtask is a separate run with its own task
     file: `parent` is the run whose model asked for it, and `caller` the frame of the tool call
-    there, with what the subtask gets from it.
+    there, with what the subtask gets from it. `domain` is that of runs of the same node, see
+    `record_run`.
     """
 
     services: Services
@@ -224,6 +277,7 @@ class Run:
     steps: StepLog
     parent: Run | None = None
     caller: Frame | None = None
+    domain: Domain | None = None
     unmapped: set[str] = field(default_factory=set[str], compare=False)
     """Roles without a model that a warning has already named."""
 
@@ -278,36 +332,35 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The position of a node: its scope, the context from its parent, its stable path, and its
-    parent's budget.
+    """The position of a node: its scope, its domain, the context from its parent, its stable path,
+    and its parent's budget.
 
     `arguments` are values that a caller gives to the node's declared inputs; None means that the
     node is inside another and takes its inputs from the scope. `is_subtask` selects the context
-    defaults, `is_reparsed` says that the node is part of a decomposition, `calls` are the templates
-    being called, `sandbox` is that of the task around it, `wants_notes` says that a later step sees
-    only the notes of the node's result, `authority` says what the node may cause.
+    defaults, `calls` are the templates being called, `wants_notes` says that a later step sees only
+    the notes of the node's result.
     """
 
     scope: Scope
+    domain: Domain
     path: str = ""
     context: tuple[ContextItem, ...] = ()
     arguments: Mapping[str, Any] | None = None
     is_subtask: bool = False
     budget: Budget | None = None
-    calls: tuple[str, ...] = field(default=())
-    is_reparsed: bool = False
-    sandbox: Sandbox = NO_SANDBOX
+    calls: tuple[str, ...] = ()
     wants_notes: bool = False
-    authority: Authority = FULL
 
     def at(
         self,
         segment: str,
         *,
         scope: Scope | None = None,
+        domain: Domain | None = None,
         context: tuple[ContextItem, ...] | None = None,
         arguments: Mapping[str, Any] | None = None,
         budget: Budget | None = None,
+        calls: tuple[str, ...] | None = None,
         wants_notes: bool = False,
     ) -> Frame:
         """A frame one segment further down, with the given parts replaced; no arguments and no
@@ -315,17 +368,21 @@ class Frame:
         """
         return Frame(
             self.scope if scope is None else scope,
-            join(self.path, segment),
+            self.domain if domain is None else domain,
+            path=f"{self.path}/{segment}" if self.path else segment,
             context=self.context if context is None else context,
             arguments=arguments,
             is_subtask=False,
             budget=self.budget if budget is None else budget,
-            calls=self.calls,
-            is_reparsed=self.is_reparsed,
-            sandbox=self.sandbox,
+            calls=self.calls if calls is None else calls,
             wants_notes=wants_notes,
-            authority=self.authority,
         )
+
+    def within(self, domain: Domain) -> Frame:
+        """This frame in the domain of the task that begins there."""
+        if domain is self.domain:
+            return self
+        return replace(self, domain=domain)
 
 
 def join(path: str, segment: str) -> str:

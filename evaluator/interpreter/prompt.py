@@ -1,76 +1,148 @@
 """Builds the messages that a model receives for an atomic task; nothing is added to them
 afterwards.
+
+`prepare_prompt` does what is the same for every row, once; `build_messages` the rest.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluator.errors import Diagnostic, TemplateError, UsageError
+from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
 from evaluator.errors.results import TaskError
+from evaluator.interpreter.binding import BoundInputs, BoundTask, bind_values
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.context import attachments_of, format_items
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.notes import REQUEST
-from evaluator.interpreter.prepared import Bound, PreparedTask, bind_task
+from evaluator.language.analysis import analyse
 from evaluator.language.fences import block
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
+from evaluator.language.syntax import has_markup
 from evaluator.language.types import read_typed
-from evaluator.models.backend import Hints, Message
-from evaluator.nodes import Atomic, Example, OutputFormat, Task, Text, Turn
+from evaluator.models.attachments import Attachment
+from evaluator.models.backend import Message
+from evaluator.nodes import Atomic, Example, Input, OutputFormat, Text, Turn
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.output.schema import schema_text
 
+MAX_SHOTS = 64
+"""Texts of few-shot examples that are kept for each task."""
 
-async def build_messages(run: Run, task: Atomic, prepared: PreparedTask) -> tuple[Message, ...]:
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedPrompt:
+    """The parts of an atomic task's messages that are the same for every row.
+
+    `system` is the system prompt; None where it holds a variable. `unnamed` are the inputs that no
+    text names. `later` are the turns after the first message. `ending` is what the last message
+    ends with. `is_plain_text`: an answer is text without a schema. `may_ask_for_notes`: the answer
+    may have text around it, and the last message is the author's. `opening_names` are the names
+    that the opening reads; None where it calls a function. `shots` are the texts of few-shot
+    examples that depend on nothing else, by their inputs as JSON.
+    """
+
+    system: str | None
+    opening: Text
+    unnamed: tuple[Input, ...]
+    later: tuple[Turn, ...]
+    ending: str
+    is_plain_text: bool
+    may_ask_for_notes: bool
+    opening_names: frozenset[str] | None
+    shots: dict[str, str]
+
+
+def prepare_prompt(task: Atomic, profile_system: str) -> PreparedPrompt:
+    """The prompt of `task` below the system prompt of its profile."""
+    system: str | None = profile_system
+    if task.system is not None:
+        system = None
+        if not has_markup(task.system.value):
+            system = _joined(profile_system, task.system.value)
+    is_plain = is_plain_text(task.output)
+    return PreparedPrompt(
+        system,
+        opening=task.opening(),
+        unnamed=unnamed_inputs(task),
+        later=task.later_turns(),
+        ending=format_instruction(task.output),
+        is_plain_text=is_plain,
+        may_ask_for_notes=is_plain and not (task.turns and task.turns[-1].node is not None),
+        opening_names=_names_in(task.opening()),
+        shots={},
+    )
+
+
+def _names_in(text: Text) -> frozenset[str] | None:
+    try:
+        analysis = analyse(text)
+    except ExpressionError:
+        return None  # rendering the text says why
+    if analysis.calls:
+        return None
+    return frozenset(reference.name for reference in analysis.references)
+
+
+async def build_messages(
+    run: Run, task: Atomic, prompt: PreparedPrompt, bound: BoundTask
+) -> tuple[Message, ...]:
     """System prompt (the profile's, then the task's), few-shot turns, then context, prompt and
     answer format.
 
     The prompt of a task with several turns is the first; `later_messages` has the others, and the
     answer format.
     """
-    system = prepared.config.system
-    if task.system is not None:
-        task_system = await _resolve(run, task.system, prepared=prepared, field="system")
-        system = f"{system}\n\n{task_system}" if system else task_system
+    system = prompt.system
+    if system is None and task.system is not None:
+        task_system = await _resolve(run, task.system, bound=bound, field="system")
+        system = _joined(bound.config.system, task_system)
     messages = [Message("system", system)] if system else []
     if task.shots:
         for example in task.examples:
-            messages.append(
-                Message("user", await _shot(run, task, example=example, prepared=prepared))
-            )
+            shot = await _shot(run, prompt, example=example, bound=bound)
+            messages.append(Message("user", shot))
             messages.append(Message("assistant", example.output))
-    if not prepared.frame.path:
+    if run.options.shots and not bound.frame.path:
         for inputs, answer in run.options.shots:
-            messages.append(
-                Message("user", await _row_shot(run, task, inputs=inputs, prepared=prepared))
-            )
+            shot = await _row_shot(run, prompt, inputs=inputs, bound=bound)
+            messages.append(Message("user", shot))
             messages.append(Message("assistant", answer))
-    prompt = await _prompt(run, task, prepared=prepared)
-    if shown := format_items(prepared.context.items):
-        prompt = f"{shown}\n\n{prompt}"
-    messages.append(Message("user", prompt, attachments=attachments_of(prepared.context.items)))
+    text = bound.description
+    if prompt.opening is not task.description:
+        text = await _resolve(run, prompt.opening, bound=bound, field="instructions")
+    if prompt.unnamed:
+        text = _with_inputs(text, prompt, values=bound.values)
+    if not prompt.later:
+        text = _with_ending(text, prompt, bound=bound)
+    attachments: tuple[Attachment, ...] = ()
+    items = bound.context.items
+    if items:
+        attachments = attachments_of(items)
+        if shown := format_items(items):
+            text = f"{shown}\n\n{text}"
+    messages.append(Message("user", text, attachments=attachments))
     return tuple(messages)
 
 
 async def later_messages(
-    run: Run, task: Atomic, prepared: PreparedTask
+    run: Run, prompt: PreparedPrompt, bound: BoundTask
 ) -> tuple[Message | Turn, ...]:
     """The messages of the user that follow the first answer, each sent after the answer to the one
     before.
 
     A turn that another task writes stays as it is. Raises: TemplateError, for a text that is empty.
     """
-    later = task.later_turns()
     messages: list[Message | Turn] = []
-    for at, turn in enumerate(later, 2):
+    for at, turn in enumerate(prompt.later, 2):
         if turn.text is None:
             messages.append(turn)
             continue
-        body = await _resolve(run, turn.text, prepared=prepared, field=f"turns[{at}]")
+        body = await _resolve(run, turn.text, bound=bound, field=f"turns[{at}]")
         if not body.strip():
             raise TemplateError(
                 [
@@ -79,38 +151,31 @@ async def later_messages(
                     )
                 ]
             )
-        messages.append(
-            Message(
-                "user", _with_ending(body, task, prepared=prepared) if turn is later[-1] else body
-            )
-        )
+        if turn is prompt.later[-1]:
+            body = _with_ending(body, prompt, bound=bound)
+        messages.append(Message("user", body))
     return tuple(messages)
 
 
-async def _prompt(run: Run, task: Atomic, prepared: PreparedTask) -> str:
-    body = prepared.description
-    opening = task.opening()
-    if opening is not task.description:
-        body = await _resolve(run, opening, prepared=prepared, field="instructions")
-    prompt = _with_inputs(body, task, values=prepared.values)
-    if task.later_turns():
-        return prompt
-    return _with_ending(prompt, task, prepared=prepared)
+def _joined(profile_system: str, task_system: str) -> str:
+    if profile_system:
+        return f"{profile_system}\n\n{task_system}"
+    return task_system
 
 
-def _with_ending(body: str, task: Task, prepared: PreparedTask) -> str:
-    prompt = _with_format(body, task)
-    if asks_for_notes(task, prepared):
-        return f"{prompt}\n\n{REQUEST}"
-    return prompt
+def _with_ending(body: str, prompt: PreparedPrompt, bound: BoundTask) -> str:
+    if prompt.ending:
+        body = f"{body}\n\n{prompt.ending}"
+    if asks_for_notes(prompt, bound):
+        return f"{body}\n\n{REQUEST}"
+    return body
 
 
-def asks_for_notes(task: Task, prepared: PreparedTask) -> bool:
+def asks_for_notes(prompt: PreparedPrompt, bound: BoundTask) -> bool:
     """Whether the prompt asks for notes: a later step sees only them, and the answer may have text
     around it.
     """
-    is_played = isinstance(task, Atomic) and bool(task.turns) and task.turns[-1].node is not None
-    return prepared.frame.wants_notes and is_plain_text(task.output) and not is_played
+    return bound.frame.wants_notes and prompt.may_ask_for_notes
 
 
 def is_plain_text(output: OutputFormat | None) -> bool:
@@ -118,68 +183,72 @@ def is_plain_text(output: OutputFormat | None) -> bool:
     return output is None or (output.type == "text" and output.schema is None)
 
 
-def _with_inputs(body: str, task: Task, values: Mapping[str, Any]) -> str:
+def _with_inputs(body: str, prompt: PreparedPrompt, values: Mapping[str, Any]) -> str:
     """`body`, followed by each input with a value that no text of the task names, in a block with
     its name.
     """
-    unnamed = [(one.name, values.get(one.name)) for one in unnamed_inputs(task)]
-    return "\n\n".join(
-        [
-            body,
-            *(
-                block("input", as_text(value), name=name)
-                for name, value in unnamed
-                if value is not None
-            ),
-        ]
-    )
+    parts = [body]
+    for declared in prompt.unnamed:
+        value = values.get(declared.name)
+        if value is not None:
+            parts.append(block("input", as_text(value), name=declared.name))
+    return "\n\n".join(parts)
 
 
-async def _shot(run: Run, task: Task, example: Example, prepared: PreparedTask) -> str:
-    types = {declared.name: declared.type for declared in task.inputs}
+async def _shot(run: Run, prompt: PreparedPrompt, example: Example, bound: BoundTask) -> str:
+    types = {declared.name: declared.type for declared in bound.task.inputs}
     values = {
         name: read_typed(text, types.get(name, "any")) for name, text in example.inputs.items()
     }
-    return await _shot_text(
-        run, task, prepared=prepared, bound=Bound(prepared.scope.child(values), values)
-    )
+    inputs = BoundInputs(bound.scope.child(values), values)
+    return await _shot_text(run, prompt, bound=bound, inputs=inputs)
 
 
-async def _row_shot(run: Run, task: Task, inputs: Mapping[str, Any], prepared: PreparedTask) -> str:
+async def _row_shot(
+    run: Run, prompt: PreparedPrompt, inputs: Mapping[str, Any], bound: BoundTask
+) -> str:
     """The prompt for the inputs of another row. Only the results of nested tasks are those of this
     row.
     """
     nested = {
-        each.name: prepared.values.get(each.name) for each in task.inputs if each.task is not None
+        each.name: bound.values.get(each.name)
+        for each in bound.task.inputs
+        if each.task is not None
     }
-    bound = await bind_task(
-        run, task, frame=replace(prepared.frame, arguments=nested | dict(inputs))
-    )
-    if isinstance(bound, TaskError):
-        raise UsageError(f"a few-shot example: {bound.message}")
-    return await _shot_text(run, task, prepared=prepared, bound=bound)
+    frame = replace(bound.frame, arguments=nested | dict(inputs))
+    shot = await bind_values(run, bound.prepared, frame=frame)
+    if isinstance(shot, TaskError):
+        raise UsageError(f"a few-shot example: {shot.message}")
+    return await _shot_text(run, prompt, bound=bound, inputs=shot)
 
 
-async def _shot_text(run: Run, task: Task, prepared: PreparedTask, bound: Bound) -> str:
-    functions = functions_in_text(run, prepared.frame, field="shot")
-    if isinstance(task, Atomic):
-        opening = task.opening()
-    else:
-        opening = task.instructions or task.description
-    body = await render_prompt(opening, bound.scope, functions=functions)
-    return _with_format(_with_inputs(body, task, values=bound.values), task)
+async def _shot_text(
+    run: Run, prompt: PreparedPrompt, bound: BoundTask, inputs: BoundInputs
+) -> str:
+    """The prompt for these inputs. Rows often have the same examples, so their texts are kept."""
+    values = inputs.values
+    names = prompt.opening_names
+    key = None
+    if names is not None and names <= values.keys():
+        key = json.dumps(dict(values))
+        text = prompt.shots.get(key)
+        if text is not None:
+            return text
+    functions = functions_in_text(run, bound.frame, field="shot")
+    text = await render_prompt(prompt.opening, inputs.scope, functions=functions)
+    text = _with_inputs(text, prompt, values=values)
+    if prompt.ending:
+        text = f"{text}\n\n{prompt.ending}"
+    if key is not None:
+        if len(prompt.shots) >= MAX_SHOTS:
+            prompt.shots.clear()
+        prompt.shots[key] = text
+    return text
 
 
-def _with_format(body: str, task: Task) -> str:
-    instruction = format_instruction(task.output)
-    if instruction:
-        return f"{body}\n\n{instruction}"
-    return body
-
-
-async def _resolve(run: Run, text: Text, prepared: PreparedTask, field: str) -> str:
+async def _resolve(run: Run, text: Text, bound: BoundTask, field: str) -> str:
     return await render_prompt(
-        text, prepared.scope, functions=functions_in_text(run, prepared.frame, field=field)
+        text, bound.scope, functions=functions_in_text(run, bound.frame, field=field)
     )
 
 
@@ -221,21 +290,20 @@ def _in_words(type_name: str) -> str | None:
     return None
 
 
-def _output_type(task: Task) -> str:
-    if isinstance(task, Atomic) and task.tools_from is not None:
-        return "calls"
-    if task.output:
-        return task.output.type
-    return "text"
-
-
-def hints_for(run: Run, task: Task, values: Any) -> Hints:
-    """Hints from which the simulated model may build its answer."""
-    return Hints(
-        task=task.name,
-        examples=tuple((example.inputs, example.output) for example in task.examples),
-        inputs=values,
-        output_type=_output_type(task),
-        schema=task.output.schema if task.output else None,
-        target=run.options.target,
-    )
+def hints_for(task: Atomic) -> dict[str, Any]:
+    """Hints from which the simulated model may build its answer, without those that depend on the
+    row.
+    """
+    output = task.output
+    if task.tools_from is not None:
+        output_type = "calls"
+    elif output is not None:
+        output_type = output.type
+    else:
+        output_type = "text"
+    return {
+        "task": task.name,
+        "examples": tuple((example.inputs, example.output) for example in task.examples),
+        "output_type": output_type,
+        "schema": None if output is None else output.schema,
+    }

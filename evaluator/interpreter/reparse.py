@@ -22,10 +22,10 @@ from typing import Any
 from evaluator.errors import ExpressionError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.interpreter.authority import Authority
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.generated import Allowance, describe, internal_template, read_allowed
 from evaluator.interpreter.operators.atomic import choose
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render, render_prompt
 from evaluator.nodes import Atomic, HandlerSpec, Node, Task, Text
@@ -35,11 +35,11 @@ RECOVERABLE = frozenset({"turns", "context", "output"})
 MAX_PARTIAL_CHARACTERS = 20_000
 
 
-def is_recoverable(run: Run, task: Task, prepared: PreparedTask, error: TaskError) -> bool:
+def is_recoverable(run: Run, task: Task, bound: BoundTask, error: TaskError) -> bool:
     """Whether a decomposition may help. It cannot if time or cost is exhausted, because it uses
     more of both.
     """
-    if not run.services.reparse or run.services.dry_run or prepared.frame.is_reparsed:
+    if not run.services.reparse or run.services.dry_run or bound.frame.domain.is_reparsed:
         return False
     if (
         not task.asks_model
@@ -49,18 +49,18 @@ def is_recoverable(run: Run, task: Task, prepared: PreparedTask, error: TaskErro
     ):
         return False
     refused = (
-        resolve_setting(task, name, scope=prepared.scope)
+        resolve_setting(task, name, scope=bound.scope)
         for name in ("disable_reparsing", "manual_xml")
     )
     return not any(refused)
 
 
-async def recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError) -> Outcome:
+async def recover(run: Run, task: Task, bound: BoundTask, error: TaskError) -> Outcome:
     """The outcome of the decomposed task, or `error` with the reason why it could not be
     decomposed.
     """
     resource = error.resource
-    budget = prepared.budget
+    budget = bound.budget
     if resource is None:
         return error
     budget.max_turns = (
@@ -69,9 +69,7 @@ async def recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError
     limit: asyncio.Timeout | None = None
     try:
         async with budget.deadline() as limit:
-            outcome = await _recover(
-                run, task, prepared=prepared, error=error, resource=resource.name
-            )
+            outcome = await _recover(run, task, bound=bound, error=error, resource=resource.name)
     except TimeoutError:
         if limit is None or not limit.expired():
             raise
@@ -82,22 +80,25 @@ async def recover(run: Run, task: Task, prepared: PreparedTask, error: TaskError
 
 
 async def _recover(
-    run: Run, task: Task, prepared: PreparedTask, error: TaskError, resource: str
+    run: Run, task: Task, bound: BoundTask, error: TaskError, resource: str
 ) -> Outcome:
-    frame = replace(prepared.frame, budget=prepared.budget, is_reparsed=True)
-    inherited = await _inherited(task, prepared)
+    frame = bound.frame
+    domain = frame.domain.inside(frame.domain.authority, frame.domain.sandbox, is_reparsed=True)
+    inherited = await _inherited(task, bound)
     answer = await run.services.evaluate(
         replace(run, options=run.options.inner()),
         _decomposer(run, inherited),
         frame.at(
             "reparse",
-            arguments=await _inputs(task, prepared, error=error, resource=resource),
+            domain=domain,
+            budget=bound.budget,
+            arguments=await _inputs(task, bound, error=error, resource=resource),
             context=(),
         ),
     )
     if isinstance(answer, TaskError):
         return _unrecovered(error, f"the decomposition failed: {answer.message}")
-    authority = await _authority(run, task, prepared=prepared)
+    authority = await _authority(run, task, bound=bound)
     generated = read_allowed(
         run.services.library,
         answer.content,
@@ -122,7 +123,12 @@ async def _recover(
     if generated.node is None:
         return _unrecovered(error, f"the decomposition cannot be used: {problem}")
     node = _as_smaller(generated.node, inherited)
-    smaller = replace(frame.at("reparsed", wants_notes=frame.wants_notes), authority=authority)
+    smaller = frame.at(
+        "reparsed",
+        domain=domain.inside(authority, domain.sandbox),
+        budget=bound.budget,
+        wants_notes=frame.wants_notes,
+    )
     outcome = await run.services.evaluate(run, node, smaller)
     if isinstance(outcome, TaskError):
         failed = _unrecovered(error, f"the decomposed task failed: {outcome.message}")
@@ -159,39 +165,37 @@ def _decomposer(run: Run, inherited: dict[str, Any]) -> Atomic:
     )
 
 
-async def _authority(run: Run, task: Task, prepared: PreparedTask) -> Authority:
+async def _authority(run: Run, task: Task, bound: BoundTask) -> Authority:
     """The authority of the decomposition: the tools, the provider and the named files of the
     task.
     """
     if task.model is None:
         named = None
     else:
-        named = (await render(task.model, prepared.scope)).strip()
-    choice = await choose(run, named, prepared=prepared, role=task.model_role)
-    authority = prepared.frame.authority.chosen_by_model(prepared.config, (), choice.endpoint)
-    names = frozenset((*task.tools, *(grant.name for grant in prepared.config.tools)))
-    above = prepared.frame.authority.tools
+        named = (await render(task.model, bound.scope)).strip()
+    choice = await choose(run, named, bound=bound, role=task.model_role)
+    authority = bound.frame.domain.authority.chosen_by_model(bound.config, (), choice.endpoint)
+    names = frozenset((*task.tools, *(grant.name for grant in bound.config.tools)))
+    above = bound.frame.domain.authority.tools
     if task.file_paths is None:
         items = ()
     else:
         items = task.file_paths.items
-    files = [await render(item, prepared.scope) for item in items]
+    files = [await render(item, bound.scope) for item in items]
     return replace(
         authority, tools=names if above is None else names & above, files=frozenset(files)
     )
 
 
-async def _inputs(
-    task: Task, prepared: PreparedTask, error: TaskError, resource: str
-) -> dict[str, str]:
+async def _inputs(task: Task, bound: BoundTask, error: TaskError, resource: str) -> dict[str, str]:
     """The inputs of the template `decompose`."""
-    parts = [prepared.description]
+    parts = [bound.description]
     if task.instructions is not None:
         with suppress(
             ExpressionError
         ):  # the texts call a function template, whose calls are not repeated
-            parts.append(f"Instructions: {await render_prompt(task.instructions, prepared.scope)}")
-    parts.append(f"Inputs: {json.dumps(dict(prepared.values), ensure_ascii=False, default=str)}")
+            parts.append(f"Instructions: {await render_prompt(task.instructions, bound.scope)}")
+    parts.append(f"Inputs: {json.dumps(dict(bound.values), ensure_ascii=False, default=str)}")
     return {
         "task": "\n\n".join(parts),
         "resource": resource,
@@ -199,15 +203,15 @@ async def _inputs(
     }
 
 
-async def _inherited(task: Task, prepared: PreparedTask) -> dict[str, Any]:
+async def _inherited(task: Task, bound: BoundTask) -> dict[str, Any]:
     """The fields of the exhausted task that each smaller one has too: profile with limits, model
     and role.
     """
-    config = prepared.config
+    config = bound.config
     model = task.model
     if model is not None:
         # As a literal, because a resolved text is never resolved again.
-        model = Text(f"{{{{ {json.dumps(await render(model, prepared.scope))} }}}}", model.span)
+        model = Text(f"{{{{ {json.dumps(await render(model, bound.scope))} }}}}", model.span)
     handler = HandlerSpec(
         ref=None if task.handler is None else task.handler.ref,
         max_turns=config.max_turns,

@@ -1,11 +1,11 @@
-"""Finds what a request evaluates: a template by name, one matched to words, a node, or XML.
+"""Finds what a request evaluates: a template by name, one matched to words, a node, or XML; and
+what a record says was evaluated.
 
-XML text as a request: the caller's own task, evaluated like a node.
-The text is read leniently: what can be repaired is repaired, with a warning in the notes, and a
-task that has nothing but a description is matched to a template. With
-`<manual_xml>true</manual_xml>` it is taken as it is.
+A request is found once and bound to the inputs of each row.
 
-from a record.
+XML text is the caller's own task, evaluated like a node. The text is read leniently: what can be
+repaired is repaired, with a warning in the notes, and a task that has nothing but a description is
+matched to a template. With `<manual_xml>true</manual_xml>` it is taken as it is.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from evaluator.interpreter.frame import (
 )
 from evaluator.interpreter.generated import describe, internal_template
 from evaluator.interpreter.interpret import evaluate_node
+from evaluator.interpreter.runs import Binder
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
 from evaluator.library import Match, TemplateLibrary
@@ -132,52 +133,59 @@ def _read_strictly(text: str, is_manual: bool) -> XmlRequest:
 # In scripts without spaces a whole request is one word, so only ASCII words are treated as names.
 _NAME = re.compile(r"[A-Za-z0-9_./-]+")
 Request = str | Node | Function
+SpecOf = Callable[[dict[str, Any]], RunSpec]
 
 
-def spec_of(
-    library: TemplateLibrary,
-    request: Request,
-    values: dict[str, Any],
-    ask_model: bool,
-    rerank: bool = False,
-) -> RunSpec | TaskError:
-    """The RunSpec of `request`; a TaskError if no template fits or inputs are missing.
+def prepare_request(
+    library: TemplateLibrary, request: Request, ask_model: bool, rerank: bool = False
+) -> Binder:
+    """What `request` evaluates. The Binder gives the RunSpec for the inputs of one row; a TaskError
+    if no template fits or inputs are missing.
 
     With `rerank` the model chooses a template where the words of a request do not decide.
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
     if isinstance(request, str) and (request in library or request in library.broken):
-        return _of_template(library, request, request=request, values=values)
+        return _of_template(library, request, request=request)
     if isinstance(request, str) and is_xml(request):
-        return _of_xml(library, request, values=values, ask_model=ask_model)
+        return _of_xml(library, request, ask_model=ask_model)
     if isinstance(request, str) and _NAME.fullmatch(request):
         # One word is a name: a misspelt name must not run the nearest template.
-        return _no_template(request, library)
+        return _refusing(_no_template(request, library))
     if isinstance(request, str):
         matches = library.match(request, limit=5)
         if rerank and (candidates := shortlist(library, request, matches)):
-            return _of_choice(library, request, values=values, candidates=candidates)
-        return _of_match(library, request, values=values, ask_model=ask_model)
-    return _of_task(library, request, values=values, ask_model=ask_model)
+            return _of_choice(library, request, candidates=candidates)
+        return _of_match(library, request, ask_model=ask_model)
+    return _of_task(library, request, ask_model=ask_model)
 
 
-def spec_of_words(
+def _refusing(error: TaskError) -> Binder:
+    return lambda values: error
+
+
+def prepare_words(
     library: TemplateLibrary,
     words: str,
     template: str,
-    values: dict[str, Any],
     context: Sequence[ContextItem] = (),
-) -> RunSpec:
-    """The RunSpec of a request in words, whatever they look like, with the template of this name.
+) -> Binder:
+    """What a request in words evaluates, whatever they look like, with the template of this name.
 
     `context` is recorded, so that a resumed run has it too.
 
     Raises: TemplateError or UsageError, for a template that cannot be used.
     """
     score = next((m.score for m in library.match(words) if m.template.name == template), 0.0)
-    spec = _of_template(library, template, request=words, values=values, score=score)
-    return _with_extraction(_with_context(spec, recorded_context(context)), words, values=values)
+    of_template = _of_template(library, template, request=words, score=score)
+    recorded = recorded_context(context)
+
+    def bind(values: dict[str, Any]) -> RunSpec:
+        spec = _with_context(of_template(values), recorded)
+        return _with_extraction(spec, words, values=values)
+
+    return bind
 
 
 def recorded_context(context: Sequence[ContextItem]) -> list[list[str]]:
@@ -192,37 +200,43 @@ def _with_context(spec: RunSpec, recorded: Sequence[Sequence[str]]) -> RunSpec:
     return replace(spec, context=items, extra={**spec.extra, "context": list(recorded)})
 
 
-def _of_task(
-    library: TemplateLibrary, node: Node | Function, values: dict[str, Any], ask_model: bool
-) -> RunSpec | TaskError:
-    """The RunSpec of a task, which is evaluated as it is written. Where it has nothing but a
-    description, this is matched to a template first.
+def _of_task(library: TemplateLibrary, node: Node | Function, ask_model: bool) -> Binder:
+    """A task, which is evaluated as it is written. Where it has nothing but a description, this is
+    matched to a template first.
     """
-    as_written = _of_node(library, node, values=values)
+    as_written = _of_node(library, node)
     if not (isinstance(node, Atomic) and is_bare(node)):
         return as_written
     words = node.description.value
-    spec = _of_match(library, words, values=values, ask_model=ask_model)
-    if isinstance(spec, TaskError) and spec.reason == "no_matching_template":
-        return replace(as_written, request=words)
-    return spec
+    of_match = _of_match(library, words, ask_model=ask_model)
+
+    def bind(values: dict[str, Any]) -> RunSpec | TaskError:
+        spec = of_match(values)
+        if isinstance(spec, TaskError) and spec.reason == "no_matching_template":
+            return replace(as_written(values), request=words)
+        return spec
+
+    return bind
 
 
-def _of_xml(
-    library: TemplateLibrary, text: str, values: dict[str, Any], ask_model: bool
-) -> RunSpec | TaskError:
-    """The RunSpec of the task in `text`; an error keeps the text as its content."""
+def _of_xml(library: TemplateLibrary, text: str, ask_model: bool) -> Binder:
+    """The task in `text`; an error keeps the text as its content."""
     try:
         read = read_xml_request(text)
     except TemplateError as error:
-        return replace(to_task_error(error), content=text)
+        return _refusing(replace(to_task_error(error), content=text))
     if read.is_manual:
-        spec = _of_node(library, read.node, values=values)
+        of_task: Binder = _of_node(library, read.node)
     else:
-        spec = _of_task(library, read.node, values=values, ask_model=ask_model)
-    if isinstance(spec, TaskError):
-        return spec
-    return _with_warnings(spec, (*read.warnings, *spec.warnings))
+        of_task = _of_task(library, read.node, ask_model=ask_model)
+
+    def bind(values: dict[str, Any]) -> RunSpec | TaskError:
+        spec = of_task(values)
+        if isinstance(spec, TaskError):
+            return spec
+        return _with_warnings(spec, (*read.warnings, *spec.warnings))
+
+    return bind
 
 
 def _with_warnings(spec: RunSpec, warnings: tuple[str, ...]) -> RunSpec:
@@ -238,7 +252,7 @@ def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, An
     """The RunSpec of the run whose task file has this header.
 
     Raises: RecordError, if the record does not say what was run; TemplateError or UsageError, as
-    `spec_of`.
+    `prepare_request`.
     """
     task = f"TASK-{header.task_id}"
     if header.extra.get("chat"):
@@ -250,12 +264,12 @@ def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, An
     score = header.extra.get("match_score")
     warnings = tuple(header.extra.get("request_warnings", ()))
     if isinstance(xml, str):
-        spec = _of_node(library, _read_node(xml), values=values)
+        spec = _of_node(library, _read_node(xml))(values)
         spec = replace(spec, request=header.request, template=header.template)
         return _with_warnings(spec, warnings)
     if isinstance(listed := header.extra.get("shortlist"), list):
         candidates = [Candidate(name, score) for name, score in cast("list[Any]", listed)]
-        return _of_choice(library, header.request, values=values, candidates=candidates)
+        return _of_choice(library, header.request, candidates)(values)
     if header.template is None:
         raise RecordError(f"{task}: its file does not say which template was evaluated")
     if header.template not in library and header.template not in library.broken:
@@ -264,13 +278,13 @@ def recorded_spec(library: TemplateLibrary, header: Header, values: dict[str, An
             "folder with --library"
         )
     if isinstance(score, (int, float)):
-        spec = _of_template(
-            library, header.template, request=header.request, values=values, score=float(score)
+        spec = _of_template(library, header.template, request=header.request, score=float(score))(
+            values
         )
         spec = _with_context(spec, header.extra.get("context", ()))
         spec = _with_extraction(spec, header.request, values=values)
         return _with_warnings(spec, warnings)
-    return _of_template(library, header.template, request=header.request, values=values)
+    return _of_template(library, header.template, request=header.request)(values)
 
 
 def recorded_options(
@@ -310,28 +324,34 @@ def recorded_services(header: Header, services: Services) -> Services:
 
 
 def _of_template(
-    library: TemplateLibrary,
-    name: str,
-    request: str,
-    values: dict[str, Any],
-    score: float | None = None,
-) -> RunSpec:
+    library: TemplateLibrary, name: str, request: str, score: float | None = None
+) -> SpecOf:
     template = library.get(name)
     node = template.node
     called = library.called_by(name)
-    is_function = isinstance(node, Function)
-    return RunSpec(
-        request,
-        values,
-        node=node,
-        template=name,
-        template_sha256=template.sha256,
-        template_version=None if is_function else node.version,
-        arguments=None if is_function else values,
-        match_score=score,
-        extra={"calls": dict(called)} if called else {},
-        body=_call_body(node, values) if is_function else None,
-    )
+    version = node.version if isinstance(node, Task) else None
+    extra = {"calls": dict(called)} if called else {}
+
+    def bind(values: dict[str, Any]) -> RunSpec:
+        body = None
+        arguments: dict[str, Any] | None = values
+        if isinstance(node, Function):
+            body = _call_body(node, values)
+            arguments = None
+        return RunSpec(
+            request,
+            values,
+            node=node,
+            template=name,
+            template_sha256=template.sha256,
+            template_version=version,
+            arguments=arguments,
+            match_score=score,
+            extra=extra,
+            body=body,
+        )
+
+    return bind
 
 
 def _call_body(
@@ -342,40 +362,47 @@ def _call_body(
     )
 
 
-def _of_node(library: TemplateLibrary, node: Node | Function, values: dict[str, Any]) -> RunSpec:
+def _of_node(library: TemplateLibrary, node: Node | Function) -> SpecOf:
     try:
         extra = {"node": to_xml(node)}
     except UsageError:
         # The node holds values that XML cannot. The run is recorded, but cannot be started again
         # from its file.
         extra = {}
-    if isinstance(node, Function):
+    if isinstance(node, Task):
+        node = library.whole(node)
+
+    def bind(values: dict[str, Any]) -> RunSpec:
+        if isinstance(node, Function):
+            return RunSpec(
+                node.name,
+                values,
+                node=node,
+                template=node.name,
+                extra=extra,
+                body=_call_body(node, values),
+            )
+        if not isinstance(node, Task):
+            request = "call" if isinstance(node, Call) else "node"
+            return RunSpec(request, values, node=node, scope=Scope(values), extra=extra)
+        arguments = None
+        scope = values
+        if node.inputs:
+            # Declared inputs take their values as arguments; other values are in the scope.
+            declared = {i.name for i in node.inputs}
+            scope = {k: v for k, v in values.items() if k not in declared}
+            arguments = {k: v for k, v in values.items() if k in declared}
         return RunSpec(
-            node.name,
+            node.name or "node",
             values,
             node=node,
             template=node.name,
-            extra=extra,
-            body=_call_body(node, values),
-        )
-    if not isinstance(node, Task):
-        return RunSpec(
-            "call" if isinstance(node, Call) else "node",
-            values,
-            node=node,
-            scope=Scope(values),
+            arguments=arguments,
+            scope=Scope(scope),
             extra=extra,
         )
-    node = library.whole(node)
-    spec = RunSpec(node.name or "node", values, node=node, template=node.name, extra=extra)
-    if not node.inputs:
-        return replace(spec, scope=Scope(values))
-    # Declared inputs take their values as arguments; other values are in the scope.
-    declared = {i.name for i in node.inputs}
-    rest = {k: v for k, v in values.items() if k not in declared}
-    return replace(
-        spec, arguments={k: v for k, v in values.items() if k in declared}, scope=Scope(rest)
-    )
+
+    return bind
 
 
 def _read_node(xml: str) -> Node | Function:
@@ -398,44 +425,50 @@ def _read_node(xml: str) -> Node | Function:
     return node.steps[0]
 
 
-def _of_match(
-    library: TemplateLibrary, words: str, values: dict[str, Any], ask_model: bool
-) -> RunSpec | TaskError:
+def _of_match(library: TemplateLibrary, words: str, ask_model: bool) -> Binder:
     matches = library.match(words, limit=5)
     best = matches[0] if matches else None
     composites = library.match_composites(words)
     if best is None or nothing_fits(best, composites):
-        return _no_match(words, matches, composites=better_composites(best, composites))
-    spec = _of_template(library, best.template.name, request=words, values=values, score=best.score)
+        better = better_composites(best, composites)
+        return _refusing(_no_match(words, matches, composites=better))
+    name = best.template.name
+    of_template = _of_template(library, name, request=words, score=best.score)
+    warnings: tuple[str, ...] = ()
     if better := better_composites(best, composites):
-        spec = _with_warnings(spec, (f"{describe_composites(better)}; {best.template.name!r} ran",))
-    missing = [] if ask_model else _missing(spec.node, values)
-    if missing:
-        names = ", ".join(f"{i.name} ({i.type})" for i in missing)
-        return failure(
-            "input_validation_failure",
-            f"{best.template.name!r} fits the request (score {best.score:.2f}) and needs: {names}",
-            location=best.template.node.span,
-        )
-    return _with_extraction(spec, words, values=values)
+        warnings = (f"{describe_composites(better)}; {name!r} ran",)
+
+    def bind(values: dict[str, Any]) -> RunSpec | TaskError:
+        spec = _with_warnings(of_template(values), warnings)
+        missing = [] if ask_model else _missing(spec.node, values)
+        if missing:
+            names = ", ".join(f"{i.name} ({i.type})" for i in missing)
+            return failure(
+                "input_validation_failure",
+                f"{name!r} fits the request (score {best.score:.2f}) and needs: {names}",
+                location=best.template.node.span,
+            )
+        return _with_extraction(spec, words, values=values)
+
+    return bind
 
 
-def _of_choice(
-    library: TemplateLibrary, words: str, values: dict[str, Any], candidates: Sequence[Candidate]
-) -> RunSpec:
-    """The RunSpec of a request whose template a model chooses from the candidates."""
+def _of_choice(library: TemplateLibrary, words: str, candidates: Sequence[Candidate]) -> SpecOf:
+    """What a request evaluates whose template a model chooses from the candidates."""
+    extra = {"shortlist": [[candidate.name, candidate.score] for candidate in candidates]}
 
     async def body(run: Run, frame: Frame) -> Outcome:
+        values = run.spec.inputs
         chosen = await choose(run, frame, words, candidates)
         if isinstance(chosen, TaskError):
             return chosen
         if chosen is None:
             return _no_match(words, library.match(words, limit=5), composites=[], asked_model=True)
-        spec = _of_template(library, chosen.name, request=words, values=values)
-        spec = _with_extraction(spec, words, values=values)
+        spec = _of_template(library, chosen.name, request=words)(dict(values))
+        spec = _with_extraction(spec, words, values=dict(values))
         node = cast(Task, spec.node)
-        inner = replace(frame, arguments=values)
-        await check_sandboxes(run, node, frame=inner)
+        inner = replace(frame, arguments=dict(values))
+        await check_sandboxes(run, node, above=inner.domain.sandbox)
         if spec.body is not None:
             outcome = await spec.body(run, inner)
         else:
@@ -443,8 +476,7 @@ def _of_choice(
         matched = {"template": chosen.name, "score": round(chosen.score, 4), "by": "model"}
         return replace(outcome, notes={**outcome.notes, "matched": matched})
 
-    listed = [[candidate.name, candidate.score] for candidate in candidates]
-    return RunSpec(words, values, extra={"shortlist": listed}, body=body)
+    return lambda values: RunSpec(words, values, extra=extra, body=body)
 
 
 def _missing(node: object, values: Mapping[str, Any]) -> list[Input]:

@@ -18,9 +18,9 @@ from evaluator.errors import ToolError
 from evaluator.errors.results import TaskResult
 from evaluator.handler.config import RunGrant
 from evaluator.interpreter.authority import Authority
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.generated import Allowance, may_call
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.subtasks import Spawner
 from evaluator.nodes.walk import tasks
 from evaluator.record.conversation import json_text
@@ -36,7 +36,7 @@ _MAX_SHOWN_CHARS = 1_000
 def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess:
     """What the task of `spawner` may do with interrupted runs."""
     run = spawner.run
-    prepared = spawner.prepared
+    bound = spawner.bound
 
     def interrupted() -> Iterator[tuple[int, str | None, str | None]]:
         for task in store.interrupted():
@@ -54,7 +54,7 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
                 f"TASK-{task_id} is {recording.status}; only interrupted runs can be read and "
                 "resumed"
             )
-        refusal = _other_settings(run, prepared, recording=recording)
+        refusal = _other_settings(run, bound, recording=recording)
         if refusal is not None:
             raise ToolError(
                 f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}"
@@ -66,7 +66,7 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
 
     async def resume(task_id: int, _: ToolContext) -> str:
         header = (await load(task_id)).known_header()
-        refusal = _more_rights(run, prepared, header=header)
+        refusal = _more_rights(run, bound, header=header)
         if refusal is not None:
             raise ToolError(
                 f"TASK-{task_id} {refusal}; ask the user to run: evaluator tasks resume {task_id}"
@@ -74,9 +74,9 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
         if run.services.resume is None:
             raise ToolError("runs cannot be resumed here")
         services = replace(
-            run.services, least_sandbox=prepared.frame.sandbox, authority=spawner.authority()
+            run.services, least_sandbox=bound.frame.domain.sandbox, authority=spawner.authority()
         )
-        outcome = await run.services.resume(services, task_id, prepared.budget)
+        outcome = await run.services.resume(services, task_id, bound.budget)
         if isinstance(outcome, TaskResult):
             return outcome.content
         error = {"type": outcome.type, "reason": outcome.reason, "message": outcome.message}
@@ -91,7 +91,7 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
     )
 
 
-def _other_settings(run: Run, prepared: PreparedTask, recording: Recording) -> str | None:
+def _other_settings(run: Run, bound: BoundTask, recording: Recording) -> str | None:
     """Why what is recorded may be more than the task that asks could see; None if it is not."""
     header = recording.known_header()
     outputs = (
@@ -100,21 +100,21 @@ def _other_settings(run: Run, prepared: PreparedTask, recording: Recording) -> s
         if step.start.kind == "resolve" and step.end is not None
     )
     profiles = {str(output.get("profile")) for output in outputs if isinstance(output, dict)}
-    others = sorted(profiles - {prepared.config.name})
+    others = sorted(profiles - {bound.config.name})
     if others:
-        return f"ran with the profile {others[0]!r}, not with {prepared.config.name!r}"
+        return f"ran with the profile {others[0]!r}, not with {bound.config.name!r}"
     if header.model is not None and header.model != run.options.model:
         return f"ran with the model {header.model!r}, which this run does not use"
     return None
 
 
-def _more_rights(run: Run, prepared: PreparedTask, header: Header) -> str | None:
+def _more_rights(run: Run, bound: BoundTask, header: Header) -> str | None:
     """Why the run of this header could do more than the task that asks; None if it could not."""
     library = run.services.library
     name = header.template
     if name is None or name not in library or "node" in header.extra:
         return "evaluates no template of the library"
-    tools = {grant.name for grant in prepared.config.tools} | set(prepared.task.tools)
+    tools = {grant.name for grant in bound.config.tools} | set(bound.task.tools)
     if not may_call(
         library,
         name,
@@ -126,8 +126,8 @@ def _more_rights(run: Run, prepared: PreparedTask, header: Header) -> str | None
     for template in (name, *library.called_by(name)):
         for task in tasks(library.get(template).node):
             ref = None if task.handler is None else task.handler.ref
-            if task.asks_model and (fixed or ref or default) != prepared.config.name:
-                return f"has the profile {fixed or ref or default!r}, not {prepared.config.name!r}"
+            if task.asks_model and (fixed or ref or default) != bound.config.name:
+                return f"has the profile {fixed or ref or default!r}, not {bound.config.name!r}"
     return None
 
 

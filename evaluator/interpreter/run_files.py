@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -36,11 +35,15 @@ from evaluator.record.steps import (
     Scrub,
     Summary,
     cut_off_reason,
+    json_encoder,
 )
 
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
 # be resumed.
 _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
+
+
+_sorted_json = json_encoder((", ", ": "), ascii_only=True, sort_keys=True)
 
 
 def task_id_of(steps: StepLog) -> TaskId | None:
@@ -112,36 +115,41 @@ def _header_extra(run: Run) -> dict[str, Any]:
     parent, the non-default options that are needed to start the run again.
     """
     spec = run.spec
-    options = run.options
-    services = run.services
     extra = dict(spec.extra)
     if run.parent is None:
-        shots = recorded_shots(options.shots)
-        redacted = list[str]()
-        if services.store is None:
-            scrub = None
-        else:
-            scrub = services.store.redactor
-        if scrub is not None and not _may_hold_secret(scrub, [dict(spec.inputs), shots]):
-            scrub = None
-        if scrub is not None:
-            redacted = [
-                name for name, value in spec.inputs.items() if scrub.redact_value(value) != value
-            ]
-        values = {
-            **options.recorded(),
-            "max_depth": services.max_depth if services.max_depth != DEFAULT_MAX_DEPTH else None,
-            "reparse": services.reparse or None,
-            "redacted_inputs": redacted or None,
-            "root": str(services.root),
-            "labels": dict(options.labels) if options.labels else None,
-            "shots": shots or None,
-            "redacted_shots": (scrub is not None and scrub.redact_value(shots) != shots) or None,
-        }
-        extra.update((name, value) for name, value in values.items() if value is not None)
+        _add_options(run, extra)
     if spec.match_score is not None:
         extra["match_score"] = spec.match_score
     return extra
+
+
+def _add_options(run: Run, extra: dict[str, Any]) -> None:
+    """Adds the options that are needed to start the run again, and what the record will lack
+    because it is secret.
+    """
+    services = run.services
+    options = run.options
+    inputs = run.spec.inputs
+    shots = recorded_shots(options.shots)
+    extra |= options.recorded()
+    if services.max_depth != DEFAULT_MAX_DEPTH:
+        extra["max_depth"] = services.max_depth
+    if services.reparse:
+        extra["reparse"] = True
+    scrub = None if services.store is None else services.store.redactor
+    if scrub is not None and not _may_hold_secret(scrub, [dict(inputs), shots]):
+        scrub = None
+    if scrub is not None:
+        redacted = [name for name, value in inputs.items() if scrub.redact_value(value) != value]
+        if redacted:
+            extra["redacted_inputs"] = redacted
+    extra["root"] = str(services.root)
+    if options.labels:
+        extra["labels"] = dict(options.labels)
+    if shots:
+        extra["shots"] = shots
+    if scrub is not None and scrub.redact_value(shots) != shots:
+        extra["redacted_shots"] = True
 
 
 def _may_hold_secret(scrub: Scrub, value: object) -> bool:
@@ -149,7 +157,7 @@ def _may_hold_secret(scrub: Scrub, value: object) -> bool:
     thousands.
     """
     try:
-        return scrub.suspects(json.dumps(value))
+        return scrub.suspects(_sorted_json(value))
     except (TypeError, ValueError, RecursionError):
         return True  # the header reports a value that is not JSON
 

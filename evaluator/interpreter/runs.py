@@ -6,14 +6,16 @@ run and the frame of the tool call that asked for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from evaluator import clock
 from evaluator.errors import EvaluatorError, MachineError, UsageError
 from evaluator.errors.results import Outcome, Status, TaskError, TaskId, TaskResult, Usage
+from evaluator.interpreter.evaluator_arguments import check_inputs, plain_shots
 from evaluator.interpreter.failures import to_task_error
-from evaluator.interpreter.frame import Frame, Run, RunOptions, RunSpec, Services
+from evaluator.interpreter.frame import Domain, Frame, Run, RunOptions, RunSpec, Services
 from evaluator.interpreter.run_files import (
     abort_task_file,
     close_task_file,
@@ -22,14 +24,54 @@ from evaluator.interpreter.run_files import (
     task_id_of,
 )
 from evaluator.interpreter.sandboxing import check_sandboxes
+from evaluator.language.scopes import plain
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Atomic, Function
 from evaluator.output.schema import schema_imports
+from evaluator.processes.sandboxes import NO_SANDBOX
 from evaluator.record.recorded_steps import ResumedSteps
 from evaluator.record.step_log import StepLog
 from evaluator.record.steps import Recording, cut_off_reason
 
 _MIN_NOTED_WAIT_S = 0.001
+Binder = Callable[[dict[str, Any]], RunSpec | TaskError]
+"""The run of a request with these inputs, or why there is none."""
+
+
+class PreparedRequest:
+    """A request that was found, read or matched, with the options that its rows share."""
+
+    __slots__ = ("_bind", "_domain", "_services", "options")
+
+    def __init__(self, services: Services, options: RunOptions, bind: Binder | TaskError) -> None:
+        self.options = options
+        self._services = services
+        self._bind = bind
+        self._domain = services.new_domain(options.handler)
+
+    async def evaluate(self, inputs: Mapping[str, Any] | None = None, **options: Any) -> Outcome:
+        """The outcome with the inputs of one row; `options` are further ones of
+        `Evaluator.evaluate`.
+
+        Raises: UsageError, for arguments of the wrong Python type.
+        """
+        check_inputs(inputs)
+        if options.get("shots"):
+            options["shots"] = plain_shots(options["shots"])
+        row_options = replace(self.options, **options)
+        epoch = row_options.epoch
+        if type(epoch) is not int or epoch < 1:
+            raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
+        try:
+            values = cast("dict[str, Any]", plain(dict(inputs or {}), "inputs"))
+            if isinstance(self._bind, TaskError):
+                return self._bind
+            spec = self._bind(values)
+        except Exception as error:
+            return to_task_error(error)
+        if isinstance(spec, TaskError):
+            return spec
+        return await record_run(self._services, spec, options=row_options, domain=self._domain)
 
 
 async def record_run(
@@ -41,13 +83,15 @@ async def record_run(
     parent: Run | None = None,
     caller: Frame | None = None,
     above: Budget | None = None,
+    domain: Domain | None = None,
 ) -> Outcome:
     """Runs `spec`. Returns: the outcome with its usage and task id, after the task file is closed.
 
     `steps` is the log of a run that is resumed or replayed; without it a new task file is created.
     If the task file cannot be created or written, the run ends with an error before the next call.
     `parent` and `caller` are those of a subtask, see `Run`. The limits of `above`, or of the
-    caller's budget, apply to the run too.
+    caller's budget, apply to the run too. `domain` is that of runs of the same node that is not a
+    template of the library.
     """
     budget = Budget(
         spec.template or "the evaluation", parent=above if caller is None else caller.budget
@@ -60,6 +104,7 @@ async def record_run(
         steps=steps or StepLog(None),
         parent=parent,
         caller=caller,
+        domain=domain,
     )
     if parent is None or caller is None:
         link = None
@@ -131,16 +176,6 @@ async def _begin_link(link: _SubtaskLink, steps: StepLog, task_id: TaskId | None
 async def _evaluate(run: Run) -> Outcome:
     spec = run.spec
     services = run.services
-    if run.caller is None:
-        frame = Frame(
-            spec.scope,
-            context=spec.context,
-            arguments=spec.arguments,
-            budget=run.budget,
-            authority=services.authority,
-        )
-    else:
-        frame = replace(run.caller, path="", budget=run.budget)
     # A preview runs nothing of the project, so it imports nothing either.
     if services.dry_run:
         imports = "none"
@@ -151,7 +186,9 @@ async def _evaluate(run: Run) -> Outcome:
     try:
         with schema_imports(imports):
             if spec.node is not None:
-                await check_sandboxes(run, spec.node, frame=frame)
+                above = NO_SANDBOX if run.caller is None else run.caller.domain.sandbox
+                await check_sandboxes(run, spec.node, above=above)
+            frame = _frame_of(run)
             if run.options.shots and not isinstance(spec.node, Atomic):
                 raise UsageError(
                     "shots are turns of the conversation of an atomic task, and this task is not "
@@ -164,6 +201,25 @@ async def _evaluate(run: Run) -> Outcome:
             return await services.evaluate(run, spec.node, frame)
     except Exception as error:
         return to_task_error(error, run.budget.usage)
+
+
+def _frame_of(run: Run) -> Frame:
+    """The frame of the node of a run."""
+    if run.caller is not None:
+        return replace(run.caller, path="", budget=run.budget)
+    spec = run.spec
+    handler = run.options.handler
+    if spec.template_sha256 is not None:
+        domain = run.services.domain(handler)
+    else:
+        domain = run.domain or run.services.new_domain(handler)
+    return Frame(
+        spec.scope,
+        domain,
+        context=spec.context,
+        arguments=spec.arguments,
+        budget=run.budget,
+    )
 
 
 def _complete(run: Run, outcome: Outcome) -> Outcome:

@@ -16,7 +16,7 @@ from typing import cast
 
 from evaluator.files.locations import cache_folder, user_folder
 from evaluator.handler.config import HandlerConfig
-from evaluator.interpreter.frame import Frame, Run, Services
+from evaluator.interpreter.frame import Run, Services
 from evaluator.library.calls import text_calls
 from evaluator.nodes import Call, Node, Task, TopLevel
 from evaluator.nodes.walk import children
@@ -53,8 +53,9 @@ def sandbox_of(
     )
 
 
-async def check_sandboxes(run: Run, node: TopLevel | Node, frame: Frame) -> None:
-    """Starts each sandbox that `node` needs once, unless nothing is run for real.
+async def check_sandboxes(run: Run, node: TopLevel | Node, above: Sandbox) -> None:
+    """Starts each sandbox that `node`, below a task in the sandbox `above`, needs once, unless
+    nothing is run for real.
 
     Raises: ConfigurationError, if one does not work.
     """
@@ -64,11 +65,14 @@ async def check_sandboxes(run: Run, node: TopLevel | Node, frame: Frame) -> None
         return
     trials = services.sandbox_trials
     handler = run.options.handler
-    if trials.are_done(node, handler, services.sandbox, frame.sandbox):
+    # Comparing sandboxes costs more than everything else here.
+    around = None if above is NO_SANDBOX else above
+    settings = (handler, services.sandbox, around)
+    if trials.are_done(node, *settings):
         return
-    for sandbox in needed_sandboxes(services, node, handler=handler, above=frame.sandbox):
+    for sandbox in needed_sandboxes(services, node, handler=handler, above=above):
         await check_sandbox(services, sandbox, services.asker)
-    trials.set_done(node, handler, services.sandbox, frame.sandbox)
+    trials.set_done(node, *settings)
 
 
 async def check_sandbox(services: Services, sandbox: Sandbox, asker: Asker | None) -> None:

@@ -17,11 +17,11 @@ from typing import Any, cast
 from evaluator.errors import ToolError
 from evaluator.errors.messages import listed
 from evaluator.errors.results import ErrorType, Outcome, Resource, TaskError
-from evaluator.handler.model_caller import OnMessage
+from evaluator.handler.conversation import OnMessage
 from evaluator.interpreter.authority import READ_FILE, Authority, excess_of
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import task_list_at
-from evaluator.interpreter.frame import Frame, OnBegin, Run, RunSpec, identity_of
-from evaluator.interpreter.prepared import PreparedTask
+from evaluator.interpreter.frame import Domain, Frame, OnBegin, Run, RunSpec, identity_of
 from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
 from evaluator.library import Template, TemplateLibrary
@@ -111,14 +111,14 @@ class Spawner:
     """
 
     run: Run
-    prepared: PreparedTask
+    bound: BoundTask
     provider: str
     offered: dict[str, Tool] = field(default_factory=dict[str, Tool])
 
     @property
     def session(self) -> str:
         """Identifies the session of the task, see `Run.session`."""
-        return self.run.session(self.prepared.frame.path)
+        return self.run.session(self.bound.frame.path)
 
     async def spawn(
         self,
@@ -208,16 +208,17 @@ class Spawner:
         on_begin: OnBegin | None,
     ) -> Outcome:
         run = self.run
-        prepared = self.prepared
+        bound = self.bound
+        domain = bound.frame.domain
         caller = Frame(
             spec.scope,
-            context.step_path,
-            context=prepared.context.items,
+            # Its own: the task is often made for this call, and must not be kept for later ones.
+            Domain(domain.services, domain.handler, authority, sandbox=domain.sandbox),
+            path=context.step_path,
+            context=bound.context.items,
             arguments=spec.arguments,
             is_subtask=True,
-            budget=prepared.budget,
-            sandbox=prepared.frame.sandbox,
-            authority=authority,
+            budget=bound.budget,
         )
         options = replace(run.options.inner(), on_message=on_message, on_begin=on_begin)
         outcome = await record_run(run.services, spec, options=options, parent=run, caller=caller)
@@ -247,9 +248,9 @@ class Spawner:
 
     def authority(self) -> Authority:
         """The authority of what the model chooses."""
-        prepared = self.prepared
-        return prepared.frame.authority.chosen_by_model(
-            prepared.config, self.offered.values(), self.provider
+        bound = self.bound
+        return bound.frame.domain.authority.chosen_by_model(
+            bound.config, self.offered.values(), self.provider
         )
 
     def _is_granted(self, template: str) -> bool:
@@ -287,7 +288,7 @@ class Spawner:
         self, request: SubtaskRequest, template: str, authority: Authority, context: ToolContext
     ) -> _Chosen:
         library = self.run.services.library
-        task_authority = self.prepared.frame.authority
+        task_authority = self.bound.frame.domain.authority
         node = _hinted_task(library, template)
         _check_inputs(node, template, request=request)
         if self._is_granted(template):

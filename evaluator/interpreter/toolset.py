@@ -17,10 +17,10 @@ from evaluator.files.locations import shipped
 from evaluator.handler.config import ToolGrant
 from evaluator.interpreter.authority import granted
 from evaluator.interpreter.background import BACKGROUND_TOOLS
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.context import Recorder
 from evaluator.interpreter.evaluation import EVALUATION_REQUEST, evaluation_tool
 from evaluator.interpreter.frame import Run
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.run_access import run_access
 from evaluator.interpreter.subtasks import SUBTASK, Spawner, subtask_tool, template_tool
 from evaluator.nodes import Task
@@ -36,17 +36,15 @@ from evaluator.tools.mcp.content import placeholder_tools
 from evaluator.tools.mcp.servers import server_of_tool
 
 
-async def tools_for(
-    run: Run, task: Task, prepared: PreparedTask, provider: str
-) -> ToolRegistry | None:
+async def tools_for(run: Run, task: Task, bound: BoundTask, provider: str) -> ToolRegistry | None:
     """The tools of a task that calls `provider`; None if it has none. Its authority bounds their
     names and policies.
 
     Raises: ConfigurationError, for a name that is neither a tool nor a template; ToolError, if the
     MCP server of a tool cannot be used.
     """
-    grants = {grant.name: grant for grant in prepared.config.tools}
-    authority = prepared.frame.authority
+    grants = {grant.name: grant for grant in bound.config.tools}
+    authority = bound.frame.domain.authority
     # The tools that the template names are checked where the task starts.
     names = [
         n
@@ -55,8 +53,8 @@ async def tools_for(
     ]
     if not names:
         return None
-    served = await _served(run, names, prepared=prepared)
-    spawner = Spawner(run, prepared, provider=provider)
+    served = await _served(run, names, bound=bound)
+    spawner = Spawner(run, bound, provider=provider)
     background = _background(run, names, spawner=spawner)
     for name in names:
         tool = served.get(name) or background.get(name) or _find(run, name, spawner=spawner)
@@ -106,7 +104,7 @@ def _with_notifications(tool: Tool, run: Run, spawner: Spawner) -> Tool:
     return replace(tool, run=call)
 
 
-async def _served(run: Run, names: Iterable[str], prepared: PreparedTask) -> dict[str, Tool]:
+async def _served(run: Run, names: Iterable[str], bound: BoundTask) -> dict[str, Tool]:
     """The tools of MCP servers among `names`.
 
     A server's description of its tools is a step of the record: a resumed run or a replay offers
@@ -114,7 +112,7 @@ async def _served(run: Run, names: Iterable[str], prepared: PreparedTask) -> dic
     """
     by_server: dict[McpServer, list[str]] = {}
     for name in names:
-        server = server_of_tool(name, prepared.config.mcp)
+        server = server_of_tool(name, bound.config.mcp)
         if server is None:
             continue
         if name in run.services.tools or name in run.services.library:
@@ -124,7 +122,7 @@ async def _served(run: Run, names: Iterable[str], prepared: PreparedTask) -> dic
             )
         by_server.setdefault(server, []).append(name)
     connections = run.services.mcp
-    recorder = Recorder(run.steps, prepared.frame.path)
+    recorder = Recorder(run.steps, bound.frame.path)
     tools: dict[str, Tool] = {}
     for server, tool_names in by_server.items():
         if run.services.dry_run:
@@ -162,7 +160,7 @@ def _find(run: Run, name: str, spawner: Spawner) -> Tool:
 
 
 def _bash(spawner: Spawner) -> Tool:
-    config = spawner.prepared.config
+    config = spawner.bound.config
     return bash_tool(
         Shell(
             spawner.run.services.root,
@@ -173,7 +171,7 @@ def _bash(spawner: Spawner) -> Tool:
 
 
 def _computer(spawner: Spawner) -> Tool:
-    config = spawner.prepared.config
+    config = spawner.bound.config
     if config.computer is None:
         raise ConfigurationError(
             f"the tool {COMPUTER!r} needs a display; write into the profile {config.name!r}: "
@@ -186,7 +184,7 @@ def _manage_task(spawner: Spawner) -> Tool:
     """The tool that manages task lists. The profile's grant sets its role, which is the profile's
     name by default.
     """
-    config = spawner.prepared.config
+    config = spawner.bound.config
     services = spawner.run.services
     if services.store is None:
         raise ConfigurationError(f"the tool {MANAGE_TASK!r} needs a folder of task files")

@@ -58,7 +58,9 @@ class Compiler(ExpressionCompiler):
             data = node.data
 
             def constant(run: Rendering, out: list[str]) -> None:
-                run.write(length, offset)
+                run.remaining -= length
+                if run.remaining < 0:
+                    raise run.too_long(offset)
                 out.append(data)
 
             return constant
@@ -72,7 +74,9 @@ class Compiler(ExpressionCompiler):
                     text = text_of(run, text, what=what)
             except CAUGHT as error:
                 raise_at(offset, f"{what} cannot be written", error=error)
-            run.write(len(text), offset)
+            run.remaining -= len(text)
+            if run.remaining < 0:
+                raise run.too_long(offset)
             out.append(text)
 
         return write
@@ -145,7 +149,9 @@ class Compiler(ExpressionCompiler):
         @guarded(offset, "the filtered text cannot be written")
         def execute(run: Rendering, out: list[str]) -> None:
             text = text_of(run, captured(run), what="the filtered text")
-            run.write(len(text), offset)
+            run.remaining -= len(text)
+            if run.remaining < 0:
+                raise run.too_long(offset)
             out.append(text)
 
         return execute

@@ -45,7 +45,11 @@ def bind_inputs(
             problems.append(Diagnostic("error", "excess-input", message=message, span=location))
     for entry in declared:
         if entry.name in given:
-            _take(entry, given[entry.name], location=location, values=values, problems=problems)
+            value = given[entry.name]
+            if value.__class__ is str and entry.type == "string":
+                values[entry.name] = value  # the usual case, without the calls
+            else:
+                _take(entry, value, location=location, values=values, problems=problems)
         elif entry.must_be_given:
             if entry.description:
                 about = f": {entry.description}"

@@ -139,17 +139,15 @@ class Rendering:
         message = f"makes values of more than {self.bounds.output_chars:,} characters"
         return LocatedError(message, None, code="too-large", forbidden=True)
 
-    def write(self, chars: int, offset: int) -> None:
-        """Charges for output."""
-        self.remaining -= chars
-        if self.remaining < 0:
-            limit = self.bounds.output_chars
-            raise LocatedError(
-                f"the result is longer than {limit:,} characters",
-                offset,
-                code="too-large",
-                forbidden=True,
-            )
+    def too_long(self, offset: int) -> LocatedError:
+        """Returns the error for a result past the bounds, whose characters `remaining` counts."""
+        limit = self.bounds.output_chars
+        return LocatedError(
+            f"the result is longer than {limit:,} characters",
+            offset,
+            code="too-large",
+            forbidden=True,
+        )
 
     @contextmanager
     def inner_names(self, names: Mapping[str, Any]) -> Generator[None]:

@@ -17,12 +17,12 @@ attribute, function or module. Every text has the same bounds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from evaluator.errors import ExpressionError
 from evaluator.language.compiler import compiled_expression, compiled_text
 from evaluator.language.fences import FencedScope, fence_value, tags_around
-from evaluator.language.locating import LocatedError, guarded
+from evaluator.language.locating import CAUGHT, LocatedError, raise_at
 from evaluator.language.meter import PendingCall, Rendering
 from evaluator.language.scopes import Scope, plain
 from evaluator.language.syntax import has_markup
@@ -51,7 +51,7 @@ def render_sync(text: Text, scope: Scope) -> str:
     included; SandboxError, its subclass, for what is forbidden or passes the bounds.
     """
     if has_markup(text.value):
-        return _located(text, _write, run=Rendering(scope))
+        return _write(text, Rendering(scope))
     return text.value
 
 
@@ -59,8 +59,10 @@ async def render(text: Text, scope: Scope, *, functions: FunctionCaller | None =
     """Does the same as `render_sync`, with calls of function templates awaited through
     `functions`.
     """
-    if functions is None or not has_markup(text.value):
-        return render_sync(text, scope)
+    if not has_markup(text.value):
+        return text.value
+    if functions is None:
+        return _write(text, Rendering(scope))
     return await _awaiting(text, _write, scope=scope, functions=functions)
 
 
@@ -103,7 +105,7 @@ _VALUE = Text("{{ value }}", Span())
 
 def evaluate_expression_sync(expression: Expression, scope: Scope) -> Any:
     """Returns an expression's value, as plain data. Raises as `render_sync` does."""
-    return _located(expression.source, _evaluate, run=Rendering(scope))
+    return _evaluate(expression.source, Rendering(scope))
 
 
 async def evaluate_expression(
@@ -117,35 +119,40 @@ async def evaluate_expression(
     return await _awaiting(expression.source, _evaluate, scope=scope, functions=functions)
 
 
-@guarded(0, "cannot be resolved")
-def _write(source: str, run: Rendering) -> str:
+def _write(text: Text, run: Rendering) -> str:
     out: list[str] = []
-    compiled_text(source)(run, out)
+    try:
+        compiled_text(text.value)(run, out)
+    except CAUGHT as error:
+        _raise_in(text, error)
     return "".join(out)
 
 
-@guarded(0, "cannot be resolved")
-def _evaluate(source: str, run: Rendering) -> Any:
-    value = compiled_expression(source)(run)
-    measure(run, value)  # only plain data within the bounds may leave the text
+def _evaluate(text: Text, run: Rendering) -> Any:
+    try:
+        value = compiled_expression(text.value)(run)
+        measure(run, value)  # only plain data within the bounds may leave the text
+    except CAUGHT as error:
+        _raise_in(text, error)
     return value
 
 
-def _located(text: Text, work: Callable[[str, Rendering], T], run: Rendering) -> T:
+def _raise_in(text: Text, error: Exception) -> NoReturn:
+    """Raises the error for callers, at its position in the author's file."""
     try:
-        return work(text.value, run)
-    except LocatedError as error:
-        raise error.located(text) from error.__cause__
+        raise_at(0, "cannot be resolved", error=error)
+    except LocatedError as located:
+        raise located.located(text) from located.__cause__
 
 
 async def _awaiting(
-    text: Text, work: Callable[[str, Rendering], T], scope: Scope, functions: FunctionCaller
+    text: Text, work: Callable[[Text, Rendering], T], scope: Scope, functions: FunctionCaller
 ) -> T:
     """Starts again each time a call has returned its result; a call is never made twice."""
     results: list[Any] = []
     while True:
         try:
-            return _located(text, work, run=Rendering(scope, results))
+            return work(text, Rendering(scope, results))
         except PendingCall as pending:
             call = pending
         span = text.locate(call.offset)

@@ -103,7 +103,9 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise UsageError(f"{path}: the key {key!r} is {describe(key)}, not string")
-            result[str.__str__(key)] = _plain(item, f"{path}.{key}", depth=depth + 1)
+            if item.__class__ is not str:
+                item = _plain(item, f"{path}.{key}", depth=depth + 1)
+            result[str.__str__(key)] = item
         return result
     if isinstance(value, list | tuple):
         return [

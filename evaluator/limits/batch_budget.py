@@ -41,11 +41,14 @@ class BatchSpending:
         "_reserved_cost_usd",
         "_reserved_tokens",
         "cost_usd",
+        "is_limited",
         "tokens",
     )
 
     def __init__(self, limits: BatchBudget) -> None:
         self._limits = limits
+        # Without a limit there is nothing to check.
+        self.is_limited = limits != BatchBudget()
         self.cost_usd = self._reserved_cost_usd = 0.0
         self.tokens = self._reserved_tokens = self._open = 0
         self._ends_at: float | None = None

@@ -10,8 +10,7 @@ its tasks share, is `batch_budget.BatchBudget`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
 
 from evaluator import clock
@@ -38,10 +37,10 @@ class Deadline:
     garbage collector frees.
     """
 
-    __slots__ = ("_budget", "_loop", "_timeout", "_timer")
+    __slots__ = ("_loop", "_scopes", "_timeout", "_timer")
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, scopes: tuple[Budget, ...]) -> None:
+        self._scopes = scopes
         self._timeout = asyncio.timeout(None)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -59,7 +58,7 @@ class Deadline:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for scope in self._budget.scopes():
+        for scope in self._scopes:
             scope.resume_callbacks.discard(self.set_timer)
         await self._timeout.__aexit__(kind, error, trace)
 
@@ -72,16 +71,14 @@ class Deadline:
             self._timer = None
         remaining: float | None = None
         paused: Budget | None = None
-        for scope in self._budget.scopes():
-            if scope.is_paused:
+        for scope in self._scopes:
+            if scope.pauses:
                 paused = scope  # so are all above it
                 break
-            own = scope.own_remaining_s()
-            if own is not None:
-                if remaining is None:
+            if scope.timeout_s is not None:
+                own = scope.timeout_s - scope.elapsed_s()
+                if remaining is None or own < remaining:
                     remaining = own
-                else:
-                    remaining = min(remaining, own)
         if remaining is not None and remaining <= 0:
             self._timeout.reschedule(self._loop.time())
             return
@@ -89,6 +86,31 @@ class Deadline:
             self._timer = self._loop.call_later(remaining, self.set_timer)
         if paused is not None:
             paused.resume_callbacks.add(self.set_timer)
+
+
+class _Pause:
+    """See `Budget.paused`. A context, entered once."""
+
+    __slots__ = ("_scopes",)
+
+    def __init__(self, scopes: tuple[Budget, ...]) -> None:
+        self._scopes = scopes
+
+    def __enter__(self) -> None:
+        for scope in self._scopes:
+            if scope.pauses == 0:
+                scope.paused_at = clock.monotonic()
+            scope.pauses += 1
+
+    def __exit__(self, *_: object) -> None:
+        for scope in self._scopes:
+            scope.pauses -= 1
+            if scope.pauses == 0:
+                scope.paused_s += clock.monotonic() - scope.paused_at
+                callbacks = scope.resume_callbacks
+                scope.resume_callbacks = set()
+                for callback in callbacks:
+                    callback()
 
 
 class Budget:
@@ -106,9 +128,6 @@ class Budget:
     __slots__ = (
         "_above",
         "_max_spent",
-        "_paused_at",
-        "_paused_s",
-        "_pauses",
         "_reserved_cost",
         "_reserved_turns",
         "_started",
@@ -120,6 +139,9 @@ class Budget:
         "models",
         "owner",
         "partial",
+        "paused_at",
+        "paused_s",
+        "pauses",
         "refused",
         "resume_callbacks",
         "timeout_s",
@@ -148,7 +170,8 @@ class Budget:
         self.warnings: dict[str, str] = {}
         self.models: dict[str, None] = {}
         self.resume_callbacks: set[Callable[[], None]] = set()
-        self._above: tuple[Budget, ...] = () if parent is None else parent.scopes()
+        # The budgets above this one, the nearest first.
+        self._above: tuple[Budget, ...] = () if parent is None else (parent, *parent._above)
         self.has_cost_limit = max_cost_usd is not None or (
             parent is not None and parent.has_cost_limit
         )
@@ -158,33 +181,24 @@ class Budget:
         # may have cost.
         self._max_spent: float | None = 0.0
         self._started = clock.monotonic()
-        self._pauses = 0
-        self._paused_at = self._paused_s = 0.0
-
-    def scopes(self) -> tuple[Budget, ...]:
-        """This budget and those above it, the nearest first."""
-        return (self, *self._above)
+        # How many pauses are open; a number, because pauses overlap.
+        self.pauses = 0
+        self.paused_at = self.paused_s = 0.0
 
     # -- time --------------------------------------------------------------------------------------
 
     @property
     def is_paused(self) -> bool:
-        return self._pauses > 0
+        return self.pauses > 0
 
     def elapsed_s(self) -> float:
         """Seconds since the budget was made, without pauses."""
-        now = self._paused_at if self._pauses else clock.monotonic()
-        return now - self._started - self._paused_s
+        now = self.paused_at if self.pauses else clock.monotonic()
+        return now - self._started - self.paused_s
 
     def waited_s(self) -> float:
         """Seconds of pauses."""
-        return self._paused_s + (clock.monotonic() - self._paused_at if self._pauses else 0.0)
-
-    def own_remaining_s(self) -> float | None:
-        """Seconds left of this scope's own time limit; None without one."""
-        if self.timeout_s is None:
-            return None
-        return self.timeout_s - self.elapsed_s()
+        return self.paused_s + (clock.monotonic() - self.paused_at if self.pauses else 0.0)
 
     def is_late(self) -> bool:
         """Whether the time of this task is up."""
@@ -195,47 +209,31 @@ class Budget:
         """Seconds left until the nearest time limit of this scope and those above; None without
         one.
         """
-        times = [
-            scope.timeout_s - scope.elapsed_s()
-            for scope in self.scopes()
-            if scope.timeout_s is not None
-        ]
-        if times:
-            return min(times)
-        return None
+        nearest: float | None = None
+        for scope in (self, *self._above):
+            if scope.timeout_s is not None:
+                remaining = scope.timeout_s - scope.elapsed_s()
+                if nearest is None or remaining < nearest:
+                    nearest = remaining
+        return nearest
 
-    @contextmanager
-    def paused(self) -> Generator[None]:
+    def paused(self) -> _Pause:
         """Stops the clock here and above, for a wait that this task does not cause.
 
         Pauses of concurrent tasks may overlap: the clock above them runs again when the last of
         them has ended.
         """
-        for scope in self.scopes():
-            if scope._pauses == 0:
-                scope._paused_at = clock.monotonic()
-            scope._pauses += 1
-        try:
-            yield
-        finally:
-            for scope in self.scopes():
-                scope._pauses -= 1
-                if scope._pauses == 0:
-                    scope._paused_s += clock.monotonic() - scope._paused_at
-                    callbacks = scope.resume_callbacks
-                    scope.resume_callbacks = set()
-                    for callback in callbacks:
-                        callback()
+        return _Pause((self, *self._above))
 
     def deadline(self) -> Deadline:
         """An `asyncio.timeout` until the nearest time limit of this scope and those above; pauses
         postpone it.
         """
-        return Deadline(self)
+        return Deadline((self, *self._above))
 
     def check_time(self) -> None:
         """Raises: LimitReached, if the time of this scope or one above is used up."""
-        for scope in self.scopes():
+        for scope in (self, *self._above):
             scope._check_own_time()
 
     def _check_own_time(self) -> None:
@@ -253,22 +251,22 @@ class Budget:
         """Records that a limiter rejected a call, or that this machine cannot continue: no other
         call is made in this scope and those above.
         """
-        for scope in self.scopes():
+        for scope in (self, *self._above):
             scope.refused = error
 
     def count_cached(self, calls: int = 1) -> None:
         """Adds to `cached_calls` here and above."""
-        for scope in self.scopes():
+        for scope in (self, *self._above):
             scope.cached_calls += calls
 
     def add_model(self, model: str) -> None:
         """Adds to `models` here and above."""
-        for scope in self.scopes():
+        for scope in (self, *self._above):
             scope.models[model] = None
 
     def charge(self, usage: Usage) -> None:
         """Adds `usage` here and above, and warns once where 80 % of a cost limit is used."""
-        for scope in self.scopes():
+        for scope in (self, *self._above):
             scope._add(usage, usage.cost_usd)
 
     def charge_unknown(self, max_cost_usd: float | None) -> None:
@@ -277,7 +275,7 @@ class Budget:
         Against cost limits it counts as `max_cost_usd`, the most that it may have cost, None where
         that is unknown.
         """
-        for scope in self.scopes():
+        for scope in (self, *self._above):
             scope._add(UNKNOWN_USAGE, max_cost_usd)
 
     def _add(self, usage: Usage, max_cost_usd: float | None) -> None:
@@ -303,7 +301,7 @@ class Budget:
         Raises: LimitReached, if a limit of this scope or one above would be passed; nothing is
         reserved then.
         """
-        scopes = self.scopes()
+        scopes = (self, *self._above)
         for scope in scopes:
             turns = scope.usage.turns + scope._reserved_turns
             if scope.max_turns is not None and turns >= scope.max_turns:
@@ -314,7 +312,8 @@ class Budget:
                 raise LimitReached("turns", turns, limit=scope.max_turns, message=message)
             if scope.max_cost_usd is not None:
                 scope._check_cost(cost_usd, scope.max_cost_usd)
-            scope._check_own_time()
+            if scope.timeout_s is not None:
+                scope._check_own_time()
         for scope in scopes:
             scope._reserved_turns += 1
             scope._reserved_cost += cost_usd or 0.0
@@ -324,7 +323,7 @@ class Budget:
 
     def release_turn(self, cost_usd: float | None = None) -> None:
         """Ends a reservation, with the same `cost_usd`; `charge` then counts what was used."""
-        for scope in self.scopes():
+        for scope in (self, *self._above):
             scope._reserved_turns -= 1
             scope._reserved_cost -= cost_usd or 0.0
 
@@ -334,7 +333,7 @@ class Budget:
         Raises: LimitReached, if what may have been paid meanwhile and what is reserved pass a cost
         limit.
         """
-        for scope in self.scopes():
+        for scope in (self, *self._above):
             limit = scope.max_cost_usd
             spent = scope._max_spent
             if limit is not None and spent is not None and spent + scope._reserved_cost > limit:

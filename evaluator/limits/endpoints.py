@@ -92,18 +92,15 @@ class ConcurrencyLimit:
     clock.
     """
 
-    __slots__ = ("_changed_at", "_latencies", "_most", "_smallest", "_value")
+    __slots__ = ("_changed_at", "_latencies", "_most", "_smallest", "_value", "value")
 
     def __init__(self, most: int) -> None:
+        # The number of calls that may run at once.
+        self.value = most
         self._most = self._value = float(most)
         self._changed_at = float("-inf")
         self._latencies: dict[int, list[float]] = {}
         self._smallest: dict[int, tuple[float, float]] = {}
-
-    @property
-    def value(self) -> int:
-        """The number of calls that may run at once."""
-        return int(self._value)
 
     def answered(
         self,
@@ -123,6 +120,7 @@ class ConcurrencyLimit:
             self._shrink_slowly(now)
         elif is_used:
             self._value = min(self._most, self._value + 1.0 / self._value)
+            self.value = int(self._value)
 
     def overloaded(self, began: float, now: float) -> None:
         """Counts an overload that the endpoint reported."""
@@ -141,6 +139,7 @@ class ConcurrencyLimit:
 
     def _shrink(self, value: float, now: float) -> None:
         self._value = max(1.0, value)
+        self.value = int(self._value)
         self._changed_at = now
         self._latencies.clear()
 

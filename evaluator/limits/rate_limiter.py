@@ -79,11 +79,12 @@ class RateLimiter:
         """
         spending = self.spending
         try:
-            spending.check_time(now, now)
+            if spending.is_limited:
+                spending.check_time(now, now)
             held_until = self._held_until.get(call.endpoint, now)
             if held_until > now:
                 self._check_hold(call, held_until, now=now)
-            if spending.fits(call):
+            if not spending.is_limited or spending.fits(call):
                 begins_at = endpoint.earliest(call, now)
             else:
                 begins_at = inf
@@ -222,9 +223,10 @@ class RateLimiter:
         Up to 1.5 times as many samples as calls may run: a sample does not call all the time, and a
         few samples have to wait so that the concurrency limit can grow.
         """
-        calls = (
-            sum(endpoint.limit for endpoint in self._endpoints.values()) or self._pace.concurrency
-        )
+        calls = 0
+        for endpoint in self._endpoints.values():
+            calls += endpoint.limit
+        calls = calls or self._pace.concurrency
         return max(0, calls + (calls + 1) // 2 - self._samples)
 
     async def start_sample(self) -> None:

@@ -69,6 +69,8 @@ def sample_report(result: SampleResult) -> str:
         lines.append(f"  answer: {_cut(result.content)}")
     if result.task_file is not None:
         lines.append(f"  task file: {result.task_file}")
+    elif result.task_id is not None:
+        lines.append(f"  task: TASK-{result.task_id}")
     return "\n".join(lines)
 
 

@@ -10,8 +10,8 @@ What survives:
 A cut or unwritten end is found when the file is read, in every mode. `task` costs one fdatasync and
 one fsync of each folder for each task; `step` adds one fdatasync before and one after each effect.
 
-The thread that evaluates writes, which is quick; calls that wait for the disk (`sync`, and `close`
-unless the policy is off) may be made from another thread. Files that are synced concurrently share
+The thread that evaluates writes, which is quick; calls that wait for the disk (`sync` and
+`settle`) may be made from another thread. Files that are synced concurrently share
 the commits of the disk, and steps of one file that wait at the same time share one sync.
 """
 
@@ -291,6 +291,13 @@ class Journal:
         self._write(data)
         self._buffer.clear()
 
+    def flush_end(self) -> bool:
+        """As `flush`, for the end of a step. Returns: False, if it is only written in this turn of
+        the event loop, or with what follows.
+        """
+        self.flush()
+        return True
+
     def sync(self) -> None:
         """Waits until what was flushed is on the disk itself, whatever the policy. From any thread.
 
@@ -315,6 +322,11 @@ class Journal:
 
         Raises: RecordError; the file then stays with the active ones.
         """
+        self.write_summary(summary)
+        self.settle(summary.status)
+
+    def write_summary(self, summary: Summary) -> None:
+        """The first half of `close`. Raises: RecordError."""
         self._check()
         if isinstance(summary.result, dict):
             content = summary.result.get("content")
@@ -327,13 +339,12 @@ class Journal:
         record = encode_summary(summary, self._chain, scrub=self._scrub, content_of=number)
         self._add(record.data, record.chain)
         self.flush()
-        self.settle(summary.status)
 
     def settle(self, status: FinalStatus) -> None:
         """Writes the status into the title, moves the file to the folder of finished tasks and
-        releases it.
+        releases it. May be called from another thread.
 
-        The second half of `close`, for a file whose writer was killed in between. Raises as
+        The second half of `close`, also for a file whose writer was killed in between. Raises as
         `close`.
         """
         folders = self._folders

@@ -21,7 +21,15 @@ from evaluator.errors import RecordError, StepChanged
 from evaluator.record.blobs import read_blob, write_blob
 from evaluator.record.journal import Journal, now
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
-from evaluator.record.steps import Scrub, StepEnd, StepKind, StepStart, Summary, fingerprint
+from evaluator.record.steps import (
+    FixedPart,
+    Scrub,
+    StepEnd,
+    StepKind,
+    StepStart,
+    Summary,
+    fingerprint,
+)
 
 DISK_THREADS = 32
 _Args = TypeVarTuple("_Args")
@@ -58,11 +66,13 @@ class StepLog:
         if earlier is not None and scrub is not None:
             earlier.progress.scrub = scrub
 
-    def fingerprint(self, args: Any) -> str:
-        """The fingerprint of a step's inputs; empty if nothing is recorded."""
+    def fingerprint(self, args: Any, fixed: FixedPart | None = None) -> str:
+        """The fingerprint of a step's inputs; empty if nothing is recorded. `fixed` has further
+        ones that many steps share.
+        """
         if self.journal is None and self.earlier is None:
             return ""
-        return fingerprint(args, self._scrub)
+        return fingerprint(args, self._scrub, fixed)
 
     def recorded(self, path: str, kind: StepKind, fingerprint: str, args: Any) -> StepEnd | None:
         """The recorded end of the step at `path` with the same inputs; None if the step has to run.
@@ -230,15 +240,14 @@ class StepLog:
         self.journal.note(StepStart(path, kind, name, args, ""), end)
 
     async def close(self, summary: Summary) -> None:
-        """`Journal.close`, in a thread where it waits for the disk. Raises: RecordError, as it
-        does.
-        """
+        """`Journal.close`; it waits for the disk in a thread. Raises: RecordError, as it does."""
         if self.journal is None:
             return
+        self.journal.write_summary(summary)
         if self.journal.policy == "off":
-            self.journal.close(summary)
+            self.journal.settle(summary.status)
         else:
-            await _run_in_disk_thread(self.journal.close, summary)
+            await _run_in_disk_thread(self.journal.settle, summary.status)
 
     @property
     def halted(self) -> RecordError | None:
@@ -252,7 +261,8 @@ class StepLog:
         # cost money.
         if self.journal is not None:
             self.journal.end(number, end)
-            await self._flush(self.journal)
+            if self.journal.flush_end() and self.journal.policy == "step":
+                await _run_in_disk_thread(self.journal.sync)
 
     async def _flush(self, journal: Journal) -> None:
         journal.flush()

@@ -372,19 +372,40 @@ class Scrub(Protocol):
     def redact_value(self, value: Any) -> Any: ...
 
 
-def fingerprint(value: Any, scrub: Scrub | None = None) -> str:
+class FixedPart:
+    """The part of a fingerprinted mapping that many steps share: its JSON is made once. Its keys
+    follow those of the rest in alphabetical order.
+    """
+
+    __slots__ = ("_json", "value")
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        self.value = value
+        self._json: str | None = None
+
+    def json(self) -> str:
+        if self._json is None:
+            self._json = _canonical(self.value)
+        return self._json
+
+
+def fingerprint(value: Any, scrub: Scrub | None = None, fixed: FixedPart | None = None) -> str:
     """Blake2b-128, as 32 hex digits, of a JSON value written canonically: order of keys does not
     count.
 
     The version of what steps mean is included: a step of another version must not match. Secrets
     that `scrub` removes are not, so that the fingerprint computed from a record equals the original
-    one.
+    one. `fixed` is further keys of a mapping `value`.
 
     Raises: UsageError, if the value is not JSON.
     """
     try:
         text = _canonical(value)
+        if fixed is not None:
+            text = f"{text[:-1]},{fixed.json()[1:]}"
         if scrub is not None and scrub.suspects(text):
+            if fixed is not None:
+                value = {**value, **fixed.value}
             text = _canonical(scrub.redact_value(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"a fingerprint is made of JSON values only: {error}") from error

@@ -8,21 +8,39 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from heapq import merge
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from evaluator import clock, disk, this_process
 from evaluator.errors import CorruptRecord, RecordError, TaskBusy, TaskNotBegun, UsageError
-from evaluator.files.atomic import NEW_FILE, remove_unfinished
+from evaluator.files.atomic import NEW_FILE, remove_unfinished, write_atomic
 from evaluator.files.locations import given_path
 from evaluator.files.locks import lock, locked, try_lock, unlock
-from evaluator.files.open_below import not_writable, open_private_folder, open_regular
+from evaluator.files.open_below import (
+    not_writable,
+    open_private_folder,
+    open_regular,
+    read_regular,
+)
 from evaluator.record import grammar
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import SYNC_POLICIES, Journal, OpenFolders, Sync, now
 from evaluator.record.owner import current_owner, is_gone
-from evaluator.record.steps import Header, Recording, Resumption, RunStatus, Scrub, Summary
+from evaluator.record.segment_writer import Segment, SegmentJournal
+from evaluator.record.segments import ENDED, PackedTask, SegmentIndex, Segments, is_live, labels_of
+from evaluator.record.segments import FOLDER as SEGMENTS
+from evaluator.record.segments import task_file as packed_file
+from evaluator.record.steps import (
+    Header,
+    Owner,
+    Recording,
+    Resumption,
+    RunStatus,
+    Scrub,
+    Summary,
+)
 
 _FILE = re.compile(r"TASK-([0-9]{1,18})\.md")
 _UNNUMBERED = re.compile(r"TASK-[A-Za-z0-9._-]+\.md")
@@ -35,13 +53,17 @@ MAX_FILE_BYTES = 1_000_000_000
 """
 # Larger files have steps.
 _HEADER_BYTES = 65_536
+# Ids that a process reserves at once for tasks in segments.
+_BLOCK = 64
 _LOCK_TRIES = 50
 _LOCK_WAIT_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """An entry of `list`: a task file without its steps. `error` is why a file cannot be read."""
+    """An entry of `list`: a task file without its steps. `error` is why a file cannot be read.
+    `path` is that of the segment, if the task is in one.
+    """
 
     id: int
     path: Path
@@ -51,25 +73,39 @@ class TaskSummary:
     error: str | None = None
 
 
+Labelled = tuple[int, RunStatus, Mapping[str, Any] | None]
+"""The id of a task, its status, and its labels."""
+
+
 class TaskStore:
     """Task files under `root`: those of running or interrupted tasks in `active/`, the others in
-    `done/`.
+    `done/`. With `is_packed`, new tasks are written to segments in `segments/` instead.
 
     Creates the folders (0700) when the first task is created; nothing is ever deleted. Ids only
     increase, across threads, processes and machines that share the folder, if its locks work.
     """
 
     def __init__(
-        self, root: Path | str, *, redactor: Scrub | None = None, sync: Sync = "off"
+        self,
+        root: Path | str,
+        *,
+        redactor: Scrub | None = None,
+        sync: Sync = "off",
+        is_packed: bool = False,
     ) -> None:
         """`redactor` removes secrets from all that is written (see `redact`); `sync`: see
         `journal`.
         """
         self._is_counted = False
+        self.is_packed = is_packed
+        self._segment: Segment | None = None
+        # The ids that this process reserved and has not given yet.
+        self._ids = range(0)
         self._folders: OpenFolders | None = None
         self._is_swept = False
         self._counter = -1
         self.root = given_path(root, "the folder of task files")
+        self._segments = Segments(self.root)
         self.redactor = redactor
         self._sync: Sync = sync
         self._lock = threading.Lock()
@@ -101,6 +137,22 @@ class TaskStore:
         Raises: RecordError, if the folder is a link, is not ours, cannot be written or the disk is
         full. UsageError, if `inputs` or `extra` is not JSON.
         """
+        header = Header(
+            0,
+            created or now(),
+            request,
+            inputs or {},
+            template,
+            template_sha256,
+            template_version,
+            model,
+            parent,
+            current_owner(),
+            extra=extra or {},
+        )
+        policy = sync or self._sync
+        if self.is_packed:
+            return self._begin_packed(header, policy, is_own=is_own)
         with self._lock:
             folders = self._prepared()
             try:
@@ -111,28 +163,15 @@ class TaskStore:
                 folders = self._prepared()
                 task_id, name, fd = self._new_file(folders)
         try:
-            header = Header(
-                task_id,
-                created or now(),
-                request,
-                inputs or {},
-                template,
-                template_sha256,
-                template_version,
-                model,
-                parent,
-                current_owner(),
-                extra=extra or {},
-            )
             journal = Journal(
                 fd,
                 folders,
                 name=name,
                 task_id=task_id,
-                sync=sync or self._sync,
+                sync=policy,
                 scrub=self.redactor,
             )
-            journal.start(header, is_own=is_own)
+            journal.start(replace(header, task_id=task_id), is_own=is_own)
             return journal
         except BaseException:
             # Nothing was written yet: an empty file of a task that never began would only confuse.
@@ -140,6 +179,73 @@ class TaskStore:
                 disk.unlink(name, dir_fd=folders.active_fd)
             disk.close(fd)
             raise
+
+    def _begin_packed(self, header: Header, policy: Sync, *, is_own: bool) -> Journal:
+        """The journal of a new task in this process's segment. Raises: as `create`."""
+        with self._lock:
+            folders = self._prepared()
+            try:
+                segment, task_id = self._next_packed(folders)
+                journal = SegmentJournal(
+                    segment, folders, task_id, sync=policy, scrub=self.redactor
+                )
+                journal.start(replace(header, task_id=task_id), is_own=is_own)
+            except OSError as error:
+                raise not_writable(self.root, error) from error
+            return journal
+
+    def _next_packed(self, folders: OpenFolders) -> tuple[Segment, int]:
+        """The segment and the id of a new task. Raises: OSError, RecordError."""
+        while True:
+            if not self._ids:
+                self._reserve(folders)
+            task_id = self._ids[0]
+            try:
+                if self._segment is None:
+                    self._segment = self._new_segment(task_id)
+                elif self._segment.is_full:
+                    self._segment.close()
+                    self._segment = None
+                    continue
+            except FileExistsError:
+                # The counter is behind the folder, as after a restored backup.
+                self._is_counted = False
+                self._ids = range(0)
+                continue
+            self._ids = self._ids[1:]
+            return self._segment, task_id
+
+    def _new_segment(self, number: int) -> Segment:
+        """Raises: OSError, RecordError."""
+        path = self.root / SEGMENTS
+        folder = open_private_folder(path, sync=self._sync != "off")
+        try:
+            return Segment(path, folder, number)
+        finally:
+            os.close(folder)
+
+    def _reserve(self, folders: OpenFolders) -> None:
+        """Reserves the next ids. Raises: OSError, RecordError."""
+        with locked(self._counter):
+            last = max(self._remove_leftovers(folders), self._last_id())
+            self._ids = range(last + 1, last + 1 + _BLOCK)
+            disk.pwrite(self._counter, b"%020d\n" % self._ids[-1], 0)
+
+    def close(self) -> None:
+        """Ends this process's segment as soon as its tasks have ended, and gives back reserved ids.
+        The store can still be used.
+        """
+        with self._lock:
+            if self._pid != this_process.pid():
+                return
+            if self._segment is not None:
+                self._segment.close()
+                self._segment = None
+            if self._ids:
+                with contextlib.suppress(OSError), locked(self._counter):
+                    if os.pread(self._counter, 32, 0) == b"%020d\n" % self._ids[-1]:
+                        disk.pwrite(self._counter, b"%020d\n" % (self._ids[0] - 1), 0)
+                self._ids = range(0)
 
     def reopen(
         self, task_id: int, *, allowed: str | None = None, repair: bool = False
@@ -159,6 +265,7 @@ class TaskStore:
         """
         with self._lock:
             folders = self._prepared()
+        self._unpack(task_id, folders)
         path, fd = self._locked(task_id)
         try:
             data = bytearray()
@@ -198,6 +305,38 @@ class TaskStore:
         except BaseException:
             disk.close(fd)
             raise
+
+    def _unpack(self, task_id: int, folders: OpenFolders) -> None:
+        """Makes the task file of a task in a segment, which then is the task's record. Raises:
+        TaskBusy, if a process runs it; RecordError, as `reopen`.
+        """
+        try:
+            self.path_of(task_id)
+            return
+        except TaskNotBegun:
+            packed = self._segments.find(task_id)
+        if packed is None:
+            return
+        index, task = packed
+        if _packed_status(index, task) == "running":
+            owner = index.owner
+            by = "another process"
+            if owner is not None:
+                by = f"process {owner.pid} on {owner.host}"
+            raise TaskBusy(f"TASK-{task_id} is run by {by}")
+        if task.status in ENDED:
+            folder = folders.done_fd
+        else:
+            folder = folders.active_fd
+        # FileExistsError: another process was faster.
+        with contextlib.suppress(FileExistsError):
+            write_atomic(
+                f"TASK-{task_id}.md",
+                packed_file(index, task),
+                dir_fd=folder,
+                sync=self._sync != "off",
+                replace=False,
+            )
 
     def _locked(self, task_id: int) -> tuple[Path, int]:
         """A task's file, open for writing and locked."""
@@ -253,7 +392,13 @@ class TaskStore:
         if isinstance(task, Path):
             path = task
         else:
-            path = self.path_of(task)
+            try:
+                path = self.path_of(task)
+            except TaskNotBegun:
+                packed = self._segments.find(task)
+                if packed is None:
+                    raise
+                return _read_packed(*packed, repair=repair)
         try:
             try:
                 fd = open_regular(path, max_bytes=MAX_FILE_BYTES)
@@ -272,8 +417,8 @@ class TaskStore:
         return _with_status(grammar.decode(data, str(path), repair=repair), alive)
 
     def path_of(self, task_id: int) -> Path:
-        """The path of a task's file. Raises: TaskNotBegun, if there is none; UsageError, for an
-        invalid id.
+        """The path of a task's own file. Raises: TaskNotBegun, if there is none, as for a task in a
+        segment; UsageError, for an invalid id.
         """
         if type(task_id) is not int or task_id < 0:
             raise UsageError(f"a task id is a whole number, not {task_id!r}")
@@ -283,6 +428,79 @@ class TaskStore:
             if path.is_file():
                 return path
         raise TaskNotBegun(f"{self.root}: there is no task {task_id}")
+
+    def check(self, task_id: int) -> None:
+        """Raises: TaskNotBegun, if there is no such task; RecordError, if that cannot be read."""
+        try:
+            self.path_of(task_id)
+        except TaskNotBegun:
+            if self._segments.find(task_id) is None:
+                raise
+
+    def content_of(self, task_id: int) -> bytes:
+        """The task file of a task, also of one in a segment.
+
+        Raises: as `read`, except that the content is not checked.
+        """
+        try:
+            path = self.path_of(task_id)
+        except TaskNotBegun:
+            packed = self._segments.find(task_id)
+            if packed is None:
+                raise
+            return packed_file(*packed)
+        try:
+            return read_regular(path, MAX_FILE_BYTES)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot read the task file: {error.strerror}") from error
+
+    def ids(self) -> Iterator[int]:
+        """The id of each task, in no order; a task with a file and in a segment comes twice.
+
+        Raises: RecordError, if a folder cannot be listed.
+        """
+        for folder in (_FLAT, "active", "done"):
+            yield from _ids(self.root / folder)
+        for number in self._segments.numbers():
+            yield from self._segments.index(number).tasks
+
+    def labelled(self, after: int = 0, packed_by: Owner | None = None) -> Iterator[Labelled]:
+        """Each task above the id `after` with its labels; with `packed_by` only those that this
+        process wrote to segments.
+
+        Raises: RecordError, as `list`.
+        """
+        files: set[int] = set()
+        if packed_by is None:
+            for task in self._listed_files((_FLAT, "active", "done")):
+                if task.id <= after:
+                    break
+                files.add(task.id)
+                yield task.id, task.status, labels_of(task.header)
+        for number in self._segments.numbers():
+            if packed_by is not None and self._segments.owner(number) != packed_by:
+                continue
+            index = self._segments.index(number)
+            alive = is_live(index)
+            for task in index.tasks.values():
+                if task.id > after and task.id not in files:
+                    yield task.id, _status_of(task, alive), task.labels
+
+    def damage(self, *, repair: bool = False) -> list[CorruptRecord]:
+        """What is wrong with each segment that can only be read up to a damage.
+
+        `repair`: such a segment then ends before the damage, and a copy of it stays beside it.
+        Raises: RecordError, if a segment cannot be read or written.
+        """
+        found: list[CorruptRecord] = []
+        for number in self._segments.numbers():
+            index = self._segments.index(number)
+            if index.damage is None:
+                continue
+            found.append(index.damage)
+            if repair and not is_live(index):
+                self._segments.cut(number)
+        return found
 
     def list(
         self,
@@ -301,14 +519,56 @@ class TaskStore:
             folders = (_FLAT, "active")
         else:
             folders = (_FLAT, "active", "done")
+        packed = self._packed(status, before)
+        items = merge(self._listed_files(folders, before), packed, key=lambda task: -task.id)
+        yield from islice((item for item in items if status in (None, item.status)), limit)
+
+    def _listed_files(
+        self, folders: tuple[str, ...], before: int | None = None
+    ) -> Iterator[TaskSummary]:
+        """The tasks that have files of their own, newest first."""
         found = {task_id: folder for folder in folders for task_id in _ids(self.root / folder)}
         ids = sorted(
             (task_id for task_id in found if before is None or task_id < before), reverse=True
         )
         items = (self._look(task_id, found[task_id]) for task_id in ids)
-        yield from islice(
-            (item for item in items if item is not None and status in (None, item.status)), limit
-        )
+        return (item for item in items if item is not None)
+
+    def _packed(self, status: RunStatus | None, before: int | None) -> Iterator[TaskSummary]:
+        """The tasks in segments, newest first, except those that have files of their own. A damaged
+        segment is an unreadable task with its number.
+        """
+        places: list[tuple[int, int]] = []
+        may_match = status not in ("running", "interrupted")
+        for number in self._segments.numbers():
+            if not may_match and self._segments.is_finished(number):
+                continue
+            index = self._segments.index(number)
+            if index.damage is not None and status in (None, "unreadable"):
+                places.append((number, -number))
+            places += [
+                (task.id, number)
+                for task in index.tasks.values()
+                if (may_match or task.status not in ENDED) and (before is None or task.id < before)
+            ]
+        for task_id, number in sorted(places, reverse=True):
+            if number < 0:
+                index = self._segments.index(-number)
+                yield TaskSummary(
+                    task_id,
+                    index.path,
+                    status="unreadable",
+                    header=None,
+                    summary=None,
+                    error=str(index.damage),
+                )
+            elif not self._has_file(task_id):
+                index = self._segments.index(number)
+                yield _look_packed(index, index.tasks[task_id])
+
+    def _has_file(self, task_id: int) -> bool:
+        name = f"TASK-{task_id}.md"
+        return any((self.root / folder / name).is_file() for folder in ("active", "done", "active"))
 
     def unnumbered(self) -> list[str]:
         """The names of files that another program wrote in this folder and whose ids are not
@@ -363,6 +623,9 @@ class TaskStore:
         if self._folders is not None and self._pid == this_process.pid():
             return self._folders
         self._forget()
+        # A segment and reserved ids of a parent process stay its own.
+        self._segment = None
+        self._ids = range(0)
         is_durable = self._sync != "off"
         root = open_private_folder(self.root, sync=is_durable)
         try:
@@ -446,6 +709,8 @@ class TaskStore:
         """The next task gets an id above `task_id`. Raises: RecordError, as `create`."""
         with self._lock:
             self._prepared()
+            if self._ids and self._ids[0] <= task_id:
+                self._ids = range(0)
             try:
                 with locked(self._counter):
                     if max(self._last_id(), self._highest()) < task_id:
@@ -463,9 +728,8 @@ class TaskStore:
         return max(int(text) if is_whole else 0, self._highest())
 
     def _highest(self) -> int:
-        return max(
-            (n for folder in (_FLAT, "active", "done") for n in _ids(self.root / folder)), default=0
-        )
+        files = (n for folder in (_FLAT, "active", "done") for n in _ids(self.root / folder))
+        return max(max(files, default=0), self._segments.highest())
 
     def _forget(self) -> None:
         self._folders = None
@@ -515,6 +779,43 @@ def _peek(task_id: int, path: Path, fd: int, alive: bool) -> TaskSummary:
     else:
         summary = replace(found.summary, result=None)
     return TaskSummary(task_id, path, status=found.status, header=found.header, summary=summary)
+
+
+def _status_of(task: PackedTask, alive: bool) -> RunStatus:
+    """The status of a task in a segment; `alive`: its process still writes."""
+    if task.status == "running" and alive:
+        return "running"
+    if task.status == "running" or task.status == "released":
+        return "interrupted"
+    return task.status
+
+
+def _packed_status(index: SegmentIndex, task: PackedTask) -> RunStatus:
+    return _status_of(task, task.status == "running" and is_live(index))
+
+
+def _read_packed(
+    index: SegmentIndex, task: PackedTask, *, repair: bool = False, steps: bool = True
+) -> Recording:
+    data = packed_file(index, task)
+    path = f"{index.path} (TASK-{task.id})"
+    recording = grammar.decode(data, path, steps=steps, repair=repair)
+    if recording.header is None or recording.header.task_id != task.id:
+        raise RecordError(f"{path}: the frames are not those of this task")
+    return _with_status(recording, _packed_status(index, task) == "running")
+
+
+def _look_packed(index: SegmentIndex, task: PackedTask) -> TaskSummary:
+    try:
+        found = _read_packed(index, task, steps=False)
+    except (RecordError, OSError) as error:
+        return TaskSummary(
+            task.id, index.path, status="unreadable", header=None, summary=None, error=str(error)
+        )
+    summary = found.summary and replace(found.summary, result=None)
+    return TaskSummary(
+        task.id, index.path, status=found.status, header=found.header, summary=summary
+    )
 
 
 def _with_status(recording: Recording, alive: bool) -> Recording:

@@ -30,11 +30,20 @@ def test_each_row_is_asked_once_scored_and_written_down(
     assert set(verdicts(result).values()) == {"passed"}
     one = next(each for each in result.results() if each.sample_id == "r3")
     assert (one.content, one.target, one.epoch, one.template, one.place) == ("6", "6", 1, "quiz", 3)
-    assert one.task_file is not None and (result.folder / one.task_file).is_file()
+    assert one.task_id is not None and one.task_file is None
+    assert TaskStore(result.folder / "tasks").read(one.task_id).status == "completed"
     manifest = json.loads((result.folder / "manifest.json").read_text())
     assert manifest["state"] == "complete" and manifest["total"] == 10
     assert set(manifest["scorers"]) == {"exact"} and manifest["versions"]["evaluator"]
     assert json.loads((result.folder / "summary.json").read_text())
+
+
+def test_each_task_has_its_file_if_that_is_asked_for(run: Run) -> None:
+    result = run(task_files="each")
+    for one in result.results():
+        assert one.task_file == f"tasks/done/TASK-{one.task_id}.md"
+        assert (result.folder / one.task_file).is_file()
+    assert not (result.folder / "tasks" / "segments").exists()
 
 
 def test_four_outcomes_are_four_things(run: Run, calls: Calls) -> None:
@@ -380,8 +389,18 @@ def test_gates_hold_or_not_and_an_incomplete_batch_passes_none(run: Run) -> None
     assert not run(resume=True, thresholds=["accuracy >= 0.9"], stop=stop).ok
 
 
-def test_a_bad_row_in_the_middle_ends_the_session_after_what_was_begun(
+def test_a_bad_row_in_the_middle_of_a_stream_ends_the_session_after_what_was_begun(
     run: Run, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"row 3 .*not unique"):
+        run(iter([*ROWS[:3], ROWS[0], *ROWS[4:]]))
+    unfinished = open_batch(tmp_path / "batch").summarise()
+    assert not unfinished.complete and "row 3 " in unfinished.unfinished
+    assert run(ROWS, resume=True).ended.ran == 7
+
+
+def test_a_bad_row_in_the_middle_of_a_file_is_found_before_the_first_call(
+    run: Run, calls: Calls, tmp_path: Path
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
@@ -389,10 +408,7 @@ def test_a_bad_row_in_the_middle_ends_the_session_after_what_was_begun(
     )
     with pytest.raises(UsageError, match=r"rows\.jsonl:4"):
         run(rows)
-    unfinished = open_batch(tmp_path / "batch").summarise()
-    assert not unfinished.complete and "rows.jsonl:4" in unfinished.unfinished
-    rows.write_text("\n".join(json.dumps(row) for row in ROWS))
-    assert run(rows, resume=True).ended.ran == 7
+    assert not calls and not (tmp_path / "batch").exists()
 
 
 def test_rows_from_an_async_iterator_are_taken_as_they_come(run: Run) -> None:

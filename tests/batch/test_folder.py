@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluator import disk
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
-from evaluator.errors import BatchDamaged, RecordError, TaskBusy
+from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy
 from evaluator.errors.results import Usage
 from evaluator.record.redact import Redactor
 
@@ -257,3 +258,45 @@ def test_repaired_results_are_locked_as_those_before(path: Path) -> None:
         with pytest.raises(TaskBusy):
             BatchFolder.open(path)
     BatchFolder.open(path).close()
+
+
+def test_an_old_list_of_changes_that_cannot_be_removed_is_an_error_of_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with BatchFolder.create(tmp_path / "b") as folder:
+        folder.write_changed(["one"])
+        monkeypatch.setattr(disk, "unlink", fail)
+        with pytest.raises(RecordNotWritten, match="cannot be removed: Input/output error"):
+            folder.write_changed([])
+        monkeypatch.undo()
+        folder.write_changed([])
+        assert not (tmp_path / "b" / "changed.txt").exists()
+
+
+def test_several_results_are_one_write_and_come_back_as_readers_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "sk-live-0123456789abcdef"
+    redactor = Redactor.from_environment({"API_KEY": secret})
+    given = [replace(RESULT, sample_id=str(n)) for n in range(3)]
+    given.append(replace(RESULT, sample_id="secret", content=secret, parsed=float("nan")))
+    writes: list[bytes] = []
+    real = disk.write
+
+    def write(fd: int, data: bytes) -> int:
+        writes.append(data)
+        return real(fd, data)
+
+    monkeypatch.setattr(disk, "write", write)
+    with BatchFolder.create(tmp_path / "b") as folder:
+        stored = folder.extend(given, redactor)
+        folder.write_manifest({})
+    assert len([data for data in writes if b'"sample_id"' in data]) == 1
+    assert stored[:3] == given[:3]
+    assert (stored[3].content, stored[3].parsed) == ("[redacted:API_KEY]", "nan")
+    assert [result.content for result in BatchFolder.reader(tmp_path / "b").results()] == [
+        result.content for result in stored
+    ]

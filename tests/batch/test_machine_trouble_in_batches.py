@@ -70,7 +70,7 @@ def test_task_files_that_cannot_be_created_end_the_session(
         return real(path, flags, *args, **more)
 
     monkeypatch.setattr(disk, "open", few)
-    result = run(limits={"concurrency": 2})
+    result = run(limits={"concurrency": 2}, task_files="each")
     assert result.ended.state == "incomplete" and "ulimit -n" in result.ended.reason
     assert (
         len(calls) == 4 and result.summary.counts.passed == 4 and result.summary.counts.error == 0
@@ -78,6 +78,29 @@ def test_task_files_that_cannot_be_created_end_the_session(
     monkeypatch.undo()
     resumed = run(resume=True)
     assert resumed.is_complete and len(calls) == 10
+
+
+def test_a_segment_that_cannot_be_written_ends_the_session(
+    run: Run, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, frames = os.pwrite, list[bytes]()
+
+    def few(fd: int, data: bytes, offset: int) -> int:
+        if len(frames) == 9:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        frames.append(data)
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(disk, "pwrite", few)
+    result = run(limits={"concurrency": 2})
+    assert result.ended.state == "incomplete" and "No space left" in result.ended.reason
+    counts = result.summary.counts
+    # The call of the write that failed, and the one beside it.
+    assert counts.error == 0 and len(calls) - 2 <= counts.passed <= len(calls) < 10
+    monkeypatch.undo()
+    resumed = run(resume=True)
+    assert resumed.is_complete and len(calls) <= 12
+    assert resumed.summary.counts.passed == 10
 
 
 def test_a_batch_with_few_descriptors_completes_with_a_lower_concurrency(tmp_path: Path) -> None:

@@ -154,8 +154,31 @@ def test_what_is_not_a_shard_of_the_same_batch_is_refused(
     assert not (tmp_path / "merged").exists() and not list(tmp_path.glob(".merged*"))
 
 
+def test_segments_are_linked_and_lost_records_and_lines_leave_the_batch_incomplete(
+    run: Any, shards: Any, tmp_path: Path
+) -> None:
+    one, two, three = shards()
+    merged = merge_shards([one, two, three], tmp_path / "merged")
+    found = sorted(merged.folder.glob("tasks/segments/*"))
+    assert len(found) == SHARDS and all(path.stat().st_nlink == 2 for path in found)
+    assert merged.manifest["state"] == "complete"
+
+    (segment,) = one.glob("tasks/segments/*")
+    segment.unlink()
+    lines = (two / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (two / "results.jsonl").write_bytes(b"".join(lines[:-2]))
+    lost = merge_shards([one, two, three], tmp_path / "lost")
+    assert lost.manifest["state"] == "incomplete"
+    assert lost.manifest["sessions"][-1]["reason"] == (
+        f"shard 1/3 has lost the records of {len(lines) + 1} tasks; "
+        f"shard 2/3 has lost 2 of its {len(lines)} results"
+    )
+    rest = run(ROWS, scorers=["exact"], output=lost.folder, resume=True)
+    assert rest.is_complete and rest.ended.ran == 2
+
+
 def test_a_sample_or_task_that_two_shards_have_is_refused(shards: Any, tmp_path: Path) -> None:
-    one, two, _ = shards()
+    one, two, _ = shards(task_files="each")
     [*_, result] = open_batch(one).results()
     with BatchFolder.open(two) as folder:
         folder.append(result)

@@ -77,6 +77,7 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
         "limited": "error",
         "limits": {"max_cost": 1.5},
         "output": "o",
+        "task_files": "each",
         "cache": "c",
         "metrics": ["macro:by=x", {"type": "weighted", "weight": "x"}],
         "engine": "processes",

@@ -257,3 +257,27 @@ def test_a_terminal_gets_colours_and_a_pipe_gets_none(
 def test_what_is_no_id_is_wrong_usage(cli: Any, command: str, task: str) -> None:
     ran = cli("tasks", command, task)
     assert ran.code == 2 and "neither a task's id nor a file" in ran.err and len(ran.err) < 400
+
+
+def test_tasks_of_a_segment_are_listed_shown_and_exported_as_files(
+    cli: Any, tmp_path: Path
+) -> None:
+    store = TaskStore(tmp_path / "packed", is_packed=True)
+    for request in ("first", "second"):
+        journal = store.create(request)
+        journal.end(journal.begin(StepStart("a", "tool", "t", {})), StepEnd("success", "x", 0.5))
+        journal.close(Summary("completed", 1, 0, 1.5, USAGE, {"content": "x"}))
+    store.close()
+    options = ["--tasks", str(store.root)]
+    listed = json.loads(cli("tasks", "list", "--json", *options).out)
+    assert [(task["id"], task["status"]) for task in listed] == [(2, "completed"), (1, "completed")]
+    assert "second" in cli("tasks", "show", "2", *options).out
+    assert cli("tasks", "show", "3", *options).code == 3
+    files = tmp_path / "files"
+    exported = cli("tasks", "export", "2", "--to", str(files), *options)
+    assert exported.out == f"{files / 'TASK-2.md'}\n"
+    assert (files / "TASK-2.md").read_bytes() == store.content_of(2)
+    assert cli("tasks", "export", "2", "--to", str(files), *options).code == 3
+    everything = cli("tasks", "export", "--json", "--to", str(tmp_path / "all"), *options)
+    assert len(json.loads(everything.out)) == 2
+    assert cli("tasks", "show", str(tmp_path / "all" / "TASK-1.md")).code == 0

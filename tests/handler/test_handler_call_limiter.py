@@ -21,7 +21,7 @@ from evaluator import (
 )
 from evaluator.errors import LimitReached
 from evaluator.errors.results import Usage
-from evaluator.handler.model_caller import SessionLog
+from evaluator.handler.conversation import SessionLog, plan_session
 from evaluator.handler.model_choice import ModelChoice, ModelChooser
 from evaluator.handler.session import Handler
 from evaluator.limits.budget import Budget
@@ -74,7 +74,8 @@ def handler(limiter, *, config=None, budget=None, backend=None, steps=None):
         limiter=limiter,
         endpoint="e",
     )
-    return Handler(config, choice, SessionLog(steps or StepLog(None)), budget or Budget("t"))
+    log = SessionLog(steps or StepLog(None))
+    return Handler(plan_session(config, choice), log, budget or Budget("t"))
 
 
 def test_each_attempt_acquires_a_permit_and_releases_it_with_its_usage():

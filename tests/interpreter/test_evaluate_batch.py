@@ -126,3 +126,28 @@ def test_rows_are_closed_when_nobody_wants_more(make_evaluator: Any) -> None:
         return closed
 
     assert asyncio.run(main())
+
+
+@pytest.mark.parametrize("task_files", ["packed", "each"])
+def test_tasks_are_packed_unless_each_is_to_have_a_file(
+    make_evaluator: Any, tmp_path: Path, task_files: str
+) -> None:
+    evaluator = make_evaluator(SAY, script=lambda request: "yes", tasks_dir=tmp_path / "tasks")
+    rows = [{"word": f"word {number}"} for number in range(5)]
+
+    async def main() -> list[int]:
+        found = evaluator.evaluate_batch("say", rows, task_files=task_files)
+        return [outcome.task_id async for outcome in found]
+
+    ids = asyncio.run(main())
+    assert len(set(ids)) == 5
+    files, segments = (len(list(tmp_path.glob(f"tasks/{name}/*"))) for name in ("done", "segments"))
+    assert (files, segments) == ((0, 1) if task_files == "packed" else (5, 0))
+    for number, row in zip(ids, rows, strict=True):
+        recording = evaluator.services.store.read(number)
+        assert recording.status == "completed" and recording.header.inputs == row
+    single = evaluator.evaluate_sync("say", rows[0])
+    assert (tmp_path / "tasks" / "done" / f"TASK-{single.task_id}.md").is_file()
+    assert [task.id for task in evaluator.services.store.list()] == [6, 5, 4, 3, 2, 1]
+    with pytest.raises(UsageError, match="task_files is 'one', expected packed or each"):
+        evaluator.evaluate_batch("say", rows, task_files="one")

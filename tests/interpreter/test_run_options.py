@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from dataclasses import MISSING, fields
 from typing import Any
 
 from evaluator.cli.evaluator_options import EvaluatorOptions
 from evaluator.cli.run import run as run_command
+from evaluator.errors.results import TaskError
 from evaluator.interpreter.evaluator import Evaluator
+from evaluator.interpreter.failures import failure
 from evaluator.interpreter.frame import RunOptions
 
 # Options of a run that `evaluator run` does not have, each with the reason.
@@ -41,6 +44,45 @@ def test_the_keyword_arguments_of_evaluate_are_the_options_of_a_run() -> None:
     assert {name: (each.annotation, each.default) for name, each in keywords.items()} == declared
     assert list(keywords) == list(declared)
     assert MISSING not in [default for _, default in declared.values()]
+
+
+def test_each_option_of_evaluate_and_of_evaluate_batch_reaches_the_run(
+    make_evaluator: Any, monkeypatch: Any
+) -> None:
+    given: dict[str, Any] = {
+        "model": "m",
+        "handler": "offline",
+        "model_roles": {"grader": "g"},
+        "target": "t",
+        "epoch": 7,
+        "ask_model": False,
+        "labels": {"a": "b"},
+        "shots": (({"x": 1}, "y"),),
+        "on_text": print,
+        "on_event": print,
+        "on_message": print,
+        "on_begin": print,
+    }
+    assert list(given) == [field.name for field in fields(RunOptions)]
+    options: list[RunOptions] = []
+
+    async def record_run(services: Any, spec: Any, **more: Any) -> TaskError:
+        options.append(more["options"])
+        return failure("execution_halted", "not run")
+
+    monkeypatch.setattr("evaluator.interpreter.runs.record_run", record_run)
+    evaluator = make_evaluator('<task name="t" type="atomic"><description>t</description></task>')
+
+    async def evaluate() -> None:
+        await evaluator.evaluate("t", **given)
+        async for _ in evaluator.evaluate_batch("t", [{}], **given):
+            pass
+        await evaluator.evaluate("t")
+
+    asyncio.run(evaluate())
+    assert options[:2] == [RunOptions(**given)] * 2
+    # The control: nothing is carried over to the next run.
+    assert options[2] == RunOptions(handler="offline", model_roles={})
 
 
 def test_the_run_command_has_each_option_of_a_run_or_says_why_not() -> None:

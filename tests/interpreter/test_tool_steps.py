@@ -12,7 +12,7 @@ from crashes import cut, file_of, reading
 from evaluator import HandlerConfig, TaskStore, ToolError, tool
 from evaluator.handler import tool_runner
 from evaluator.handler.config import ToolGrant
-from evaluator.handler.model_caller import SessionLog
+from evaluator.handler.conversation import SessionLog
 from evaluator.handler.tool_runner import ToolRunner
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import ToolCall

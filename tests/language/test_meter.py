@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from evaluator.errors import SandboxError
 from evaluator.language.locating import LocatedError
 from evaluator.language.meter import BOUNDS, MAX_ITEMS, PendingCall, Rendering
+from evaluator.language.sandbox import render_sync
 from evaluator.language.scopes import Scope
+from evaluator.nodes import Span, Text
 
 
 def test_a_list_may_have_as_many_items_as_the_bound_and_no_more() -> None:
@@ -28,7 +31,8 @@ def test_a_text_may_call_as_many_templates_as_the_bound_and_no_more() -> None:
 
 
 def test_a_result_may_be_as_long_as_the_bound_and_no_longer() -> None:
-    rendering = Rendering(Scope())
-    rendering.write(BOUNDS.output_chars, offset=0)
-    with pytest.raises(LocatedError, match="the result is longer than"):
-        rendering.write(1, offset=0)
+    longest = Scope({"value": "x" * BOUNDS.output_chars})
+    assert len(render_sync(Text("{{ value }}", Span()), longest)) == BOUNDS.output_chars
+    for text in ("{{ value }}!", "!{{ value }}"):
+        with pytest.raises(SandboxError, match="the result is longer than"):
+            render_sync(Text(text, Span()), longest)

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.errors.results import TaskResult
 from evaluator.handler.config import HandlerConfig
-from evaluator.handler.conversation import Conversation
+from evaluator.handler.conversation import Session, SessionLog, plan_session
 from evaluator.handler.model_choice import ModelChoice
-from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse, ToolCall
+from evaluator.limits.budget import Budget
+from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.models.cache_store import CacheKey
 from evaluator.models.simulated import SimulatedBackend
 from evaluator.models.text_tools import UNREADABLE, TextToolsBackend
+from evaluator.record.step_log import StepLog
 from evaluator.testing import TOOL, a_request
 from evaluator.tools import FileAccess, ToolContext, ToolRegistry
 from evaluator.tools.builtin import read_file
@@ -200,15 +202,10 @@ def test_a_call_that_the_model_quotes_is_text(quoted: str) -> None:
 
 
 def test_each_session_has_a_mark_of_its_own_and_keeps_it() -> None:
+    config = HandlerConfig(tool_calling="text")
+    plan = plan_session(config, ModelChoice(Says(""), "m", "m", "test"), (TOOL,))
     requests = [
-        Conversation(
-            HandlerConfig(tool_calling="text"),
-            ModelChoice(Says(""), "m", "m", "test"),
-            (TOOL,),
-            None,
-            counts_tokens=False,
-        ).request(1.0, Hints())
-        for _ in range(2)
+        Session(plan, SessionLog(StepLog(None)), Budget("t")).request(1.0) for _ in range(2)
     ]
     first, second = (request.call_mark for request in requests)
     assert first != second and len(first) == 8

@@ -18,13 +18,13 @@ from evaluator import TaskError, TaskResult, TaskStore
 from evaluator.cli.main import main
 from evaluator.errors.results import CONDITION_MET, Outcome
 from evaluator.files import locations
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.notes import REQUEST
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.operators.outcomes import completed, failed
 from evaluator.interpreter.plan import planned_steps
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import evaluate_expression
 from evaluator.library import TemplateLibrary, bound
@@ -76,27 +76,27 @@ def define() -> type[Task]:
     return BestDraft
 
 
-async def run_best_draft(run: Run, task, prepared: PreparedTask) -> Outcome:
-    most = resolve_setting(task, "most_drafts", prepared.scope)
+async def run_best_draft(run: Run, task, bound: BoundTask) -> Outcome:
+    most = resolve_setting(task, "most_drafts", bound.scope)
     best: TaskResult | None = None
     reason = "most_drafts"
     for number in range(1, most + 1):
-        scope = prepared.scope.child({"draft_number": number})
+        scope = bound.scope.child({"draft_number": number})
         outcome = await run.services.evaluate(
-            run, task.draft, prepared.inside(f"drafts[{number}]", scope)
+            run, task.draft, bound.inside(f"drafts[{number}]", scope)
         )
         if isinstance(outcome, TaskError):
-            return failed(outcome, prepared, f"draft {number} of {most}", failed_draft=number)
+            return failed(outcome, bound, f"draft {number} of {most}", failed_draft=number)
         if best is None or len(outcome.content) > len(best.content):
             best = outcome
-        functions = functions_in_text(run, prepared.frame, f"drafts[{number}]/good_enough")
+        functions = functions_in_text(run, bound.frame, f"drafts[{number}]/good_enough")
         seen = scope.child({"longest_draft": best.content})
         if await evaluate_expression(task.good_enough, seen, functions=functions):
             reason = CONDITION_MET
             break
     assert best is not None
-    notes = prepared.notes(drafts=number, termination_reason=reason)
-    return completed(run, prepared, best, notes)
+    notes = bound.notes(drafts=number, termination_reason=reason)
+    return completed(run, bound, best, notes)
 
 
 TYPE = '<xs:enumeration value="reduce"/>'

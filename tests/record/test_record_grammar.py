@@ -25,7 +25,9 @@ from evaluator.record.encoding import (
     encode_summary,
 )
 from evaluator.record.grammar import decode, header_of, scan
+from evaluator.record.redact import Redactor
 from evaluator.record.steps import (
+    FixedPart,
     Header,
     Owner,
     Recording,
@@ -505,6 +507,21 @@ def test_a_fingerprint_does_not_depend_on_the_order_of_keys_and_on_nothing_else(
     assert len(fingerprint({})) == 32
     with pytest.raises(UsageError):
         fingerprint({"a": object()})
+
+
+@pytest.mark.parametrize(
+    "secret", [None, "s3cr3t-key-9f8e7d6c5b4a", "\u00e9\u00e8-s3cr3t-9f8e7d6c5b"]
+)
+def test_a_fixed_part_gives_the_fingerprint_of_the_whole(secret: str | None) -> None:
+    scrub = None if secret is None else Redactor({"KEY": secret})
+    fixed = FixedPart({"model": "m", "schema": {"b": 1, "a": secret}, "settings": {}, "tools": []})
+    for messages in ([], [{"role": "user", "content": f"a {secret} \ud83d\ude00"}]):
+        value = {"after": "0" * 32, "messages": messages}
+        whole = fingerprint({**fixed.value, **value}, scrub)
+        assert fingerprint(value, scrub, fixed) == whole
+        # The control: either part counts.
+        assert fingerprint({**value, "after": ""}, scrub, fixed) != whole
+        assert fingerprint(value, scrub, FixedPart({**fixed.value, "model": "n"})) != whole
 
 
 @pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, [b"x"]])

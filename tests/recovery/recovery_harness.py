@@ -325,12 +325,13 @@ def result_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recordings(tasks: Path) -> dict[int, Recording]:
-    """Every file of a task folder that has a header, by its id."""
+    """Every task of a folder that has a header, by its id, also those in segments."""
     found: dict[int, Recording] = {}
-    for path in sorted([*tasks.glob("active/TASK-*.md"), *tasks.glob("done/TASK-*.md")]):
-        recording = grammar.decode(path.read_bytes(), str(path))
+    store = TaskStore(tasks)
+    for number in sorted(set(store.ids())):
+        recording = grammar.decode(store.content_of(number), f"TASK-{number}")
         if recording.header is not None:
-            found[recording.header.task_id] = recording
+            found[number] = recording
     return found
 
 

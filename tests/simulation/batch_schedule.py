@@ -28,7 +28,7 @@ CONCURRENCY = 4
 Needed = dict[str, Counter[str]]
 
 
-async def act(evaluator: Evaluator, path: Path, *, repair: bool) -> Any:
+async def act(evaluator: Evaluator, path: Path, *, repair: bool, is_packed: bool) -> Any:
     return await run_batch(
         "ask",
         ROWS,
@@ -43,6 +43,7 @@ async def act(evaluator: Evaluator, path: Path, *, repair: bool) -> Any:
         ],
         limits={"concurrency": CONCURRENCY},
         output=path,
+        task_files="packed" if is_packed else "each",
         resume=True,
         repair=repair,
         display="none",
@@ -54,14 +55,14 @@ def answers_of(path: Path) -> Needed:
     found: Needed = {}
     seen: set[tuple[str, str]] = set()
     store = TaskStore(path / "tasks")
-    for file in sorted(path.glob("tasks/*/TASK-*.md")):
+    for task in store.list():
         try:
-            recording = store.read(file, repair=True)
+            recording = store.read(task.id, repair=True)
         except RecordError:
             continue
         if recording.header is None:
             continue
-        label = sample_label(recording.header)
+        label = sample_label(recording.header.extra.get("labels"))
         for step in recording.steps:
             if not step.is_answer or step.end is None:
                 continue
@@ -87,7 +88,9 @@ def results_of(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @cache
-def reference(sync: str) -> tuple[dict[str, dict[str, Any]], int, Needed, Counter[str], float]:
+def reference(
+    sync: str, is_packed: bool
+) -> tuple[dict[str, dict[str, Any]], int, Needed, Counter[str], float]:
     """The undisturbed batch: its results, changes of the disk, answers by result, calls, cost."""
     with folder() as root:
         world = World(BATCH, Random(0), 0.0)
@@ -97,7 +100,7 @@ def reference(sync: str) -> tuple[dict[str, dict[str, Any]], int, Needed, Counte
             SimulatedDisk(root),
             sync,
             1,
-            lambda evaluator: act(evaluator, path, repair=False),
+            lambda evaluator: act(evaluator, path, repair=False, is_packed=is_packed),
         )
         assert done.outcome.is_complete, done.outcome
         cost = done.outcome.summary.spending.cost_usd.total
@@ -111,14 +114,15 @@ class BatchSchedule(Schedule):
         super().__init__(plan, root)
         self.path = Path(root) / "batch"
         # What is left to ask for: of each answer, how often.
-        self.left = Counter(reference(plan.sync)[3])
+        self.left = Counter(reference(plan.sync, plan.is_packed)[3])
 
     def changes(self) -> int:
-        return reference(self.plan.sync)[1]
+        return reference(self.plan.sync, self.plan.is_packed)[1]
 
     def act(self) -> Callable[[Evaluator], Any]:
         repair = self.is_damaged
-        return lambda evaluator: act(evaluator, self.path, repair=repair)
+        is_packed = self.plan.is_packed
+        return lambda evaluator: act(evaluator, self.path, repair=repair, is_packed=is_packed)
 
     def check_nothing_again(self, billed: Counter[str], effects: Counter[str]) -> None:
         for digest, count in self.world.billed.items():
@@ -137,7 +141,7 @@ class BatchSchedule(Schedule):
         self.is_damaged = False
         self.task = 1
         found = self._results_found()
-        _, _, needed, asked, _ = reference(self.plan.sync)
+        _, _, needed, asked, _ = reference(self.plan.sync, self.plan.is_packed)
         answers = answers_of(self.path)
         recorded: Counter[str] = Counter()
         for identity, marks in needed.items():
@@ -162,6 +166,8 @@ class BatchSchedule(Schedule):
                 store.read(file)
             except RecordError as error:
                 self._check_damage(error)
+        for error in store.damage():
+            self._check_damage(error)
         batch = BatchFolder.reader(self.path)
         try:
             batch.manifest()
@@ -175,7 +181,7 @@ class BatchSchedule(Schedule):
         if done.error is not None:
             raise Violation(f"{type(done.error).__name__}: {done.error}")
         outcome = done.outcome
-        expected, _, _, billed, cost = reference(self.plan.sync)
+        expected, _, _, billed, cost = reference(self.plan.sync, self.plan.is_packed)
         if not outcome.is_complete:
             raise Violation(f"the batch ended {outcome.ended}")
         found = results_of(self.path)

@@ -23,6 +23,8 @@ from evaluator.queue.store import QueueStore
 from evaluator.queue.tables import QueueTables
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import SharedRunState
+from evaluator.record.segment_writer import Segment
+from evaluator.record.segments import Segments
 from evaluator.record.step_log import StepLog
 from evaluator.record.store import TaskStore
 from evaluator.store import database, leases
@@ -189,6 +191,8 @@ MUTANTS = [
         _worker_without_repair,
         "batch",
     ),
+    Mutant("a segment is not synced", Segment, "sync", _nothing, "packed"),
+    Mutant("a task in a segment is not found", Segments, "find", _nothing, "packed"),
     Mutant(
         "interrupted samples are not looked for",
         batch_run,

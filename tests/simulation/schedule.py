@@ -69,11 +69,12 @@ class Plan:
     sync: str
     provider_faults: float
     faults: tuple[tuple[str, float, str], ...]
+    is_packed: bool = False
 
     def __str__(self) -> str:
         faults = ", ".join(f"{kind} {how} at {at:.3f}" for kind, at, how in self.faults)
         return (
-            f"seed {self.seed}: {self.case}; sync={self.sync}; provider faults "
+            f"seed {self.seed}: {self.case}{' (packed)' if self.is_packed else ''}; sync={self.sync}; provider faults "
             f"{self.provider_faults:g}; {faults or 'undisturbed'}"
         )
 
@@ -85,12 +86,13 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
     case = random.choice(list(WORKLOAD))
     return Plan(
         seed,
-        case if workload == "single" else workload,
+        {"single": case, "packed": BATCH.name}.get(workload, workload),
         random.choice(SYNCS),
         random.choice((0.0, 0.0, 0.0, 0.1)),
         tuple(
             (kind, random.random(), random.choice(("before", "half", "after"))) for kind in kinds
         ),
+        workload == "packed",
     )
 
 
@@ -504,8 +506,8 @@ class Schedule:
             return
         store = TaskStore(folder)
         attempts = 0
-        for path in folder.glob("*/TASK-*.md"):
-            for step in store.read(path).steps:
+        for task in store.list():
+            for step in store.read(task.id).steps:
                 attempts += step.start.kind == "model"
         billed = sum(self.world.billed.values())
         if billed > attempts:
@@ -563,7 +565,7 @@ def warm(plan: Plan) -> type[Schedule]:
     if plan.case == BATCH.name:
         from tests.simulation import batch_schedule
 
-        batch_schedule.reference(plan.sync)
+        batch_schedule.reference(plan.sync, plan.is_packed)
         return batch_schedule.BatchSchedule
     if plan.case == QUEUE.name:
         from tests.simulation import queue_schedule

@@ -23,6 +23,8 @@ from typing import Any, Literal
 
 PAGE = 512
 MARK = re.compile(r"ANS-[0-9a-f]{16}|FX\[[a-z0-9-]+\]")
+# Also before it has its name; not a torn end that is set aside.
+_TASK_FILE = re.compile(r"\.md(?:\.[0-9a-f]{16}\.tmp)?$")
 _END = re.compile(rb"<!-- (?:end|note) ")
 _RESULT = re.compile(rb'"identity":"([0-9a-f]{32})"')
 
@@ -303,18 +305,24 @@ class SimulatedDisk:
 
         self.change(move)
 
-    def link(self, a: Any, b: Any, **_: Any) -> None:
-        """A second name for a file; for the loss of power its creation under that name."""
-        target = self._path(b, None)
-        source = self._path(a, None)
+    def link(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+        **_: Any,
+    ) -> None:
+        source = self._path(a, src_dir_fd)
+        target = self._path(b, dst_dir_fd)
 
-        def make() -> None:
+        def add() -> None:
             os.link(source, target)
-            inode = self._inodes[source]
-            self._inodes[target] = inode
+            inode = self._inodes[target] = self._inodes[source]
             self._names.append(NameChange("create", target, target, inode))
 
-        self.change(make)
+        self.change(add)
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
         whole = self._path(path, dir_fd)
@@ -449,7 +457,7 @@ def _content_after(inode: Inode, random: Random, loss: Loss) -> bytes:
 
 def _answers_in(path: str, part: bytes) -> frozenset[str]:
     """The answers whose records a write completes, and the results of a batch."""
-    if path.endswith(".md") and _END.search(part):
+    if _TASK_FILE.search(path) and _END.search(part):
         return frozenset(MARK.findall(part.decode("utf-8", "replace")))
     if "results.jsonl" in path:
         return frozenset(f"RESULT-{found.decode()}" for found in _RESULT.findall(part))

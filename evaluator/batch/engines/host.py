@@ -28,6 +28,7 @@ from evaluator.files.project_code import guard_process
 from evaluator.interpreter.background import NoBackground
 from evaluator.processes.concurrency import cancel_all
 from evaluator.record.owner import current_owner
+from evaluator.record.steps import Owner
 
 VERSIONS = (
     f"evaluator {importlib.metadata.version('evaluator')}, Python "
@@ -44,12 +45,12 @@ ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """`shares_folder`: the process sees the batch's folder, and its locks. `machine` identifies its
-    machine.
+    """`shares_folder`: the process sees the batch's folder, and its locks. `owner` is the process,
+    as its task files name it.
     """
 
     shares_folder: bool
-    machine: str
+    owner: Owner
 
 
 class Host:
@@ -113,7 +114,12 @@ class Host:
         else:
             tasks = self._folder.path
         self._worker = Worker(
-            evaluator.with_limiter(self._limiter, tasks, recipe.cache),
+            evaluator.with_limiter(
+                self._limiter,
+                tasks,
+                recipe.cache,
+                is_packed=recipe.is_packed and shares_folder,
+            ),
             [pickle.loads(scorer) for scorer in recipe.scorers],
             budget_ended=lambda: self._budget_ended,
             count_as_failed=recipe.count_as_failed,
@@ -122,7 +128,7 @@ class Host:
             unfinished=recipe.unfinished,
             repair=recipe.repair,
         )
-        return Opened(shares_folder, current_owner().boot_id)
+        return Opened(shares_folder, current_owner())
 
     async def post(self, messages: Sequence[bytes]) -> None:
         """Takes messages."""

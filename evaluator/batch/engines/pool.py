@@ -30,6 +30,7 @@ from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
 from evaluator.processes.concurrency import cancel_all
 from evaluator.record.owner import current_owner
+from evaluator.record.steps import Owner
 from evaluator.record.store import TaskStore
 
 SUSPECT_AFTER = 2
@@ -61,6 +62,7 @@ class _Member:
     link: Link
     proxy: LimiterProxy
     shares_folder: bool
+    owner: Owner
     jobs: dict[int, Job] = field(default_factory=dict[int, Job])
     alone: Job | None = None
     is_reserved: bool = False
@@ -312,7 +314,7 @@ class Pool:
         )
         if isinstance(opened, EvaluatorError):
             raise ConfigurationError(f"{node.name}: {opened}") from opened
-        if self._recipe.cache is not None and opened.machine != current_owner().boot_id:
+        if self._recipe.cache is not None and opened.owner.boot_id != current_owner().boot_id:
             raise ConfigurationError(
                 f"{node.name} is another machine, which cannot use the cache; run without a cache"
             )
@@ -328,7 +330,9 @@ class Pool:
             link.send,
             on_rejected=lambda: self._send_budget_ended(self._members),
         )
-        member = _Member(node, link, proxy=proxy, shares_folder=opened.shares_folder)
+        member = _Member(
+            node, link, proxy=proxy, shares_folder=opened.shares_folder, owner=opened.owner
+        )
         self._members.append(member)
         self._links.append(link)
         self._send_budget_ended([member])
@@ -368,7 +372,10 @@ class Pool:
         if member.shares_folder and jobs:
             try:
                 found = await find_unrecorded(
-                    self._store, self._newest, identities={job.work.identity.value for job in jobs}
+                    self._store,
+                    self._newest,
+                    identities={job.work.identity.value for job in jobs},
+                    owner=member.owner,
                 )
             except RecordError as error:
                 self._fail(error)

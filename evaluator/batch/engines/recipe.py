@@ -43,9 +43,9 @@ _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threa
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the
-    batch's folder of task files. `cache`: the file of the cache. `variables`: environment variables
-    to set. `folder`: where relative paths of scorers and tools begin. `machine`: that of the batch,
-    see `Opened`. `guards`: those in force for this program's code.
+    batch's folder of task files; `is_packed`: they are written to segments. `cache`: the file of
+    the cache. `variables`: environment variables to set. `folder`: where relative paths of scorers
+    and tools begin. `machine`: that of the batch. `guards`: those in force for this program's code.
     """
 
     arguments: Mapping[str, bytes]
@@ -55,6 +55,7 @@ class Recipe:
     unfinished: OnUnfinished
     repair: bool
     tasks: str
+    is_packed: bool
     cache: str | None
     variables: Mapping[str, str]
     folder: str
@@ -91,6 +92,7 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
         unfinished=worker.unfinished,
         repair=worker.repair,
         tasks=os.path.abspath(store.root),
+        is_packed=store.is_packed,
         cache=cache,
         variables=dict(_variables(profiles, also)),
         folder=os.getcwd(),

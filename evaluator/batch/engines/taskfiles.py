@@ -23,6 +23,8 @@ from evaluator.batch.work import WorkItem, sample_label
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.locks import lock, try_lock
 from evaluator.files.open_below import open_private_folder
+from evaluator.record.segments import labels_of
+from evaluator.record.steps import Owner
 from evaluator.record.store import TaskStore
 
 _PROBE = ".probe-"
@@ -106,7 +108,10 @@ class OwnFolder:
         }
         for number in done - self._seen.keys():
             header = store.read(number).header
-            self._seen[number] = sample_label(header), None if header is None else header.parent
+            self._seen[number] = (
+                sample_label(labels_of(header)),
+                None if header is None else header.parent,
+            )
         identity = work.identity.value
         wanted = {n for n in done if self._seen[n][0].partition("/")[0] == identity}
         while more := {n for n in done - wanted if self._seen[n][1] in wanted}:
@@ -138,33 +143,34 @@ def store_files(folder: Path, files: Collection[tuple[int, bytes]]) -> None:
 
 
 async def find_unrecorded(
-    store: TaskStore, after: int, identities: Collection[str]
+    store: TaskStore, after: int, identities: Collection[str], owner: Owner | None
 ) -> Mapping[str, dict[str, int]]:
-    """The task files that lost processes left for these samples: identity → label → the newest
-    task's id, among ids above `after`.
+    """The tasks that lost processes left for these samples: identity → label → the newest task's
+    id, among ids above `after`. Where tasks are packed, only those of the process `owner`.
 
     Waits, at most half a minute, until no process works on any of them.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + _WAIT_S
     while True:
-        found, is_running = await asyncio.to_thread(_look, store, after, identities)
+        found, is_running = await asyncio.to_thread(
+            _look, store, after, identities=identities, owner=owner if store.is_packed else None
+        )
         if not is_running or loop.time() > until:
             return found
         await clock.sleep(_LOOK_S)
 
 
 def _look(
-    store: TaskStore, after: int, identities: Collection[str]
+    store: TaskStore, after: int, identities: Collection[str], owner: Owner | None
 ) -> tuple[dict[str, dict[str, int]], bool]:
     found: dict[str, dict[str, int]] = {identity: {} for identity in identities}
     is_running = False
-    for task in store.list():
-        if task.id <= after:
-            break
-        label = sample_label(task.header)
+    for task_id, status, labels in store.labelled(after, packed_by=owner):
+        label = sample_label(labels)
         identity = label.partition("/")[0]
         if identity in found:
-            found[identity].setdefault(label, task.id)
-            is_running |= task.status == "running"
+            newest = max(task_id, found[identity].get(label, 0))
+            found[identity][label] = newest
+            is_running |= status == "running"
     return found, is_running

@@ -17,6 +17,7 @@ from collections.abc import (
 from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -185,17 +186,9 @@ class RowSource:
 
     async def _samples(self) -> AsyncGenerator[Sample, None]:
         """The selected samples; of a shard its own. All rows are read, so that a row has the same
-        id in each shard.
+        id in each shard. Of rows that are at hand, other tasks of the event loop run every few
+        milliseconds.
         """
-        part = shard_of(self._selection)
-        place = 0
-        async with aclosing(self._selected()) as samples:
-            async for sample in samples:
-                if part is None or part.takes(place):
-                    yield sample
-                place += 1
-
-    async def _selected(self) -> AsyncGenerator[Sample, None]:
         if self._is_used and not self._origin.is_repeatable:
             raise UsageError(
                 "the rows come from an iterator that was already read; give a list or a file "
@@ -203,15 +196,32 @@ class RowSource:
             )
         self._is_used = True
         this = self._pass(self._selection)
+        part = shard_of(self._selection)
+        places = count()
         rows = self._origin.read()
-        async with aclosing(rows if isinstance(rows, AsyncGenerator) else _yielding(rows)) as pairs:
-            async for line, row in pairs:
-                if (sample := this.take(line, row)) is not None:
-                    yield sample
-                if this.is_done:
-                    break
+        if isinstance(rows, AsyncGenerator):
+            async with aclosing(rows):
+                async for line, row in rows:
+                    sample = this.take(line, row)
+                    if sample is not None and (part is None or part.takes(next(places))):
+                        yield sample
+                    if this.is_done:
+                        break
+        else:
+            with closing(rows):
+                since = clock.monotonic()
+                for line, row in rows:
+                    sample = this.take(line, row)
+                    if sample is not None and (part is None or part.takes(next(places))):
+                        yield sample
+                    if this.is_done:
+                        break
+                    if clock.monotonic() - since > _MAX_HOLD_S:
+                        await clock.sleep(0)
+                        since = clock.monotonic()
         for sample in this.finish():
-            yield sample
+            if part is None or part.takes(next(places)):
+                yield sample
 
     def check(self, check: Callable[[Sample], object], *, with_shots: bool) -> None:
         """Reads all selected rows and calls `check` with each sample; does nothing if the rows can
@@ -470,17 +480,6 @@ def _file(path: Path) -> Origin:
     else:
         count = None
     return Origin(kind, str(path), read=partial(read, path), count=count, path=path)
-
-
-async def _yielding(rows: Rows) -> AsyncRows:
-    """The rows; other tasks of the event loop run every few milliseconds."""
-    with closing(rows):
-        since = clock.monotonic()
-        for row in rows:
-            yield row
-            if clock.monotonic() - since > _MAX_HOLD_S:
-                await clock.sleep(0)
-                since = clock.monotonic()
 
 
 async def _read_async(source: AsyncIterable[Any], kind: str) -> AsyncRows:

@@ -3,7 +3,9 @@ as tables.
 """
 
 from evaluator.batch.summary.batch_summary import BatchSummary as BatchSummary
+from evaluator.batch.summary.columns import Columns as Columns
 from evaluator.batch.summary.counting import summarise as summarise
+from evaluator.batch.summary.counting import summarise_columns as summarise_columns
 from evaluator.batch.summary.parts import Accuracy as Accuracy
 from evaluator.batch.summary.parts import Amount as Amount
 from evaluator.batch.summary.parts import ConfusionMatrix as ConfusionMatrix

@@ -241,7 +241,7 @@ class Columns:
             self._error_of(result),
             self.target_labels.number(result.target),
             min(result.cached_calls, _MOST),
-            result.duration_s,
+            round(result.duration_s, 6),
             *_used(result),
         )
         row = self._row(group, sample, epoch=result.epoch)

@@ -95,11 +95,34 @@ def summarise(
     Raises: UsageError, for an unknown reducer, a `group_by` with more than 1,000 values, or more
     results than `total`.
     """
+    columns = _read(results, Columns(cluster, group_by), left_out=left_out)
+    return summarise_columns(
+        columns,
+        total=total,
+        cluster=cluster,
+        group_by=group_by,
+        reducers=reducers,
+        unfinished=unfinished,
+    )
+
+
+def summarise_columns(
+    columns: Columns,
+    *,
+    total: int | Mapping[tuple[str, str], int] | None,
+    cluster: str | None,
+    group_by: str | None,
+    reducers: Sequence[str] | None,
+    unfinished: str,
+) -> BatchSummary:
+    """The summary of the results in `columns`, to which none can be added afterwards. Arguments and
+    exceptions are those of `summarise`.
+    """
     if reducers is None:
         wanted = None
     else:
         wanted = [reducer(name) for name in reducers]
-    columns = _read(results, Columns(cluster, group_by), left_out=left_out)
+    columns.close()
     totals = _totals(total, columns)
     for key in totals:
         columns.groups.setdefault(key, len(columns.groups))
@@ -150,7 +173,6 @@ def _read(
             columns.leave_out(result)
         else:
             columns.add(result)
-    columns.close()
     return columns
 
 

@@ -206,9 +206,7 @@ def _money(amount: Amount) -> str:
         return f"${amount.known:.4f}"
     if not amount.known_for:
         return f"unknown for all {amount.of:,} results"
-    return (
-        f"at least ${amount.known:.4f}, known for {amount.known_for:,} of {amount.of:,} results"
-    )
+    return f"at least ${amount.known:.4f}, known for {amount.known_for:,} of {amount.of:,} results"
 
 
 def _tokens(amount: Amount) -> str:

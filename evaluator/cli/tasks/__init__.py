@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from evaluator.cli.tasks.export import export
 from evaluator.cli.tasks.list import list_tasks, show
 from evaluator.cli.tasks.lists import COMMANDS as TASK_LISTS
 from evaluator.cli.tasks.resume import import_tasks, replay, resume
@@ -14,5 +15,5 @@ def tasks() -> None:
     """Show, resume and replay runs from their task files, and keep task lists."""
 
 
-for command in (list_tasks, show, resume, replay, import_tasks, *TASK_LISTS):
+for command in (list_tasks, show, export, resume, replay, import_tasks, *TASK_LISTS):
     tasks.add_command(command)

@@ -45,24 +45,25 @@ def parse_id(text: str) -> int:
     return number
 
 
-def store_beside(path: Path, store: TaskStore) -> TaskStore:
-    """The store that contains the file `path`; `store` if none does."""
-    if path.parent.name in ("active", "done"):
-        return TaskStore(path.parent.parent)
+def store_beside(task: Path | int, store: TaskStore) -> TaskStore:
+    """The store that contains the file `task`; `store` if none does, and for an id."""
+    if isinstance(task, Path) and task.parent.name in ("active", "done"):
+        return TaskStore(task.parent.parent)
     return store
 
 
-def path_of(store: TaskStore, task: str) -> Path:
-    """The path of the file of `task`, which is an id or a path.
+def find_task(store: TaskStore, task: str) -> Path | int:
+    """What `store.read` takes for `task`, which is an id or the path of a file.
 
     Raises: RecordError, if there is no such task; UsageError, if it is neither.
     """
     number = task_id(task)
     if number is not None:
         try:
-            return store.path_of(number)
+            store.check(number)
         except RecordError as error:
             raise RecordError(f"{error}; see: evaluator tasks list --tasks {store.root}") from error
+        return number
     try:
         if Path(task).is_file():
             return Path(task)
@@ -229,13 +230,13 @@ def show(task: str, as_tree: bool, as_messages: bool, tasks_dir: Path, as_json: 
     if as_tree and as_messages:
         raise UsageError("--tree and --messages exclude each other; give one of them")
     store = TaskStore(tasks_dir)
-    path = path_of(store, task)
-    recording = store.read(path)
+    found = find_task(store, task)
+    recording = store.read(found)
     colour = stdout_is_terminal()
     if as_tree:
         from evaluator.record.tree import read_tree, render_tree
 
-        tree = read_tree(store_beside(path, store), recording)
+        tree = read_tree(store_beside(found, store), recording)
         _print(tree.to_dict() if as_json else render_tree(tree, colour))
     elif as_messages:
         from evaluator.record.conversation import conversations

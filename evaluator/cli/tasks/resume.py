@@ -19,7 +19,7 @@ from evaluator.cli.common import (
 from evaluator.cli.echo import echo
 from evaluator.cli.evaluator_options import EvaluatorOptions, evaluator_options, tasks_option
 from evaluator.cli.run import announce, output_of, print_outcome, print_resume_command
-from evaluator.cli.tasks.list import parse_id, path_of, store_beside
+from evaluator.cli.tasks.list import find_task, parse_id, store_beside
 from evaluator.errors import CorruptRecord, RecordError, StepChanged, StepUnfinished, UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.record.importing import ImportedFile, import_files
@@ -82,11 +82,11 @@ def resume(
     given again. Exit code 1 if the task fails, 2 for wrong usage, 3 if it cannot be resumed.
     """
     store = TaskStore(options.tasks_dir)
-    path = path_of(store, task)
-    store = store_beside(path, store)
-    number = parse_id(path.stem)
+    found = find_task(store, task)
+    store = store_beside(found, store)
+    number = found if isinstance(found, int) else parse_id(found.stem)
     try:
-        was_completed = store.read(path, repair=repair).status == "completed"
+        was_completed = store.read(found, repair=repair).status == "completed"
     except CorruptRecord as error:
         raise RecordError(f"{error}\n{_REPAIR}") from error
     evaluator = replace(options, tasks_dir=store.root).make_evaluator()
@@ -161,11 +161,11 @@ def replay(task: str, template_changes: bool, options: EvaluatorOptions, as_json
     if a step or the result differs: the first that differs is shown with both sides.
     """
     store = TaskStore(options.tasks_dir)
-    path = path_of(store, task)
-    evaluator = replace(options, tasks_dir=store_beside(path, store).root).make_evaluator(
+    recorded = find_task(store, task)
+    evaluator = replace(options, tasks_dir=store_beside(recorded, store).root).make_evaluator(
         sends=False
     )
-    found = evaluator.replay_sync(path, template_changes=template_changes)
+    found = evaluator.replay_sync(recorded, template_changes=template_changes)
     evaluator.close()
     if as_json:
         print_json(found.to_dict())

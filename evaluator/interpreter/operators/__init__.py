@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from evaluator.errors.results import Outcome
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.atomic import run_atomic
 from evaluator.interpreter.operators.loop import run_loop
@@ -13,11 +14,10 @@ from evaluator.interpreter.operators.map import run_map
 from evaluator.interpreter.operators.reduce import run_reduce
 from evaluator.interpreter.operators.script import run_script_task
 from evaluator.interpreter.operators.sequential import run_sequential
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.nodes import Atomic, DirectorEvaluatorLoop, Map, Reduce, Script, Sequential, Task
 from evaluator.nodes.declare import OPERATORS
 
-RUNNERS: dict[type[Task], Callable[[Run, Any, PreparedTask], Awaitable[Outcome]]] = {
+RUNNERS: dict[type[Task], Callable[[Run, Any, BoundTask], Awaitable[Outcome]]] = {
     Atomic: run_atomic,
     Sequential: run_sequential,
     Reduce: run_reduce,
@@ -25,7 +25,7 @@ RUNNERS: dict[type[Task], Callable[[Run, Any, PreparedTask], Awaitable[Outcome]]
     Script: run_script_task,
     DirectorEvaluatorLoop: run_loop,
 }
-"""Runs a prepared task, by the class of its node."""
+"""Runs a bound task, by the class of its node."""
 
 _missing = [name for name, cls in OPERATORS.items() if cls not in RUNNERS]
 if _missing:

@@ -5,32 +5,36 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, cast
 
 from evaluator.errors import Diagnostic, RecordError, TemplateError
 from evaluator.errors.messages import log
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
-from evaluator.handler.model_caller import CallSettings, SessionLog
+from evaluator.handler.conversation import SessionLog, SessionPlan, plan_session
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.session import Handler, HandlerAnswer
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.notes import read_notes, summary_of
 from evaluator.interpreter.offered_functions import OfferedFunctions, offered_functions
 from evaluator.interpreter.operators.outcomes import failed, read_output
 from evaluator.interpreter.prepared import PreparedTask
 from evaluator.interpreter.prompt import (
+    PreparedPrompt,
     asks_for_notes,
     build_messages,
     hints_for,
-    is_plain_text,
     later_messages,
+    prepare_prompt,
 )
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import as_text, render
+from evaluator.language.syntax import has_markup
 from evaluator.library.structure import host_in, model_with_host
-from evaluator.models.backend import Message, ModelRequest, ModelResponse, ToolSpec
+from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse
 from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
@@ -38,123 +42,161 @@ from evaluator.output.schema import schema_problem
 from evaluator.tools import ToolContext, ToolRegistry
 
 
-async def run_atomic(run: Run, task: Atomic, prepared: PreparedTask) -> Outcome:
-    frame = prepared.frame
+@dataclass(slots=True, eq=False)
+class _PreparedAtomic:
+    """What is the same for every row of an atomic task. `named` is the model that the template
+    names, unless it depends on a variable. `plans` are those of sessions without tools, by the id
+    of the model's choice.
+    """
+
+    prompt: PreparedPrompt
+    hints: Mapping[str, Any]
+    schema: Mapping[str, Any] | None
+    named: str | None
+    is_named_by_variable: bool
+    plans: dict[int, SessionPlan]
+
+
+def _prepared_atomic(prepared: PreparedTask, task: Atomic) -> _PreparedAtomic:
+    """Raises: TemplateError, for an unusable schema or model, before a call would cost money."""
     _check_schema(task)
-    messages = await build_messages(run, task, prepared=prepared)
-    later = await later_messages(run, task, prepared=prepared)
-    if task.model is None:
-        named = None
-    else:
-        named = await _named_model(task.model, prepared)
-    choice = await choose(run, named, prepared=prepared, role=task.model_role)
-    if not _is_named_by_user(run, task.model_role):
-        by_template = named is not None
-        frame.authority.check_provider(
-            task, choice.endpoint, prepared.config.name, by_template=by_template
-        )
+    model = task.model
+    is_named_by_variable = model is not None and has_markup(model.value)
+    named = None
+    if model is not None and not is_named_by_variable:
+        named = _checked_model(model, model.value)
+    schema = None
+    if prepared.profile.native_output:
+        schema = native_schema(task.output)
+    return _PreparedAtomic(
+        prepare_prompt(task, prepared.profile.system),
+        hints=hints_for(task),
+        schema=schema,
+        named=named,
+        is_named_by_variable=is_named_by_variable,
+        plans={},
+    )
+
+
+async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
+    frame = bound.frame
+    config = bound.config
+    prepared = bound.prepared
+    atomic: _PreparedAtomic | None = prepared.operator
+    if atomic is None:
+        atomic = prepared.operator = _prepared_atomic(prepared, task)
+    prompt = atomic.prompt
+    messages = await build_messages(run, task, prompt, bound=bound)
+    later: tuple[Message | Turn, ...] = ()
+    if prompt.later:
+        later = await later_messages(run, prompt, bound=bound)
+    named = atomic.named
+    if atomic.is_named_by_variable and task.model is not None:
+        named = _checked_model(task.model, await render(task.model, bound.scope))
+    choice = await choose(run, named, bound=bound, role=task.model_role)
+    authority = prepared.domain.authority
+    if authority.providers is not None and not _is_named_by_user(run, task.model_role):
+        authority.check_provider(task, choice.endpoint, config.name, by_template=named is not None)
     run.steps.note(
         join(frame.path, "resolve"),
         "resolve",
         task.name or "task",
-        _seen(prepared),
-        {"model": choice.label, "why": choice.why, "profile": prepared.config.name},
+        _seen(bound),
+        {"model": choice.label, "why": choice.why, "profile": config.name},
     )
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
-        run.steps.earlier.progress.context_warnings += prepared.context.warnings
+        run.steps.earlier.progress.context_warnings += bound.context.warnings
     functions = None
     tools = None
-    if task.tools_from is None:
-        tools = await tools_for(run, task, prepared=prepared, provider=choice.endpoint)
+    if task.tools_from is not None:
+        functions = offered_functions(task.tools_from, bound.scope)
+    elif config.tools or task.tools:
+        tools = await tools_for(run, task, bound=bound, provider=choice.endpoint)
+    if functions is not None:
+        plan = plan_session(config, choice, functions.specs, atomic.schema)
+    elif tools is not None:
+        plan = plan_session(config, choice, tools.specs(), atomic.schema)
     else:
-        functions = offered_functions(task.tools_from, prepared.scope)
-    if prepared.config.native_output:
-        schema = native_schema(task.output)
-    else:
-        schema = None
-    handler = open_handler(
-        run,
-        prepared,
-        choice=choice,
-        tools=tools,
-        schema=schema,
-        offered=() if functions is None else functions.specs,
-    )
-    prepared.more["model"] = choice.label
+        plan = atomic.plans.get(id(choice))
+        if plan is None or plan.config is not config:
+            plan = atomic.plans[id(choice)] = plan_session(config, choice, (), atomic.schema)
+    hints = Hints(inputs=bound.values, target=run.options.target, **atomic.hints)
+    handler = open_handler(run, bound, plan, tools=tools, hints=hints)
+    bound.more["model"] = choice.label
     if choice.is_stand_in:
-        prepared.warnings.append(f"the answer is simulated: {choice.why}")
+        bound.warnings.append(f"the answer is simulated: {choice.why}")
     if (
         task.model_role is not None
         and named is None
-        and _is_new_unmapped(run, prepared, role=task.model_role)
+        and _is_new_unmapped(run, bound, role=task.model_role)
     ):
-        prepared.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
+        bound.warnings.append(f"role {task.model_role!r} is not mapped: {choice.label} answers")
     warnings: dict[str, None] = {}
     try:
         if later:
             talk = _converse(
-                run, handler, messages=messages, later=later, prepared=prepared, warnings=warnings
+                run,
+                handler,
+                messages=messages,
+                later=later,
+                prompt=prompt,
+                bound=bound,
+                warnings=warnings,
             )
         else:
             talk = handler.run(messages)
         outcome = await talk
     finally:
         warnings |= dict.fromkeys(handler.warnings)
-        prepared.warnings.extend(warnings)
+        bound.warnings.extend(warnings)
         for warning in warnings:
             log("models", WARNING, run.services.redactor, "%s: %s", task.name or "task", warning)
         if handler.has_answer:
-            prepared.budget.add_model(choice.label)
+            bound.budget.add_model(choice.label)
         if tools is not None:
             await tools.aclose()
     if isinstance(outcome, TaskError):
         return outcome
-    return _read_answer(run, task, prepared=prepared, answer=outcome, functions=functions)
+    return _read_answer(run, task, prompt=prompt, bound=bound, answer=outcome, functions=functions)
 
 
 def open_handler(
     run: Run,
-    prepared: PreparedTask,
-    choice: ModelChoice,
+    bound: BoundTask,
+    plan: SessionPlan,
     tools: ToolRegistry | None,
-    schema: Mapping[str, Any] | None = None,
-    offered: tuple[ToolSpec, ...] = (),
+    hints: Hints = Hints(),  # noqa: B008
 ) -> Handler:
-    """The Handler of a task, which offers `tools` and runs them, or only offers `offered`."""
+    """The Handler of a task, which runs the `tools` of the plan; without them it only offers
+    those.
+    """
     services = run.services
     options = run.options
-    config = prepared.config
-    path = prepared.frame.path
-    context = ToolContext(
-        services.files,
-        services.asker,
-        step_path=path,
-        remaining_s=0.0,
-        script_memory_bytes=config.script_memory_bytes,
-        sandbox=config.sandbox,
+    path = bound.frame.path
+    runs = None
+    if tools is not None:
+        context = ToolContext(
+            services.files,
+            services.asker,
+            step_path=path,
+            remaining_s=0.0,
+            script_memory_bytes=bound.config.script_memory_bytes,
+            sandbox=bound.config.sandbox,
+        )
+        runs = (tools, context)
+    log = SessionLog(
+        run.steps,
+        path,
+        tracer=services.tracer,
+        on_text=options.on_text,
+        on_message=options.on_message,
     )
-    return Handler(
-        config,
-        choice,
-        log=SessionLog(
-            run.steps,
-            path,
-            tracer=services.tracer,
-            on_text=options.on_text,
-            on_message=options.on_message,
-        ),
-        budget=prepared.budget,
-        settings=CallSettings(
-            hints_for(run, prepared.task, values=prepared.values), schema, epoch=options.epoch
-        ),
-        tools=None if tools is None else (tools, context),
-        offered=offered,
-    )
+    return Handler(plan, log, bound.budget, hints=hints, epoch=options.epoch, tools=runs)
 
 
 def _check_schema(task: Atomic) -> None:
-    """Raises: TemplateError, for an unusable schema, before a call would cost money."""
+    """Raises: TemplateError, for an unusable schema."""
     if task.output is not None and task.output.schema is not None:
         problem = schema_problem(task.output.schema)
         if problem is not None:
@@ -166,20 +208,22 @@ def _check_schema(task: Atomic) -> None:
 def _read_answer(
     run: Run,
     task: Atomic,
-    prepared: PreparedTask,
+    prompt: PreparedPrompt,
+    bound: BoundTask,
     answer: HandlerAnswer,
     functions: OfferedFunctions | None,
 ) -> Outcome:
     """The outcome of a task whose conversation ended with `answer`, with its notes."""
-    notes = prepared.notes()
+    notes = bound.notes()
     content = answer.content
     reasoning = answer.reasoning
-    if is_plain_text(task.output):
+    if prompt.is_plain_text:
         thought, content = split_thinking(content)
-        reasoning = "\n\n".join(part for part in (reasoning, thought) if part)
+        if thought:
+            reasoning = f"{reasoning}\n\n{thought}" if reasoning else thought
     if reasoning:
         notes["reasoning"] = reasoning
-    model_notes = read_notes(content, asked=asks_for_notes(task, prepared))
+    model_notes = read_notes(content, asked=asks_for_notes(prompt, bound))
     content = model_notes.content
     notes["summary"] = model_notes.summary or summary_of(content)
     if model_notes.data_usage is not None:
@@ -225,7 +269,7 @@ def _read_answer(
     result = TaskResult(
         Status.COMPLETE, content, parsed_content=None, notes=notes, usage=answer.usage
     )
-    return read_output(run, result, declared=task.output, path=prepared.frame.path)
+    return read_output(run, result, declared=task.output, path=bound.frame.path)
 
 
 async def _converse(
@@ -233,7 +277,8 @@ async def _converse(
     handler: Handler,
     messages: tuple[Message, ...],
     later: tuple[Message | Turn, ...],
-    prepared: PreparedTask,
+    prompt: PreparedPrompt,
+    bound: BoundTask,
     warnings: dict[str, None],
 ) -> HandlerAnswer | TaskError:
     """The last answer, after all messages or the first that is not answered; the error of a task
@@ -243,13 +288,13 @@ async def _converse(
     the last.
     """
     turns: list[dict[str, str]] = []
-    prepared.more["turns"] = turns
+    bound.more["turns"] = turns
 
     async def ask(asked: tuple[Message, ...]) -> tuple[HandlerAnswer, bool]:
         """The answer, and whether the conversation may go on."""
         turns.append({"role": "user", "content": asked[-1].content})
         answer = await handler.say(asked)
-        if is_plain_text(prepared.task.output):
+        if prompt.is_plain_text:
             text = split_thinking(answer.content)[1]
         else:
             text = answer.content
@@ -267,16 +312,16 @@ async def _converse(
                 if is_open:
                     answer, is_open = await ask((turn,))
                 continue
-            most: int = resolve_setting(turn, "most", scope=prepared.scope)
+            most: int = resolve_setting(turn, "most", scope=bound.scope)
             for number in range(1, most + 1):
                 if is_open:
                     played = await _played(
-                        run, turn, segment=f"turns[{at}][{number}]", prepared=prepared, turns=turns
+                        run, turn, segment=f"turns[{at}][{number}]", bound=bound, turns=turns
                     )
                 else:
                     played = None
                 if isinstance(played, TaskError):
-                    return failed(played, prepared, what=f"turn {at}, which plays the user,")
+                    return failed(played, bound, what=f"turn {at}, which plays the user,")
                 if played is None:
                     break
                 answer, is_open = await ask((Message("user", played),))
@@ -286,16 +331,16 @@ async def _converse(
 
 
 async def _played(
-    run: Run, turn: Turn, segment: str, prepared: PreparedTask, turns: list[dict[str, str]]
+    run: Run, turn: Turn, segment: str, bound: BoundTask, turns: list[dict[str, str]]
 ) -> str | TaskError | None:
     """The message that the task of a turn writes: its text, or the field `message` of an object;
     None: it ends.
     """
     if turn.node is None:
         return None
-    scope = prepared.scope.child({"turns": [dict(turn_so_far) for turn_so_far in turns]})
+    scope = bound.scope.child({"turns": [dict(turn_so_far) for turn_so_far in turns]})
     outcome = await run.services.evaluate(
-        run, turn.node, prepared.inside(segment, scope, wants_notes=False)
+        run, turn.node, bound.inside(segment, scope, wants_notes=False)
     )
     if isinstance(outcome, TaskError):
         return outcome
@@ -311,24 +356,25 @@ async def _played(
     return None
 
 
-async def _named_model(model: Text, prepared: PreparedTask) -> str:
+def _checked_model(model: Text, resolved: str) -> str:
     """The model that a template names. Raises: TemplateError, if the resolved id names a host."""
-    named = (await render(model, prepared.scope)).strip()
+    named = resolved.strip()
     reason = host_in(named)
     if reason is not None:
         raise TemplateError([model_with_host(model, reason)])
     return named
 
 
-def _seen(prepared: PreparedTask) -> dict[str, list[str]] | None:
+def _seen(bound: BoundTask) -> dict[str, list[str]] | None:
     """The names of the inputs and context items of the task, for the record; None if there are
     none.
     """
-    names = {
-        "inputs": sorted(prepared.values),
-        "context": [item.source for item in prepared.context.items],
-    }
-    return {name: items for name, items in names.items() if items} or None
+    names: dict[str, list[str]] = {}
+    if bound.values:
+        names["inputs"] = sorted(bound.values)
+    if bound.context.items:
+        names["context"] = [item.source for item in bound.context.items]
+    return names or None
 
 
 def _is_named_by_user(run: Run, role: str | None) -> bool:
@@ -336,13 +382,13 @@ def _is_named_by_user(run: Run, role: str | None) -> bool:
     return run.options.model is not None or role in (run.options.model_roles or {})
 
 
-def _is_new_unmapped(run: Run, prepared: PreparedTask, role: str) -> bool:
+def _is_new_unmapped(run: Run, bound: BoundTask, role: str) -> bool:
     """Whether neither the call nor the profile maps `role` to a model, and no task of this run has
     warned about it.
     """
     if (
         role in (run.options.model_roles or {})
-        or role in prepared.config.roles
+        or role in bound.config.roles
         or role in run.unmapped
     ):
         return False
@@ -351,21 +397,21 @@ def _is_new_unmapped(run: Run, prepared: PreparedTask, role: str) -> bool:
 
 
 async def choose(
-    run: Run, named: str | None, prepared: PreparedTask, role: str | None = None
+    run: Run, named: str | None, bound: BoundTask, role: str | None = None
 ) -> ModelChoice:
     """The model for this task. A replay takes the model from the record if nothing names one.
 
     Looking for a local server blocks, so the first choice runs in a thread.
     """
     chooser = run.services.chooser
-    config = prepared.config
+    config = bound.config
     # A role is more specific than a model for the whole run.
     explicit = (
         (run.options.model_roles or {}).get(role) or config.roles.get(role) if role else None
     ) or run.options.model
     earlier = run.steps.earlier
     if earlier is not None and not earlier.may_run():
-        label = explicit or named or config.model or earlier.model_at(prepared.frame.path) or "none"
+        label = explicit or named or config.model or earlier.model_at(bound.frame.path) or "none"
         return ModelChoice(_NoModel(), label, label=label, why="replayed")
     chosen = chooser.chosen(explicit, named, config)
     return chosen or await asyncio.to_thread(chooser.choose, explicit, named, config)

@@ -10,16 +10,16 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import Run
 from evaluator.interpreter.operators.outcomes import failed, partial
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.nodes import Iteration
 from evaluator.processes.concurrency import cancel_all
 
 
 async def inner_outcomes(
-    run: Run, task: Iteration, prepared: PreparedTask, items: list[Any]
+    run: Run, task: Iteration, bound: BoundTask, items: list[Any]
 ) -> AsyncGenerator[Outcome, None]:
     """The outcome of the inner task for each item, in the order of the items.
 
@@ -28,11 +28,11 @@ async def inner_outcomes(
     """
 
     async def one(index: int) -> Outcome:
-        scope = prepared.scope.child({"current_input": items[index], "index": index})
-        frame = prepared.inside(f"items[{index}]/inner", scope, wants_notes=False)
+        scope = bound.scope.child({"current_input": items[index], "index": index})
+        frame = bound.inside(f"items[{index}]/inner", scope, wants_notes=False)
         return await run.services.evaluate(run, task.inner_task, frame)
 
-    ahead: int = resolve_setting(task, "concurrency", scope=prepared.scope)
+    ahead: int = resolve_setting(task, "concurrency", scope=bound.scope)
     if ahead == 1:
         for index in range(len(items)):
             yield await one(index)
@@ -54,13 +54,13 @@ class IterationProgress:
     ends.
     """
 
-    def __init__(self, prepared: PreparedTask, items: list[Any]) -> None:
+    def __init__(self, bound: BoundTask, items: list[Any]) -> None:
         self.done: list[TaskResult] = []
-        self._prepared = prepared
+        self._prepared = bound
         self._items = items
         self._partials: list[Any] = []
         self._processed: list[int] = []
-        prepared.details.update(
+        bound.details.update(
             total_steps=len(items), partial_results=self._partials, processed_inputs=self._processed
         )
         self._next()

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evaluator.errors.results import CONDITION_MET, Outcome, TaskError, TaskResult
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.frame import ContextItem, Run, value_of
 from evaluator.interpreter.notes import needs_notes, reads
-from evaluator.interpreter.operators.outcomes import accumulated, completed, failed
-from evaluator.interpreter.prepared import PreparedTask
+from evaluator.interpreter.operators.outcomes import accumulated, completed, failed, within
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import evaluate_expression
 from evaluator.language.scopes import Scope
@@ -51,31 +51,29 @@ class _LoopState:
         )
 
 
-async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask) -> Outcome:
-    most: int = resolve_setting(task, "max_iterations", scope=prepared.scope)
+async def run_loop(run: Run, task: DirectorEvaluatorLoop, bound: BoundTask) -> Outcome:
+    most: int = resolve_setting(task, "max_iterations", scope=bound.scope)
     state = _LoopState()
-    prepared.details.update(total_steps=most, partial_results=state.history)
+    bound.details.update(total_steps=most, partial_results=state.history)
     earlier: list[ContextItem] = []
     reason = "max_iterations"
     for state.iteration in range(1, most + 1):
-        prepared.details["failed_step"] = {"iteration": state.iteration}
-        error = await _iterate(
-            run, task, prepared=prepared, state=state, earlier=earlier, most=most
-        )
+        bound.details["failed_step"] = {"iteration": state.iteration}
+        error = await _iterate(run, task, bound=bound, state=state, earlier=earlier, most=most)
         if error is not None:
-            outcome = failed(error, prepared, what=f"iteration {state.iteration} of {most}")
+            outcome = failed(error, bound, what=f"iteration {state.iteration} of {most}")
             if state.director is None:
                 directed = ""
             else:
                 directed = state.director.content
             return replace(outcome, content=outcome.content or directed)
-        if await _is_done(run, task, prepared=prepared, state=state):
+        if await _is_done(run, task, bound=bound, state=state):
             reason = CONDITION_MET
             break
         if state.director is not None:
-            earlier += accumulated(prepared, f"iteration:{state.iteration}", result=state.director)
+            earlier += accumulated(bound, f"iteration:{state.iteration}", result=state.director)
     evaluation = dict(state.evaluation)
-    notes = prepared.notes(
+    notes = bound.notes(
         termination_reason=reason,
         iterations=state.iteration,
         max_iterations=most,
@@ -85,13 +83,13 @@ async def run_loop(run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask
     notes["warnings"] += state.warnings
     if reason == "max_iterations" and not evaluation["success"]:
         notes["warnings"].append(f"the evaluator was not satisfied after {most} iterations")
-    return completed(run, prepared, outcome=state.director or ("", None), notes=notes)
+    return completed(run, bound, outcome=state.director or ("", None), notes=notes)
 
 
 async def _iterate(
     run: Run,
     task: DirectorEvaluatorLoop,
-    prepared: PreparedTask,
+    bound: BoundTask,
     state: _LoopState,
     earlier: list[ContextItem],
     most: int,
@@ -101,7 +99,7 @@ async def _iterate(
     """
 
     # A director that reads its last result has it in full.
-    reads_last = prepared.carries_notes and reads(task.director, ("director_result",))
+    reads_last = bound.carries_notes and reads(task.director, ("director_result",))
 
     async def outcome_of(node: Node, part: str, *, wants_notes: bool = False) -> Outcome:
         segment = f"iterations[{state.iteration}]/{part}"
@@ -109,25 +107,25 @@ async def _iterate(
             items = earlier[:-1]
         else:
             items = earlier
-        context = (*prepared.context.items, *items)
-        frame = prepared.inside(
-            segment, state.bind(prepared.scope), context=context, wants_notes=wants_notes
+        context = (*bound.context.items, *within(items, bound))
+        frame = bound.inside(
+            segment, state.bind(bound.scope), context=context, wants_notes=wants_notes
         )
         outcome = await run.services.evaluate(run, node, frame)
-        prepared.use(outcome)
+        bound.use(outcome)
         return outcome
 
     # A later iteration sees the notes of this one; which one is the last is known only for
     # max_iterations.
-    is_carried = prepared.carries_notes and not reads_last and state.iteration < most
+    is_carried = bound.carries_notes and not reads_last and state.iteration < most
     wants_notes = is_carried and needs_notes(task.director, run.services.library, read=())
     directed = await outcome_of(
-        task.director, "director", wants_notes=wants_notes or prepared.frame.wants_notes
+        task.director, "director", wants_notes=wants_notes or bound.frame.wants_notes
     )
     if isinstance(directed, TaskError):
         return directed
     state.director = directed
-    prepared.details["director_result"] = directed.content
+    bound.details["director_result"] = directed.content
     if task.script_execution is not None:
         scripted = _script_output(await outcome_of(task.script_execution, "script"))
         if isinstance(scripted, TaskError):
@@ -172,12 +170,12 @@ def _script_output(outcome: Outcome) -> dict[str, Any] | TaskError:
 
 
 async def _is_done(
-    run: Run, task: DirectorEvaluatorLoop, prepared: PreparedTask, state: _LoopState
+    run: Run, task: DirectorEvaluatorLoop, bound: BoundTask, state: _LoopState
 ) -> bool:
     if task.termination_condition is None:
         return bool(state.evaluation["success"])
     functions = functions_in_text(
-        run, prepared.frame, field=f"iterations[{state.iteration}]/termination_condition"
+        run, bound.frame, field=f"iterations[{state.iteration}]/termination_condition"
     )
-    scope = state.bind(prepared.scope)
+    scope = state.bind(bound.scope)
     return bool(await evaluate_expression(task.termination_condition, scope, functions=functions))

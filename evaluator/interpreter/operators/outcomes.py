@@ -4,7 +4,7 @@ far.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import INFO
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 from evaluator.errors.messages import log
 from evaluator.errors.results import Outcome, Status, TaskError, TaskResult
 from evaluator.handler.model_caller import MAYBE_BILLED
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.frame import ContextItem, Run, join
 from evaluator.interpreter.notes import summary_of
-from evaluator.interpreter.prepared import PreparedTask
-from evaluator.nodes import OutputFormat
+from evaluator.nodes import AccumulationFormat, OutputFormat
 from evaluator.output import parse_output
 
 # The details in which an operator describes its progress.
@@ -30,14 +30,18 @@ _PROGRESS = (
     "director_result",
     "inner",
 )
-MAX_CARRIED = 40_000
-"""Characters of accumulated items of a reduction that its later steps see; the oldest are left
-out.
+MAX_CARRIED: Mapping[AccumulationFormat, int] = {"notes_only": 8_000, "full_output": 40_000}
+"""Characters of the accumulated items of a reduction or a loop that its later steps see; the oldest
+are left out.
+
+A step has the accumulator or the director's last result too, which are made of the earlier ones.
+8,000 characters are the notes of the last 20 steps or more. The whole prompt of each step is
+recorded, so with this bound a task file grows by the same amount with each item.
 """
 
 
 def completed(
-    run: Run, prepared: PreparedTask, outcome: TaskResult | tuple[str, Any], notes: dict[str, Any]
+    run: Run, bound: BoundTask, outcome: TaskResult | tuple[str, Any], notes: dict[str, Any]
 ) -> Outcome:
     """The COMPLETE result of a task, read as its output format declares.
 
@@ -54,9 +58,9 @@ def completed(
         content, parsed = outcome
         notes["summary"] = summary_of(content)
     result = TaskResult(
-        Status.COMPLETE, content, parsed_content=parsed, notes=notes, usage=prepared.budget.usage
+        Status.COMPLETE, content, parsed_content=parsed, notes=notes, usage=bound.budget.usage
     )
-    return read_output(run, result, declared=prepared.task.output, path=prepared.frame.path)
+    return read_output(run, result, declared=bound.task.output, path=bound.frame.path)
 
 
 def read_output(run: Run, result: TaskResult, declared: OutputFormat | None, path: str) -> Outcome:
@@ -101,15 +105,15 @@ def read_output(run: Run, result: TaskResult, declared: OutputFormat | None, pat
     )
 
 
-def failed(error: TaskError, prepared: PreparedTask, what: str, **details: Any) -> TaskError:
+def failed(error: TaskError, bound: BoundTask, what: str, **details: Any) -> TaskError:
     """The error of a task whose part `what` failed with `error`; `details` describe the task's
     progress. What the part itself had done stays under `inner`.
     """
-    prepared.use(error)
+    bound.use(error)
     inner = {name: error.details[name] for name in _PROGRESS if name in error.details}
     if inner:
         details["inner"] = inner
-    notes = prepared.notes()
+    notes = bound.notes()
     notes["warnings"] += [
         one for one in error.notes.get("warnings", ()) if one not in notes["warnings"]
     ]
@@ -118,19 +122,19 @@ def failed(error: TaskError, prepared: PreparedTask, what: str, **details: Any) 
         message=f"{what} failed: {error.message}",
         details={
             **{name: value for name, value in error.details.items() if name not in _PROGRESS},
-            **prepared.details,
+            **bound.details,
             **details,
         },
-        usage=prepared.budget.usage,
+        usage=bound.budget.usage,
         notes={**error.notes, **notes},
     )
 
 
-def accumulated(prepared: PreparedTask, source: str, result: TaskResult) -> tuple[ContextItem, ...]:
+def accumulated(bound: BoundTask, source: str, result: TaskResult) -> tuple[ContextItem, ...]:
     """The context item with the parts of `result` that the task's policy passes on to later steps,
     if there is one.
     """
-    policy = prepared.policy
+    policy = bound.prepared.policy
     if policy.accumulation_format == "notes_only":
         text = _passed_on(result)
     else:
@@ -140,11 +144,12 @@ def accumulated(prepared: PreparedTask, source: str, result: TaskResult) -> tupl
     return ()
 
 
-def within(items: Sequence[ContextItem]) -> tuple[ContextItem, ...]:
+def within(items: Sequence[ContextItem], bound: BoundTask) -> tuple[ContextItem, ...]:
     """The last of the accumulated `items` that together have at most MAX_CARRIED characters."""
+    most = MAX_CARRIED[bound.prepared.policy.accumulation_format]
     total = 0
     start = len(items)
-    while start and (total := total + len(items[start - 1].content)) <= MAX_CARRIED:
+    while start and (total := total + len(items[start - 1].content)) <= most:
         start -= 1
     return tuple(items[start:])
 
@@ -164,10 +169,10 @@ def _passed_on(result: TaskResult) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def partial(result: TaskResult, prepared: PreparedTask) -> Any:
+def partial(result: TaskResult, bound: BoundTask) -> Any:
     """A result as an entry of `partial_results`: its whole text or its notes, according to the
     policy.
     """
-    if prepared.policy.accumulation_format == "full_output":
+    if bound.prepared.policy.accumulation_format == "full_output":
         return result.content
     return dict(result.notes)

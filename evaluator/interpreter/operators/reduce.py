@@ -8,31 +8,31 @@ from contextlib import aclosing
 from typing import Any
 
 from evaluator.errors.results import Outcome, TaskError, TaskResult
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import ContextItem, Run, value_of
 from evaluator.interpreter.operators.iteration import IterationProgress, inner_outcomes
 from evaluator.interpreter.operators.outcomes import accumulated, completed, within
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.sandbox import render
 from evaluator.nodes import Reduce
 
 
-async def run_reduce(run: Run, task: Reduce, prepared: PreparedTask) -> Outcome:
-    items = task.items(prepared.values)
+async def run_reduce(run: Run, task: Reduce, bound: BoundTask) -> Outcome:
+    items = task.items(bound.values)
     accumulator: Any = ""
     if task.initial_value is not None:
-        functions = functions_in_text(run, prepared.frame, field="initial_value")
-        accumulator = await render(task.initial_value, prepared.scope, functions=functions)
+        functions = functions_in_text(run, bound.frame, field="initial_value")
+        accumulator = await render(task.initial_value, bound.scope, functions=functions)
     notes: list[ContextItem] = []
-    progress = IterationProgress(prepared, items)
-    prepared.details["accumulator"] = accumulator
+    progress = IterationProgress(bound, items)
+    bound.details["accumulator"] = accumulator
     last: TaskResult | None = None
-    async with aclosing(inner_outcomes(run, task, prepared=prepared, items=items)) as outcomes:
+    async with aclosing(inner_outcomes(run, task, bound=bound, items=items)) as outcomes:
         async for inner in outcomes:
             index = len(progress.done)
             if isinstance(inner, TaskError):
                 return progress.failed(inner, "inner_task")
-            scope = prepared.scope.child(
+            scope = bound.scope.child(
                 {
                     "current_input": items[index],
                     "current_result": value_of(inner),
@@ -41,23 +41,23 @@ async def run_reduce(run: Run, task: Reduce, prepared: PreparedTask) -> Outcome:
                 }
             )
             is_result = index == len(items) - 1
-            frame = prepared.inside(
+            frame = bound.inside(
                 f"items[{index}]/reduce",
                 scope,
-                context=(*prepared.context.items, *within(notes)),
-                wants_notes=is_result and prepared.frame.wants_notes,
+                context=(*bound.context.items, *within(notes, bound)),
+                wants_notes=is_result and bound.frame.wants_notes,
             )
             reduced = await run.services.evaluate(run, task.reduction_task, frame)
             if isinstance(reduced, TaskError):
                 return progress.failed(reduced, "reduction_task")
-            prepared.use(reduced)
+            bound.use(reduced)
             accumulator = value_of(reduced)
             last = reduced
             progress.add(inner, accumulator=accumulator)
-            notes += accumulated(prepared, f"item:{index}", result=inner)
+            notes += accumulated(bound, f"item:{index}", result=inner)
     return completed(
         run,
-        prepared,
+        bound,
         outcome=last or (str(accumulator), None),
-        notes=prepared.notes(processed_inputs=len(items)),
+        notes=bound.notes(processed_inputs=len(items)),
     )

@@ -15,10 +15,10 @@ from typing import Any
 from evaluator import clock
 from evaluator.errors import LimitReached, ToolError
 from evaluator.errors.results import Outcome, TaskError
+from evaluator.interpreter.binding import BoundTask
 from evaluator.interpreter.calls import functions_in_text
 from evaluator.interpreter.frame import Run, join
 from evaluator.interpreter.operators.outcomes import completed
-from evaluator.interpreter.prepared import PreparedTask
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import render
 from evaluator.nodes import OutputFormat, Script
@@ -37,10 +37,10 @@ NOT_RUN: Mapping[str, Any] = {
 }
 
 
-async def run_script_task(run: Run, task: Script, prepared: PreparedTask) -> Outcome:
-    ended = await execute(run, task, prepared=prepared)
-    notes = prepared.notes(
-        exit_code=ended["exit_code"], stderr=ended["stderr"], sandbox=prepared.config.sandbox.kind
+async def run_script_task(run: Run, task: Script, bound: BoundTask) -> Outcome:
+    ended = await execute(run, task, bound=bound)
+    notes = bound.notes(
+        exit_code=ended["exit_code"], stderr=ended["stderr"], sandbox=bound.config.sandbox.kind
     )
     if ended["truncated"]:
         notes["warnings"].append("the script's output was longer than the limit and was cut")
@@ -60,32 +60,32 @@ async def run_script_task(run: Run, task: Script, prepared: PreparedTask) -> Out
             location=task.span,
             content=ended["stdout"],
             notes=notes,
-            usage=prepared.budget.usage,
+            usage=bound.budget.usage,
             details={
                 "exit_code": ended["exit_code"],
                 "signal": ended["signal"],
                 "stderr": ended["stderr"],
             },
         )
-    return completed(run, prepared, outcome=(ended["stdout"], None), notes=notes)
+    return completed(run, bound, outcome=(ended["stdout"], None), notes=notes)
 
 
-async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str, Any]:
+async def execute(run: Run, task: Script, bound: BoundTask) -> Mapping[str, Any]:
     """Runs the process as one recorded step. A non-zero exit code is a result here, not an error.
 
     Raises: LimitReached (time), with the script's output so far; ToolError, if it cannot be
     started.
     """
-    functions = functions_in_text(run, prepared.frame, field="command")
-    argv = [await render(text, prepared.scope, functions=functions) for text in task.command]
-    timeout: float = resolve_setting(task, "timeout_s", scope=prepared.scope) or DEFAULT_TIMEOUT_S
+    functions = functions_in_text(run, bound.frame, field="command")
+    argv = [await render(text, bound.scope, functions=functions) for text in task.command]
+    timeout: float = resolve_setting(task, "timeout_s", scope=bound.scope) or DEFAULT_TIMEOUT_S
     if run.services.dry_run:
         return _not_run(task.output)
-    remaining = prepared.budget.remaining_s()
+    remaining = bound.budget.remaining_s()
     if remaining is not None:
         timeout = max(0.001, min(timeout, remaining))
-    stdin = stdin_of(prepared.values)
-    path = join(prepared.frame.path, "script")
+    stdin = stdin_of(bound.values)
+    path = join(bound.frame.path, "script")
     steps = run.steps
     args = {"argv": argv, "shell": task.shell, "stdin": stdin}
     fingerprint = steps.fingerprint(args)
@@ -96,7 +96,7 @@ async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str
     number = await steps.begin(
         path, "script", argv[0][:60] if argv else "script", args, fingerprint
     )
-    run.event(prepared.frame.path, "script")
+    run.event(bound.frame.path, "script")
     started = clock.monotonic()
     try:
         ended = await run_script(
@@ -104,15 +104,15 @@ async def execute(run: Run, task: Script, prepared: PreparedTask) -> Mapping[str
             stdin=stdin,
             timeout_s=timeout,
             cwd=run.services.root,
-            memory_bytes=prepared.config.script_memory_bytes,
-            sandbox=prepared.config.sandbox,
+            memory_bytes=bound.config.script_memory_bytes,
+            sandbox=bound.config.sandbox,
         )
     except ToolError as error:
         # The process never started, so another attempt is safe.
         await steps.fail(number, None, clock.monotonic() - started, str(error))
         raise
     except BaseException as error:
-        reason = cut_off_reason(error, is_late=prepared.budget.is_late())
+        reason = cut_off_reason(error, is_late=bound.budget.is_late())
         steps.abort(number, "", clock.monotonic() - started, reason)
         raise
     output = {

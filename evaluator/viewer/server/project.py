@@ -22,7 +22,7 @@ from evaluator.record.store import TaskStore
 
 MAX_DEPTH = 4
 MAX_FOLDERS = 5_000
-_SKIPPED = frozenset({"active", "done", "blobs", "node_modules", "__pycache__"})
+_SKIPPED = frozenset({"active", "done", "segments", "blobs", "node_modules", "__pycache__"})
 
 
 class NoSuchPage(EvaluatorError):

@@ -125,7 +125,7 @@ def _run(state: State, entry: QueueEntry, attempt: StrategyAttempt) -> str:
     folder = state.project.id_of(state.project.root / "tasks")
     try:
         store = state.project.store(folder)
-        header = store.read(store.path_of(int(found[1]))).header
+        header = store.read(int(found[1])).header
     except (EvaluatorError, OSError):
         return ""
     # Another folder's worker may have numbered its runs alike.

@@ -258,13 +258,14 @@ def _sources(
     return marked
 
 
-def _task(store: TaskStore, name: str) -> Any:
-    """The file of a task. Raises: NoSuchPage."""
+def _task(store: TaskStore, name: str) -> Path | int:
+    """What `store.read` takes for a task. Raises: NoSuchPage."""
     if name.isascii() and name.isdigit() and len(name) <= 18:
         try:
-            return store.path_of(int(name))
+            store.check(int(name))
         except RecordError as error:
             raise NoSuchPage(str(error)) from error
+        return int(name)
     if f"TASK-{name}.md" in store.unnumbered():
         return store.root / f"TASK-{name}.md"
     raise NoSuchPage(f"{store.root}: there is no task {name[:100]!r}")

@@ -144,7 +144,10 @@ class Bench:
         evaluator = Evaluator(
             library, profile, tasks_dir=None, roots=[self.folder], profiles={}, **self.options
         )
-        async with evaluator.with_limiter(self.limiter, self.folder / "tasks") as own:
+        # As `run_batch`: the tasks are packed.
+        async with evaluator.with_limiter(
+            self.limiter, self.folder / "tasks", is_packed=True
+        ) as own:
             refused = lambda: None if self.limiter.refused is None else str(self.limiter.refused)  # noqa: E731
             yield Worker(
                 own,

@@ -1,0 +1,230 @@
+"""Binds a prepared task to the values of one row: its inputs, its texts, its context, its limits.
+
+An input comes from the caller, a nested task, `from`, the enclosing scope, or its default. Nested
+input tasks run first and in parallel. The task's texts are resolved in a scope with the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from evaluator.errors import ExpressionError, UsageError
+from evaluator.errors.results import Outcome, TaskError
+from evaluator.handler.config import HandlerConfig
+from evaluator.interpreter.calls import functions_in_text
+from evaluator.interpreter.context import NOTHING, Assembled, assemble
+from evaluator.interpreter.frame import ContextItem, Frame, Run, value_of
+from evaluator.interpreter.prepared import PreparedTask
+from evaluator.language.inputs import bind_inputs
+from evaluator.language.sandbox import as_text, evaluate_expression, render, render_prompt
+from evaluator.language.scopes import Scope
+from evaluator.language.types import read_typed
+from evaluator.limits.budget import Budget
+from evaluator.nodes import Input, Node, Task
+from evaluator.processes.concurrency import run_together
+
+# Data that a task hands to its parts.
+_OF_THE_TASK = ("input:", "step:", "item:", "iteration:")
+
+
+@dataclass(slots=True, eq=False)
+class BoundTask:
+    """A task that is ready to run. `frame` is that of the task, in the domain of the tasks inside.
+
+    `warnings`, `more` (further notes) and `details` are filled while the task runs; an error has
+    them too. `used` is the data that the parts of the task used, besides their inputs.
+    """
+
+    prepared: PreparedTask
+    scope: Scope
+    values: Mapping[str, Any]
+    description: str
+    context: Assembled
+    config: HandlerConfig
+    budget: Budget
+    frame: Frame
+    warnings: list[str] = field(default_factory=list[str])
+    more: dict[str, Any] = field(default_factory=dict[str, Any])
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    used: dict[str, None] = field(default_factory=dict[str, None])
+
+    @property
+    def task(self) -> Task:
+        return self.prepared.task
+
+    def use(self, outcome: Outcome) -> None:
+        """Notes the data that a part of the task used, other than its inputs and earlier parts."""
+        for source in outcome.notes.get("data_usage", ()):
+            if not str(source).startswith(_OF_THE_TASK):
+                self.used[str(source)] = None
+
+    def inside(
+        self,
+        segment: str,
+        scope: Scope | None = None,
+        *,
+        context: tuple[ContextItem, ...] | None = None,
+        wants_notes: bool | None = None,
+    ) -> Frame:
+        """The frame of a node inside this task, one segment down, with this task's scope, context
+        and budget.
+
+        `wants_notes`: whether a later step sees only the notes of the node's result; None: as of
+        this task's result.
+        """
+        items = self.context.items if context is None else context
+        if wants_notes is None:
+            wants_notes = self.frame.wants_notes
+        return self.frame.at(
+            segment,
+            scope=scope or self.scope,
+            context=items,
+            budget=self.budget,
+            wants_notes=wants_notes,
+        )
+
+    @property
+    def carries_notes(self) -> bool:
+        """Whether later parts of this task see the notes of earlier ones, and not their text."""
+        policy = self.prepared.policy
+        return policy.accumulate_data and policy.accumulation_format == "notes_only"
+
+    def notes(self, **more: Any) -> dict[str, Any]:
+        """The notes that every result has; `more` is the operator's own."""
+        sources = [item.source for item in self.context.items]
+        inputs = [f"input:{name}" for name in self.values]
+        return {
+            "template": self.prepared.task.name,
+            "data_usage": [*inputs, *dict.fromkeys((*sources, *self.used))],
+            "context": sources,
+            "models": list(self.budget.models),
+            "warnings": [*self.context.warnings, *self.warnings],
+            **self.more,
+            **more,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInputs:
+    """The values of a task's inputs, and the scope with them."""
+
+    scope: Scope
+    values: Mapping[str, Any]
+
+
+async def bind(run: Run, prepared: PreparedTask, frame: Frame) -> BoundTask | TaskError:
+    """The task at `frame` with its values, or the error of a nested input task that failed.
+
+    Raises: as `bind_values`, and what resolving a text or assembling the context raises.
+    """
+    task = prepared.task
+    frame = frame.within(prepared.domain)
+    inputs = await bind_values(run, prepared, frame)
+    if isinstance(inputs, TaskError):
+        return inputs
+    scope = inputs.scope
+    config = prepared.config_in(scope)
+    description = prepared.description
+    if description is None:
+        functions = functions_in_text(run, frame, field="description")
+        description = await render_prompt(task.description, scope, functions=functions)
+    context = NOTHING
+    policy = prepared.policy
+    if prepared.reads_context or (frame.context and policy.inherit_context != "none"):
+        context = await assemble(
+            run,
+            task,
+            policy=policy,
+            inherited=frame.context,
+            description=description,
+            scope=scope,
+            path=frame.path,
+            config=config,
+            authority=prepared.domain.authority,
+        )
+    limits = {name: getattr(config, name) for name in prepared.limits}
+    budget = Budget(
+        task.name or frame.path or task.type, parent=frame.budget or run.budget, **limits
+    )
+    return BoundTask(
+        prepared,
+        scope,
+        values=inputs.values,
+        description=description,
+        context=context,
+        config=config,
+        budget=budget,
+        frame=frame,
+    )
+
+
+async def bind_values(run: Run, prepared: PreparedTask, frame: Frame) -> BoundInputs | TaskError:
+    """The values of the task's inputs, or the error of a nested input task that failed.
+
+    Raises: InputError, with one finding for each input that is missing, excess or of the wrong
+    type.
+    """
+    task = prepared.task
+    arguments: dict[str, Any] = dict(frame.arguments or {})
+    if not task.inputs and not arguments:
+        return BoundInputs(frame.scope, arguments)
+    for declared in task.inputs:
+        if declared.name not in arguments and declared.task is None and declared.source is None:
+            await _from_scope(run, declared, arguments=arguments, frame=frame)
+    if prepared.binds_at_once:
+        values = bind_inputs(task.inputs, arguments, location=task.span)
+        return BoundInputs(frame.scope.child(values), values)
+    # Nested tasks and `from` see the task's plain inputs.
+    frame = replace(frame, scope=frame.scope.child(dict(arguments)))
+    nested = [(i, i.task) for i in task.inputs if i.task is not None and i.name not in arguments]
+    for (declared, _), outcome in zip(
+        nested, await _run_nested(run, nested, frame=frame), strict=True
+    ):
+        if isinstance(outcome, TaskError):
+            details = {**outcome.details, "failed_input": declared.name}
+            return replace(outcome, details=details, location=outcome.location or declared.span)
+        arguments[declared.name] = _as_declared(value_of(outcome), declared)
+    for declared in task.inputs:
+        if declared.name not in arguments and declared.source is not None:
+            functions = functions_in_text(run, frame, field=f"inputs.{declared.name}.from")
+            value = await evaluate_expression(declared.source, frame.scope, functions=functions)
+            arguments[declared.name] = _as_declared(value, declared)
+    values = bind_inputs(task.inputs, arguments, location=task.span)
+    return BoundInputs(frame.scope.child(values), values)
+
+
+async def _run_nested(run: Run, nested: list[tuple[Input, Node]], frame: Frame) -> list[Outcome]:
+    """The outcomes of nested input tasks, which run in parallel."""
+    return await run_together(
+        *(
+            run.services.evaluate(run, node, frame.at(f"inputs.{declared.name}"))
+            for declared, node in nested
+        )
+    )
+
+
+async def _from_scope(run: Run, declared: Input, arguments: dict[str, Any], frame: Frame) -> None:
+    """Binds the variable of the same name in the enclosing scope, else the default."""
+    scope = frame.scope
+    if frame.arguments is None and declared.name in scope:
+        arguments[declared.name] = scope.lookup(declared.name)
+    elif declared.default is not None:
+        functions = functions_in_text(run, frame, field=f"inputs.{declared.name}.default")
+        text = await render(declared.default, scope.child(dict(arguments)), functions=functions)
+        try:
+            arguments[declared.name] = read_typed(text, declared.type)
+        except UsageError as error:
+            raise ExpressionError(
+                f"the default of input {declared.name!r}: {error}",
+                declared.default.span,
+                code="wrong-type",
+            ) from error
+
+
+def _as_declared(value: Any, declared: Input) -> Any:
+    """The value for an input; for type string, the text that `{{ … }}` would show."""
+    if declared.type == "string" and not isinstance(value, str) and value is not None:
+        return as_text(value)
+    return value
