@@ -51,8 +51,8 @@ class Format:
     """A kind of database. `tables`: the SQL statements that create it, divided by `;`.
     `incremental`: free pages can be returned to the file system. `is_checked`: opening one compares
     all indexes with their tables, and rows with the conditions of their columns; a second of time
-    per 400 MB. `is_durable`: a transaction that was committed survives a loss of power. `noun` and `instead` are for
-    messages: its name, and what to do with a newer one.
+    per 400 MB. `is_durable`: a transaction that was committed survives a loss of power. `noun` and
+    `instead` are for messages: its name, and what to do with a newer one.
     """
 
     noun: str

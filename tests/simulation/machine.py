@@ -13,7 +13,7 @@ import gc
 import heapq
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.simulation.schedule import JUMPS_S, Identity, boot_of, effects
 from tests.simulation.simulated_disk import LIFE, Life, SimulatedDisk
-from tests.simulation.simulated_loop import SimulatedLoop
+from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.simulated_sqlite import on_disk
 from tests.simulation.workload import World
 
@@ -236,7 +236,9 @@ class Machine:
         for task in tasks:
             task.cancel()
         if tasks:
-            self.loop.run_until_complete(asyncio.wait(tasks, timeout=10.0))
+            self.loop.begin_again()
+            with suppress(Hang):
+                self.loop.run_until_complete(asyncio.wait(tasks, timeout=10.0))
         for process in list(self.processes):
             process.context.run(self._close_files, process)
         self.loop.close()

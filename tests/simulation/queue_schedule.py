@@ -115,7 +115,7 @@ class QueueSchedule(MachineSchedule):
 
     async def _work(self) -> Any:
         with self._queue() as queue:
-            return await queue.work(
+            summary = await queue.work(
                 evaluator_of(self.world, self.files, self.plan.sync),
                 workers=AT_ONCE,
                 until_empty=True,
@@ -123,6 +123,10 @@ class QueueSchedule(MachineSchedule):
                 lease_s=LEASE_S,
                 on_end=self._on_end,
             )
+        life = self.files.life
+        if summary.lost and not (self.was_paused or life.fails or life.is_dead):
+            raise Violation("a process that renews its leases has lost one")
+        return summary
 
     def _on_end(self, entry: QueueEntry) -> None:
         if self.files.is_dead:

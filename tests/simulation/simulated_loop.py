@@ -74,6 +74,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def begin_again(self) -> None:
+        """Allows as many rounds as a new loop has."""
+        self._jumping.rounds = 0
+        self._jumping.now = 1000.0
+
     def pause(self, seconds: float) -> None:
         """What `time.sleep` is in virtual time."""
         self._jumping.now += seconds

@@ -63,7 +63,7 @@ FOUND_SOON = {
     "nothing is synced": 0,
     "a file is synced and its name is not": 0,
     "a call is made before its beginning is recorded": 0,
-    "an answer is used before it is recorded": 100,
+    "an answer is used before it is recorded": 385,
     "a recorded answer is not used": 0,
     "a recorded charge is counted twice": 0,
     "a torn end is not cut off": 0,
