@@ -61,7 +61,7 @@ class BackgroundSchedule(MachineSchedule):
         self.delivered = Counter[str]()
 
     def programs(self) -> list[Coroutine[Any, Any, None]]:
-        return [*(self._start(n) for n in range(STARTERS)), self._kill_some()]
+        return [*(self._start(n) for n in range(STARTERS)), self._kill_some(), self._look_on()]
 
     async def _start(self, number: int) -> None:
         """A process that starts tasks, for itself or for a session, and waits until they have ended."""
@@ -109,23 +109,27 @@ class BackgroundSchedule(MachineSchedule):
 
         await self.live(91, kill)
 
+    async def _look_on(self) -> None:
+        """A process that ends the tasks of processes that are gone, while others run."""
+        await asyncio.sleep(self.random.uniform(1.0, 6.0))
+        await self.live(92, self._look)
+
+    async def _look(self) -> None:
+        """Waits until every task has ended, and takes what no session has taken."""
+        async with BackgroundTasks(self.path, notice=self.notices.append) as tasks:
+            for each in list(self.started):
+                ended = await tasks.wait(each, PATIENCE_S)
+                self._note(each, ended.status)
+                if not ended.has_ended:
+                    raise Violation(f"{each} is still {ended.status}, by nobody")
+            for number in range(STARTERS):
+                for notice in tasks.store.claim(session=f"session-{number}"):
+                    self._deliver(notice)
+
     async def finish(self) -> None:
-        """A process that looks until every task has ended, and takes what no session has taken."""
-
-        async def look() -> None:
-            async with BackgroundTasks(self.path, notice=self.notices.append) as tasks:
-                for each in list(self.started):
-                    ended = await tasks.wait(each, PATIENCE_S)
-                    self._note(each, ended.status)
-                    if not ended.has_ended:
-                        raise Violation(f"{each} is still {ended.status}, by nobody")
-                for number in range(STARTERS):
-                    for notice in tasks.store.claim(session=f"session-{number}"):
-                        self._deliver(notice)
-
-        process = await self.live(92, look)
+        process = await self.live(93, self._look)
         if process.died:
-            await self.live(93, look)
+            await self.live(94, self._look)
 
     def _deliver(self, notice: Notice) -> None:
         if self.files.is_dead or notice.kind != "end":

@@ -57,7 +57,7 @@ def _end_again(self: BackgroundStore, task_id: str, end: Any) -> Any:
     """Ends a task whatever its state is."""
     with transaction(self._connection):
         self._connection.execute(
-            "UPDATE notice SET kind = 'stall' WHERE task_id = ? AND kind = 'end'", (task_id,)
+            "DELETE FROM notice WHERE task_id = ? AND kind = 'end'", (task_id,)
         )
         return self._end(self.get(task_id), end)
 
