@@ -76,6 +76,14 @@ FOUND_SOON = {
     "interrupted samples are not looked for": 0,
     "a segment is not synced": 0,
     "a task in a segment is not found": 0,
+    "a worker without its lease ends an entry": 5,
+    "a queue's transactions are not synced": 25,
+    "an entry is done before its answer is synced": 22,
+    "an edit of a person is overwritten": 0,
+    "an interrupted attempt is not resumed": 52,
+    "a background task ends twice": 107,
+    "a background task's state is not synced": 22,
+    "a notification is delivered before it is claimed": 0,
 }
 
 
