@@ -19,6 +19,8 @@ from tests.simulation.simulated_loop import Hang
 
 # Virtual seconds after which what has not ended never will.
 PATIENCE_S = 7200.0
+# Virtual seconds in which a disk is full or fails.
+FAILS_S = 60.0
 
 
 class MachineSchedule(Schedule):
@@ -134,6 +136,8 @@ class MachineSchedule(Schedule):
         life.crash_at = life.changes + 1 + int(at * self.CHANGES)
         if kind in ("full", "fails"):
             life.fails = DISK_FULL if kind == "full" else DISK_FAILS
+            # Some time later it works again.
+            self.machine.loop.call_later(FAILS_S, setattr, life, "crash_at", None)
             return
         # Until it is killed; one that ends before is not.
         self.machine.resume(process)

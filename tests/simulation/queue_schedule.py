@@ -7,12 +7,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Coroutine
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from evaluator import disk
+from evaluator.errors import UsageError
 from evaluator.queue import TaskQueue
 from evaluator.queue.document import read_document
 from evaluator.queue.entries import QueueEntry
@@ -194,7 +195,12 @@ class QueueSchedule(MachineSchedule):
         if not os.path.lexists(self.path / "queue.sqlite"):
             return []
         with self._queue() as queue:
-            return queue.list()
+            entries = {entry.id: entry for entry in queue.list()}
+            for number in self.added:
+                # A wall clock that jumps ahead lets old entries be archived.
+                with suppress(UsageError):
+                    entries.setdefault(number, queue.show(number).entry)
+            return list(entries.values())
 
     def _statuses(self) -> dict[str, str]:
         return {entry.id: entry.status for entry in self._entries()}
