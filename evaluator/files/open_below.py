@@ -211,7 +211,8 @@ def open_private_folder(path: Path, noun: str = "task folder", *, sync: bool = F
     cannot be written.
     """
     try:
-        disk.make_folders(path, 0o700, sync=sync)
+        if not os.path.lexists(path) or (sync and os.path.isdir(path)):
+            disk.make_folders(path, 0o700, sync=sync)
         descriptor = os.open(path, FOLDER)
     except OSError as error:
         if os.path.islink(path):
