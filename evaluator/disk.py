@@ -81,17 +81,17 @@ def fdopen(descriptor: int, mode: str = "wb") -> BinaryIO:
 def make_folders(path: str | os.PathLike[str], mode: int = 0o777, *, sync: bool = False) -> None:
     """Creates a folder with this mode, and those above it, unless they are there.
 
-    `sync`: the names of those that were created are on the disk when this returns.
+    `sync`: the folder's name is on the disk when this returns, also where a process made the folder
+    and was killed before its name was synced.
     """
-    if os.path.isdir(path):
-        return
     parent = os.path.dirname(os.fspath(path)) or "."
-    make_folders(parent, sync=sync)
-    try:
-        mkdir(path, mode)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise
+    if not os.path.isdir(path):
+        make_folders(parent, sync=sync)
+        try:
+            mkdir(path, mode)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
     if sync:
         sync_folder(parent)
 

@@ -357,6 +357,7 @@ EFFECTS = {
     "socket": {"gethostname"},
     "subprocess": {"Popen", "run", "call", "check_call", "check_output"},
     "tempfile": {"mkdtemp", "mkstemp", "mktemp", "NamedTemporaryFile", "TemporaryDirectory"},
+    "threading": {"Timer"},
     "time": None,
     "uuid": None,
 }

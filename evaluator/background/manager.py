@@ -79,6 +79,7 @@ class BackgroundTasks:
         self._started = 0
         self._version: int | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -209,6 +210,7 @@ class BackgroundTasks:
 
     async def aclose(self) -> None:
         """Kills all tasks of this process, and closes the store."""
+        self._is_closing = True
         await self._end(list(self._running.values()), "the process that ran it has ended")
         if self._watcher is not None:
             self._watcher.cancel()
@@ -233,20 +235,34 @@ class BackgroundTasks:
     async def _run(self, running: _Running) -> None:
         store = self.store
         task_id = running.task_id
+        end = End("failed", reason="it could not be started")
         try:
-            end = End("killed")
             if store.begin(task_id):
                 end = await self._result(running)
+            else:
+                end = End("killed")
             running.output.cut(self._max_output_bytes)
             await self._deliver(store.end(task_id, end) or store.get(task_id))
         except (
             Exception
         ) as error:  # the disk is full, or a callback is wrong: the other tasks go on
             self._notice(f"the end of the background task {task_id} cannot be handled: {error}")
+            if isinstance(error, sqlite3.Error):
+                self._create(self._end_later(task_id, end))
         finally:
             running.output.close()
             del self._running[task_id]
             running.ended.set()
+
+    async def _end_later(self, task_id: str, end: End) -> None:
+        """Records an end that the disk has refused, as soon as it takes it: others wait for it as
+        long as this process runs.
+        """
+        while not self._is_closing:
+            await clock.sleep(LOOK_S)
+            with contextlib.suppress(sqlite3.Error):
+                ended = self.store.end(task_id, end) or self.store.get(task_id)
+                return await self._deliver_quietly(ended)
 
     async def _result(self, running: _Running) -> End:
         try:

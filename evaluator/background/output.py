@@ -74,7 +74,7 @@ class Output:
         return os.pread(self.descriptor, max_bytes, max(0, self.size() - max_bytes))
 
     def close(self) -> None:
-        os.close(self.descriptor)
+        disk.close(self.descriptor)
 
 
 class RedactedOutput:

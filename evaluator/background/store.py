@@ -90,7 +90,9 @@ CREATE INDEX notice_task ON notice (task_id);
 {_MESSAGE.statement};
 {leases.TABLE}
 """
-FORMAT = database.Format(_NOUN, 0x45764267, 4, _TABLES, "name another folder", is_checked=True)
+FORMAT = database.Format(
+    _NOUN, 0x45764267, 4, _TABLES, "name another folder", is_checked=True, is_durable=True
+)
 FILE_NAME = "background.sqlite"
 GONE = "the process that ran it is gone; its output up to then is kept"
 LEASE_S = 30.0
@@ -131,7 +133,7 @@ class BackgroundStore:
         if is_snapshot:
             self._connection = database.snapshot(path, FORMAT)
         else:
-            os.close(open_private_folder(self.folder, "folder of background tasks"))
+            os.close(open_private_folder(self.folder, "folder of background tasks", sync=True))
             self._connection = database.connect(path, FORMAT, _BUSY_S)
         database.close_with(self, self._connection)
         self._leases = LeaseObserver(_is_gone)

@@ -109,13 +109,6 @@ class BatchFolder:
         """
         path = Path(path)
         os.close(open_private_folder(path, "folder of the batch", sync=True))
-        try:
-            # Also where a process made the folder and was killed before its name was synced.
-            disk.sync_folder(path.parent)
-        except OSError as error:
-            raise RecordNotWritten(
-                f"{path.parent}: cannot be synced: {error.strerror}; {advice_on(error)}"
-            ) from error
         there = sorted(name for name in os.listdir(path) if not name.startswith("."))
         if MANIFEST in there:
             raise RecordError(

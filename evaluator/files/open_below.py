@@ -205,17 +205,15 @@ def _walk(folder: int, parts: Sequence[str], flags: int) -> int:
 
 def open_private_folder(path: Path, noun: str = "task folder", *, sync: bool = False) -> int:
     """A descriptor of the folder, which is created (mode 0700, with the folders above it) if it is
-    missing. Messages call it `noun`. `sync`: the name of a new one is on the disk.
+    missing. Messages call it `noun`. `sync`: its name is on the disk.
 
     Raises: RecordError, if it is a link, belongs to another user, is writable by everybody, or
     cannot be written.
     """
     try:
-        try:
-            descriptor = os.open(path, FOLDER)
-        except FileNotFoundError:
+        if not os.path.lexists(path) or (sync and os.path.isdir(path)):
             disk.make_folders(path, 0o700, sync=sync)
-            descriptor = os.open(path, FOLDER)
+        descriptor = os.open(path, FOLDER)
     except OSError as error:
         if os.path.islink(path):
             raise RecordError(

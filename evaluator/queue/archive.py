@@ -93,7 +93,7 @@ def _read(path: Path) -> QueueDocument:
 
 def _write(path: Path, store: QueueTables, added: list[QueueEntry]) -> None:
     try:
-        disk.make_folders(path.parent, 0o700)
+        disk.make_folders(path.parent, 0o700, sync=True)
     except OSError as error:
         raise RecordError(
             f"{path}: the archive cannot be written: {error.strerror or error}"

@@ -71,7 +71,7 @@ async def tools_used(evaluator: Evaluator, outcome: Outcome) -> str:
 def write_answer(folder: Path, entry_id: str, outcome: TaskResult) -> Path:
     """Stores the whole answer of an entry in the folder of its queue."""
     path = folder / DELIVERABLES / f"{entry_id}.md"
-    disk.make_folders(path.parent, 0o700)
+    disk.make_folders(path.parent, 0o700, sync=True)
     write_atomic(path, outcome.content.encode(errors="backslashreplace"))
     return path
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.files.atomic import write_atomic
 from evaluator.files.locks import locked_file
+from evaluator.processes import starting
 from evaluator.queue.document import FILE, join_document, read_limited
 from evaluator.queue.importing import Imported, import_edit
 from evaluator.queue.tables import QueueTables
@@ -52,13 +53,13 @@ class Publisher:
         self._noticed = ""
         self._seen: tuple[tuple[int, int, int], str] | None = None
         self._guard = threading.Lock()
-        self._timer: threading.Timer | None = None
+        self._timer: starting.Timer | None = None
 
     def schedule(self) -> None:
         """Publishes in half a second, in a thread; further calls until then do nothing."""
         with self._guard:
             if self._timer is None:
-                self._timer = threading.Timer(DELAY_S, self._publish_scheduled)
+                self._timer = starting.Timer(DELAY_S, self._publish_scheduled)
                 self._timer.daemon = True
                 self._timer.start()
 

@@ -137,6 +137,7 @@ FORMAT = database.Format(
     _TABLES,
     "export it with the older version and import it into a new one",
     is_checked=True,
+    is_durable=True,
 )
 
 

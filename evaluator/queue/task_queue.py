@@ -91,7 +91,7 @@ class TaskQueue(QueueView):
             self._publisher.take_edit()
 
     def _open_store(self) -> QueueStore:
-        os.close(open_private_folder(self.folder, "folder of the queue"))
+        os.close(open_private_folder(self.folder, "folder of the queue", sync=True))
         check_not_lost(self.folder)
         database = self.folder / DATABASE
         try:

@@ -634,10 +634,6 @@ class TaskStore:
             active_fd = open_private_folder(active, sync=is_durable)
             folders = OpenFolders(active, active_fd, done=done, done_fd=-1)
             folders.done_fd = open_private_folder(done, sync=is_durable)
-            if is_durable:
-                # Also the names of folders that a process made and could not sync.
-                disk.fsync(root)
-                disk.sync_folder(self.root.parent)
             self._counter = disk.open(
                 _COUNTER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
             )

@@ -51,8 +51,8 @@ class Format:
     """A kind of database. `tables`: the SQL statements that create it, divided by `;`.
     `incremental`: free pages can be returned to the file system. `is_checked`: opening one compares
     all indexes with their tables, and rows with the conditions of their columns; a second of time
-    per 400 MB. `noun` and `instead` are for
-    messages: its name, and what to do with a newer one.
+    per 400 MB. `is_durable`: a transaction that was committed survives a loss of power. `noun` and
+    `instead` are for messages: its name, and what to do with a newer one.
     """
 
     noun: str
@@ -62,6 +62,7 @@ class Format:
     instead: str
     incremental: bool = False
     is_checked: bool = False
+    is_durable: bool = False
 
 
 def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sqlite3.Connection:
@@ -81,6 +82,10 @@ def connect(path: Path, kind: Format, busy_s: float, *, make: bool = True) -> sq
     connection = _opened(path, busy_s)
     try:
         _prepare(connection, path, kind=kind, busy_s=busy_s)
+        if kind.is_durable:
+            connection.execute("PRAGMA synchronous = FULL")
+            # SQLite syncs the name of its log only in the connection that makes the file.
+            disk.sync_folder(path.parent)
     except BaseException:
         connection.close()
         raise
@@ -266,7 +271,7 @@ def _check(connection: sqlite3.Connection, kind: Format) -> None:
 
 def _make(path: Path, kind: Format) -> None:
     """Creates the database under a temporary name, so that no other process sees it incomplete."""
-    disk.make_folders(path.parent)
+    disk.make_folders(path.parent, sync=True)
     # Mode 0600; the journal files that SQLite creates beside it take its mode.
     name = str(path.parent / f".{path.name}.{randomness.token_hex(8)}")
     disk.close(disk.open(name, _NEW_FILE, 0o600))

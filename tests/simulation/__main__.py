@@ -12,6 +12,7 @@ from random import SystemRandom
 
 from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run, shrink
+from tests.simulation.workload import WORKLOADS
 
 
 def seconds(text: str) -> float:
@@ -27,28 +28,31 @@ def main() -> int:
         "--seed", type=int, help="run this schedule only, or begin the search there"
     )
     parser.add_argument("--search", type=seconds, metavar="TIME", help="run schedules for so long")
-    parser.add_argument("--workload", choices=("single", "batch", "packed"), default="single")
+    parser.add_argument("--workload", choices=("single", "packed", *WORKLOADS))
     parser.add_argument(
         "--mutants", type=int, metavar="N", help="look for planted faults in so many schedules each"
     )
     given = parser.parse_args()
+    workload = given.workload or "single"
     first = given.seed
     if first is None:
         first = SystemRandom().randrange(10**9)
     gc.freeze()
     if given.mutants is not None:
-        return look_for_mutants(given.seed or 0, given.mutants)
+        return look_for_mutants(given.seed or 0, given.mutants, given.workload)
     if given.search is None:
-        report = run(plan_of(first, given.workload))
+        report = run(plan_of(first, workload))
         print(report.plan)
         print(report.violation or "every invariant holds", dict(report.counts))
         return report.violation is not None
-    return search(first, given.search, given.workload)
+    return search(first, given.search, workload)
 
 
-def look_for_mutants(first: int, most: int) -> int:
+def look_for_mutants(first: int, most: int, workload: str | None) -> int:
     missed = 0
     for mutant in MUTANTS:
+        if workload is not None and mutant.workload != workload:
+            continue
         began = time.process_time()
         schedules = found_after(mutant, first, most)
         missed += schedules is None

@@ -8,20 +8,72 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from evaluator import disk
+from evaluator import clock, disk
+from evaluator.background.store import _NOTICE, BackgroundStore
 from evaluator.batch import folder as batch_folder
 from evaluator.batch import run as batch_run
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.work import Worker
 from evaluator.errors import RecordError, TaskNotBegun
 from evaluator.files.atomic import write_atomic
+from evaluator.queue import deliverables, dispatch, publication
+from evaluator.queue.attempt_runs import AttemptRuns
+from evaluator.queue.importing import Imported
+from evaluator.queue.store import QueueStore
+from evaluator.queue.tables import QueueTables
 from evaluator.record.journal import Journal
 from evaluator.record.recorded_steps import SharedRunState
 from evaluator.record.segment_writer import Segment
 from evaluator.record.segments import Segments
 from evaluator.record.step_log import StepLog
 from evaluator.record.store import TaskStore
+from evaluator.store import database, leases
+from evaluator.store.database import transaction
 from tests.simulation.schedule import plan_of, run, warm
+
+
+def _claim_of_anybody(self: QueueStore, db: Any, claim: Any) -> bool:
+    return True
+
+
+def _silent_by_wall_clock(
+    self: leases.LeaseObserver, seen: Any, token: str, beats: int, length_s: float
+) -> bool:
+    """As if the lease had ended when the wall clock of its owner said so."""
+    self._seen[token] = leases._Seen(beats, clock.monotonic())
+    return clock.wall() > 1.8e9 + clock.monotonic() + length_s
+
+
+def _transaction_unsynced(self: QueueTables, kind: str = "IMMEDIATE", *, sync: bool = True) -> Any:
+    return _transaction(self, kind, sync=False)
+
+
+def _write_answer_unsynced(folder: Any, entry_id: str, outcome: Any) -> Any:
+    with patch.object(disk, "sync_folder", _nothing), patch.object(disk, "fsync", _nothing):
+        return _write_answer(folder, entry_id, outcome)
+
+
+def _end_again(self: BackgroundStore, task_id: str, end: Any) -> Any:
+    """Ends a task whatever its state is."""
+    with transaction(self._connection):
+        self._connection.execute(
+            "DELETE FROM notice WHERE task_id = ? AND kind = 'end'", (task_id,)
+        )
+        return self._end(self.get(task_id), end)
+
+
+def _claim_nothing(self: BackgroundStore, **named: Any) -> Any:
+    """The open notifications, which stay open."""
+    with patch.object(_NOTICE.__class__, "update", _nothing):
+        return _claim(self, **named)
+
+
+def _import_whole_file(store: Any, data: bytes, name: str) -> Any:
+    return Imported()
+
+
+def _connect_relaxed(path: Any, kind: Any, busy_s: float, **named: Any) -> Any:
+    return _connect(path, replace(kind, is_durable=False), busy_s, **named)
 
 
 @dataclass(frozen=True)
@@ -53,6 +105,10 @@ _reopen = TaskStore.reopen
 _reuse = SharedRunState.reuse
 _take_over = Journal._take_over
 _write = Journal._write
+_transaction = QueueTables.transaction
+_write_answer = deliverables.write_answer
+_connect = database.connect
+_claim = BackgroundStore.claim
 
 
 async def _begin_late(self: StepLog, *args: Any, **named: Any) -> int:
@@ -143,6 +199,57 @@ MUTANTS = [
         "find_unrecorded",
         lambda *_: {},
         "batch",
+    ),
+    Mutant(
+        "a worker without its lease ends an entry",
+        QueueStore,
+        "_is_held",
+        _claim_of_anybody,
+        "queue",
+    ),
+    Mutant(
+        "a lease ends by the wall clock",
+        leases.LeaseObserver,
+        "_is_silent",
+        _silent_by_wall_clock,
+        "queue",
+    ),
+    Mutant(
+        "a queue's transactions are not synced",
+        QueueTables,
+        "transaction",
+        _transaction_unsynced,
+        "queue",
+    ),
+    Mutant(
+        "an entry is done before its answer is synced",
+        dispatch,
+        "write_answer",
+        _write_answer_unsynced,
+        "queue",
+    ),
+    Mutant(
+        "an edit of a person is overwritten",
+        publication,
+        "import_edit",
+        _import_whole_file,
+        "queue",
+    ),
+    Mutant("an interrupted attempt is not resumed", AttemptRuns, "_look", lambda *_: {}, "queue"),
+    Mutant("a background task ends twice", BackgroundStore, "end", _end_again, "background"),
+    Mutant(
+        "a background task's state is not synced",
+        database,
+        "connect",
+        _connect_relaxed,
+        "background",
+    ),
+    Mutant(
+        "a notification is delivered before it is claimed",
+        BackgroundStore,
+        "claim",
+        _claim_nothing,
+        "background",
     ),
 ]
 

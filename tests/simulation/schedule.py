@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -22,10 +22,12 @@ from evaluator import Evaluator, clock, disk, randomness, this_process
 from evaluator.errors import CorruptRecord, EvaluatorError, RecordError, RecordNotWritten
 from evaluator.interpreter.operators import script
 from evaluator.processes import starting
+from evaluator.record import owner
 from evaluator.record.store import TaskStore
 from tests.simulation.simulated_disk import (
     DISK_FAILS,
     DISK_FULL,
+    DISK_FUNCTIONS,
     MARK,
     Dead,
     Loss,
@@ -34,9 +36,12 @@ from tests.simulation.simulated_disk import (
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 from tests.simulation.workload import (
     ANSWER,
+    BACKGROUND,
     BATCH,
     PROFILE,
+    QUEUE,
     WORKLOAD,
+    WORKLOADS,
     Case,
     Provider,
     World,
@@ -49,6 +54,8 @@ from tests.simulation.workload import (
 PLACE = Path("/dev/shm" if os.path.isdir("/dev/shm") else "/tmp")
 SYNCS = ("off", "task", "step")
 FAULTS = ("kill", "kill", "power", "power", "full", "fails")
+BACKGROUND_FAULTS = (*FAULTS, "pause", "pause", "jump")
+QUEUE_FAULTS = (*FAULTS, "pause", "pause", "edit", "edit", "jump")
 
 
 @dataclass(frozen=True)
@@ -74,11 +81,12 @@ class Plan:
 
 def plan_of(seed: int, workload: str = "single") -> Plan:
     random = Random(seed)
-    kinds = [random.choice(FAULTS) for _ in range(random.choice((1, 1, 2, 3)))]
+    faults = {"queue": QUEUE_FAULTS, "background": BACKGROUND_FAULTS}.get(workload, FAULTS)
+    kinds = [random.choice(faults) for _ in range(random.choice((1, 1, 2, 3)))]
     case = random.choice(list(WORKLOAD))
     return Plan(
         seed,
-        case if workload == "single" else BATCH.name,
+        {"single": case, "packed": BATCH.name}.get(workload, workload),
         random.choice(SYNCS),
         random.choice((0.0, 0.0, 0.0, 0.1)),
         tuple(
@@ -89,7 +97,7 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
 
 
 def case_of(plan: Plan) -> Case:
-    return BATCH if plan.case == BATCH.name else WORKLOAD[plan.case]
+    return WORKLOADS[plan.case] if plan.case in WORKLOADS else WORKLOAD[plan.case]
 
 
 class Violation(Exception):
@@ -119,44 +127,67 @@ class Report:
     trace: list[tuple[int, int]] = field(default_factory=list)
 
 
+JUMPS_S = (0.0, -7200.0, 86_400.0)
+
+
+@dataclass(eq=False)
+class Identity:
+    """A process: `started` is its start, and its wall clock is off by `jump_s`."""
+
+    pid: int
+    started: int
+    host: str
+    boot: str
+    jump_s: float
+
+
+def boot_of(files: SimulatedDisk) -> str:
+    return f"{files.generation:08x}-0000-4000-8000-000000000000"
+
+
 @contextmanager
-def process(world: World, files: SimulatedDisk, loop: SimulatedLoop, number: int) -> Iterator[None]:
-    """Replaces every effect for one process, the `number`-th of its machine."""
+def effects(
+    world: World,
+    files: SimulatedDisk,
+    loop: SimulatedLoop,
+    *,
+    current: Callable[[], Identity],
+    alive: Callable[[], Iterable[Identity]],
+) -> Iterator[None]:
+    """Replaces every effect; each is one of the process `current`. Others see which are `alive`."""
     random = world.random
-    jump = random.choice((0.0, -7200.0, 86_400.0))
-    boot = f"{files.generation:08x}-0000-4000-8000-000000000000"
 
     def start_of(pid: int) -> int:
-        if pid != 1000 + number:
-            raise FileNotFoundError(pid)
-        return number
+        host = current().host
+        for each in alive():
+            if (each.pid, each.host) == (pid, host):
+                return each.started
+        raise FileNotFoundError(pid)
+
+    def wall() -> float:
+        return 1.8e9 + current().jump_s + loop.time()
 
     replaced = {
         clock: {
             "monotonic": loop.time,
             "since_boot": loop.time,
-            "wall": lambda: 1.8e9 + jump + loop.time(),
-            "wall_ns": lambda: int((1.8e9 + jump + loop.time()) * 1e9),
+            "wall": wall,
+            "wall_ns": lambda: int(wall() * 1e9),
             "pause": loop.pause,
         },
-        disk: {
-            name: getattr(files, name)
-            for name in (
-                *("open", "close", "dup", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
-                *("rename", "link", "unlink", "mkdir", "fdopen"),
-            )
-        },
+        disk: {name: getattr(files, name) for name in DISK_FUNCTIONS},
         randomness: {
             "token_hex": lambda size: random.randbytes(size).hex(),
             "token_bytes": random.randbytes,
         },
         this_process: {
-            "pid": lambda: 1000 + number,
+            "pid": lambda: current().pid,
             "start_of": start_of,
-            "boot_id": lambda: boot,
-            "host": lambda: "simulated",
+            "boot_id": lambda: current().boot,
+            "host": lambda: current().host,
         },
-        starting: {"start_thread": loop.start_thread},
+        owner: {"_owner_of": owner._owner_of.__wrapped__},
+        starting: {"start_thread": loop.start_thread, "Timer": loop.timer},
         script: {"run_script": script_of(world)},
     }
     with ExitStack() as stack:
@@ -179,19 +210,11 @@ def live(
     loop = SimulatedLoop(world.random, before_round)
     asyncio.set_event_loop(loop)
     found = Process()
-    with process(world, files, loop, number):
-        evaluator = Evaluator(
-            library_of(world.case.name),
-            "simulation",
-            profiles={"simulation": PROFILE},
-            backend=Provider(world),
-            tasks_dir=f"{files.root}/tasks",
-            tools=tools_of(world),
-            roots=[ROOTS],
-            reparse=world.case.reparse,
-            sync=sync,
-            notice=lambda _: None,
-        )
+    identity = Identity(
+        1000 + number, number, "simulated", boot_of(files), world.random.choice(JUMPS_S)
+    )
+    with effects(world, files, loop, current=lambda: identity, alive=lambda: (identity,)):
+        evaluator = evaluator_of(world, files, sync)
         main = loop.create_task(act(evaluator))
         try:
             found.outcome = loop.run_until_complete(main)
@@ -217,9 +240,24 @@ def live(
     return found
 
 
+def evaluator_of(world: World, files: SimulatedDisk, sync: str) -> Evaluator:
+    return Evaluator(
+        library_of(world.case.name),
+        "simulation",
+        profiles={"simulation": PROFILE},
+        backend=Provider(world),
+        tasks_dir=f"{files.root}/tasks",
+        tools=tools_of(world),
+        roots=[ROOTS],
+        reparse=world.case.reparse,
+        sync=sync,
+        notice=lambda _: None,
+    )
+
+
 def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
     """Ends what is left of a process; nothing that it still does reaches the disk."""
-    files.is_dead = True
+    files.life.is_dead = True
     loop._before_round = lambda: None
     # The order in which tasks are cancelled is that of a set, so that it decides nothing later.
     loop._random = Random(0)
@@ -492,11 +530,14 @@ def _answers_of(store: TaskStore, task: int) -> set[str]:
             if step.subtask_id is not None:
                 tasks.append((step.subtask_id, number))
             if step.is_answer and step.end is not None:
-                output = json.dumps(step.end.output)
-                found |= set(MARK.findall(output))
-                # A tool's answer has that of a subtask, whose file may be lost.
-                found |= {f"ANS-{digest}" for digest in ANSWER.findall(output)}
+                found |= marks_of(json.dumps(step.end.output))
     return found
+
+
+def marks_of(output: str) -> set[str]:
+    """The answers and effects in what a step records."""
+    # A tool's answer has that of a subtask, whose file may be lost.
+    return set(MARK.findall(output)) | {f"ANS-{digest}" for digest in ANSWER.findall(output)}
 
 
 def run(plan: Plan) -> Report:
@@ -526,6 +567,16 @@ def warm(plan: Plan) -> type[Schedule]:
 
         batch_schedule.reference(plan.sync, plan.is_packed)
         return batch_schedule.BatchSchedule
+    if plan.case == QUEUE.name:
+        from tests.simulation import queue_schedule
+
+        queue_schedule.reference()
+        return queue_schedule.QueueSchedule
+    if plan.case == BACKGROUND.name:
+        from tests.simulation import background_schedule
+
+        background_schedule.reference()
+        return background_schedule.BackgroundSchedule
     reference(plan.case, plan.sync)
     return Schedule
 

@@ -14,6 +14,7 @@ import re
 import resource
 import shutil
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -30,6 +31,12 @@ _RESULT = re.compile(rb'"identity":"([0-9a-f]{32})"')
 FIRST = 256
 LAST = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 60_000) - 64
 _STARTS = cycle(range(FIRST, LAST, 61))
+
+DISK_FUNCTIONS = (
+    *("open", "close", "dup", "write", "pwrite", "ftruncate", "fsync", "fdatasync"),
+    *("rename", "link", "unlink", "mkdir", "fdopen"),
+)
+"""The functions of `evaluator.disk` that `SimulatedDisk` replaces."""
 
 How = Literal["before", "half", "after"]
 
@@ -72,12 +79,28 @@ class NameChange:
         return {os.path.dirname(self.path), os.path.dirname(self.target)}
 
 
+@dataclass(eq=False)
+class Life:
+    """What the disk knows of one process. It is killed at its change number `crash_at`, or from there on
+    each of its writes fails with the error `fails`.
+    """
+
+    crash_at: int | None = None
+    how: How = "before"
+    fails: int = 0
+    changes: int = 0
+    is_dead: bool = False
+
+
+LIFE: ContextVar[Life | None] = ContextVar("LIFE", default=None)
+"""The process that runs, where several do in one loop."""
+
+
 class SimulatedDisk:
     """Its public methods replace the functions of `evaluator.disk`.
 
-    A process is killed at the change number `crash_at`, or from there on each write fails with
-    `errno_at`. `written` are the answers and results whose records
-    were written, and `recorded` those whose records no loss of power can take.
+    `written` are the answers and results whose records were written, and `recorded` those whose
+    records no loss of power can take.
     """
 
     def __init__(self, root: str) -> None:
@@ -104,36 +127,47 @@ class SimulatedDisk:
         self._certain_folders = {folder for folder, _, _ in os.walk(self.root)}
 
     def begin_process(self, crash_at: int | None, how: How, fails: int = 0) -> None:
-        self.crash_at = crash_at
-        self.how = how
-        self.fails = fails
-        self.changes = 0
-        self.is_dead = False
+        self._only = Life(crash_at, how, fails)
         self._open: dict[int, str] = {}
+        self._opened_by: dict[int, Life] = {}
+
+    @property
+    def life(self) -> Life:
+        return LIFE.get() or self._only
+
+    @property
+    def is_dead(self) -> bool:
+        return self.life.is_dead
+
+    @property
+    def changes(self) -> int:
+        return self.life.changes
 
     # -- what happens at each change ---------------------------------------------------------------
 
-    def _change(self, do: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
-        if self.is_dead:
+    def change(self, do: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+        life = self.life
+        if life.is_dead:
             raise Dead
-        self.changes += 1
-        if self.crash_at is None or self.changes < self.crash_at:
+        life.changes += 1
+        if life.crash_at is None or life.changes < life.crash_at:
             return do()
-        if self.fails:
-            raise OSError(self.fails, os.strerror(self.fails))
-        self.is_dead = True
-        if self.how == "half" and half is not None:
+        if life.fails:
+            raise OSError(life.fails, os.strerror(life.fails))
+        life.is_dead = True
+        if life.how == "half" and half is not None:
             half()
-        elif self.how == "after":
+        elif life.how == "after":
             do()
         raise Dead
 
     def end_process(self) -> None:
         """Closes what the process had open, which releases its locks."""
-        for descriptor in self._open:
+        life = self.life
+        for descriptor in [each for each in self._open if self._opened_by[each] is life]:
             os.close(descriptor)
-        self._ended.update(self._open)
-        self._open.clear()
+            self._ended.add(descriptor)
+            del self._open[descriptor]
 
     def _path(self, path: Any, dir_fd: int | None) -> str:
         text = os.fspath(path)
@@ -154,12 +188,23 @@ class SimulatedDisk:
 
         def create() -> int:
             descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
-            inode = Inode()
-            self._inodes[whole] = inode
-            self._names.append(NameChange("create", whole, whole, inode))
+            self.created(whole)
             return self._keep(descriptor, whole)
 
-        return self._change(create)
+        return self.change(create)
+
+    def created(self, path: str) -> None:
+        """Notes a new file."""
+        inode = Inode()
+        self._inodes[path] = inode
+        self._names.append(NameChange("create", path, path, inode))
+
+    def removed(self, path: str) -> None:
+        """Notes that a name is gone."""
+        self._names.append(NameChange("unlink", path, path, self._inodes.pop(path)))
+
+    def inode_of(self, path: str) -> Inode:
+        return self._inodes[path]
 
     def _keep(self, descriptor: int, path: str) -> int:
         """A number that no process of this disk had before: a dead one's objects may still close theirs."""
@@ -167,6 +212,7 @@ class SimulatedDisk:
         unique = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, self._next)
         os.close(descriptor)
         self._open[unique] = path
+        self._opened_by[unique] = self.life
         return unique
 
     def close(self, descriptor: int) -> None:
@@ -193,7 +239,7 @@ class SimulatedDisk:
                 self.written |= answers
             return written
 
-        return self._change(lambda: write(data), lambda: write(data[: len(data) // 2]))
+        return self.change(lambda: write(data), lambda: write(data[: len(data) // 2]))
 
     def write(self, descriptor: int, data: bytes) -> int:
         offset = os.lseek(descriptor, 0, os.SEEK_CUR)
@@ -208,17 +254,18 @@ class SimulatedDisk:
             os.ftruncate(descriptor, size)
             inode.writes.append((size, None))
 
-        self._change(cut)
+        self.change(cut)
 
     def fsync(self, descriptor: int) -> None:
         path = self._open.get(descriptor)
         if path is None:
             path = os.readlink(f"/proc/self/fd/{descriptor}")
-        self._change(lambda: self._sync(path))
+        self.change(lambda: self.synced(path))
 
     fdatasync = fsync
 
-    def _sync(self, path: str) -> None:
+    def synced(self, path: str) -> None:
+        """Notes that a file or the names in a folder are certain."""
         inode = self._inodes.get(path)
         if inode is None:  # a folder
             for change in self._names:
@@ -256,7 +303,7 @@ class SimulatedDisk:
                 if path == source:
                     self._open[descriptor] = target
 
-        self._change(move)
+        self.change(move)
 
     def link(
         self,
@@ -275,16 +322,16 @@ class SimulatedDisk:
             inode = self._inodes[target] = self._inodes[source]
             self._names.append(NameChange("create", target, target, inode))
 
-        self._change(add)
+        self.change(add)
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
         whole = self._path(path, dir_fd)
 
         def remove() -> None:
             os.unlink(whole)
-            self._names.append(NameChange("unlink", whole, whole, self._inodes.pop(whole)))
+            self.removed(whole)
 
-        self._change(remove)
+        self.change(remove)
 
     def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         whole = self._path(path, dir_fd)
@@ -293,7 +340,7 @@ class SimulatedDisk:
             os.mkdir(whole, mode)
             self._names.append(NameChange("folder", whole, whole, None))
 
-        self._change(make)
+        self.change(make)
 
     def fdopen(self, descriptor: int, mode: str = "wb") -> Any:
         return _File(self, descriptor)
@@ -446,3 +493,7 @@ class _File:
 
 DISK_FULL = errno.ENOSPC
 DISK_FAILS = errno.EIO
+
+
+def path_in(path: str, root: str) -> bool:
+    return path.startswith(f"{root}/")

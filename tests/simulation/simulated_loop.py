@@ -35,6 +35,28 @@ class _Jumping(selectors.SelectSelector):
         return []
 
 
+class SimulatedTimer:
+    """Calls `work` after `seconds`, once it was started."""
+
+    daemon = False
+
+    def __init__(self, loop: SimulatedLoop, seconds: float, work: Callable[[], None]) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._work = work
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._handle = self._loop.call_later(self._seconds, self._work)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def join(self) -> None:
+        pass
+
+
 class SimulatedLoop(asyncio.SelectorEventLoop):
     """`before_round` is called before each round and may raise, which ends the loop there.
 
@@ -51,6 +73,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def begin_again(self) -> None:
+        """Allows as many rounds as a new loop has."""
+        self._jumping.rounds = 0
+        self._jumping.now = 1000.0
 
     def pause(self, seconds: float) -> None:
         """What `time.sleep` is in virtual time."""
@@ -74,6 +101,10 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def start_thread(self, work: Callable[[], None], name: str) -> None:
         self.call_later(self._random.uniform(0.0001, 0.02), work)
+
+    def timer(self, seconds: float, work: Callable[[], None]) -> SimulatedTimer:
+        """What `threading.Timer` is in virtual time."""
+        return SimulatedTimer(self, seconds, work)
 
     def call_soon_threadsafe(self, callback: Callable[..., Any], *args: Any, **more: Any) -> Any:
         return self.call_soon(callback, *args, **more)

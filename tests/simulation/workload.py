@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -49,6 +50,22 @@ BATCH = Case(
     request="ask",
     answers={"JUDGE": ["true"]},
 )
+QUEUE = Case(
+    "queue",
+    """<task name="ask" type="atomic"><description>Answer {{ what }}</description>
+    <inputs><input name="what" type="string" required="true">The question</input></inputs></task>
+    <task name="delivers" type="atomic"><description>Deliver the parcel [d]</description>
+    <tools><tool name="deliver"/></tools></task>
+    <task name="person" type="atomic"><description>Answer what a person asks</description></task>
+    <task name="story" type="sequential"><description>Write a long story in two chapters</description>
+    <steps><task name="one" type="atomic"><description>Write chapter one</description></task>
+    <task name="two" type="atomic"><description>Write chapter two</description></task></steps></task>""",
+    request="ask",
+    answers={"[d]": [[("deliver", {"what": "fx-parcel"})]]},
+)
+BACKGROUND = replace(QUEUE, name="background")
+# The workloads besides `single`.
+WORKLOADS = {each.name: each for each in (BATCH, QUEUE, BACKGROUND)}
 ANSWER = re.compile(r"answer ([0-9a-f]{16})")
 # Of one request, fewer than the attempts of a step, so that no step fails by them.
 MAX_FAULTS = 1
@@ -56,7 +73,7 @@ MAX_FAULTS = 1
 
 @cache
 def library_of(name: str) -> TemplateLibrary:
-    case = {**WORKLOAD, BATCH.name: BATCH}[name]
+    case = {**WORKLOAD, **WORKLOADS}[name]
     with TemporaryDirectory() as folder:
         (Path(folder) / "t.xml").write_text(f"<library>{case.xml}</library>", encoding="utf-8")
         library = TemplateLibrary.load(folder, shipped=False)
@@ -85,6 +102,9 @@ class World:
         # Whether the record of an answer is where the policy promises it; set for each process.
         self.is_recorded: Callable[[str], bool] = lambda digest: True
         self.used_early: list[str] = []
+        # Whether an answer is recorded already; set where that is checked at each call.
+        self.is_known: Callable[[str], bool] = lambda digest: False
+        self.known_again: list[str] = []
         self.failed = Counter[str]()
         self.asked = Counter[str]()
         self.billed = Counter[str]()
@@ -115,6 +135,8 @@ class Provider:
         digest = hash_of(body)
         used = set(ANSWER.findall(json.dumps(body["messages"])))
         world.used_early += [each for each in used if not world.is_recorded(each)]
+        if world.is_known(digest):
+            world.known_again.append(digest)
         await clock.sleep(random.uniform(0.001, 0.2))
         fault = random.random()
         if fault < world.faults and world.failed[digest] < MAX_FAULTS:
