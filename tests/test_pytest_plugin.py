@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from evaluator.pytest_plugin.prepare import prepare
 from evaluator.pytest_plugin.report import summary_line
+from evaluator.pytest_plugin.runs import prepare
 
 pytest_plugins = ["pytester"]
 # Tests run pytests of their own, whose processes are slow on a busy machine.

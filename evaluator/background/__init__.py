@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from evaluator.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evaluator.background.evaluations import EvaluationWork as EvaluationWork
+    from evaluator.background.in_process import EvaluationWork as EvaluationWork
+    from evaluator.background.in_process import SessionWork as SessionWork
+    from evaluator.background.in_process import WatchWork as WatchWork
     from evaluator.background.manager import BackgroundTasks as BackgroundTasks
-    from evaluator.background.nodes import NodeWork as NodeWork
+    from evaluator.background.scripts import NodeWork as NodeWork
     from evaluator.background.scripts import ScriptWork as ScriptWork
-    from evaluator.background.sessions import SessionWork as SessionWork
     from evaluator.background.store import BackgroundStore as BackgroundStore
     from evaluator.background.tasks import BackgroundTask as BackgroundTask
     from evaluator.background.tasks import End as End
     from evaluator.background.tasks import TaskType as TaskType
     from evaluator.background.tasks import Work as Work
     from evaluator.background.tools import BackgroundTools as BackgroundTools
-    from evaluator.background.watches import WatchWork as WatchWork
 
 __all__ = [
     "BackgroundStore",
@@ -45,11 +45,9 @@ if not TYPE_CHECKING:
     __getattr__ = lazy_names(
         __name__,
         {
-            ".evaluations": ("EvaluationWork",),
+            ".in_process": ("EvaluationWork", "SessionWork", "WatchWork"),
             ".manager": ("BackgroundTasks",),
-            ".nodes": ("NodeWork",),
-            ".scripts": ("ScriptWork",),
-            ".sessions": ("SessionWork",),
+            ".scripts": ("NodeWork", "ScriptWork"),
             ".store": ("BackgroundStore",),
             ".tasks": (
                 "BackgroundTask",
@@ -58,7 +56,6 @@ if not TYPE_CHECKING:
                 "Work",
             ),
             ".tools": ("BackgroundTools",),
-            ".watches": ("WatchWork",),
         },
     )
 

@@ -2,6 +2,13 @@
 
 The file is created new, never through a link, readable by its owner only. Its name is the task's
 id, so nothing that another program created before is ever written to.
+
+Notices a script that waits for an answer: its output has stopped growing and ends with a
+prompt.
+
+The prompt is what the output ends with; a script that has written a line end goes on by itself as a
+rule. Where the system tells that the program reads its standard input, an unended last line is a
+prompt, whatever it says; elsewhere the words decide.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ from typing import Any
 
 from evaluator import clock, disk
 from evaluator.files.open_below import FILE, open_private_folder
+from evaluator.patterns import Pattern
 from evaluator.record.redact import Redactor
 
 MAX_BYTES = 1 << 30
@@ -149,3 +157,128 @@ def window_start(path: Path, messages: int = WINDOW_MESSAGES) -> int:
                 end = block.rindex(b"\n", 0, end)
             return start + end + 1
     return 0
+
+
+CHECK_S = 5.0
+"""Seconds between two looks at an output."""
+STALL_S = 45.0
+"""Seconds without growth after which the end of the output is read."""
+TAIL_BYTES = 1_024
+
+_YES_OR_NO = r"""
+    [\[(]\s*(?:y(?:es)?\s*[/|]\s*n(?:o)?|j(?:a)?\s*/\s*n(?:ein)?|o(?:ui)?\s*/\s*n(?:on)?
+      |s(?:[íi]|im)?\s*/\s*n(?:o|ão)?|[дd]\s*/\s*[нn]|д(?:а)?\s*/\s*н(?:ет)?)(?:\s*/[^\])]*)?\s*[\])]
+    |\[y\]es\b
+    |\((?:yes/no|yes/no/\[fingerprint\])\)
+    |(?:are\ you\ sure|do\ you\ want\ to|continue|proceed|overwrite|replace|remove|sind\ sie\ sicher
+      |fortfahren|voulez-vous|continuer|está\ seguro|continuar|deseja|продолжить
+      |继续|繼續|続行|계속)
+      [^?？\n]*[?？]
+    |(?:shall|should|may|can)\ (?:i|we)\b[^?\n]*\?
+    |(?:do|did|would|will|are|have)\ you\b[^?\n]*\?
+    |\bis\ (?:this|that|it|everything)\b[^?\n]*\?
+    |\bok(?:ay)?\ to\b[^?\n]*\?
+"""
+_SECRET = r"""
+    pass(?:word|phrase|code)|\bPIN\b
+    |\b(?:2fa|mfa|otp|totp|verification|security|auth\w*|one[-\ ]time|confirmation)\b[^\n]{0,30}
+      \b(?:code|token|password|pin)\b|\botp\b
+    |passwort|kennwort|mot\ de\ passe|contrase(?:ñ|n)a|\bsenha\b|wachtwoord|lösenord|hasło
+    |parol[ae]?\b|пароль|密码|密碼|口令|パスワード|암호|비밀번호
+"""
+_KEY = r"""
+    (?:press|hit)\ (?:any\ key|the\ any\ key|enter|return|space|\[?enter\]?)|\(END\)|--\s*more\s*--
+    |(?:drücken\ sie|taste\ drücken|beliebige\ taste|eingabetaste)|appuyez\ sur
+    |pulse\ (?:una|cualquier)\ tecla|presione|pressione|нажмите
+    |按任意键|按任意鍵|任意のキー|아무\ 키
+"""
+_ENTRY = (
+    r"(?:enter|input|type|choose|select|choice|user\ ?name|login|e-?mail)\b[^\n]{0,80}[:?>]\s*$"
+)
+# The prompt of an interpreter stands alone on its line.
+_INTERPRETER = r"^(?:>>>|\((?:\w*db)\)|In\ \[\d+\]:|irb[^>\n]{0,30}>|[a-z]\w{0,20}(?:=[#>]|>))\s*$"
+
+
+def _compiled(pattern: str) -> Pattern:
+    return Pattern(pattern, "ix")
+
+
+# A hint and a kind of prompt. Each is looked for in the last line, whose end looks like a prompt.
+_PROMPTS = (
+    ("it asks for a password, passphrase or code", _compiled(_SECRET)),
+    ("it asks for yes or no", _compiled(_YES_OR_NO)),
+    ("it waits for a key", _compiled(_KEY)),
+    ("it waits for an entry", _compiled(_ENTRY)),
+)
+_ENDS_AS_PROMPT = Pattern(
+    r"[:：?？>\])）]\s*$|--\s*more\s*--|\.\s?\.\s?\.\s*$|…\s*$|\(END\)\s*$", "i"
+)
+# These are prompts whatever their line ends with.
+_PLAIN_KEY = _compiled(
+    r"^\W*(?:press|hit)\ .{0,40}\ to\ (?:continue|proceed|begin|start|exit|go\ on)"
+)
+_UNENDED_KEY = _compiled(rf"^\W*(?:please\ )?(?:{_KEY})")
+_UNENDED = (
+    ("it waits at the prompt of an interpreter", _compiled(_INTERPRETER)),
+    ("it waits for a key", _UNENDED_KEY),
+    ("it asks a question", _compiled(r"\w[^?]*\?\s*(?:[\[(][^\])]*[\])]\s*)?[:>]?\s*$")),
+)
+_CONTROL = Pattern(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def prompt_hint(tail: bytes, is_waiting: bool | None = None) -> str | None:
+    """What the prompt at the end of this output asks for; None if there is no prompt.
+
+    `is_waiting` says whether the program reads its standard input or a terminal at this moment:
+    then any unended last line is a prompt. None: it is unknown.
+    """
+    lines = tail.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+    plain = [_CONTROL.sub("", line) for line in lines]
+    text = [line for line in plain if line.strip()]
+    if not text:
+        return None
+    last = text[-1]
+    is_unended = bool(plain[-1].strip())
+    if _ENDS_AS_PROMPT.search(last):
+        for hint, pattern in _PROMPTS:
+            if pattern.search(last):
+                return hint
+    if _PLAIN_KEY.search(last):
+        return "it waits for a key"
+    if is_unended:
+        for hint, pattern in _UNENDED:
+            if pattern.search(last):
+                return hint
+    if is_unended and is_waiting:
+        return "it reads its standard input"
+    return None
+
+
+@dataclass(slots=True)
+class StallWatch:
+    """Watches the size of one output. Each stop is reported once; growth starts a new watch."""
+
+    since: float
+    size: int = 0
+    was_read: bool = False
+
+    def note(self, now: float, size: int) -> bool:
+        """Notes the size of the output. Returns whether it grows again after a stop that was
+        read.
+        """
+        if size == self.size:
+            return False
+        resumed = self.was_read
+        self.since = now
+        self.size = size
+        self.was_read = False
+        return resumed
+
+    def is_due(self, now: float) -> bool:
+        """Whether the end of the output has to be read now, because it has not grown for STALL_S
+        seconds.
+        """
+        if self.was_read or now - self.since < STALL_S:
+            return False
+        self.was_read = True
+        return True

@@ -141,7 +141,7 @@ class _SessionTools:
     async def start_subtask(
         self, arguments: dict[str, Any], context: ToolContext
     ) -> dict[str, Any]:
-        from evaluator.background.evaluations import EvaluationWork, type_of
+        from evaluator.background.in_process import EvaluationWork, type_of
 
         request = read_request(arguments)
 
@@ -164,7 +164,7 @@ class _SessionTools:
         sends to it and remembers the earlier ones. Returns its task_id at once; wait_background
         waits for its answer, read_background reads it.
         """
-        from evaluator.background.sessions import SessionWork
+        from evaluator.background.in_process import SessionWork
 
         async def converse(
             ask: Any, show: Any, on_message: OnMessage, on_begin: OnBegin
@@ -193,7 +193,7 @@ class _SessionTools:
         messages. Returns its task_id at once; each event comes as a notification and is in its
         output.
         """
-        from evaluator.background.watches import WatchWork
+        from evaluator.background.in_process import WatchWork
 
         config = self._spawner.bound.config
         found = next((each for each in config.mcp if each.name == server), None)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from evaluator.batch.options import BatchLimits as BatchLimits
     from evaluator.batch.options import BatchOptions as BatchOptions
     from evaluator.batch.options import Stop as Stop
-    from evaluator.batch.pending import Changed as Changed
-    from evaluator.batch.pending import Counts as Counts
     from evaluator.batch.plan import BatchPlan as BatchPlan
     from evaluator.batch.plan import make_plan as make_plan
     from evaluator.batch.progress import Display as Display
@@ -57,6 +55,8 @@ if TYPE_CHECKING:
     from evaluator.batch.run import run_batch as run_batch
     from evaluator.batch.run import run_batch_sync as run_batch_sync
     from evaluator.batch.run import run_plan as run_plan
+    from evaluator.batch.session import Changed as Changed
+    from evaluator.batch.session import Counts as Counts
     from evaluator.batch.session import SessionEnd as SessionEnd
     from evaluator.batch.summary import BatchSummary as BatchSummary
     from evaluator.batch.summary import MetricValue as MetricValue
@@ -78,7 +78,6 @@ _HOMES = {
     ".plan": ("BatchPlan", "make_plan"),
     ".identity": ("Cell", "Identity"),
     ".judges": ("Judges",),
-    ".pending": ("Changed", "Counts"),
     ".thresholds": ("Threshold", "ThresholdResult"),
     ".progress": ("Display", "EndpointStatus", "NoDisplay", "Remaining", "Snapshot"),
     ".reading": ("Batch", "Declared", "Results", "open_batch"),
@@ -86,7 +85,7 @@ _HOMES = {
     ".records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),
     ".rows": ("FewShot", "Selection"),
     ".run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
-    ".session": ("SessionEnd",),
+    ".session": ("Changed", "Counts", "SessionEnd"),
     ".summary": ("BatchSummary", "MetricValue"),
 }
 

@@ -27,10 +27,15 @@ from evaluator.batch.identity import is_sealed, seal_line
 from evaluator.batch.options import BatchLimits
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import COUNTABLE, Verdict
-from evaluator.errors import ConfigurationError, RecordError, RecordNotWritten, UsageError
-from evaluator.errors.machine import advice_on
+from evaluator.errors import (
+    ConfigurationError,
+    RecordError,
+    RecordNotWritten,
+    UsageError,
+    advice_on,
+)
 from evaluator.fields import check_names
-from evaluator.files.locks import locked
+from evaluator.files.atomic import locked
 from evaluator.files.open_below import open_regular
 from evaluator.files.trust import signature, signature_check
 from evaluator.record.journal import now

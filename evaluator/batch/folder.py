@@ -34,18 +34,16 @@ from evaluator import disk
 from evaluator.batch.identity import (
     ALTERED,
     REPAIR,
+    Interner,
     indented_json,
     is_sealed,
     read_manifest,
     seal_line,
     seal_manifest,
 )
-from evaluator.batch.interning import Interner
 from evaluator.batch.records import SampleResult, Verdict
-from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy
-from evaluator.errors.machine import advice_on
-from evaluator.files.atomic import atomic_file, remove_unfinished, write_atomic
-from evaluator.files.locks import try_lock
+from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy, advice_on
+from evaluator.files.atomic import atomic_file, remove_unfinished, try_lock, write_atomic
 from evaluator.files.open_below import open_private_folder, open_regular, read_regular
 from evaluator.record.steps import Scrub, json_encoder
 

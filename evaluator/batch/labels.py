@@ -28,10 +28,8 @@ from evaluator import disk
 from evaluator.batch.folder import DAMAGED, LABELS
 from evaluator.batch.identity import ALTERED, REPAIR, digest, is_sealed, seal_line
 from evaluator.batch.records import SampleResult
-from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, UsageError
-from evaluator.errors.machine import advice_on
-from evaluator.files.atomic import atomic_file
-from evaluator.files.locks import locked, locked_file
+from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, UsageError, advice_on
+from evaluator.files.atomic import atomic_file, locked, locked_file
 from evaluator.files.open_below import open_regular
 from evaluator.record.steps import Scrub, json_encoder
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from evaluator import disk
 from evaluator.batch.folder import TASKS, BatchFolder
-from evaluator.batch.interning import Interner
+from evaluator.batch.identity import Interner
 from evaluator.batch.labels import copy_labels
 from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.reading import Batch, open_batch, summary_of

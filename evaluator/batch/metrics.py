@@ -17,8 +17,7 @@ from typing import Any, Protocol, TypeAlias, cast, overload
 from evaluator.batch.averages import MacroAverage, WeightedAverage
 from evaluator.batch.records import SampleResult
 from evaluator.batch.scorers.builtin_scorer import check_name, suggestion
-from evaluator.batch.scorers.computing import plain_scalar, type_name
-from evaluator.batch.scorers.contract import exception_text
+from evaluator.batch.scorers.contract import exception_text, plain_scalar, type_name
 from evaluator.batch.scorers.function_scorer import (
     load_function,
     source_sha256,

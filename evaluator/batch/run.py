@@ -47,7 +47,7 @@ from evaluator.fields import to_dict
 from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
-from evaluator.limits.open_files import fit_concurrency
+from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import now

@@ -6,6 +6,9 @@ finished), the budget is spent, this machine cannot continue, the engine has los
 the same error came too often in a row. The first two also end a wait for the next row of an
 asynchronous iterator. A later session does the rest and nothing else. A session that was cancelled
 or killed leaves its task files: the samples that were in flight continue from them.
+
+The work left in a batch: rows x templates x variants x epochs, without what an earlier session
+has done.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -24,19 +27,185 @@ from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import unanswered_result
 from evaluator.batch.folder import BatchFolder, ResultEntry
-from evaluator.batch.options import State, Stop, limits_to_dict
-from evaluator.batch.pending import Counts, PendingWork
+from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
+from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
-from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.records import Sample, SampleResult, Verdict
 from evaluator.batch.steering import SKIPPED, Steering
 from evaluator.batch.summary import Columns
-from evaluator.batch.work import Worker, WorkItem, WorkResult, sample_label
+from evaluator.batch.work import Variant, Worker, WorkItem, WorkResult, sample_label
 from evaluator.errors import UsageError
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.store import TaskStore
+
+MAX_EXPLAINED = 100_000
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A sample whose question has changed since it was answered, and what has changed."""
+
+    sample_id: str
+    epoch: int
+    template: str
+    variant: str
+    what: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = f"{self.sample_id} (epoch {self.epoch}, {self.template}, {self.variant})"
+        return f"{where}: changed {', '.join(self.what)}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of the samples of the rows read so far.
+
+    `done`: have a result that stays. `judged_anew`: get new scores, without a call. `retried`:
+    ended with an error and run again. `changed`: have a result whose question has changed;
+    `explained` has the first MAX_EXPLAINED of them.
+    """
+
+    rows: int = 0
+    samples: int = 0
+    done: int = 0
+    judged_anew: int = 0
+    retried: int = 0
+    changed: int = 0
+    explained: list[Changed] = field(default_factory=list[Changed])
+
+
+@dataclass(slots=True)
+class PendingWork:
+    """The work that is left, row by row.
+
+    `earlier` is the index of existing results by key. Keys are removed as their rows are read; in
+    the end those are left that no row asks for. An existing result stays, except in three cases:
+
+    - It is an error, and `retry_errors` is set.
+    - The scorers, the target or the metadata have changed: it is judged again, without a model
+      call.
+    - Its question has changed. `on_changed` says whether it is "run" again, "keep"s its place, or
+      is "leave"d out: neither run nor counted. `stale` has the keys of the last kind.
+
+    `on_kept` is called for each result that stays. `settings` are the settings of handlers by their
+    hash, now and in earlier sessions, as far as they are known (see `storable_settings`).
+    """
+
+    cells: Sequence[tuple[Cell, Variant]]
+    epochs: int
+    earlier: dict[str, ResultEntry]
+    read_result: Callable[[int], SampleResult]
+    on_kept: Callable[[Verdict], None]
+    scoring_part: str
+    retry_errors: bool = False
+    on_changed: OnChanged = "leave"
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    counts: Counts = field(default_factory=Counts)
+    stale: set[str] = field(default_factory=set[str])
+
+    async def work(self, rows: AsyncIterator[Sample]) -> AsyncGenerator[WorkItem]:
+        """The work that is left in `rows`. Raises: what reading them raises."""
+        async for sample in rows:
+            for work in self._work_of(sample):
+                yield work
+
+    def _work_of(self, sample: Sample) -> Iterator[WorkItem]:
+        counts = self.counts
+        counts.rows += 1
+        inputs_part = digest(sample.inputs)
+        scored_by = self._scored_by(sample)
+        for epoch in range(1, self.epochs + 1):
+            for cell, variant in self.cells:
+                counts.samples += 1
+                identity = cell.identity(sample, epoch, inputs_part)
+                work = WorkItem(
+                    sample,
+                    epoch,
+                    cell=cell,
+                    variant=variant,
+                    identity=identity,
+                    scored_by=scored_by,
+                )
+                if self.earlier:
+                    entry = self.earlier.pop(identity.key, None)
+                else:
+                    entry = None
+                if entry is None:
+                    yield work
+                elif (again := self._work_again(entry, work)) is not None:
+                    yield again
+
+    def _scored_by(self, sample: Sample) -> str:
+        if self.scoring_part:
+            return digest([self.scoring_part, sample.target, sample.metadata])[:16]
+        return ""
+
+    def _work_again(self, entry: ResultEntry, work: WorkItem) -> WorkItem | None:
+        """The work that is left for a sample with a result."""
+        counts = self.counts
+        if entry.identity != work.identity.value.encode():
+            counts.changed += 1
+            if len(counts.explained) < MAX_EXPLAINED:
+                counts.explained.append(self._explain(self.read_result(entry.offset), work))
+            if self.on_changed == "run":
+                return work
+            if self.on_changed == "leave":
+                self.stale.add(work.identity.key)
+            else:
+                self.on_kept(entry.verdict)
+            return None
+        if entry.verdict is Verdict.ERROR and self.retry_errors:
+            counts.retried += 1
+            result = self.read_result(entry.offset)
+            # A failed transfer is repeated inside its task, and a failed judge needs no new answer.
+            # Any other failure would only repeat itself, so that task starts again.
+            if entry.retryable or result.failure is None:
+                return replace(work, resumes=result.task_id)
+            return replace(work, retry_of=result.task_id)
+        if entry.scored_by != work.scored_by.encode():
+            counts.judged_anew += 1
+            return replace(work, answered=self.read_result(entry.offset))
+        counts.done += 1
+        self.on_kept(entry.verdict)
+        return None
+
+    def _explain(self, result: SampleResult, work: WorkItem) -> Changed:
+        what: list[str] = []
+        for part in changed_parts(result.parts, work.identity.parts):
+            if part == "inputs":
+                now = work.sample.inputs
+                what += [
+                    f"input {name!r}"
+                    for name in {**result.inputs, **now}
+                    if result.inputs.get(name, _MISSING) != now.get(name, _MISSING)
+                ]
+            elif part == "handler":
+                what += self._changed_settings(
+                    result.parts.get("handler", ""), work.cell.handler_part
+                )
+            else:
+                what.append(f"template {work.cell.template!r}" if part == "template" else part)
+        return Changed(
+            result.sample_id,
+            result.epoch,
+            template=result.template,
+            variant=result.variant,
+            what=tuple(what or ["the format"]),
+        )
+
+    def _changed_settings(self, was: str, now: str) -> list[str]:
+        before = self.settings.get(was)
+        after = self.settings.get(now)
+        if before is None or after is None:
+            found = []
+        else:
+            found = changed_settings(before, after)
+        return found or ["model or handler"]
+
 
 CONTROL_TICKS = 2
 """Commands of other processes are looked for at each of so many ticks."""

@@ -16,7 +16,7 @@ from evaluator.batch.progress import SafeDisplay
 from evaluator.batch.records import Failure, Verdict, key_of
 from evaluator.batch.work import WorkItem
 from evaluator.errors import EvaluatorError, UsageError
-from evaluator.limits.open_files import fit_concurrency
+from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 
 SKIPPED = Failure("TASK_FAILURE", "execution_halted", message="skipped: evaluator batch skip")

@@ -32,7 +32,7 @@ from evaluator.batch.records import (
 from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
 from evaluator.batch.scorers.calls_scorer import calls_of
-from evaluator.batch.scorers.computing import GivenBack
+from evaluator.batch.scorers.contract import GivenBack
 from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     ErrorType,

@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.cli.echo import echo
-from evaluator.cli.stderr import json_stderr
+from evaluator.cli.echo import echo, json_stderr
 from evaluator.errors.messages import listed, visible
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from evaluator.cli.echo import echo
-from evaluator.cli.stderr import add_verbose_option, batch_stderr, json_stderr, verbose_option
+from evaluator.cli.echo import add_verbose_option, batch_stderr, echo, json_stderr, verbose_option
 from evaluator.errors import (
     ConfigurationError,
     ContextError,

@@ -18,9 +18,8 @@ from evaluator.errors.messages import listed
 
 if TYPE_CHECKING:
     from evaluator.batch import Batch
-    from evaluator.batch.compare.comparison import Comparison
+    from evaluator.batch.compare.comparison import Comparison, MetricDifference
     from evaluator.batch.compare.corrected import CorrectedComparison
-    from evaluator.batch.compare.differences import MetricDifference
     from evaluator.viewer.report import Transcripts
 
 _FORMATS = ("csv", "inspect", "jsonl", "junit", "markdown", "parquet")
@@ -94,8 +93,8 @@ def compare(
     """
     from evaluator.batch.compare import clusters_differ
     from evaluator.batch.compare import compare as compared
+    from evaluator.batch.compare.comparison import compare_metrics
     from evaluator.batch.compare.corrected import compare_corrected
-    from evaluator.batch.compare.differences import compare_metrics
     from evaluator.batch.reading import Results, open_batch
     from evaluator.batch.thresholds import ThresholdStatus
 
@@ -151,8 +150,8 @@ def _print_comparison(
     as_json: bool,
     markdown: bool,
 ) -> None:
+    from evaluator.batch.compare.comparison import metric_tables
     from evaluator.batch.compare.corrected import corrected_tables
-    from evaluator.batch.compare.differences import metric_tables
     from evaluator.batch.summary.tables import as_markdown, as_text
 
     tables = list(corrected_tables(corrected))

@@ -276,7 +276,7 @@ def _evaluation(
     template: str, inputs: tuple[str, ...], options: EvaluatorOptions
 ) -> tuple[Work, str]:
     from evaluator.background import EvaluationWork
-    from evaluator.background.evaluations import type_of
+    from evaluator.background.in_process import type_of
     from evaluator.nodes import Function
 
     evaluator = options.make_evaluator()
@@ -342,7 +342,7 @@ def _server(name: str, servers: tuple[McpServer, ...]) -> McpServer:
 
 
 def _consolidation(index: Path) -> tuple[Work, str]:
-    from evaluator.background.consolidation import ConsolidationWork
+    from evaluator.background.in_process import ConsolidationWork
 
     return ConsolidationWork(index.absolute()), f"consolidate {index}"
 

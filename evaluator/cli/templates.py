@@ -92,7 +92,7 @@ def overlap(folders: tuple[Path, ...], as_json: bool) -> None:
     Each template is matched by its own description and by each phrase of its criteria. Listed is
     where another one comes first or close behind: on which words, and what to add.
     """
-    from evaluator.library.overlap import find_overlaps
+    from evaluator.library.matching import find_overlaps
 
     found = find_overlaps(load_library(folders).templates.values())
     if as_json:

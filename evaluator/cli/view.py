@@ -17,7 +17,7 @@ import click
 from evaluator import disk
 from evaluator.cli.common import stdout_is_terminal
 from evaluator.cli.echo import echo
-from evaluator.files.locks import lock, try_lock
+from evaluator.files.atomic import lock, try_lock
 
 _PREFIX = "evaluator-view-"
 _PAGE = "open.html"

@@ -5,22 +5,86 @@ A reader, and a process that starts after a crash, sees the complete old file or
 one. A crash leaves at most a temporary file `.NAME.….tmp`, which nothing reads and
 `remove_unfinished` removes. A symbolic link with the final name is replaced; its target is not
 touched.
+
+Advisory file locks between processes (flock).
+
+A lock belongs to the open file description: it ends when the last descriptor that shares it is
+closed, so a crash releases it. A child process that inherited the descriptor keeps it. Threads that
+open the file separately exclude each other too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from evaluator import disk, randomness
 from evaluator.errors import EvaluatorError, RecordError
-from evaluator.files.locks import lock, try_lock
 from evaluator.patterns import Pattern
+
+
+def lock(descriptor: int) -> None:
+    """Takes the exclusive lock of an open file; waits as long as another process holds it. Raises:
+    OSError.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Takes the lock of an open file, or returns False at once where another process holds it.
+
+    `shared`: any number of processes may hold the lock, but none exclusively at the same time.
+    Raises: OSError, where the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(descriptor: int) -> None:
+    """Releases the lock of an open file, also where a child process has inherited the
+    descriptor.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextmanager
+def locked(descriptor: int) -> Generator[None]:
+    """Holds the exclusive lock of an open file for the duration of the block; waits for it. Raises:
+    OSError.
+    """
+    lock(descriptor)
+    try:
+        yield
+    finally:
+        unlock(descriptor)
+
+
+@contextmanager
+def locked_file(path: str | Path, *, dir_fd: int | None = None) -> Generator[int]:
+    """A descriptor of the file `path` (created with mode 0600 if missing), locked for the duration
+    of the block.
+
+    Waits for the lock. A symbolic link is refused. Raises: OSError.
+    """
+    descriptor = disk.open(
+        path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dir_fd
+    )
+    try:
+        lock(descriptor)
+        yield descriptor
+    finally:
+        disk.close(descriptor)
+
 
 NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of `disk.open` for a file that must not exist yet: never another process's file, never

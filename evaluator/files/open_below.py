@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from evaluator import disk
-from evaluator.errors import RecordError, RecordNotWritten
-from evaluator.errors.machine import advice_on
+from evaluator.errors import RecordError, RecordNotWritten, advice_on
 
 _SYS_OPENAT2 = 437
 _RESOLVE = 0x02 | 0x04 | 0x08  # NO_MAGICLINKS, NO_SYMLINKS, BENEATH

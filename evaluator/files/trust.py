@@ -22,9 +22,8 @@ from typing import Any, cast
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import visible
-from evaluator.files.atomic import write_atomic
+from evaluator.files.atomic import locked_file, write_atomic
 from evaluator.files.locations import user_folder
-from evaluator.files.locks import locked_file
 
 ENVIRONMENT = "EVALUATOR_TRUST"
 """Folders, divided by `:`. Every project in them is trusted."""

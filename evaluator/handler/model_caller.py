@@ -23,8 +23,8 @@ from evaluator.errors import (
     ProviderError,
     ProviderErrorKind,
     RecordError,
+    machine_error,
 )
-from evaluator.errors.machine import machine_error
 from evaluator.errors.results import Usage
 from evaluator.handler.conversation import OnText, Session, SessionPlan
 from evaluator.handler.model_choice import ModelChoice

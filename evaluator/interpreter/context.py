@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from evaluator import clock
-from evaluator.errors import ConfigurationError, ContextError, RecordError, ToolError
-from evaluator.errors.machine import machine_error
+from evaluator.errors import ConfigurationError, ContextError, RecordError, ToolError, machine_error
 from evaluator.files.encoding import decode
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.authority import Authority

@@ -25,8 +25,8 @@ from evaluator.errors import (
     TemplateError,
     ToolError,
     UsageError,
+    machine_error,
 )
-from evaluator.errors.machine import machine_error
 from evaluator.errors.results import (
     ErrorType,
     FailureReason,

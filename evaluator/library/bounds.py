@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evaluator.library.calls import calls_in, calls_of
-from evaluator.library.graphs import components, reachable
+from evaluator.library.calls import calls_in, calls_of, components, reachable
 from evaluator.library.structure import truth
 from evaluator.nodes import Atomic, Call, Expression, Function, Node, Task, Text, TopLevel
 from evaluator.nodes.walk import operands, texts

@@ -15,9 +15,17 @@ from heapq import heappush, heappushpop, nlargest
 from operator import itemgetter
 from typing import NamedTuple
 
-from evaluator.library.calibration import Evidence
-from evaluator.library.indexed import answers_questions, count_terms
-from evaluator.library.postings import NOWHERE, Hit, Postings, RequestTerm, add_to, impacts_of
+from evaluator.library.indexed import (
+    NOWHERE,
+    Evidence,
+    Hit,
+    Postings,
+    RequestTerm,
+    add_to,
+    answers_questions,
+    count_terms,
+    impacts_of,
+)
 from evaluator.library.request_terms import (
     EFFECTS,
     LONG,

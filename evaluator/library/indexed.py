@@ -1,12 +1,24 @@
-"""What of a template is indexed: its texts by field, and the terms in them."""
+"""What of a template is indexed: its texts by field, and the terms in them.
+
+What is known of a term: the templates that hold it, and what it adds to the score of each.
+
+From what a search finds to the probability that the template is right: one logistic for texts,
+one for nodes.
+
+The coefficients were fitted by `bench/match_fit.py` on the train parts of public collections (see
+`bench/README.md`), on the tuning half of `tests/library/match_requests.json`, each collection with
+equal weight, and on the off-topic requests of `bench/off_topic.txt`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from evaluator.library.request_terms import (
     QUESTION_WORDS,
@@ -64,20 +76,20 @@ def count_terms(
         by_field = counts.setdefault(term, {})
         by_field[index] = by_field.get(index, 0.0) + count
 
-    for field, text in texts(node, name):
-        index = FIELDS.index(field)
+    for text_field, text in texts(node, name):
+        index = FIELDS.index(text_field)
         every = words(text)
         found = [word for each in every if (word := content_word(each)) is not None]
         seen.update(word.shown for word in found)
         stems = [word.stem for word in found]
         terms = [*stems, *(bigram(a, b) for a, b in pairwise(stems))]
         terms += [word.form for word in found]
-        if field == "subtype":
+        if text_field == "subtype":
             terms.append(subtype_term(text))
-        if field == "examples":
+        if text_field == "examples":
             terms += without_content(every)
         lengths[index] += len(found)
-        if field == "criteria":
+        if text_field == "criteria":
             # One word of a phrase is not the phrase.
             for term in dict.fromkeys(terms):
                 add(term, index, 1.0 if " " in term else 1 / len(found))
@@ -118,3 +130,200 @@ def _property_names(schema: Any) -> Iterator[str]:
     elif isinstance(schema, list):
         for value in schema:
             yield from _property_names(value)
+
+
+@dataclass(slots=True)
+class Postings:
+    """The templates that hold a term: the impact in each, in [0, 1), and the field that gave most
+    of it.
+    """
+
+    idf: float = 0.0
+    top: float = 0.0
+    """The largest impact."""
+    impacts: dict[int, float] = field(default_factory=dict[int, float])
+    fields: dict[int, int] = field(default_factory=dict[int, int])
+
+
+NOWHERE = Postings()
+
+
+class RequestTerm(NamedTuple):
+    """A term of a request: as written, its weight in the request, and what a template that holds it
+    gains.
+    """
+
+    shown: str
+    mass: float
+    gain: float
+    held: Postings
+
+
+class Hit(NamedTuple):
+    """A template that a search found: its number, its coverage of the request, and the evidence for
+    its score.
+    """
+
+    document: int
+    coverage: float
+    evidence: Evidence
+    terms: list[RequestTerm]
+    most: float
+    near: float
+    added: float
+
+    def explain(self) -> tuple[list[tuple[str, str, float]], tuple[str, ...]]:
+        """The terms that counted with their fields and their shares of the coverage, and the words
+        that it misses.
+
+        Its written form and related words count with a word. A word that the template does not hold
+        is marked with `~`.
+        """
+        why: dict[str, tuple[str, float]] = {}
+        missed: list[str] = []
+        for shown, mass, gain, held in self.terms:
+            impact = held.impacts.get(self.document)
+            if impact is None:
+                if mass > 0 and shown[0] != "~":
+                    missed.append(shown)
+                continue
+            share = gain * impact / self.most
+            if shown[0] == "~" and shown[1:] in why:
+                shown = shown[1:]
+            field, before = why.get(shown) or (FIELDS[held.fields[self.document]], 0.0)
+            why[shown] = (field, before + share)
+        if self.near > 0:
+            why["meaning"] = ("vectors", self.near)
+        if self.added > 0:
+            why["inputs and output"] = ("node", self.added)
+        return [(shown, field, share) for shown, (field, share) in why.items()], tuple(missed)
+
+
+def add_to(scores: dict[int, float], gain: float, impacts: Mapping[int, float]) -> None:
+    """Adds what a term gives to the templates in `scores` that hold it."""
+    if len(impacts) < len(scores):
+        for document, impact in impacts.items():
+            if document in scores:
+                scores[document] += gain * impact
+    else:
+        for document in scores:
+            if document in impacts:
+                scores[document] += gain * impacts[document]
+
+
+def impacts_of(terms: Iterable[RequestTerm]) -> list[tuple[float, Mapping[int, float]]]:
+    return [(term.gain, term.held.impacts) for term in terms if term.held is not NOWHERE]
+
+
+class Evidence(NamedTuple):
+    """What is known of a template that a search found for a request."""
+
+    strength: (
+        float  # log of the weight of the words that it holds, of the meaning and of a node's inputs
+    )
+    missed: float  # log of the weight of those that it does not hold
+    # its lead over the best other template, as a share of the request; negative except for the
+    # first
+    margin: float
+    size: float  # log of the number of templates
+    words: float  # log of the number of words in the request
+    # 1 for a question of general knowledge, unless the template takes questions about anything;
+    # else 0
+    question: float
+    asks: float  # 1 for any other question, else 0
+    # how much it counts that the template does not hold the verb that the request begins with
+    action: float
+    # log of the weight of what inputs and output of a node add
+    added: float
+    # the share of the words of content, by weight, that it holds
+    held: float
+    # the share of words without content in what it holds
+    bare: float
+
+
+class Logistic(NamedTuple):
+    """The coefficients of each part of the evidence, and the intercept."""
+
+    strength: float
+    missed: float
+    margin: float
+    size: float
+    words: float
+    question: float
+    asks: float
+    action: float
+    added: float
+    held: float
+    bare: float
+    intercept: float
+
+    def probability(self, evidence: Evidence) -> float:
+        return 1 / (1 + math.exp(-self.logit(evidence)))
+
+    def logit(self, evidence: Evidence) -> float:
+        total = self.intercept
+        for coefficient, value in zip(self, evidence, strict=False):
+            total += coefficient * value
+        return max(-30.0, min(30.0, total))
+
+
+TEXT = Logistic(
+    strength=3.3,
+    missed=-1.35,
+    margin=0.71,
+    size=-0.96,
+    words=1.12,
+    question=-1.56,
+    asks=-0.88,
+    action=-0.91,
+    added=0.0,
+    held=1.4,
+    bare=-0.54,
+    intercept=1.1,
+)
+NODE = Logistic(
+    strength=3.22,
+    missed=-1.26,
+    margin=1.91,
+    size=-0.56,
+    words=0.87,
+    question=-1.58,
+    asks=-0.9,
+    action=-0.95,
+    added=1.57,
+    held=1.32,
+    bare=-0.41,
+    intercept=-0.83,
+)
+
+TEXT_VECTORS = Logistic(
+    strength=3.51,
+    missed=-2.42,
+    margin=0.94,
+    size=-0.81,
+    words=1.39,
+    question=-1.87,
+    asks=-1.09,
+    action=-1.18,
+    added=0.0,
+    held=2.03,
+    bare=-0.02,
+    intercept=-0.06,
+)
+NODE_VECTORS = Logistic(
+    strength=3.53,
+    missed=-2.37,
+    margin=1.76,
+    size=-0.55,
+    words=1.13,
+    question=-1.78,
+    asks=-1.2,
+    action=-1.18,
+    added=1.5,
+    held=1.98,
+    bare=0.0,
+    intercept=-1.24,
+)
+
+LONG_FACTOR = 0.85
+"""A sentence of a long request may be data, so it counts less than the whole request."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, limited_hints, shortened, type_of
 from evaluator.files.locations import shipped as shipped_folder
-from evaluator.library.calls import calls_of
+from evaluator.library.calls import calls_of, reachable
 from evaluator.library.checks import (
     Checked,
     add_endless_calls,
@@ -33,7 +33,6 @@ from evaluator.library.checks import (
 )
 from evaluator.library.excerpt import format_with_line
 from evaluator.library.files import Root, TemplateFile, beneath, scan
-from evaluator.library.graphs import reachable
 from evaluator.library.reading import LoadedFile, Suspect, read_entry, read_string
 from evaluator.library.resolve import RefResolver
 from evaluator.nodes import Atomic, Call, Cond, Function, Node, Span, Task, TopLevel

@@ -17,8 +17,8 @@ from typing import Any
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.errors.messages import did_you_mean
+from evaluator.library.calls import components, cycles, reachable
 from evaluator.library.files import Root, Stamp, beneath, read_beneath
-from evaluator.library.graphs import components, cycles, reachable
 from evaluator.library.shapes import anchored
 from evaluator.nodes import Expression, Function, Input, Node, Span, Task, Text, TopLevel
 from evaluator.nodes.declare import FIELDS

@@ -18,7 +18,7 @@ from typing import Any
 
 from evaluator.errors import ToolError
 from evaluator.memory.describe import describe
-from evaluator.memory.ranking import stems_of
+from evaluator.memory.store import stems_of
 from evaluator.tools.file_access import FileAccess
 
 READY = b"ready\n"

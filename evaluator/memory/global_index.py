@@ -28,7 +28,7 @@ from evaluator.memory.index import (
     request_text,
 )
 from evaluator.memory.indexer import MAX_FILE_BYTES, IndexReport, Kind, index_root
-from evaluator.memory.ranking import MAX_RESULTS, rank
+from evaluator.memory.store import MAX_RESULTS, rank
 from evaluator.processes.concurrency import in_thread
 from evaluator.store.database import close_with, transaction
 

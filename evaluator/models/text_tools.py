@@ -35,7 +35,7 @@ from evaluator.models.backend import (
     prepare,
 )
 from evaluator.output.extract import Block, Extract, extract
-from evaluator.output.repairs import MESSAGES
+from evaluator.output.result import MESSAGES
 from evaluator.patterns import Pattern
 
 UNREADABLE = "unreadable_call"

@@ -30,34 +30,30 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from evaluator.nodes.bound_shapes import (
+from evaluator.nodes.declare import (
     AFTER_DIRECTOR,
     CONVERSATION,
+    FIELDS,
     ITEM,
     ITERATION,
-    earlier_steps,
-    inner_result,
-    previous_step,
-)
-from evaluator.nodes.declare import (
-    FIELDS,
     OPERATORS,
     Known,
     child,
     condition,
     declared,
     declared_by_name,
+    earlier_steps,
     expression,
     flag,
     inner,
+    inner_result,
     names,
     operator,
     part,
+    previous_step,
     setting,
     text,
 )
-from evaluator.nodes.spans import Expression, Span, Text
-from evaluator.nodes.spans import Mark as Mark
 from evaluator.nodes.tree import AccumulationFormat as AccumulationFormat
 from evaluator.nodes.tree import Argument as Argument
 from evaluator.nodes.tree import BoolSetting as BoolSetting
@@ -67,11 +63,14 @@ from evaluator.nodes.tree import Cond as Cond
 from evaluator.nodes.tree import (
     ContextSettings,
     Doubt,
+    Expression,
     FloatSetting,
     IntSetting,
     Node,
     Repeats,
+    Span,
     Task,
+    Text,
 )
 from evaluator.nodes.tree import Example as Example
 from evaluator.nodes.tree import FilePaths as FilePaths
@@ -80,6 +79,7 @@ from evaluator.nodes.tree import Function as Function
 from evaluator.nodes.tree import HandlerSpec as HandlerSpec
 from evaluator.nodes.tree import InheritContext as InheritContext
 from evaluator.nodes.tree import Input as Input
+from evaluator.nodes.tree import Mark as Mark
 from evaluator.nodes.tree import OutputFormat as OutputFormat
 from evaluator.nodes.tree import Param as Param
 from evaluator.nodes.tree import TopLevel as TopLevel

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from evaluator.nodes import Call, Node, Task, TopLevel
 from evaluator.nodes.declare import fields_with, values
-from evaluator.nodes.spans import Expression, Span, Text
-from evaluator.nodes.tree import Repeats
+from evaluator.nodes.tree import Expression, Repeats, Span, Text
 
 
 def children(node: Any) -> Iterator[Node]:

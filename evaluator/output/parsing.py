@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
-from evaluator.output.choose import CheckedValue, choose, conform
+from evaluator.output.choose import CheckedValue, choose, conform, read_inner
 from evaluator.output.escapes import double_unmeant
 from evaluator.output.extract import (
     Extract,
@@ -21,11 +21,9 @@ from evaluator.output.extract import (
     without_thinking,
 )
 from evaluator.output.forms import read_forms
-from evaluator.output.inner import read_inner
 from evaluator.output.lookahead import OPENING
 from evaluator.output.reader import BlockReader
-from evaluator.output.repairs import MESSAGES
-from evaluator.output.result import OutputError, ParsedOutput
+from evaluator.output.result import MESSAGES, OutputError, ParsedOutput
 from evaluator.output.rewrites import rewrite
 from evaluator.output.scalars import (
     find_answer,

@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 
 from evaluator.errors import ConfigurationError
 from evaluator.errors.messages import cut, json_problem
-from evaluator.files.modules import import_place
+from evaluator.files.libraries import import_place
 from evaluator.files.project_code import CodeGuard
 from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
 from evaluator.output.coerce import Guide

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from evaluator import disk
 from evaluator.errors import ToolError
-from evaluator.files.locks import try_lock
+from evaluator.files.atomic import try_lock
 from evaluator.files.open_below import FILE, FOLDER
 from evaluator.processes import starting
 

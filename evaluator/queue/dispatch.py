@@ -25,9 +25,12 @@ from evaluator.library.matching import LOW_SCORE
 from evaluator.queue import entries
 from evaluator.queue.attempt_runs import AttemptRuns, folder_of
 from evaluator.queue.deliverables import (
+    ResultToVerify,
+    Verifier,
     answer_field,
     delivered_file,
     delivered_items,
+    failure_of,
     tools_used,
     write_answer,
 )
@@ -43,7 +46,6 @@ from evaluator.queue.entries import (
     timestamp,
 )
 from evaluator.queue.store import Claim
-from evaluator.queue.verification import ResultToVerify, Verifier, failure_of
 
 CLASSIFIER = "classify"
 WORKER = "do_task"

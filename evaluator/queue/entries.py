@@ -2,6 +2,8 @@
 
 A transition is a function that returns a changed copy of the entry. `TRANSITIONS` is the published
 table: a function that would leave it raises UsageError. The functions know no store and no clock.
+
+The times of recurring entries, from cron expressions, in UTC. Needs the package `croniter`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
-from evaluator.errors import UsageError
+from evaluator.errors import MissingExtra, UsageError
 from evaluator.fields import REQUIRED, After, Expected, JsonForm, Key, Range
 
 EntryStatus = Literal["pending", "running", "done", "blocked", "skipped"]
@@ -362,3 +364,36 @@ def _end_attempt(
 def _check(entry: QueueEntry, status: EntryStatus, rule: str | None = None) -> None:
     if status not in TRANSITIONS[entry.status]:
         raise UsageError(f"{entry.id} is {entry.status}; {rule or f'it cannot become {status}'}")
+
+
+def check_expression(expression: str) -> None:
+    """Raises: UsageError, for a text that is not a cron expression or that no time fits;
+    MissingExtra.
+    """
+    if not _croniter().is_valid(expression):
+        raise UsageError(
+            f"{expression!r:.80} is not a cron expression; write five fields, such as '0 7 * * "
+            "1-5' for 7:00 UTC "
+            "on weekdays"
+        )
+    next_time(expression, 0.0)
+
+
+def next_time(expression: str, after: float) -> float:
+    """The first time after `after` that fits the expression. Raises: UsageError, if there is none;
+    MissingExtra.
+    """
+    library = _croniter()
+    start = datetime.fromtimestamp(after, UTC)
+    try:
+        return library(expression, start).get_next(datetime).timestamp()
+    except (ValueError, KeyError) as error:  # croniter's errors are ValueErrors
+        raise UsageError(f"the cron expression {expression!r:.80} fits no time: {error}") from error
+
+
+def _croniter() -> Any:
+    try:
+        from croniter import croniter
+    except ImportError as error:
+        raise MissingExtra("croniter", "queue") from error
+    return croniter

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from evaluator.errors import EvaluatorError, RecordError, UsageError
-from evaluator.files.atomic import write_atomic
-from evaluator.files.locks import locked_file
+from evaluator.files.atomic import locked_file, write_atomic
 from evaluator.processes import starting
 from evaluator.queue.document import FILE, join_document, read_limited
 from evaluator.queue.importing import Imported, import_edit

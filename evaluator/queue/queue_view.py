@@ -1,4 +1,7 @@
-"""A queue as it is at one moment, for reading: nothing is created, published or changed."""
+"""A queue as it is at one moment, for reading: nothing is created, published or changed.
+
+A queue as a board: a column for each status, with the entries that come first in it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,7 @@ from evaluator import disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import Range, accept
 from evaluator.queue.archive import archived_entry
-from evaluator.queue.board import QueueBoard, read_board
-from evaluator.queue.document import (
-    FILE,
-    array_text,
-    join_document,
-    parse_entries,
-    read_limited,
-)
+from evaluator.queue.document import FILE, array_text, join_document, parse_entries, read_limited
 from evaluator.queue.entries import (
     MAX_INTEGER,
     EntryOptions,
@@ -33,6 +29,48 @@ from evaluator.queue.entries import (
 from evaluator.queue.importing import fill_store
 from evaluator.queue.store import QueueStore, StoredEntry, StuckEntry
 from evaluator.queue.tables import EntrySummary
+
+COLUMNS: tuple[EntryStatus, ...] = ("pending", "running", "blocked", "done", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class BoardColumn:
+    """The entries in one state: the first ones, of `count`."""
+
+    status: EntryStatus
+    count: int
+    entries: Sequence[QueueEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBoard:
+    """`ready`: pending entries that could run now. `archived`: entries in the archive, which no
+    column has.
+    """
+
+    columns: Sequence[BoardColumn]
+    ready: int
+    archived: int
+    max_concurrent: int
+
+
+def read_board(store: QueueStore, limit: int) -> QueueBoard:
+    """The board at one moment, with at most `limit` entries in each column."""
+    with store.transaction("DEFERRED"):
+        counts = store.counts()
+        columns = [
+            BoardColumn(
+                status, counts[status], entries=parse_entries(store.first_documents(status, limit))
+            )
+            for status in COLUMNS
+        ]
+        return QueueBoard(
+            columns,
+            store.count_ready(),
+            archived=counts["archived"],
+            max_concurrent=store.settings().max_concurrent,
+        )
+
 
 DATABASE = "queue.sqlite"
 DEFAULT_FOLDER = "queue"

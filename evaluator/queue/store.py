@@ -27,9 +27,9 @@ from evaluator.queue.entries import (
     StrategyAttempt,
     entry_id,
     entry_number,
+    next_time,
     timestamp,
 )
-from evaluator.queue.recurrence import next_time
 from evaluator.queue.tables import ENTRY, QueueTables
 from evaluator.record.owner import current_owner, owner_text
 from evaluator.store import leases

@@ -16,31 +16,38 @@ from typing import Any
 from evaluator import clock
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.messages import visible
-from evaluator.files.locks import locked_file
+from evaluator.files.atomic import locked_file
 from evaluator.files.open_below import open_private_folder
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.recovery import ON_UNFINISHED, OnUnfinished
 from evaluator.interpreter.sync import sync_form
 from evaluator.queue.archive import FOLDER as ARCHIVE
 from evaluator.queue.archive import archive
+from evaluator.queue.deliverables import Verifier
 from evaluator.queue.dispatch import Dispatcher
 from evaluator.queue.document import FILE, read_limited
 from evaluator.queue.entries import (
     MAX_INTEGER,
     EntryOptions,
     QueueEntry,
+    check_expression,
     entry_id,
     entry_number,
+    next_time,
     timestamp,
 )
 from evaluator.queue.importing import Imported, create_store, import_document
-from evaluator.queue.intake import checked_text, classify, goal_of, type_named
-from evaluator.queue.messages import read_controls, read_message
+from evaluator.queue.intake import (
+    checked_text,
+    classify,
+    goal_of,
+    read_controls,
+    read_message,
+    type_named,
+)
 from evaluator.queue.publication import CONFLICT, LOCK, Publisher
 from evaluator.queue.queue_view import DATABASE, QueueView, check_not_lost, check_range
-from evaluator.queue.recurrence import check_expression, next_time
 from evaluator.queue.store import QueueStore
-from evaluator.queue.verification import Verifier
 from evaluator.queue.worker import LEASE_S, QueueWorker, WorkSummary
 
 _ARCHIVE_EVERY_S = 3600.0

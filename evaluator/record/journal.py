@@ -27,10 +27,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from evaluator import clock, disk
-from evaluator.errors import RecordError, RecordNotWritten, UsageError
-from evaluator.errors.machine import advice_on
-from evaluator.files.atomic import NEW_FILE
-from evaluator.files.locks import unlock
+from evaluator.errors import RecordError, RecordNotWritten, UsageError, advice_on
+from evaluator.files.atomic import NEW_FILE, unlock
 from evaluator.files.trust import signing_key
 from evaluator.record.encoding import (
     STATUS_HINTS,

@@ -22,8 +22,7 @@ from typing import Any
 
 from evaluator import disk
 from evaluator.errors import RecordError
-from evaluator.files.atomic import NEW_FILE
-from evaluator.files.locks import lock, unlock
+from evaluator.files.atomic import NEW_FILE, lock, unlock
 from evaluator.record.journal import Journal, OpenFolders, Sync
 from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.segments import (

@@ -33,8 +33,7 @@ from zlib import crc32
 
 from evaluator import disk
 from evaluator.errors import CorruptRecord, RecordError
-from evaluator.files.atomic import write_atomic
-from evaluator.files.locks import try_lock, unlock
+from evaluator.files.atomic import try_lock, unlock, write_atomic
 from evaluator.files.open_below import open_regular
 from evaluator.record import grammar
 from evaluator.record.encoding import STATUS_HINTS

@@ -15,9 +15,16 @@ from typing import Any
 
 from evaluator import clock, disk, this_process
 from evaluator.errors import CorruptRecord, RecordError, TaskBusy, TaskNotBegun, UsageError
-from evaluator.files.atomic import NEW_FILE, remove_unfinished, write_atomic
+from evaluator.files.atomic import (
+    NEW_FILE,
+    lock,
+    locked,
+    remove_unfinished,
+    try_lock,
+    unlock,
+    write_atomic,
+)
 from evaluator.files.locations import given_path
-from evaluator.files.locks import lock, locked, try_lock, unlock
 from evaluator.files.open_below import (
     not_writable,
     open_private_folder,

@@ -31,8 +31,7 @@ from typing import Any, Literal
 
 from evaluator import clock, disk
 from evaluator.errors import RecordError, UsageError
-from evaluator.files.atomic import NEW_FILE, write_atomic
-from evaluator.files.locks import locked_file
+from evaluator.files.atomic import NEW_FILE, locked_file, write_atomic
 from evaluator.files.open_below import open_private_folder
 from evaluator.record.task_list_outline import (
     MAX_BYTES,

@@ -6,14 +6,21 @@ to the process, so closing any other descriptor of the file would drop the locks
 in this process. The next process to close the database would then take itself for the last one and
 delete the write-ahead log that is still in use.
 Source: "How To Corrupt An SQLite Database File", 2.2, sqlite.org/howtocorrupt.html.
+
+Whether a folder is on a network file system.
+
+SQLite's write-ahead log needs memory that all processes share, which only the processes of one
+machine do. Source: "Write-Ahead Logging", sqlite.org/wal.html.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import sqlite3
 import stat
+import sys
 import weakref
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
@@ -24,7 +31,42 @@ from urllib.parse import quote
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError
 from evaluator.files.open_below import hole_problem
-from evaluator.store import network
+
+# Source: statfs(2), and <linux/magic.h>. FUSE and 9p are not here: both are also used for folders
+# of the same machine.
+_NETWORK = {
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB 2",
+    0x5346414F: "AFS",
+    0x6B414653: "AFS",
+    0x00C36400: "Ceph",
+    0x0BD00BD0: "Lustre",
+    0x47504653: "GPFS",
+    0x19830326: "BeeGFS",
+    0x20030528: "OrangeFS",
+    0xAAD7AAEA: "PanFS",
+}
+_STATFS_BYTES = 512
+"""More than `struct statfs` has on any platform."""
+
+
+def network_file_system(folder: Path) -> str | None:
+    """The name of the network file system that `folder` is on; None if it is local or unknown."""
+    return _NETWORK.get(file_system_type(folder))
+
+
+def file_system_type(folder: Path) -> int:
+    """The type that statfs(2) gives; 0 where that is unknown."""
+    if sys.platform != "linux":
+        return 0
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    if ctypes.CDLL(None).statfs(os.fsencode(folder), buffer) != 0:
+        return 0
+    # The first field of the structure; a negative number is one of 32 bits.
+    return ctypes.cast(buffer, ctypes.POINTER(ctypes.c_long)).contents.value & 0xFFFFFFFF
+
 
 # The errors of file systems without hard links: FAT, some network and FUSE file systems.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -227,7 +269,7 @@ def _check_files(path: Path, kind: Format) -> None:
                 f"{file}: {reason}; a {kind.noun} is in files that SQLite made. Remove it, or name "
                 "another file"
             )
-    name = network.network_file_system(path.parent)
+    name = network_file_system(path.parent)
     if name is not None:
         raise ConfigurationError(
             f"{path}: the {kind.noun} cannot be on a network file system ({name}), where SQLite "

@@ -7,7 +7,7 @@ import json
 import pickle
 from typing import Any, cast
 
-from evaluator.batch.engines.recipe import pack
+from evaluator.batch.engines.host import pack
 from evaluator.errors import UsageError
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Backend, Hints, Message, ToolCall

@@ -18,7 +18,7 @@ from evaluator.files.open_below import FILE
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.concurrency import in_thread
 from evaluator.processes.shell import Ending, Shell, ShellResult
-from evaluator.tools import editing, writing
+from evaluator.tools import file_access, writing
 from evaluator.tools.file_access import FileAccess
 from evaluator.tools.policy import PolicyRule
 from evaluator.tools.tool import Tool, ToolContext
@@ -149,7 +149,7 @@ def _needed(arguments: Mapping[str, Any], name: str) -> Any:
 
 
 def _replaced(text: str, old: str, new: str, path: str) -> str:
-    after, found = editing.replace_text(text, old, new, len(text) + 1, path)
+    after, found = file_access.replace_text(text, old, new, len(text) + 1, path)
     if found == 1:
         return after
     starts = [number for number, _ in zip(_lines_of(text, old), range(_PLACES), strict=False)]
@@ -173,7 +173,7 @@ def _lines_of(text: str, old: str) -> Iterator[int]:
 
 
 def _inserted(text: str, after: int, added: str, path: str) -> str:
-    lines = editing.lines_of(text)
+    lines = file_access.lines_of(text)
     if after > len(lines):
         raise ToolError(f"{path!r} has {len(lines)} lines; insert_line is {after}")
     before = "".join(lines[:after])
@@ -199,7 +199,7 @@ def _view(access: FileAccess, path: str, view_range: list[int] | None) -> str:
             f"view_range is {[first, last]}; its lines count from 1, and the last may be -1 for "
             "the end"
         )
-    lines = editing.lines_of(access.read_text(path).text)
+    lines = file_access.lines_of(access.read_text(path).text)
     if first > max(len(lines), 1):
         raise ToolError(f"{path!r} has {len(lines)} lines; view_range begins at {first}")
     if not lines:

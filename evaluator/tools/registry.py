@@ -15,8 +15,14 @@ from dataclasses import replace
 from math import isinf
 from typing import Any
 
-from evaluator.errors import ConfigurationError, LimitReached, MachineError, ToolError
-from evaluator.errors.machine import machine_error, machine_trouble
+from evaluator.errors import (
+    ConfigurationError,
+    LimitReached,
+    MachineError,
+    ToolError,
+    machine_error,
+    machine_trouble,
+)
 from evaluator.errors.messages import did_you_mean, visible
 from evaluator.models.backend import ToolSpec
 from evaluator.models.text_tools import UNREADABLE

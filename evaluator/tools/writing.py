@@ -26,8 +26,7 @@ from evaluator.files.atomic import atomic_file
 from evaluator.files.encoding import UTF_8, FileEncoding, decode
 from evaluator.files.open_below import FILE, FOLDER, make_beneath, open_beneath
 from evaluator.files.roots import Action, Roots, refuse_unless_plain, tool_error
-from evaluator.tools.editing import diff, replace_text
-from evaluator.tools.file_access import MAX_FILE_BYTES, FileAccess, read_all
+from evaluator.tools.file_access import MAX_FILE_BYTES, FileAccess, diff, read_all, replace_text
 
 _MAX_DEPTH = 64  # the depth to which files are searched
 

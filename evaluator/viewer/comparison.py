@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluator.batch import Batch
 from evaluator.batch.compare import Comparison, compare
-from evaluator.batch.compare.differences import compare_metrics, metric_tables
+from evaluator.batch.compare.comparison import compare_metrics, metric_tables
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.viewer.json_form import JsonForm
 from evaluator.viewer.samples import result_data

@@ -8,8 +8,14 @@ from typing import Any, cast
 
 from evaluator.errors.messages import correction
 from evaluator.nodes import Example, Expression, FilePaths, OutputFormat, Span, Text
-from evaluator.xml.build_context import Builder, View
-from evaluator.xml.texts import SplitError, expression_of, find_shell_operator, split_command
+from evaluator.xml.build_context import (
+    Builder,
+    SplitError,
+    View,
+    expression_of,
+    find_shell_operator,
+    split_command,
+)
 
 _SOURCES = {"path": "literal", "command": "command", "description": "description"}
 

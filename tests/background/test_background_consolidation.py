@@ -11,7 +11,7 @@ import time
 import pytest
 
 from evaluator.background import BackgroundTasks
-from evaluator.background.consolidation import DUE_S, ConsolidationLock, ConsolidationWork
+from evaluator.background.in_process import DUE_S, ConsolidationLock, ConsolidationWork
 from evaluator.memory import GlobalIndex
 
 
@@ -104,7 +104,7 @@ def test_a_failure_sets_the_time_back(index, tmp_path):
 CRASH = """
 import os, sys
 from pathlib import Path
-from evaluator.background.consolidation import ConsolidationLock
+from evaluator.background.in_process import ConsolidationLock
 lock = ConsolidationLock(Path(sys.argv[1]))
 lock.begin(lock.acquire())
 os.kill(os.getpid(), 9)

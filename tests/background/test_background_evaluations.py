@@ -10,7 +10,7 @@ import pytest
 
 from evaluator import TaskStore
 from evaluator.background import BackgroundTasks, EvaluationWork
-from evaluator.background.evaluations import type_of
+from evaluator.background.in_process import type_of
 from evaluator.background.output import window_start
 
 ONE = """<task name="one" type="atomic"><description>One</description><inputs><input name="word"/></inputs>

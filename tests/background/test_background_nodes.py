@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundTasks, NodeWork
-from evaluator.background.nodes import NodeCommand
 from evaluator.background.output import read_output
+from evaluator.background.scripts import NodeCommand
 from evaluator.errors import MissingExtra
 from evaluator.processes.supervisor import Command
 from tests.background.test_background_scripts import DETACHED, is_running, until
@@ -128,7 +128,7 @@ def test_nothing_is_left_when_the_process_on_the_node_ends_and_kills_its_childre
     code = (
         "import asyncio, os, signal, sys\n"
         "from pathlib import Path\n"
-        "from evaluator.background.nodes import NodeCommand\n"
+        "from evaluator.background.scripts import NodeCommand\n"
         "from evaluator.processes.supervisor import Command\n"
         "async def main():\n"
         "    running = asyncio.ensure_future(NodeCommand().run(Command((sys.executable, '-c', sys.argv[1]))))\n"

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.background import BackgroundStore, BackgroundTasks, ScriptWork, scripts
-from evaluator.background.output import Output, read_output
-from evaluator.background.stall import StallWatch, prompt_hint
+from evaluator.background.output import Output, StallWatch, prompt_hint, read_output
 from evaluator.background.tasks import End, Work
 from evaluator.testing import FakeClock
 from tests.background.instant import Instant

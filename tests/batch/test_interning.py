@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.batch.interning import Interner
+from evaluator.batch.identity import Interner
 
 
 @given(st.lists(st.text(max_size=3)))

@@ -17,8 +17,8 @@ from evaluator.batch.identity import (
     handler_settings,
     storable_settings,
 )
-from evaluator.batch.pending import PendingWork
 from evaluator.batch.records import Sample, SampleResult, Verdict
+from evaluator.batch.session import PendingWork
 from evaluator.batch.work import Variant
 
 SAMPLE = Sample("a", {"question": "Why?"})

@@ -9,7 +9,7 @@ import pytest
 
 from evaluator import Evaluator, run_batch_sync
 from evaluator.batch import NoDisplay
-from evaluator.batch.summary.group_tables import MOST_PARTS
+from evaluator.batch.summary.batch_summary import MOST_PARTS
 
 ROWS = [
     {"question": f"What is {n} + {n}?", "target": str(2 * n), "n": f"g{n:03}"} for n in range(30)

@@ -27,7 +27,7 @@ from evaluator.batch import (
     ThresholdResult,
 )
 from evaluator.batch.compare import Comparison, Side, compare
-from evaluator.batch.scorers.result_scorer import TargetScorer
+from evaluator.batch.scorers.builtin_scorer import TargetScorer
 from evaluator.batch.scorers.scorer_registry import SCORERS
 from evaluator.batch.statistics import Estimate, PairedDifference, Variance
 from evaluator.batch.summary import (

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from evaluator.files.locks import lock, locked, locked_file, try_lock, unlock
+from evaluator.files.atomic import lock, locked, locked_file, try_lock, unlock
 
 HOLD = """
 import sys
-from evaluator.files.locks import locked_file
+from evaluator.files.atomic import locked_file
 with locked_file(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()

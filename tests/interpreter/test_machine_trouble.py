@@ -21,8 +21,7 @@ from evaluator import (
     disk,
     tool,
 )
-from evaluator.errors import MachineError, RecordNotWritten
-from evaluator.errors.machine import machine_error, machine_trouble
+from evaluator.errors import MachineError, RecordNotWritten, machine_error, machine_trouble
 from tests.conftest import MakeEvaluator
 
 LOCAL = [

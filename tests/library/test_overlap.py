@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evaluator.library.overlap import find_overlaps
+from evaluator.library.matching import find_overlaps
 from evaluator.nodes import Atomic, Span, Task, Text
 
 

@@ -13,7 +13,7 @@ SOURCE = """
     import json, resource, sys
     wanted, soft, hard = map(int, sys.argv[1:])
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    from evaluator.limits.open_files import fit_concurrency
+    from evaluator.limits.call_limiter import fit_concurrency
     fitting = fit_concurrency(wanted)
     print(json.dumps([fitting, *resource.getrlimit(resource.RLIMIT_NOFILE)]))
 """

@@ -16,7 +16,7 @@ from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, stem
 from evaluator.memory import store
 from evaluator.memory.describe import Description
-from evaluator.memory.ranking import FIELDS, MAX_RESULTS, rank, stems_of
+from evaluator.memory.store import FIELDS, MAX_RESULTS, rank, stems_of
 
 TERMS = "abcdef"
 STEMS = st.lists(st.sampled_from(TERMS), max_size=5).map(" ".join)

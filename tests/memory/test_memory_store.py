@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from evaluator.errors import ConfigurationError, ContextError
-from evaluator.memory import GlobalIndex, describer_pool, store
+from evaluator.memory import GlobalIndex, indexer, store
 
 Tree = Callable[..., Path]
 
@@ -183,8 +183,8 @@ describer_process.main(sys.argv[2], int(sys.argv[3]))
 def test_a_file_that_ends_its_describer_is_skipped_and_the_others_are_not(
     database: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(describer_pool, "_PROGRAM", MISBEHAVING)
-    monkeypatch.setattr(describer_pool, "FILE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(indexer, "_PROGRAM", MISBEHAVING)
+    monkeypatch.setattr(indexer, "FILE_TIMEOUT_S", 2.0)
     names = [f"{n}.md" for n in range(40)]
     bad = ["crash1.md", "crash2.md", "slow.md", "raise.md", "memory.md"]
     root = tree(dict.fromkeys([*names, *bad], "# plum"))
@@ -197,7 +197,7 @@ def test_a_file_that_ends_its_describer_is_skipped_and_the_others_are_not(
         }
         assert report.files == 40
         # What was skipped and has not changed is not tried again.
-        monkeypatch.setattr(describer_pool, "_PROGRAM", "raise SystemExit")
+        monkeypatch.setattr(indexer, "_PROGRAM", "raise SystemExit")
         with sqlite3.connect(database) as connection:
             connection.execute("UPDATE file SET seen_ns = seen_ns + 60000000000")
         connection.close()
@@ -207,7 +207,7 @@ def test_a_file_that_ends_its_describer_is_skipped_and_the_others_are_not(
 def test_describers_that_do_not_start_are_an_error(
     database: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(describer_pool, "_PROGRAM", "raise SystemExit('no such thing')")
+    monkeypatch.setattr(indexer, "_PROGRAM", "raise SystemExit('no such thing')")
     with (
         GlobalIndex(database) as index,
         pytest.raises(ContextError, match="does not start: no such thing"),
@@ -218,20 +218,20 @@ def test_describers_that_do_not_start_are_an_error(
 def test_cancelled_indexing_leaves_no_process_and_a_usable_index(
     database: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(describer_pool, "_PROGRAM", MISBEHAVING)
+    monkeypatch.setattr(indexer, "_PROGRAM", MISBEHAVING)
     started: list[Any] = []
     root = tree({"slow.md": "# plum"})
 
     async def cancel(index: GlobalIndex) -> None:
         has_started = asyncio.Event()
-        start = describer_pool.DescriberPool._start
+        start = indexer.DescriberPool._start
 
         async def noted(self: Any) -> Any:
             started.append(await start(self))
             has_started.set()
             return started[-1]
 
-        monkeypatch.setattr(describer_pool.DescriberPool, "_start", noted)
+        monkeypatch.setattr(indexer.DescriberPool, "_start", noted)
         task = asyncio.ensure_future(index.add_folder(root))
         await has_started.wait()
         task.cancel()
@@ -250,7 +250,7 @@ def test_describers_have_no_credentials_in_their_environment(
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
     monkeypatch.setattr(
-        describer_pool, "_PROGRAM", "import os, sys; sys.exit(' '.join(sorted(os.environ)))"
+        indexer, "_PROGRAM", "import os, sys; sys.exit(' '.join(sorted(os.environ)))"
     )
     with GlobalIndex(database) as index, pytest.raises(ContextError) as caught:
         run(index.add_folder(tree({"a.md": "# plum"})))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from evaluator.output import parse_output
 from evaluator.output.reader import BlockReader
-from evaluator.output.repairs import MESSAGES
+from evaluator.output.result import MESSAGES
 from evaluator.output.strict import MAX_DEPTH, StrictScanner, Unreadable
 
 # No text has a backspace or a form feed: before a letter, their escapes keep their backslash.

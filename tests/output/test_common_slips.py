@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evaluator.output import parse_output
-from evaluator.output.repairs import MESSAGES
+from evaluator.output.result import MESSAGES
 
 ROW = {
     "type": "object",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.output import parse_output
-from evaluator.output.repairs import MESSAGES
+from evaluator.output.result import MESSAGES
 
 UNMEANT = [
     r"\frac{1}{2}",

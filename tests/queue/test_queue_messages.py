@@ -13,7 +13,7 @@ from evaluator import Evaluator, SimulatedBackend, TemplateLibrary, load_profile
 from evaluator.errors import UsageError
 from evaluator.handler.config import ToolGrant
 from evaluator.queue import TaskQueue
-from evaluator.queue.messages import ControlWord, read_controls
+from evaluator.queue.intake import ControlWord, read_controls
 from tests.queue.test_queue_publication import EXAMPLE
 
 SHIPPED = Path(__file__).parents[2] / "templates"

@@ -14,9 +14,9 @@ import pytest
 from evaluator.errors import UsageError
 from evaluator.queue import entries
 from evaluator.queue.archive import archive
-from evaluator.queue.board import read_board
 from evaluator.queue.document import parse_entry, read_document
 from evaluator.queue.entries import EntryOptions, StrategyAttempt
+from evaluator.queue.queue_view import read_board
 from evaluator.queue.store import QueueStore
 from evaluator.record.owner import current_owner, owner_text
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluator.background import BackgroundTasks, EvaluationWork
-from evaluator.background.evaluations import type_of
+from evaluator.background.in_process import type_of
 from evaluator.background.notifications import Notice
 from evaluator.background.store import BackgroundStore
 from tests.simulation.machine import PROCESS, SimulatedProcess

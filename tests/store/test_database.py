@@ -24,7 +24,7 @@ from evaluator import disk
 from evaluator.errors import ConfigurationError, ContextError
 from evaluator.memory import store
 from evaluator.models import cache_store
-from evaluator.store import database, network
+from evaluator.store import database
 
 PROCESSES, ROUNDS = 4, 25
 ADD = {
@@ -286,9 +286,9 @@ def test_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
 ):
     path = tmp_path / "a.db"
-    assert network.network_file_system(tmp_path) is None
+    assert database.network_file_system(tmp_path) is None
     cache_store.connect(path, 1.0).close()  # the control
-    monkeypatch.setattr(network, "file_system_type", lambda folder: kind)
+    monkeypatch.setattr(database, "file_system_type", lambda folder: kind)
     for use in (
         lambda: cache_store.connect(path, 1.0),
         lambda: database.snapshot(path, cache_store.FORMAT),
@@ -300,8 +300,8 @@ def test_a_network_file_system_is_refused(
 
 def test_the_type_of_a_file_system_is_the_one_that_stat_says(tmp_path: Path):
     told = subprocess.run(["stat", "-f", "-c", "%t", tmp_path], capture_output=True, text=True)
-    assert network.file_system_type(tmp_path) == int(told.stdout, 16)
-    assert network.file_system_type(tmp_path / "missing") == 0
+    assert database.file_system_type(tmp_path) == int(told.stdout, 16)
+    assert database.file_system_type(tmp_path / "missing") == 0
 
 
 LEFT = OTHER.replace("    add(", "    import os, signal\n    add(").rstrip() + (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evaluator import disk
 from evaluator.errors import ToolError
-from evaluator.tools import FileAccess, editing, writing
+from evaluator.tools import FileAccess, file_access, writing
 
 pytestmark = pytest.mark.usefixtures("road")
 
@@ -302,12 +302,12 @@ def test_a_dry_run_returns_the_change_and_does_nothing(root):
 def test_a_diff_shows_the_changed_lines_with_context():
     before = "".join(f"{n}\n" for n in range(1, 30))
     after = before.replace("\n9\n", "\nnine\n").removesuffix("\n")
-    assert editing.diff(before, after).split("\n") == [
+    assert file_access.diff(before, after).split("\n") == [
         *["@@ from line 6 @@", " 6", " 7", " 8", "-9", "+nine", " 10", " 11", " 12"],
         *["@@ from line 26 @@", " 26", " 27", " 28", "-29", "+29  (no line feed at the end)"],
     ]
-    assert editing.diff("", "x\n") == "@@ from line 1 @@\n+x"
-    assert editing.diff("x\n", "x\n") == ""
+    assert file_access.diff("", "x\n") == "@@ from line 1 @@\n+x"
+    assert file_access.diff("x\n", "x\n") == ""
 
 
 LINES = st.text(st.sampled_from("ab\n\r"), max_size=40)
@@ -335,14 +335,14 @@ def test_applying_the_shown_diff_gives_the_new_text(before, after, bound):
     """In both forms: line by line, and as one replacement if there are too many lines to compare."""
     before, after = f"{before}\n", f"{after}\n"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(editing, "_DIFFED_LINES", bound)
-        assert applied(before, editing.diff(before, after)) == after
+        patch.setattr(file_access, "_DIFFED_LINES", bound)
+        assert applied(before, file_access.diff(before, after)) == after
 
 
 @given(LINES, st.text("ab\n", min_size=1, max_size=4), st.text("ab\n", max_size=4))
 def test_an_edit_replaces_every_occurrence_and_nothing_else(text, old, new):
     try:
-        after, count = editing.replace_text(text, old, new, 100, "f")
+        after, count = file_access.replace_text(text, old, new, 100, "f")
     except ToolError:
         crlf = "\r\n" in text and "\n" not in text.replace("\r\n", "")
         assert old == new or (old.replace("\n", "\r\n") if crlf else old) not in text

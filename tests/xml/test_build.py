@@ -16,8 +16,8 @@ from evaluator.nodes import (
 )
 from evaluator.nodes.walk import is_stand_in
 from evaluator.xml.build import build
+from evaluator.xml.build_context import SplitError, split_command
 from evaluator.xml.source import read_source
-from evaluator.xml.texts import SplitError, split_command
 
 NAMED = 'name="a" type="atomic"'
 

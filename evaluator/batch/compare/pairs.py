@@ -14,11 +14,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from evaluator.batch.compare.comparison import Comparison, Side
-from evaluator.batch.compare.differences import other_differences
+from evaluator.batch.compare.comparison import Comparison, Side, other_differences
 from evaluator.batch.compare.sides import SideSamples, key_of
 from evaluator.batch.fields import nearest_field
-from evaluator.batch.interning import Interner
+from evaluator.batch.identity import Interner
 from evaluator.batch.reading import Declared, Results
 from evaluator.batch.records import SampleResult
 from evaluator.batch.scorers import is_bounded

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from evaluator.batch.fields import MOST_FIELDS, reader_of
-from evaluator.batch.interning import Interner
+from evaluator.batch.identity import Interner
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.summary.columns import fault_of

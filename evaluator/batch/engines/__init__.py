@@ -33,8 +33,7 @@ def make_engine(
 
         return ProcessEngine(concurrency, workers)
     if engine == "ray":
-        from evaluator.batch.engines.ray_cluster import import_ray
-        from evaluator.batch.engines.ray_engine import RayEngine
+        from evaluator.batch.engines.ray_engine import RayEngine, import_ray
 
         # Here, so that nothing is written before the error.
         import_ray()

@@ -19,10 +19,16 @@ from itertools import count
 from math import ceil
 from typing import Any
 
-from evaluator.batch.engines.base import ClusterLost, HostLost, Job, Link, Remote, crash_result
-from evaluator.batch.engines.host import VERSIONS, Opened, portable_error
-from evaluator.batch.engines.recipe import Recipe
-from evaluator.batch.engines.remote_limiter import LimiterProxy
+from evaluator.batch.engines.base import (
+    ClusterLost,
+    HostLost,
+    Job,
+    LimiterProxy,
+    Link,
+    Remote,
+    crash_result,
+)
+from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
 from evaluator.batch.records import SampleResult
 from evaluator.batch.work import Worker, WorkItem, WorkResult

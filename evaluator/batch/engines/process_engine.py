@@ -21,9 +21,9 @@ from itertools import count
 from typing import Any
 
 from evaluator.batch.engines.base import ConcurrentRun, HostLost, IsStopping, NextWork, OnDone
+from evaluator.batch.engines.host import Recipe, make_recipe
 from evaluator.batch.engines.pool import Node, Pool, StartHost
 from evaluator.batch.engines.process_worker import HEAD
-from evaluator.batch.engines.recipe import Recipe, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError

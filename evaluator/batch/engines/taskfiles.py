@@ -20,8 +20,7 @@ from pathlib import Path
 
 from evaluator import clock, disk, randomness
 from evaluator.batch.work import WorkItem, sample_label
-from evaluator.files.atomic import NEW_FILE
-from evaluator.files.locks import lock, try_lock
+from evaluator.files.atomic import NEW_FILE, lock, try_lock
 from evaluator.files.open_below import open_private_folder
 from evaluator.record.segments import labels_of
 from evaluator.record.steps import Owner

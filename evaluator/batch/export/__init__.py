@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evaluator.batch.export.frames import (
+from evaluator.batch.export.inspect import write_inspect
+from evaluator.batch.export.junit import write_junit
+from evaluator.batch.export.markdown import write_markdown
+from evaluator.batch.export.output_path import About, Metrics, Total
+from evaluator.batch.export.result_table import (
     to_pandas,
     to_polars,
     write_csv,
     write_jsonl,
     write_parquet,
 )
-from evaluator.batch.export.inspect import write_inspect
-from evaluator.batch.export.junit import write_junit
-from evaluator.batch.export.markdown import write_markdown
-from evaluator.batch.export.output_path import About, Metrics, Total
 from evaluator.batch.records import SampleResult
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed

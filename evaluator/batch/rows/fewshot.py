@@ -19,9 +19,9 @@ from evaluator.batch.rows.mapping import (
     MissingField,
     RowMapping,
     answer_text,
+    content_digest,
     getter,
 )
-from evaluator.batch.rows.row_ids import content_digest
 from evaluator.batch.rows.row_source import RowsInput, open_origin
 from evaluator.errors import UsageError
 from evaluator.fields import Checked, Count, Expected, Flag, Name

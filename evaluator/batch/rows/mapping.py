@@ -1,19 +1,24 @@
-"""Maps rows to samples: inputs, id, target and metadata by field names or expressions."""
+"""Maps rows to samples: inputs, id, target and metadata by field names or expressions.
+
+Row ids: computed from the content of rows without one, and checked to be unique.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from jinja2 import nodes
 
+from evaluator.batch.identity import Interner
 from evaluator.batch.records import Sample, Shot
 from evaluator.batch.rows.choice_order import shuffle_choices
 from evaluator.batch.rows.json_values import RowError
-from evaluator.batch.rows.row_ids import SeenIds, content_id
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean, listed
 from evaluator.language.analysis import analyse, analyse_expression
@@ -22,6 +27,52 @@ from evaluator.language.scopes import Scope
 from evaluator.language.syntax import has_markup, parse_text
 from evaluator.language.types import describe
 from evaluator.nodes import Expression, Span, Text
+
+
+def content_id(row: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits for a row's content; the order of its fields does not matter.
+
+    It is the same in every version of this package, as results are found by it.
+    """
+    return content_digest(row, 8)
+
+
+def content_digest(value: Any, size: int = 16) -> str:
+    """The hash of a JSON value, two hexadecimal digits for each byte of `size`."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), digest_size=size).hexdigest()
+
+
+class SeenIds:
+    """The ids of one pass over a source, about 40 bytes each: only hashes are stored (see
+    `interning`).
+    """
+
+    __slots__ = ("_copies", "_numbers", "_wheres")
+
+    def __init__(self) -> None:
+        self._numbers = Interner()
+        self._wheres = array("Q")
+        self._copies: dict[int, int] = {}
+
+    def add(self, id: str, where: int) -> int | None:
+        """Stores an id with a number for its position; returns the number of an earlier equal id,
+        if any.
+        """
+        number = self._numbers.number(id)
+        if number < len(self._wheres):
+            return self._wheres[number]
+        self._wheres.append(where)
+        return None
+
+    def numbered(self, id: str) -> str:
+        """`id` unchanged for the first row that has it, then `id-2`, `id-3`, …"""
+        number = self._numbers.find(id)
+        if number is None:
+            return id
+        self._copies[number] = self._copies.get(number, 1) + 1
+        return f"{id}-{self._copies[number]}"
+
 
 LINE = "line"
 """The `id` of a mapping that identifies rows by their numbers."""

@@ -1,21 +1,29 @@
 """The base of the shipped scorers: arguments are fields of a frozen dataclass, checked against the
 fields' types.
+
+The base of scorers that score a part of the result: the scored text or value, and the target as
+texts.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Self
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.contract import LeavesInputUnchanged, Scorer, ScorerInput
-from evaluator.errors import UsageError
+from evaluator.batch.scorers.contract import NO_TARGET, LeavesInputUnchanged, Scorer, ScorerInput
+from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import did_you_mean
 from evaluator.fields import After, Checked, FieldError
+from evaluator.language.analysis import analyse_expression
 from evaluator.language.scopes import plain
+from evaluator.language.types import describe as type_of
+from evaluator.nodes import Expression, Span, Text
 
 _NAME = re.compile(r"[\w.-]{1,64}")
 
@@ -88,3 +96,155 @@ def suggestion(name: str, known: Collection[str]) -> str:
     if hint:
         return f"; {hint}"
     return ""
+
+
+NAMES = ("output", "parsed", "turns", "target", "inputs", "metadata")
+MAX_SHOWN_CHARS = 200
+
+
+@lru_cache(maxsize=256)
+def _parsed(expression: str) -> Expression:
+    return Expression(Text(expression, Span()))
+
+
+def _check_expression(expression: str) -> str:
+    """Raises: ValueError, for an invalid expression, one that calls a function or names something
+    unknown.
+    """
+    try:
+        analysis = analyse_expression(_parsed(expression))
+    except ExpressionError as error:
+        raise ValueError(f"is {expression!r}: {error.message}") from error
+    for reference in analysis.references:
+        if reference.name not in NAMES:
+            hint = f"{suggestion(reference.name, NAMES)} (names: {', '.join(NAMES)})"
+            raise ValueError(f"is {expression!r}: {reference.name!r} is not known{hint}")
+    if analysis.calls:
+        raise ValueError(f"is {expression!r}: templates cannot be called here")
+    return expression
+
+
+ScoredExpression = Annotated[str, After(_check_expression)]
+"""An expression over what is scored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultScorer(BuiltinScorer):
+    """A scorer with `of`, an expression over `output`, `parsed`, `turns`, `target`, `inputs` and
+    `metadata` for what is scored, such as `parsed.answer`. The default is the text, or the parsed
+    value where that is a text.
+    """
+
+    of: ScoredExpression | None = None
+
+    def text(self, scored: ScorerInput) -> str:
+        """The scored text. Raises: UsageError, where `of` gives an array or object."""
+        if self.of is not None:
+            return as_text(evaluate(self.of, scored), f"of={self.of!r}")
+        parsed = scored.outcome.parsed_content
+        if isinstance(parsed, str):
+            return parsed
+        return scored.outcome.content
+
+    def value(self, scored: ScorerInput) -> Any:
+        """The scored value: that of `of`, else the parsed content, else the text."""
+        if self.of is not None:
+            return evaluate(self.of, scored)
+        parsed = scored.outcome.parsed_content
+        if parsed is None:
+            return scored.outcome.content
+        return parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetScorer(ResultScorer):
+    """A scorer that compares the text with the target, which may be a list of texts. Without a
+    target: no score.
+    """
+
+    async def score(self, scored: ScorerInput) -> Score:
+        wanted = self.wanted(scored)
+        if wanted:
+            return await self.compare(self.text(scored), wanted)
+        return NO_TARGET
+
+    def wanted(self, scored: ScorerInput) -> list[str]:
+        """The correct answers as texts; empty without a target. Raises: as `targets`."""
+        return targets(scored)
+
+    @abstractmethod
+    async def compare(self, text: str, wanted: list[str]) -> Score:
+        """The score of a text against at least one target."""
+
+
+def names_in(expression: str) -> frozenset[str]:
+    """The names that a checked expression reads."""
+    return frozenset(
+        reference.name for reference in analyse_expression(_parsed(expression)).references
+    )
+
+
+def evaluate(expression: str, scored: ScorerInput) -> Any:
+    """The expression's value for one result. Raises: ExpressionError, for a missing value."""
+    from evaluator.language.sandbox import evaluate_expression_sync
+    from evaluator.language.scopes import Scope, plain
+
+    sample = scored.sample
+    outcome = scored.outcome
+    scope = Scope(
+        {
+            "output": outcome.content,
+            "parsed": plain(outcome.parsed_content, "parsed"),
+            "turns": plain(outcome.notes.get("turns", []), "turns"),
+            "target": plain(sample.target, "target"),
+            "inputs": plain(sample.inputs, "inputs"),
+            "metadata": plain(sample.metadata, "metadata"),
+        }
+    )
+    return evaluate_expression_sync(_parsed(expression), scope)
+
+
+def targets(scored: ScorerInput) -> list[str]:
+    """The correct answers as texts: the target, or its items; empty without a target.
+
+    Raises: UsageError, for an object, or an array in the array.
+    """
+    target = scored.sample.target
+    if target.__class__ is str:
+        return [target]
+    if target is None:
+        return []
+    if isinstance(target, list | tuple):
+        return [as_text(item, "the target") for item in cast("list[Any]", target)]
+    return [as_text(target, "the target")]
+
+
+def as_text(value: Any, what: str) -> str:
+    """A text unchanged; a number or a boolean as JSON. Raises: UsageError, for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    raise UsageError(
+        f"{what} is {type_of(value)}, expected text; use json_equal or json_subset to compare "
+        "structures"
+    )
+
+
+def text_or_json(value: Any) -> str:
+    """A text unchanged, any other value as JSON, for a judge to read."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=dict)
+
+
+def shown(text: str) -> str:
+    """A text for an explanation, quoted and cut after 200 characters."""
+    return repr(text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…")
+
+
+def question_of(inputs: Mapping[str, Any]) -> str:
+    """The question: the input `question`, else the only input, else all of them as JSON."""
+    if "question" in inputs:
+        return text_or_json(inputs["question"])
+    return text_or_json(next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs))

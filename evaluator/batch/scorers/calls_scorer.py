@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
 from evaluator.batch.records import Score
+from evaluator.batch.scorers.builtin_scorer import ResultScorer, ScoredExpression, evaluate
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.json_scorers import first_unmatched
-from evaluator.batch.scorers.result_scorer import ResultScorer, ScoredExpression, evaluate
 from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
 from evaluator.output import parse_output

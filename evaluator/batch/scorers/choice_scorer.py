@@ -26,8 +26,8 @@ from unicodedata import normalize
 
 from evaluator.batch.records import Score
 from evaluator.batch.rows.choice_order import CHOICE_FIELDS, flagged, listed_letters
+from evaluator.batch.scorers.builtin_scorer import ResultScorer, as_text
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
-from evaluator.batch.scorers.result_scorer import ResultScorer, as_text
 from evaluator.errors import UsageError
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -24,19 +24,22 @@ from typing import Any, cast, overload
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import check_name, suggestion
-from evaluator.batch.scorers.computing import compute_queue, copied, plain_scalar, type_name
 from evaluator.batch.scorers.contract import (
     LeavesInputUnchanged,
     ScorerInput,
     binary_score,
+    compute_queue,
+    copied,
     copy_outcome,
     exception_text,
     graded_score,
+    plain_scalar,
+    type_name,
 )
 from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.fields import Share, accept
-from evaluator.files.modules import FILE_NAMES, import_place
+from evaluator.files.libraries import FILE_NAMES, import_place
 from evaluator.output.schema import schema_imports
 
 _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from evaluator.batch.records import Score
+from evaluator.batch.scorers.builtin_scorer import ResultScorer
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.batch.scorers.numeric_scorer import exact_number, is_close
-from evaluator.batch.scorers.result_scorer import ResultScorer
 from evaluator.errors import UsageError
 from evaluator.errors.messages import cut
 from evaluator.fields import NotNegative

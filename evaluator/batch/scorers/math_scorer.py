@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from evaluator.batch.records import Score
+from evaluator.batch.scorers.builtin_scorer import TargetScorer, shown
 from evaluator.batch.scorers.contract import binary_score
-from evaluator.batch.scorers.result_scorer import TargetScorer, shown
 from evaluator.errors import EvaluatorError, MissingExtra, UsageError
 from evaluator.processes.scripts import ScriptResult, run_script
 

@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any, ClassVar, cast
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_score
-from evaluator.batch.scorers.result_scorer import (
+from evaluator.batch.scorers.builtin_scorer import (
     ResultScorer,
     ScoredExpression,
     evaluate,
@@ -25,6 +24,7 @@ from evaluator.batch.scorers.result_scorer import (
     question_of,
     text_or_json,
 )
+from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_score
 from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.fields import Positive, Share

@@ -22,8 +22,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 from unicodedata import numeric
 
 from evaluator.batch.records import Score
+from evaluator.batch.scorers.builtin_scorer import ResultScorer, shown
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
-from evaluator.batch.scorers.result_scorer import ResultScorer, shown
 from evaluator.errors import UsageError
 from evaluator.fields import NotNegative
 from evaluator.language.types import describe as type_of

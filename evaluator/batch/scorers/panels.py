@@ -18,20 +18,20 @@ from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
+from evaluator.batch.scorers.builtin_scorer import (
+    BuiltinScorer,
+    ScoredExpression,
+    evaluate,
+    names_in,
+    question_of,
+    text_or_json,
+)
 from evaluator.batch.scorers.contract import NO_TARGET, Scorer, ScorerInput, run_scorer, score_names
 from evaluator.batch.scorers.model_graded import (
     InvalidJudgement,
     ModelGradedScorer,
     ReferenceScorer,
     judgement,
-)
-from evaluator.batch.scorers.result_scorer import (
-    ScoredExpression,
-    evaluate,
-    names_in,
-    question_of,
-    text_or_json,
 )
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage

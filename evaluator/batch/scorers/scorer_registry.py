@@ -12,19 +12,17 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.identity import digest, template_part
-from evaluator.batch.scorers.answers_scorers import DropScorer, QuasiExactScorer
+from evaluator.batch.scorers.benchmark_scorers import DropScorer, IfevalScorer, QuasiExactScorer
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, suggestion
 from evaluator.batch.scorers.calls_scorer import CallsScorer
 from evaluator.batch.scorers.choice_scorer import ChoiceScorer
-from evaluator.batch.scorers.computing import type_name
-from evaluator.batch.scorers.contract import Scorer, exception_text, score_names
+from evaluator.batch.scorers.contract import Scorer, exception_text, score_names, type_name
 from evaluator.batch.scorers.function_scorer import (
     FunctionScorer,
     function_scorer,
     load_function,
     unloaded,
 )
-from evaluator.batch.scorers.ifeval_scorer import IfevalScorer
 from evaluator.batch.scorers.json_scorers import JsonEqualScorer, JsonSchemaScorer, JsonSubsetScorer
 from evaluator.batch.scorers.math_scorer import MathScorer
 from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer, RubricScorer

@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Literal
 from unicodedata import category, normalize
 
 from evaluator.batch.records import Score
-from evaluator.batch.scorers.answers_scorers import squad_normal
+from evaluator.batch.scorers.benchmark_scorers import squad_normal
+from evaluator.batch.scorers.builtin_scorer import ResultScorer, TargetScorer, shown, targets
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score, graded_score
-from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer, shown, targets
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
 from evaluator.fields import Share

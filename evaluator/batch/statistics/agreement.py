@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
-from evaluator.batch.statistics.argument_checks import check_confidence, whole
-from evaluator.batch.statistics.distributions import normal_quantile
+from evaluator.batch.statistics.distributions import check_confidence, normal_quantile, whole
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm, accept

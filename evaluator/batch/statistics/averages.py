@@ -12,8 +12,12 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TypeAlias
 
-from evaluator.batch.statistics.argument_checks import check_clusters, check_finite
-from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
+from evaluator.batch.statistics.distributions import (
+    check_clusters,
+    check_finite,
+    normal_quantile,
+    student_quantile,
+)
 from evaluator.batch.statistics.intervals import (
     CONFIDENCE,
     Estimate,

@@ -26,12 +26,10 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from evaluator.batch.statistics.argument_checks import (
+from evaluator.batch.statistics.distributions import (
     check_clusters,
     check_confidence,
     check_finite,
-)
-from evaluator.batch.statistics.distributions import (
     incomplete_beta,
     normal_below,
     normal_quantile,

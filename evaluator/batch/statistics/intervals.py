@@ -20,14 +20,15 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from evaluator.batch.statistics.argument_checks import (
+from evaluator.batch.statistics.distributions import (
     check_clusters,
     check_confidence,
     check_finite,
     check_share,
+    normal_quantile,
+    student_quantile,
     whole,
 )
-from evaluator.batch.statistics.distributions import normal_quantile, student_quantile
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
 

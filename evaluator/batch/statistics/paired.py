@@ -13,12 +13,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from evaluator.batch.statistics.argument_checks import check_confidence, whole
 from evaluator.batch.statistics.distributions import (
     binomial_below,
+    check_confidence,
     normal_below,
     normal_quantile,
     student_two_sided,
+    whole,
 )
 from evaluator.batch.statistics.intervals import CONFIDENCE, mean_interval, percentiles, wilson
 from evaluator.errors import UsageError

@@ -24,8 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from evaluator.batch.statistics.agreement import Agreement
-from evaluator.batch.statistics.argument_checks import check_confidence, whole
-from evaluator.batch.statistics.distributions import normal_quantile
+from evaluator.batch.statistics.distributions import check_confidence, normal_quantile, whole
 from evaluator.batch.statistics.intervals import CONFIDENCE, Estimate
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm

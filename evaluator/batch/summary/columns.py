@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.fields import MOST_FIELDS, reader_of
-from evaluator.batch.interning import Interner
+from evaluator.batch.identity import Interner
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary.parts import Amount, Spending
 from evaluator.errors import UsageError

@@ -13,18 +13,16 @@ from functools import partial
 
 from evaluator.memory.describe.base import Description, make
 from evaluator.memory.describe.code import EXTENSIONS, describe_code, describe_python
-from evaluator.memory.describe.data import (
+from evaluator.memory.describe.documents import (
+    describe_html,
     describe_json,
+    describe_markdown,
+    describe_notebook,
+    describe_rst,
     describe_settings,
     describe_sql,
     describe_table,
     describe_xml,
-)
-from evaluator.memory.describe.documents import (
-    describe_html,
-    describe_markdown,
-    describe_notebook,
-    describe_rst,
 )
 
 __all__ = ["VERSION", "Description", "describe"]

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from evaluator import clock
 from evaluator.batch.folder import RESULTS, BatchFolder
-from evaluator.batch.interning import Interner
+from evaluator.batch.identity import Interner
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import RecordError
 from evaluator.viewer.server.text_store import TextStore

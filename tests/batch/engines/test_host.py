@@ -15,8 +15,7 @@ import pytest
 from evaluator import Evaluator, HandlerConfig
 from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.batch.engines import LocalEngine
-from evaluator.batch.engines.host import Host
-from evaluator.batch.engines.recipe import make_recipe
+from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
 from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer

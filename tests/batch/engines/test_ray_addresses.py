@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from evaluator.batch.engines.ray_cluster import endpoint_of, reason_of, refusal_of
+from evaluator.batch.engines.ray_engine import endpoint_of, reason_of, refusal_of
 
 SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 TRACEBACK = """ray::Host.__init__() (pid=12, ip=10.0.0.7)
@@ -65,7 +65,7 @@ def test_only_a_server_that_begins_as_http_2_does_is_one_of_ray() -> None:
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluator.batch.engines.ray_cluster._ANSWER_S", 0.01)
+    monkeypatch.setattr("evaluator.batch.engines.ray_engine._ANSWER_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert asyncio.run(refusal_of(silent.getsockname()[:2])) == "no answer within 0.01 s"
 

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evaluator.batch.export import EXPORTERS, export, to_pandas, to_polars
-from evaluator.batch.export.frames import guarded, unguarded
+from evaluator.batch.export.result_table import guarded, unguarded
 from evaluator.batch.records import SampleResult, Score
 from evaluator.errors import MissingExtra, RecordError, UsageError
 from tests.batch.export.results import EACH, ERROR, HOSTILE, PASSED, hostile, many, result
@@ -198,7 +198,7 @@ def test_memory_does_not_grow_with_the_results(
 ) -> None:
     if format == "parquet":
         pytest.importorskip("pyarrow", reason="needs pyarrow")
-    monkeypatch.setattr("evaluator.batch.export.frames.ROWS_A_GROUP", 64)
+    monkeypatch.setattr("evaluator.batch.export.result_table.ROWS_A_GROUP", 64)
     export(many(10), {}, format, tmp_path / "warm")
 
     def large(count: int) -> Iterator[SampleResult]:

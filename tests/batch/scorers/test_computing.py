@@ -10,7 +10,7 @@ import pytest
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers import make_scorer, run_scorer
-from evaluator.batch.scorers.computing import ComputeQueue, GivenBack, compute_queue
+from evaluator.batch.scorers.contract import ComputeQueue, GivenBack, compute_queue
 from tests.batch.scorers.scorer_inputs import seen
 
 

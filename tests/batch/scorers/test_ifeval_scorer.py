@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evaluator.batch.records import Sample, Score
-from evaluator.batch.scorers import ScorerInput, ifeval_scorer, make_scorer, run_scores
+from evaluator.batch.scorers import ScorerInput, benchmark_scorers, make_scorer, run_scores
 from evaluator.errors import MissingExtra
 from evaluator.errors.results import Status, TaskResult
 
@@ -31,11 +31,11 @@ def scores(output: str, row: dict[str, Any], prompt: str = "Write.") -> dict[str
 def values(output: str, row: dict[str, Any]) -> list[float | None]:
     found = scores(output, row)
     assert all(score.error is None for score in found.values())
-    return [found[f"ifeval.{name}"].value for name in ifeval_scorer.IfevalScorer.values]
+    return [found[f"ifeval.{name}"].value for name in benchmark_scorers.IfevalScorer.values]
 
 
 def test_without_the_checker_the_scorer_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ifeval_scorer, "find_spec", lambda _: None)
+    monkeypatch.setattr(benchmark_scorers, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"evaluator\[ifeval\]"):
         make_scorer("ifeval")
 

@@ -24,8 +24,7 @@ from evaluator.batch.scorers import (
     run_scorer,
     scorer,
 )
-from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
-from evaluator.batch.scorers.result_scorer import ResultScorer, TargetScorer
+from evaluator.batch.scorers.builtin_scorer import BuiltinScorer, ResultScorer, TargetScorer
 from evaluator.batch.scorers.scorer_registry import by_type
 from evaluator.batch.scorers.text_scorers import ExactScorer
 from evaluator.errors import UsageError
