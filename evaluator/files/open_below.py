@@ -139,7 +139,7 @@ def hole_problem(status: os.stat_result) -> str | None:
     """
     on_disk = status.st_blocks * 512
     if status.st_size > _LARGE_BYTES and on_disk < status.st_size // _MOST_HOLES:
-        return f"it has {status.st_size:,} bytes, of which only {on_disk:,} are on the disk"
+        return f"it has {status.st_size:,} bytes, and only {on_disk:,} are on the disk"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Attempts with what stands in the place of a database: links, pipes, devices, and files of 100 GB without content.
+"""Attempts with what is in the place of a database: links, pipes, devices, and files of 100 GB without content.
 
 Each program that opens a database refuses them with a message that names the file, waits for nothing, and follows
 no link. Its control opens the database as it was made.
@@ -99,7 +99,7 @@ BESIDE = ("-wal", "-journal", "-shm")
 
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("opener", OPENERS)
-def test_what_stands_in_the_place_of_a_database_is_refused(
+def test_what_is_in_the_place_of_a_database_is_refused(
     opener: str, trap: str, tmp_path: Path
 ) -> None:
     name, writes, reads = OPENERS[opener]

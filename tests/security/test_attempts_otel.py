@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ HOSTILE = f"\x1b]0;owned\x07\u202e\ud800{SECRET}" + "x" * 1_000_000
 
 @pytest.mark.parametrize("captures", [False, True])
 def test_names_and_ids_from_outside_are_short_redacted_and_legible(
-    make_evaluator: MakeEvaluator, monkeypatch: pytest.MonkeyPatch, captures: bool
+    make_evaluator: MakeEvaluator,
+    monkeypatch: pytest.MonkeyPatch,
+    captures: bool,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("SERVICE_API_KEY", SECRET)
     if captures:
@@ -35,7 +39,7 @@ def test_names_and_ids_from_outside_are_short_redacted_and_legible(
 
     traced = Traced(make_evaluator, script)
     rows = [{"id": f"r{HOSTILE[:5_000]}", "about": "y"}]
-    asyncio.run(run_batch("boss", rows, evaluator=traced.evaluator))
+    asyncio.run(run_batch("boss", rows, evaluator=traced.evaluator, output=tmp_path / "b"))
     assert {span.name.split()[0] for span in traced.spans} >= {"batch", "sample", "chat"}
     found = 0
     for span in traced.spans:

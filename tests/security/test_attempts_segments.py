@@ -1,4 +1,4 @@
-"""A segment of somebody else is data: what it says of itself starts nothing and reads nothing else."""
+"""A segment of somebody else is data: nothing in it starts something or reads another file."""
 
 from __future__ import annotations
 
