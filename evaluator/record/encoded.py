@@ -205,8 +205,8 @@ def _bytes(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
 
 
 def _swapped(found: Sequence[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
-    """The bytes of words of two bytes that are shown with the second byte first. Both have the place
-    of the word.
+    """The bytes of words of two bytes that are shown with the second byte first. Both have the
+    place of the word.
     """
     at = 0
     while at < len(found):
