@@ -91,7 +91,8 @@ def make_folders(path: str | os.PathLike[str], mode: int = 0o777, *, sync: bool 
             mkdir(path, mode)
         except FileExistsError:
             if not os.path.isdir(path):
-                raise
+                reason = os.strerror(errno.ENOTDIR)
+                raise NotADirectoryError(errno.ENOTDIR, reason, os.fspath(path)) from None
     if sync:
         sync_folder(parent)
 

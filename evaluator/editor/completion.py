@@ -27,6 +27,7 @@ from evaluator.models.prices import known_models
 from evaluator.nodes import Function, Input, Task, TopLevel
 from evaluator.nodes.declare import OPERATORS
 from evaluator.nodes.values import VALUE_TYPES, Shape
+from evaluator.patterns import Pattern
 from evaluator.tools import builtin_tools
 from evaluator.xml.tolerant import Element
 from evaluator.xml.vocabulary import ROOTS, Kind, editor_vocabulary
@@ -39,7 +40,7 @@ _FIELD = re.compile(r"([^\W\d]\w*(?:\.\w+|\[(?:\d+|'[^']*'|\"[^\"]*\")\])*)\.(\w
 _NAME = re.compile(r"(?<![\w.])([^\W\d]\w*)?\Z")
 _PART = re.compile(r"\.(\w+)|\[(\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
 _BOUND_HERE = re.compile(r"\{%[-+]?\s*(?:for|set)\s+([^\W\d]\w*)(?:\s*,\s*([^\W\d]\w*))?")
-_IN_STRING = re.compile(r"""(?:[^'"]|'[^']*'|"[^"]*")*+['"]""")
+_IN_STRING = Pattern(r"""(?:[^'"]|'[^']*'|"[^"]*")*+['"]""")
 Kinds = types.CompletionItemKind
 
 

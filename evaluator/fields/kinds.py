@@ -198,12 +198,19 @@ class _Choice(Kind):
         for choice in self.words.choices:
             if type(value) is type(choice) and value == choice:
                 return choice
-        error = self.refuse(value)
-        if isinstance(value, str):
-            hint = did_you_mean(value, [str(choice) for choice in self.words.choices])
-            if hint:
-                error.problem += f"; {hint}"
-        raise error
+        raise self.refuse(value)
+
+    def refuse(self, value: Any) -> FieldError:
+        return _with_hint(super().refuse(value), value, self.words.choices)
+
+
+def _with_hint(error: FieldError, value: Any, choices: Sequence[Any]) -> FieldError:
+    """`error`, with the nearest of the choices."""
+    if isinstance(value, str):
+        hint = did_you_mean(value, [str(choice) for choice in choices])
+        if hint:
+            error.problem += f"; {hint}"
+    return error
 
 
 class _Member(_Choice):
@@ -302,7 +309,8 @@ class _Either(Kind):
         # A value that has the form of one kind is wrong inside.
         if len(inner) == 1:
             raise inner[0]
-        raise self.refuse(value)
+        choices = [choice for kind in kinds for choice in kind.words.choices]
+        raise _with_hint(self.refuse(value), value, choices)
 
 
 class _Narrowed(Kind):

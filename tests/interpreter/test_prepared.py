@@ -66,11 +66,12 @@ def test_single_runs_rows_and_batches_prepare_a_template_once(
     rows = [{"question": f"{number}?"} for number in range(6)]
     for row in rows:
         evaluator.evaluate_sync("plain", row).unwrap()
-    assert all(outcome.ok for outcome in evaluate_all(evaluator, "plain", rows))
     assert decided == {"plain": 1}
-    # The Evaluator of a batch has a limiter and task files of its own.
-    asyncio.run(run_batch("plain", rows, evaluator=evaluator, output=tmp_path / "b", display=None))
+    # Rows and batches have Evaluators with task files of their own.
+    assert all(outcome.ok for outcome in evaluate_all(evaluator, "plain", rows))
     assert decided == {"plain": 2}
+    asyncio.run(run_batch("plain", rows, evaluator=evaluator, output=tmp_path / "b", display=None))
+    assert decided == {"plain": 3}
 
 
 def test_a_node_is_prepared_once_for_the_rows_of_evaluate_batch(

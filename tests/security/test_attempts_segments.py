@@ -10,10 +10,8 @@ from zlib import crc32
 import pytest
 
 from evaluator.errors import RecordError
-from evaluator.files.trust import signature
-from evaluator.interpreter.run_files import signed_part
 from evaluator.record.segments import frame_head
-from evaluator.record.steps import Header, StepStart
+from evaluator.record.steps import StepStart
 from evaluator.record.store import TaskStore
 from tests.conftest import MakeEvaluator
 
@@ -30,10 +28,7 @@ def packed(root: Path, *, signed: bool, count: int = 1) -> TaskStore:
     for _ in range(count):
         inputs = {"word": "hello"}
         extra: dict[str, Any] = {"root": str(root.parent)}
-        if signed:
-            header = Header(0, "", inputs=inputs, template="say", extra=extra)
-            extra["signature"] = signature(signed_part(header))
-        journal = store.create(template="say", inputs=inputs, extra=extra)
+        journal = store.create(template="say", inputs=inputs, extra=extra, is_own=signed)
         journal.begin(StepStart("turn[1]", "model", "m", {}, "f"))
         journal.abandon()
     store.close()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
 from evaluator.batch.statistics import Agreement, Estimate, JudgeCounts, JudgeRates
 from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
-from evaluator.fields import JsonForm
+from evaluator.fields import MERGED, JsonForm
 
 CORRECTED_HEAD = ("judge", "says", "interval", "corrected", "interval", "labels")
 
@@ -35,7 +36,7 @@ class PeopleAgreement(JsonForm):
 
     labellers: tuple[str, ...]
     same: float | None
-    alpha: Agreement = field(metadata={"merged": True})
+    alpha: Annotated[Agreement, MERGED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Calibration(JsonForm):
 
     scorer: str
     labels_for: str
-    share: CorrectedShare = field(metadata={"merged": True})
+    share: Annotated[CorrectedShare, MERGED]
     value: CorrectedShare | None
     counts: JudgeCounts
     rates: JudgeRates
