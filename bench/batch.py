@@ -30,6 +30,7 @@ from figures import HERE, Figure, creation_us, parser_for, remarks, report, serv
 from peers import promptfoo
 
 from evaluator import Evaluator, HandlerConfig, run_batch
+from evaluator.record.store import TaskStore
 
 CONTENT = "The answer is 42."
 GOAL_OF_BARE, GOAL_OF_IDEAL, GOAL_OF_PEERS = 0.4, 0.9, 5.0
@@ -88,8 +89,8 @@ async def batch(url: str, folder: Path, output: Path, count: int, concurrency: i
     elapsed = time.perf_counter() - started
     if result.summary.counts.passed != count:
         raise SystemExit(f"{result.summary.counts} of {count} samples")
-    if sum(1 for _ in (output / "tasks" / "done").iterdir()) != count:
-        raise SystemExit("there is not a task file for each sample")
+    if sum(1 for _ in TaskStore(output / "tasks").ids()) != count:
+        raise SystemExit("there is not a record for each sample")
     return count / elapsed
 
 

@@ -28,6 +28,7 @@ from figures import Figure, creation_us, parser_for, remarks, report, serving, w
 
 from evaluator import Evaluator, HandlerConfig
 from evaluator.record.journal import SYNC_POLICIES, Sync
+from evaluator.record.store import TaskStore
 
 CONCURRENCY = 64
 GOALS = {"openai_compatible": 0.5, "litellm": 0.9}
@@ -147,9 +148,9 @@ async def measure(
                     before = time.process_time()
                     own_rates.append(await rate_of_tasks(evaluator, count))
                     own_us.append((time.process_time() - before) / count * 1e6)
-                files = sum(1 for _ in (tasks_dir / "done").iterdir())
-                if files != count + CONCURRENCY:
-                    raise SystemExit(f"{count + CONCURRENCY} tasks left {files} task files")
+                recorded = sum(1 for _ in TaskStore(tasks_dir).ids())
+                if recorded != count + CONCURRENCY:
+                    raise SystemExit(f"{count + CONCURRENCY} tasks left {recorded} records")
                 say(
                     f"round {number + 1}: bare {bare_rates[-1]:,.0f}/s, evaluator "
                     f"{own_rates[-1]:,.0f}/s"
