@@ -359,6 +359,8 @@ class Session:
         if command is None:
             return False
         self._store(unanswered_result(work, SKIPPED))
+        # A command is answered when its effect is on the disk.
+        self._write_results()
         self.steering.finish_skip(command)
         return True
 
@@ -437,7 +439,8 @@ class Session:
         return self._reads_since + max_time
 
     def _poll(self) -> None:
-        """Carries out the commands of other processes."""
+        """Carries out the commands of other processes, which look for results on the disk."""
+        self._write_soon()
         self.steering.poll()
         wait = self._wait
         until = self._reads_until()
@@ -453,17 +456,21 @@ class Session:
         self.limiter.end_sample()
         if self._write_error is not None:
             raise self._write_error
-        replaced = self.steering.end(done.work)
         if done.result is None:
+            self.steering.end(done.work)
             # Without a call that the limiter rejected, it is this machine that could not do the
             # work.
             self.stop.ask("incomplete" if self.limiter.refused is None else "budget", done.pending)
             return
+        replaced = self.steering.replaced(done.work)
         if replaced is not None:
             # The columns would count both results.
             self.columns = None
             self.tally.replace(self.folder.read_at(replaced.offset))
         self._store(done.result)
+        if replaced is not None:
+            self._write_results()
+        self.steering.end(done.work, has_result=True)
         self._stop_on_repetition(done.result)
 
     def _store(self, result: SampleResult) -> None:

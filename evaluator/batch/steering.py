@@ -174,16 +174,18 @@ class Steering:
         """Counts a sample as in flight."""
         self._in_flight.add(work.identity.key)
 
-    def end(self, work: WorkItem) -> ResultEntry | None:
-        """Counts a sample as not in flight any more. Returns: the earlier result, if a command ran
-        it again.
+    def replaced(self, work: WorkItem) -> ResultEntry | None:
+        """The earlier result of a sample that a command runs again."""
+        return self._retrying.get(work.identity.key)
+
+    def end(self, work: WorkItem, *, has_result: bool = False) -> None:
+        """Counts a sample as not in flight any more. `has_result`: its result is on the disk, if a
+        command ran it again. Without one the command stays, for the next session.
         """
         key = work.identity.key
         self._in_flight.discard(key)
-        entry = self._retrying.pop(key, None)
-        if entry is not None:
+        if has_result and self._retrying.pop(key, None) is not None:
             self._finish_retries()
-        return entry
 
     def _skip(self, command: Command) -> tuple[CommandState, str]:
         there = self.folder.index()

@@ -363,3 +363,24 @@ def test_rows_that_can_be_read_once_are_not_run_again(
     assert result.is_complete
     (command,) = batch_status(stopped.folder).commands
     assert command.state == "refused" and "read only once" in command.message
+
+
+def test_a_command_is_answered_when_its_results_are_on_the_disk(
+    run: Run, stopped: BatchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill after the answer could otherwise lose what was reported as done."""
+    control_batch(stopped.folder, "skip", ["r8"])
+    control_batch(stopped.folder, "retry")
+    written: dict[str, int] = {}
+    answer = ControlLog.answer
+
+    def counted(self: ControlLog, command: Command, state: Any, message: str) -> Any:
+        if state == "done":
+            lines = (stopped.folder / "results.jsonl").read_text().splitlines()
+            written[command.action] = sum(json.loads(line)["sample_id"] == "r8" for line in lines)
+        return answer(self, command, state, message)
+
+    monkeypatch.setattr(ControlLog, "answer", counted)
+    result = run(resume=True)
+    assert result.is_complete and result.summary.counts.passed == 10
+    assert written == {"skip": 1, "retry": 2}
