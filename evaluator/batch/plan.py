@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 ANSWERS = "answers"
 """The variant of a batch that scores existing answers, if it names no model."""
-_PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "aiohttp")
+_PACKAGES = ("evaluator", "litellm", "lxml", "jinja2", "httptools")
 
 
 @dataclass(frozen=True, slots=True)

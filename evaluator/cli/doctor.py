@@ -134,7 +134,7 @@ def _without_sandbox() -> str:
     return "; ".join(found)
 
 
-PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "litellm", "click")
+PACKAGES = ("lxml", "xmlschema", "jinja2", "jsonschema", "aiohttp", "httptools", "litellm", "click")
 
 
 @click.command(epilog="Example:  evaluator doctor")

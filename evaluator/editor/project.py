@@ -23,7 +23,7 @@ from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from evaluator.library.files import beneath
 from evaluator.library.scoping import ScopeObserver, ScopeWalk
-from evaluator.nodes import Node, Task, TopLevel
+from evaluator.nodes import Node, TopLevel
 from evaluator.nodes.walk import descendants
 from evaluator.xml.schema import validate
 from evaluator.xml.source import read_source
@@ -60,14 +60,6 @@ class View:
     def node_of(self, element: Element) -> TopLevel | Node | None:
         """The node that an element is; None where it is not a node."""
         return self.by_place.get(self.document.span_at(element.start))
-
-    def task_at(self, offset: int) -> Task | None:
-        """The innermost task that has `offset` in it."""
-        for element in self.document.tree.at(offset).around():
-            node = self.node_of(element)
-            if isinstance(node, Task):
-                return node
-        return None
 
     def watch(self, observer: ScopeObserver) -> None:
         """Walks the templates of the file with `observer`."""

@@ -118,17 +118,19 @@ def replaced(path: Path) -> None:
     path.write_bytes(data)
 
 
-# A result is shown before its line is written: after the first there is nothing to lose.
-@pytest.mark.parametrize("after", [2, 5, 10])
+REMOVED = (Path.unlink, "was removed")
+REPLACED = (replaced, "was replaced")
+EMPTIED = (lambda path: os.truncate(path, 0), "instead of")
+CUT = (lambda path: os.truncate(path, path.stat().st_size - 10), "instead of")
+
+
 @pytest.mark.parametrize(
-    ("damage", "what"),
+    ("damage", "what", "after"),
     [
-        (Path.unlink, "was removed"),
-        (replaced, "was replaced"),
-        (lambda path: os.truncate(path, 0), "instead of"),
-        (lambda path: os.truncate(path, path.stat().st_size - 10), "instead of"),
+        *[(*damage, after) for damage in (REMOVED, REPLACED) for after in (1, 2, 5, 10)],
+        # A result is shown before its line is written: after the first there is nothing to cut.
+        *[(*damage, after) for damage in (EMPTIED, CUT) for after in (2, 5, 10)],
     ],
-    ids=["removed", "replaced", "emptied", "cut"],
 )
 def test_results_that_are_lost_while_the_batch_runs_end_it_with_an_error(
     run: Run, calls: Calls, tmp_path: Path, damage: Damage, what: str, after: int
