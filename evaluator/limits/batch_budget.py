@@ -41,14 +41,11 @@ class BatchSpending:
         "_reserved_cost_usd",
         "_reserved_tokens",
         "cost_usd",
-        "is_limited",
         "tokens",
     )
 
     def __init__(self, limits: BatchBudget) -> None:
         self._limits = limits
-        # Without a limit there is nothing to check.
-        self.is_limited = limits != BatchBudget()
         self.cost_usd = self._reserved_cost_usd = 0.0
         self.tokens = self._reserved_tokens = self._open = 0
         self._began: float | None = None
@@ -132,9 +129,7 @@ class BatchSpending:
         else:
             self._reserved_cost_usd = 0.0
         if usage is not None:
-            if usage.cost_usd is None:
-                cost_usd = cost_usd
-            else:
+            if usage.cost_usd is not None:
                 cost_usd = usage.cost_usd
             if usage.input_tokens is not None and usage.output_tokens is not None:
                 tokens = usage.input_tokens + usage.output_tokens

@@ -80,14 +80,13 @@ class RateLimiter:
         """
         spending = self.spending
         try:
-            if spending.is_limited:
-                spending.check_time(now, now)
+            spending.check_time(now, now)
             if self._is_paused:
                 return spending.ends_at(now)
             held_until = self._held_until.get(call.endpoint, now)
             if held_until > now:
                 self._check_hold(call, held_until, now=now)
-            if not spending.is_limited or spending.fits(call):
+            if spending.fits(call):
                 begins_at = endpoint.earliest(call, now)
             else:
                 begins_at = inf

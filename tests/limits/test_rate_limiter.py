@@ -486,3 +486,40 @@ def test_the_state_has_what_a_display_needs():
         assert (state.in_flight, state.waiting, state.held_s) == (0, 0, 0.0)
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("budget", "resource"),
+    [
+        (BatchBudget(max_cost_usd=0.15), "cost"),
+        (BatchBudget(max_tokens=250), "tokens"),
+        (BatchBudget(max_seconds=4), "time"),
+    ],
+    ids=["cost", "tokens", "time"],
+)
+def test_a_limit_that_a_running_batch_gets_counts_what_was_used_before(
+    budget: BatchBudget, resource: str
+) -> None:
+    async def main() -> CallRejected:
+        limiter = RateLimiter(Pace(concurrency=2))
+        permit = await limiter.acquire(planned())
+        await asyncio.sleep(5)
+        permit.release(Usage(100, 100, 0, 0, 0.1, 1), None, 5.0)
+        limiter.change(Pace(concurrency=2), budget)
+        with pytest.raises(CallRejected) as rejected:
+            await limiter.acquire(planned())
+        return rejected.value
+
+    assert run(main()).resource == resource
+
+
+def test_a_limit_may_be_raised_and_removed_while_a_batch_runs() -> None:
+    async def main() -> None:
+        limiter = RateLimiter(budget=BatchBudget(max_cost_usd=0.15))
+        (await limiter.acquire(planned())).release(Usage(100, 100, 0, 0, 0.1, 1), None, 1.0)
+        limiter.change(Pace(), BatchBudget(max_cost_usd=0.25))
+        (await limiter.acquire(planned())).release(Usage(100, 100, 0, 0, 0.1, 1), None, 1.0)
+        limiter.change(Pace(), BatchBudget())
+        await limiter.acquire(planned())
+
+    run(main())
