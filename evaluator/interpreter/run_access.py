@@ -77,6 +77,7 @@ def run_access(spawner: Spawner, store: TaskStore, grant: RunGrant) -> RunAccess
             run.services, least_sandbox=bound.frame.domain.sandbox, authority=spawner.authority()
         )
         outcome = await run.services.resume(services, task_id, bound.budget)
+        spawner.check_not_refused()
         if isinstance(outcome, TaskResult):
             return outcome.content
         error = {"type": outcome.type, "reason": outcome.reason, "message": outcome.message}

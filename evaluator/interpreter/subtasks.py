@@ -222,10 +222,15 @@ class Spawner:
         )
         options = replace(run.options.inner(), on_message=on_message, on_begin=on_begin)
         outcome = await record_run(run.services, spec, options=options, parent=run, caller=caller)
-        if run.budget.refused is not None:
-            # The outcome is not an answer, and nothing may continue from it.
-            raise run.budget.refused
+        self.check_not_refused()
         return outcome
+
+    def check_not_refused(self) -> None:
+        """Raises: CallRejected or MachineError, if a call of a started run was rejected: its
+        outcome is not an answer, and nothing may continue from it.
+        """
+        if self.run.budget.refused is not None:
+            raise self.run.budget.refused
 
     def refusals(self, template: str) -> list[str]:
         """Why the model may not choose `template`, each as the end of "it may not"; none if it

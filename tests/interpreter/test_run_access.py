@@ -9,7 +9,10 @@ import pytest
 from crashes import cut, reading
 
 from evaluator import Evaluator, HandlerConfig
+from evaluator.errors import CallRejected
 from evaluator.handler.config import ToolGrant
+from evaluator.limits.call_limiter import Permit, PlannedCall
+from evaluator.limits.rate_limiter import RateLimiter
 
 MANAGE = """<task name="manage" type="atomic"><description>Look after runs</description>
   <instructions>MANAGE</instructions></task>"""
@@ -84,6 +87,31 @@ def test_a_resumed_run_counts_against_the_limits_of_the_task_that_asks(interrupt
         "turns",
         4,
     )
+
+
+class RejectsOne(RateLimiter):
+    """Rejects the third call, that of the resumed run."""
+
+    calls = 0
+
+    async def acquire(self, call: PlannedCall) -> Permit:
+        self.calls += 1
+        if self.calls == 3:
+            raise CallRejected("time", 1, limit=1, message="the session has ended")
+        return await super().acquire(call)
+
+
+def test_nothing_continues_from_a_resumed_run_whose_call_was_rejected(
+    interrupted: Any, tmp_path: Any
+) -> None:
+    evaluator, told = interrupted()
+    limiter = RejectsOne()
+    outcome = evaluator.with_limiter(limiter, tmp_path / "tasks").evaluate_sync("manage")
+    assert not outcome.ok and "the session has ended" in outcome.message
+    assert limiter.calls == 3 and len(told) == 1
+    last = reading(tmp_path, 2).steps[-1]
+    assert (last.start.name, last.status) == ("manage_task", "aborted")
+    assert last.end is not None and last.end.error == "failed — the session has ended"
 
 
 # what the interrupted run has that its manager has not → why it is not resumed, and whether it may be read
