@@ -198,7 +198,8 @@ async def run_batch(
     Returns: the numbers, the outcomes of the thresholds and the results; a row that fails is a
     result with an error.
     Raises: UsageError, TemplateError or ConfigurationError, before anything runs, for anything that
-    cannot be used; UsageError later, for a row that cannot be read, after the samples in flight;
+    cannot be used; UsageError later, for a row of a stream that cannot be used, after the samples
+    in flight;
     RecordError, for a folder that cannot be used or written; TaskBusy, if another process works on
     it.
     """

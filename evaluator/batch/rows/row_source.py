@@ -251,8 +251,8 @@ class RowSource:
     def read_ahead(self) -> Iterator[Sample | None]:
         """The samples, or with `sample` those that it draws from, without using up the source. A
         final None means that there may be more that cannot be read now: those of an iterator, those
-        that have to be waited for, and those after a row that cannot be used, which is reported
-        when the batch reaches it.
+        that have to be waited for, and those after a row that cannot be used, which `check`
+        reports.
         """
         selection = self._selection
         if not self._is_readable:
