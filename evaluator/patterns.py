@@ -67,9 +67,11 @@ class Pattern:
         # A slot without a value: the pattern is not compiled.
         if name not in _METHODS:
             raise AttributeError(name)
-        compiled = compile_now(self)
+        is_anchored = name in _ANCHORED
+        compiled = compile_now(self, is_anchored)
         for method in _METHODS:
-            setattr(self, method, getattr(compiled, method))
+            if not _USES_REGEX or (method in _ANCHORED) == is_anchored:
+                setattr(self, method, getattr(compiled, method))
         return getattr(compiled, name)
 
     def __repr__(self) -> str:
@@ -77,18 +79,39 @@ class Pattern:
 
 
 _METHODS = ("findall", "finditer", "fullmatch", "match", "search", "split", "sub")
+_ANCHORED = ("fullmatch", "match")
+_USES_REGEX = sys.version_info < (3, 11, 5)
 
 
-def compile_now(pattern: Pattern) -> Any:
-    """The pattern compiled by the engine of this version of Python."""
-    source = pattern.pattern
-    if pattern.flags:
-        source = f"(?{pattern.flags}){source}"
-    if sys.version_info >= (3, 11, 5):
-        return re.compile(source)
+def compile_now(pattern: Pattern, is_anchored: bool) -> Any:
+    """The pattern compiled by the engine of this version of Python.
+
+    `is_anchored` is True for `match` and `fullmatch`.
+    """
+    if _USES_REGEX:
+        return compile_with_regex(pattern, is_anchored)
+    return re.compile(_with_flags(pattern, pattern.pattern))
+
+
+def compile_with_regex(pattern: Pattern, is_anchored: bool) -> Any:
+    """The pattern compiled by `regex`.
+
+    Before `regex` matches, it looks in the rest of the text for a string that every match contains.
+    This makes a search fast, but each `match` at a position of a long text then reads all of the
+    text. A pattern with an alternative that never matches has no such string.
+    """
     import regex
 
-    return regex.compile(as_regex(source), regex.V0)
+    source = pattern.pattern
+    if is_anchored:
+        source = f"(?!)|{source}"
+    return regex.compile(as_regex(_with_flags(pattern, source)), regex.V0)
+
+
+def _with_flags(pattern: Pattern, source: str) -> str:
+    if pattern.flags:
+        return f"(?{pattern.flags}){source}"
+    return source
 
 
 # What these classes are in `re`. In `regex`, U+001C is not white space, ² is not a part of a word,

@@ -12,15 +12,16 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
-from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
-from evaluator.handler.backends import KEYS
+if TYPE_CHECKING:
+    from evaluator import Evaluator
 
-# Tests start hundreds of processes, each of which would compile the package again.
+# Tests start hundreds of processes, each of which would compile the package again. So would each
+# test process: this is why nothing of it is imported above.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -60,6 +61,8 @@ def own_user_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """No provider's key and no model name reaches a test, so that none can be billed."""
+    from evaluator.handler.backends import KEYS
+
     for variable, _ in KEYS:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.delenv("EVALUATOR_MODEL", raising=False)
@@ -67,12 +70,13 @@ def no_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
-MakeEvaluator = Callable[..., Evaluator]
+MakeEvaluator = Callable[..., "Evaluator"]
 
 
 @pytest.fixture
 def make_evaluator(tmp_path: Path) -> MakeEvaluator:
     """`make(xml, script=…)`: an Evaluator over the templates in `xml`, with task files in `tmp_path/tasks`."""
+    from evaluator import Evaluator, SimulatedBackend, TemplateLibrary
 
     def make(xml: str = "", *, script: Any = None, **options: Any) -> Evaluator:
         folder = tmp_path / "templates"

@@ -8,15 +8,15 @@ import re
 import runpy
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from re import _parser  # pyright: ignore  # the parser of `re`: it says what a pattern consists of
 from typing import Any
 
 import pytest
-import regex
 
-from evaluator.patterns import Pattern, as_regex
+from evaluator.patterns import Pattern, compile_with_regex
 from evaluator.xml.lenient import read_elements
 
 ROOT = Path(__file__).parent.parent
@@ -113,12 +113,36 @@ def test_both_engines_match_the_same_in_every_pattern() -> None:
     }
     assert len(patterns) > 150
     for pattern in patterns:
-        source = f"(?{pattern.flags}){pattern.pattern}" if pattern.flags else pattern.pattern
-        other = regex.compile(as_regex(source), regex.V0)
+        other = compile_with_regex(pattern, is_anchored=False)
+        anchored = compile_with_regex(pattern, is_anchored=True)
         for text in texts:
-            spans = [(match.span(), match.groups()) for match in pattern.finditer(text)]
+            matches = list(pattern.finditer(text))
+            spans = [(match.span(), match.groups()) for match in matches]
             others = [(match.span(), match.groups()) for match in other.finditer(text)]
             assert spans == others, (pattern, text)
+            for start in {0, *(match.start() for match in matches)}:
+                match = pattern.match(text, start)
+                at_start = anchored.match(text, start)
+                assert (match is None) == (at_start is None), (pattern, text, start)
+                if match is not None and at_start is not None:
+                    assert match.span() == at_start.span(), (pattern, text, start)
+                    assert match.groups() == at_start.groups(), (pattern, text, start)
+
+
+def test_a_match_at_a_place_does_not_read_the_rest_of_the_text() -> None:
+    pattern = Pattern(r"[ \t]*+\n[ \t]*+(a)")
+    match = compile_with_regex(pattern, is_anchored=True).match
+    plain = compile_with_regex(pattern, is_anchored=False).match
+
+    def work(match: Any, length: int) -> float:
+        text = "x" * length
+        start = time.process_time()
+        for _ in range(200):
+            assert match(text) is None
+        return time.process_time() - start
+
+    assert match("\n a")[1] == "a"
+    assert work(match, 1_000_000) < work(plain, 1_000_000) / 10
 
 
 def test_a_pattern_is_compiled_at_its_first_use_and_keeps_its_flags() -> None:

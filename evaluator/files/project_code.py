@@ -7,12 +7,14 @@ import statements do not show is found by a `CodeGuard` when it is imported: the
 file once, and what it has checked is what is compiled. Compiled files (`__pycache__`) are not read,
 because they may hold something else than their source.
 
-Installed packages are not a project's code, also if the environment they are in is below it.
+Installed packages are not a project's code, also if the environment they are in is below it. Files
+are read up to a bound; larger ones are refused.
 """
 
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import site
 import sys
@@ -27,8 +29,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from evaluator.errors import ConfigurationError
+from evaluator.files.open_below import read_named
 from evaluator.files.trust import ProjectFile, is_allowed
 
+MAX_SOURCE_BYTES = 4_000_000
+"""A larger source file of a project is not run."""
+_MAX_COMPILED_BYTES = 256_000_000
 _NAMES = ("Python code, which is imported",)
 
 
@@ -56,7 +63,7 @@ class CodeLoader(SourceFileLoader):
     """
 
     def get_code(self, fullname: str) -> CodeType:
-        data = self.get_data(self.path)
+        data = _read_bounded(self.path, MAX_SOURCE_BYTES)
         _check(self.path, data)
         return self.source_to_code(data, self.path)
 
@@ -78,7 +85,7 @@ class _GuardedFinder:
             spec.loader = CodeLoader(name, spec.origin)
             spec.cached = None
         else:
-            _check(spec.origin, _read(spec.origin))
+            _check(spec.origin, _read(spec.origin, _MAX_COMPILED_BYTES))
         return spec
 
 
@@ -125,7 +132,7 @@ def code_files(place: str, folder: str | Path) -> list[ProjectFile]:
         path = os.path.abspath(pending.pop())
         if path in found or not os.path.isfile(path) or _is_installed(path):
             continue
-        data = _read(path)
+        data = _read(path, MAX_SOURCE_BYTES)
         found[path] = _code_file(root, path, data)
         places = [root, os.path.dirname(path), *_searched(root)]
         pending += [
@@ -214,12 +221,23 @@ def _check(path: str, data: bytes) -> None:
         guard.check(path, data)
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, max_bytes: int) -> bytes:
     """The content of a file; empty for what is not a file of its own, such as a module in a ZIP."""
     try:
-        return Path(path).read_bytes()
+        return _read_bounded(path, max_bytes)
     except OSError:
         return b""
+
+
+def _read_bounded(path: str, max_bytes: int) -> bytes:
+    """Raises: OSError, or ConfigurationError for a larger file."""
+    try:
+        return read_named(path, max_bytes)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        message = f"{path}: {error.strerror}, so it is not imported; move its data to another file"
+        raise ConfigurationError(message) from error
 
 
 def _install() -> None:

@@ -22,9 +22,11 @@ from evaluator.batch import definition as definition_module
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.permissions import read_with_claims
 from evaluator.cli.main import main
+from evaluator.errors import ConfigurationError
 from evaluator.errors.results import TaskError
 from evaluator.files import project_code
-from evaluator.files.project_code import code_files
+from evaluator.files.libraries import import_place
+from evaluator.files.project_code import CodeGuard, code_files
 from evaluator.files.trust import allow
 
 EVIL = "import pathlib\npathlib.Path('MARK').touch()\n"
@@ -373,3 +375,20 @@ def test_code_that_cannot_be_parsed_or_read_names_only_itself(tmp_path: Path) ->
     assert files_of("missing.py", tmp_path) == []
     os.mkfifo(tmp_path / "pipe.py")
     assert files_of("pipe.py", tmp_path) == []
+
+
+@pytest.mark.parametrize("changed", ["score.py", "helper.py"])
+def test_a_file_of_a_terabyte_is_neither_read_nor_imported(
+    changed: str, project: Path, evaluator: Command
+) -> None:
+    (project / "score.py").write_text(IMPORTS["a module beside it"][0] + SAME)
+    (project / "helper.py").write_text("#" * 1_000_000)
+    assert evaluator("trust")[0] == 0
+    assert evaluator("batch", "--output", "one")[0] == 0
+    os.truncate(project / changed, 10**12)
+    code, _, err = evaluator("batch", "--output", "two")
+    assert code == 3
+    assert f"{changed}: it has more than 4,000,000 bytes, so it is not imported" in err
+    os.rename(project / changed, project / "new.py")
+    with pytest.raises(ConfigurationError, match="more than 4,000,000 bytes"):
+        import_place(str(project / "new.py"), CodeGuard(str(project)))

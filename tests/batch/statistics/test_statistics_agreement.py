@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-import krippendorff
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from statsmodels.stats.inter_rater import cohens_kappa
 
 from evaluator.batch.statistics import (
     cohen_kappa,
@@ -57,6 +54,9 @@ def test_alpha_equals_printed_examples(level: Level, expected: float) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @given(rows=ratings)
 def test_alpha_equals_the_krippendorff_package(level: Level, rows: list[list[int | None]]) -> None:
+    import krippendorff
+    import numpy as np
+
     data = np.array(
         [[np.nan if value is None else value for value in row] for row in rows], dtype=float
     )
@@ -90,6 +90,9 @@ def test_kappa_equals_printed_examples() -> None:
     ("weights", "wt"), [(None, None), ("linear", "linear"), ("quadratic", "quadratic")]
 )
 def test_kappa_and_its_error_equal_statsmodels(weights: Any, wt: str | None) -> None:
+    import numpy as np
+    from statsmodels.stats.inter_rater import cohens_kappa
+
     theirs = cohens_kappa(np.array(CARCINOMA), wt=wt)
     found = cohen_kappa(*judges(CARCINOMA), weights=weights)
     assert (found.value, found.se) == (pytest.approx(theirs.kappa), pytest.approx(theirs.std_kappa))

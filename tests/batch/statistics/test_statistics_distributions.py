@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from scipy import special, stats
 
 from evaluator.batch.statistics.distributions import (
     binomial_below,
@@ -22,6 +21,8 @@ DEGREES = [1, 2, 3, 5, 9, 29.5, 100, 1_000, 99_999]
 @pytest.mark.parametrize("df", DEGREES)
 @pytest.mark.parametrize("t", [0.0, 1e-6, 0.3, 1.0, 1.96, 4.0621, 12.0])
 def test_the_tails_of_students_t_equal_scipy(t: float, df: float) -> None:
+    from scipy import stats
+
     assert student_two_sided(t, df) == pytest.approx(2 * stats.t.sf(t, df), rel=1e-8, abs=1e-300)
     assert student_two_sided(-t, df) == student_two_sided(t, df)
 
@@ -29,6 +30,8 @@ def test_the_tails_of_students_t_equal_scipy(t: float, df: float) -> None:
 @pytest.mark.parametrize("df", DEGREES)
 @pytest.mark.parametrize("probability", [0.005, 0.025, 0.4, 0.5, 0.75, 0.975, 0.9995])
 def test_the_quantiles_of_students_t_equal_scipy(probability: float, df: float) -> None:
+    from scipy import stats
+
     assert student_quantile(probability, df) == pytest.approx(
         stats.t.ppf(probability, df), rel=1e-8, abs=1e-9
     )
@@ -44,11 +47,15 @@ def test_the_quantiles_equal_the_printed_table(df: int, expected: float) -> None
 
 @pytest.mark.parametrize("value", [-30.0, -8.0, -1.96, 0.0, 0.5, 3.0, 9.0])
 def test_the_tails_of_the_normal_distribution_equal_scipy(value: float) -> None:
+    from scipy import stats
+
     assert normal_below(value) == pytest.approx(stats.norm.cdf(value), rel=1e-12)
 
 
 @pytest.mark.parametrize("probability", [1e-12, 0.025, 0.5, 0.8, 0.975])
 def test_the_normal_quantile_equals_scipy(probability: float) -> None:
+    from scipy import stats
+
     assert normal_quantile(probability) == pytest.approx(
         stats.norm.ppf(probability), rel=1e-12, abs=1e-15
     )
@@ -67,6 +74,8 @@ def test_the_normal_quantile_equals_scipy(probability: float) -> None:
     ],
 )
 def test_the_binomial_tail_equals_scipy(successes: int, trials: int, chance: float) -> None:
+    from scipy import stats
+
     assert binomial_below(successes, trials, chance) == pytest.approx(
         stats.binom.cdf(successes, trials, chance), rel=1e-8
     )
@@ -76,6 +85,8 @@ def test_the_binomial_tail_equals_scipy(successes: int, trials: int, chance: flo
 @pytest.mark.parametrize("b", [0.5, 1, 7, 300])
 @pytest.mark.parametrize("x", [0.0, 1e-9, 0.2, 0.5, 0.93, 1.0])
 def test_the_incomplete_beta_function_equals_scipy(x: float, a: float, b: float) -> None:
+    from scipy import special
+
     assert incomplete_beta(x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-8, abs=1e-14)
 
 

@@ -6,11 +6,9 @@ import math
 from itertools import combinations
 from statistics import mean
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from evaluator.batch.statistics import pass_at_k, pass_hat_k, reducer, variance
 from evaluator.errors import UsageError
@@ -51,6 +49,8 @@ def test_an_unknown_reducer_is_refused_with_the_known_ones(name: str) -> None:
 
 def chens_product(n: int, c: int, k: int) -> float:
     """Chen et al. 2021, figure 3: the numerically stable form that they print."""
+    import numpy as np
+
     return 1.0 if n - c < k else 1.0 - float(np.prod(1.0 - k / np.arange(n - c + 1, n + 1)))
 
 
@@ -90,6 +90,8 @@ def test_impossible_counts_are_refused(n: int, passed: int, k: int) -> None:
 
 
 def test_the_mean_squares_equal_scipys_analysis_of_variance() -> None:
+    from scipy import stats
+
     samples = [[0.1, 0.4, 0.3], [0.9, 0.7], [0.5, 0.6, 0.9, 0.8]]
     found = variance(samples)
     assert found.within is not None and found.between is not None
@@ -101,6 +103,8 @@ def test_the_mean_squares_equal_scipys_analysis_of_variance() -> None:
 
 
 def test_known_components_are_recovered() -> None:
+    import numpy as np
+
     draw = np.random.default_rng(7)
     samples = [(centre + draw.normal(0, 0.5, 4)).tolist() for centre in draw.normal(0, 2, 3_000)]
     found = variance(samples)

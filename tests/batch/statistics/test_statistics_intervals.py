@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
-import statsmodels.api as sm
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
-from statsmodels.stats.proportion import proportion_confint
 
 from evaluator.batch.statistics import (
     mean_interval,
@@ -27,6 +23,9 @@ finite = st.floats(-1e6, 1e6)
 
 
 def test_the_mean_its_error_and_interval_equal_scipy() -> None:
+    import numpy as np
+    from scipy import stats
+
     found = mean_interval(VALUES)
     low, high = stats.t.interval(0.95, len(VALUES) - 1, np.mean(VALUES), stats.sem(VALUES))
     assert (found.mean, found.se) == (
@@ -38,12 +37,18 @@ def test_the_mean_its_error_and_interval_equal_scipy() -> None:
 
 
 def test_an_interval_at_another_confidence_equals_scipy() -> None:
+    import numpy as np
+    from scipy import stats
+
     found = mean_interval(VALUES, confidence=0.8)
     expected = stats.t.interval(0.8, 9, np.mean(VALUES), stats.sem(VALUES))
     assert (found.low, found.high) == pytest.approx(expected)
 
 
 def test_clustered_errors_equal_statsmodels() -> None:
+    import numpy as np
+    import statsmodels.api as sm
+
     groups = np.unique(CLUSTERS, return_inverse=True)[1]
     fit = sm.OLS(VALUES, np.ones(len(VALUES))).fit(
         cov_type="cluster", cov_kwds={"groups": groups}, use_t=True
@@ -87,6 +92,8 @@ def test_wilsons_interval_equals_printed_examples(
 
 @given(st.integers(1, 500), st.data())
 def test_wilsons_interval_equals_statsmodels(n: int, data: st.DataObject) -> None:
+    from statsmodels.stats.proportion import proportion_confint
+
     passed = data.draw(st.integers(0, n))
     found = proportion_of(passed, n)
     assert (found.low, found.high) == pytest.approx(
@@ -189,6 +196,8 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
 
 @given(st.lists(finite, min_size=1), st.lists(st.floats(0, 1), max_size=5))
 def test_percentiles_equal_numpy(values: list[float], shares: list[float]) -> None:
+    import numpy as np
+
     found = percentiles(values, shares)
     assert found == pytest.approx([float(np.quantile(values, share)) for share in shares], abs=1e-6)
     assert percentiles([], shares) == [None] * len(shares)
@@ -243,6 +252,8 @@ def test_scores_that_need_no_cut_have_students_interval() -> None:
 
 
 def test_scores_without_a_spread_have_wilsons_interval_or_none() -> None:
+    from statsmodels.stats.proportion import proportion_confint
+
     found, wilson = score_interval([0.5] * 10), proportion_of(5, 10)
     assert (found.se, found.low, found.high, found.method) == (0, wilson.low, wilson.high, "wilson")
     clustered = score_interval([0.5] * 10, "aabbccddee")

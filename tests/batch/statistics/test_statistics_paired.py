@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import stats
-from statsmodels.stats.contingency_tables import mcnemar
 
 from evaluator.batch.statistics import (
     bootstrap_difference,
@@ -68,6 +66,8 @@ def test_newcombes_interval_equals_printed_examples(
 def test_mcnemars_p_equals_statsmodels_and_is_symmetric(
     both: int, a: int, b: int, neither: int
 ) -> None:
+    from statsmodels.stats.contingency_tables import mcnemar
+
     found, swapped = (
         mcnemar_difference(both, a, b, neither),
         mcnemar_difference(both, b, a, neither),
@@ -93,6 +93,8 @@ def test_the_error_of_a_paired_proportion_equals_that_of_its_differences() -> No
 
 def test_agrestis_approval_ratings_flip_by_more_than_chance() -> None:
     """Agresti, Categorical Data Analysis (2002), table 10.1: 150 and 86 of 1,600 flipped; chi-squared 17.36."""
+    from scipy import stats
+
     assert mcnemar_p(150, 86) == pytest.approx(stats.binomtest(86, 236).pvalue)
     assert mcnemar_difference(794, 150, 86, 570).mean == pytest.approx(-0.04)
 
@@ -103,10 +105,14 @@ def test_clustered_pairs_use_their_clusters() -> None:
     assert found.p is not None and found.p > mean_difference([1, 1, 1, 0, 0, 0]).p  # type: ignore[operator]
 
 
-DIFFERENCES = [float(value) for value in np.random.default_rng(3).exponential(0.2, 80) - 0.12]
+_random = random.Random(3)
+DIFFERENCES = [_random.expovariate(5) - 0.12 for _ in range(80)]
 
 
 def test_the_bootstraps_interval_equals_scipy_except_for_the_draws() -> None:
+    import numpy as np
+    from scipy import stats
+
     found = bootstrap_difference(DIFFERENCES, seed=1, resamples=20_000)
     scipys = stats.bootstrap(
         (DIFFERENCES,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(5)
@@ -184,6 +190,8 @@ def test_pairs_needed_and_smallest_difference_agree(
 
 
 def test_the_pairs_needed_have_the_requested_power() -> None:
+    import numpy as np
+
     n, draw = pairs_needed(0.5, 0.1), np.random.default_rng(11)
     seen = sum(
         (mean_difference(draw.normal(0.1, 0.5, n).tolist()).p or 0) < 0.05 for _ in range(400)
@@ -239,6 +247,8 @@ def test_no_observed_spread_does_not_mean_no_spread(
 
 
 def test_the_bound_for_unobserved_differences_equals_scipy() -> None:
+    from scipy import stats
+
     for units in (2, 7, 200):
         bound = stats.binomtest(0, units).proportion_ci().high
         assert mean_difference([0.0] * units).high == pytest.approx(bound)
