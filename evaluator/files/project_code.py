@@ -20,7 +20,6 @@ import sysconfig
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -28,6 +27,7 @@ from types import CodeType
 from typing import Any
 
 from evaluator.files.trust import ProjectFile, is_allowed
+from evaluator.lazy_dataclass import dataclass
 
 _NAMES = ("Python code, which is imported",)
 
