@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from difflib import unified_diff
 from typing import Any
 
 from evaluator.authoring.portraits import Portrait, calls_text, portrait
 from evaluator.authoring.revisions import Version
 from evaluator.errors import EvaluatorError
+from evaluator.lazy_dataclass import dataclass
 
 # What the simulated model makes up depends on the whole prompt, so it would differ in each of them.
 _SIMULATED = re.compile(r"simulated \d+|\[simulated\] an answer to: [^\n]*")

@@ -5,7 +5,7 @@ prompts for sample inputs. Everything is computed without a call.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import EvaluatorError, UsageError
@@ -14,6 +14,7 @@ from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.cost_bounds import CostBounds
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.language.types import read_typed
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from evaluator.library.calls import parameters

@@ -11,7 +11,6 @@ import os
 import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator import disk
@@ -19,6 +18,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.locations import shipped
 from evaluator.handler.profiles import Profiles, load_profiles
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.processes import starting
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.authoring.portraits import (
@@ -20,6 +19,7 @@ from evaluator.errors import Diagnostic, UsageError
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.linting import Linter
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.files import Root, Stamp, scan, stamp_of
 from evaluator.nodes import Function

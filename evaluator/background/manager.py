@@ -12,7 +12,7 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -32,6 +32,7 @@ from evaluator.background.output import (
 from evaluator.background.store import LEASE_S, BackgroundStore
 from evaluator.background.tasks import Activity, BackgroundTask, End, Priority, Work, new_id
 from evaluator.errors import EvaluatorError, ToolError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.scripts import run_script
 from evaluator.processes.supervisor import run_to_end
 from evaluator.record.owner import current_owner, is_visible

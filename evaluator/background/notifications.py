@@ -7,10 +7,10 @@ element, because the task has not ended.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from evaluator.background.tasks import BackgroundTask, Priority
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Pattern
 
 NoticeKind = Literal["end", "stall", "event"]

@@ -17,12 +17,12 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evaluator import clock, disk
 from evaluator.files.open_below import FILE, open_private_folder
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Pattern
 from evaluator.record.redact import Redactor
 

@@ -14,12 +14,13 @@ import re
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 from evaluator import randomness
 from evaluator.background.output import Output
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Owner
 
 TaskType = Literal["b", "a", "r", "t", "w", "m", "d"]

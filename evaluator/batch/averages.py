@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, Protocol
 
 from evaluator.batch.fields import reader_of
@@ -15,6 +15,7 @@ from evaluator.batch.statistics import Estimate, stratified_interval, weighted_i
 from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.parts import MetricValue
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 
 _NONE = "(none)"
 _MOST_NAMED = 5

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from evaluator.batch.fields import reader_of
@@ -29,6 +29,7 @@ from evaluator.batch.statistics import (
 )
 from evaluator.batch.summary.calibrated import Calibration, CorrectedShare, PeopleAgreement
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 
 Cell = tuple[str, str]
 WITHOUT_GROUP = "(none)"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -38,6 +38,7 @@ from evaluator.fields import check_names
 from evaluator.files.atomic import locked
 from evaluator.files.open_below import open_regular
 from evaluator.files.trust import signature, signature_check
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.journal import now
 from evaluator.record.owner import is_gone, is_visible, parse_owner
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from evaluator.handler.backends import is_simulated_model
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.cost_bounds import Amounts, CostBounds
 from evaluator.interpreter.preview import Preview, PreviewBackend
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models import prices
 from evaluator.nodes import Task, TopLevel
 from evaluator.nodes.walk import operands

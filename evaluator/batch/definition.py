@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +37,7 @@ from evaluator.errors.messages import json_problem
 from evaluator.fields import MERGED, Checked, Flag, Name, Names, Place, Section, to_dict
 from evaluator.files.open_below import read_named
 from evaluator.interpreter.evaluator_flags import LIBRARY, MODEL_ROLE, ROOT, Roles
+from evaluator.lazy_dataclass import dataclass
 
 DEFAULT_FILE = "evaluator.toml"
 MAX_BYTES = 16_000_000

@@ -26,7 +26,6 @@ import os
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -45,6 +44,7 @@ from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, TaskBusy, advice_on
 from evaluator.files.atomic import atomic_file, remove_unfinished, try_lock, write_atomic
 from evaluator.files.open_below import open_private_folder, open_regular, read_regular
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub, json_encoder
 
 MANIFEST = "manifest.json"

@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from hashlib import blake2b
 from typing import Any, cast
 from zlib import crc32
@@ -36,6 +36,7 @@ from evaluator.batch.records import Sample, key_of
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem, type_of
 from evaluator.handler.config import HandlerConfig
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import roles_of
 from evaluator.processes.sandboxes import NO_SANDBOX

@@ -8,12 +8,13 @@ judged: a notice says so at the start. The manifest stores the models, but no ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 from evaluator.batch.identity import Cell
 from evaluator.batch.scorers import Scorer, describe_scorer, member_scorers
 from evaluator.batch.work import GRADER, Variant
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Task
 from evaluator.nodes.walk import tasks
 

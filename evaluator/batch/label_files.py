@@ -13,7 +13,6 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -33,6 +32,7 @@ from evaluator.batch.rows.table_rows import read_csv
 from evaluator.errors import UsageError
 from evaluator.errors.messages import json_problem
 from evaluator.files.open_below import read_regular
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.journal import now
 from evaluator.record.steps import Scrub
 

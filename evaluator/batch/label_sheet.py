@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from evaluator.batch.labels import LabelVerdict
 from evaluator.batch.records import SampleResult
+from evaluator.lazy_dataclass import dataclass
 
 PASS_AT = 0.5
 _WORDS = {

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
 
 from evaluator.batch.calibration import Cell, JudgedResults
 from evaluator.batch.labels import Label
 from evaluator.batch.statistics import Estimate
+from evaluator.lazy_dataclass import dataclass
 
 OVERLAP = 30
 LEAST_LABELS = 10

@@ -19,7 +19,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, cast
@@ -31,6 +31,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.errors import BatchDamaged, RecordError, RecordNotWritten, UsageError, advice_on
 from evaluator.files.atomic import atomic_file, locked, locked_file
 from evaluator.files.open_below import open_regular
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import Scrub, json_encoder
 
 MAX_NOTE_CHARS = 10_000

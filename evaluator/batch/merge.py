@@ -11,7 +11,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from evaluator.errors import RecordError, UsageError
 from evaluator.errors.messages import listed
 from evaluator.files.atomic import NEW_FILE
 from evaluator.files.open_below import open_private_folder, open_regular
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import now
 from evaluator.record.segments import FOLDER as SEGMENTS

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias, cast, overload
 
@@ -28,6 +28,7 @@ from evaluator.batch.scorers.scorer_registry import read_spec
 from evaluator.batch.summary.parts import MetricValue
 from evaluator.errors import MachineError, RecordError, UsageError
 from evaluator.fields import fits
+from evaluator.lazy_dataclass import dataclass
 
 MetricSpec: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | Metric"
 _FUNCTION = re.compile(r"(?:.+\.py|[A-Za-z_][\w.]*):[A-Za-z_][\w.]*", re.DOTALL)

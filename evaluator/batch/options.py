@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from evaluator.batch.notebook import DisplayName
@@ -35,6 +35,7 @@ from evaluator.fields import (
 )
 from evaluator.interpreter.evaluator_flags import SANDBOX
 from evaluator.interpreter.recovery import OnUnfinished
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.sandboxes import Sandbox
 
 if TYPE_CHECKING:

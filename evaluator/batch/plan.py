@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ from evaluator.errors.messages import did_you_mean, listed
 from evaluator.fields import Names, accept
 from evaluator.handler.profiles import turns_by_profile
 from evaluator.language.inputs import bind_inputs
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.bounds import CallBound, CallCounter
 from evaluator.nodes import Atomic, Function, Input, TopLevel
 

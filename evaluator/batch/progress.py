@@ -17,7 +17,7 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from math import ceil, sqrt
 from types import TracebackType
 from typing import IO, Any, Literal, Protocol, Self, TypeVar, cast
@@ -26,6 +26,7 @@ from evaluator import clock
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors.messages import LOGGER, visible
 from evaluator.errors.results import Usage
+from evaluator.lazy_dataclass import dataclass
 
 TICK_S = 0.5
 PLAIN_EVERY_S = 10.0

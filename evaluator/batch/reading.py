@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from evaluator.batch.summary import (
     summarise_columns,
 )
 from evaluator.batch.summary.calibrated import Calibration
+from evaluator.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

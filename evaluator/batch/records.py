@@ -20,7 +20,7 @@ that are cut off" in `docs/howto/run-a-batch.md` for the stricter readings.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
 from operator import attrgetter, itemgetter
@@ -36,6 +36,7 @@ from evaluator.errors.results import (
     TaskResult,
     Usage,
 )
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import OutputFormat
 from evaluator.output import parse_output
 from evaluator.patterns import Pattern

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -47,6 +47,7 @@ from evaluator.fields import to_dict
 from evaluator.files.locations import given_path
 from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.sandboxes import Sandbox

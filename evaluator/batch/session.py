@@ -18,7 +18,7 @@ import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -36,6 +36,7 @@ from evaluator.batch.steering import SKIPPED, Steering
 from evaluator.batch.summary import Columns
 from evaluator.batch.work import Variant, Worker, WorkItem, WorkResult, sample_label
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.record.owner import current_owner, owner_text

@@ -5,7 +5,7 @@ them out and answers them there (see `evaluator.batch.control`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from evaluator.batch.control import Command, CommandState, ControlLog, changed_limits
 from evaluator.batch.engines.base import Engine, ResizableEngine
@@ -16,6 +16,7 @@ from evaluator.batch.progress import SafeDisplay
 from evaluator.batch.records import Failure, Verdict, key_of
 from evaluator.batch.work import WorkItem
 from evaluator.errors import EvaluatorError, UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.limits.rate_limiter import BatchBudget, Pace, RateLimiter
 

@@ -20,7 +20,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any
 
@@ -34,6 +34,7 @@ from evaluator.batch.summary import (
 )
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, duration_text, listed
+from evaluator.lazy_dataclass import dataclass
 
 _THRESHOLD = re.compile(
     r"\s*(?P<metric>[a-z][a-z0-9_]*(?:[@^][0-9]+)?)\s*(?:\(\s*(?P<argument>[^()]*?)\s*\))?\s*"

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from evaluator.errors import RecordError
 from evaluator.errors.messages import duration_text
 from evaluator.errors.results import Outcome, TaskError
 from evaluator.files.locations import shipped
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 
 

@@ -5,7 +5,7 @@ those it has.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from evaluator.cli.trust import permit_schemas, project_profiles, shown_profiles
 from evaluator.errors import UsageError
 from evaluator.fields import Checked, Flag, Place, fields_of
 from evaluator.interpreter.evaluator_flags import LIBRARY, MODEL_ROLE, ROOT, SANDBOX, Roles
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.journal import Sync
 
 if TYPE_CHECKING:

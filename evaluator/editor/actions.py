@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from lsprotocol import types
@@ -17,6 +16,7 @@ from evaluator.editor.names import Names
 from evaluator.editor.project import Project, View
 from evaluator.errors import Diagnostic
 from evaluator.interpreter.linting import fixed
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Function, Input, Span
 from evaluator.xml.format import format_source
 from evaluator.xml.source import read_source

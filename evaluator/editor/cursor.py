@@ -5,11 +5,11 @@ text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from evaluator.editor.documents import Document
 from evaluator.editor.project import Project
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.scoping import Binding, Bindings, ScopeObserver
 from evaluator.nodes import Expression, Text
 from evaluator.patterns import Pattern

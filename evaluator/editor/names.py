@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from evaluator.editor.documents import Document
 from evaluator.editor.project import Project, View
 from evaluator.errors import UsageError
 from evaluator.language.analysis import Reference
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import calls_in
 from evaluator.library.scoping import Binding, Bindings, ScopeObserver

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from evaluator.errors import Diagnostic, TemplateError
 from evaluator.files.locations import shipped
 from evaluator.handler.profiles import Profiles, load_profiles
 from evaluator.interpreter.linting import Linter
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
 from evaluator.library.files import beneath

@@ -49,8 +49,9 @@ from __future__ import annotations
 import copyreg
 import errno
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from evaluator.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from evaluator.nodes import Span

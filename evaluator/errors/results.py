@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Literal, NewType, NoReturn, TypeAlias
 
 from evaluator.errors import Diagnostic, EvaluatorError, messages
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Span
 
 TaskId = NewType("TaskId", int)

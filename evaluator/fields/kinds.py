@@ -19,12 +19,13 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from evaluator.fields.hints import cut, did_you_mean, with_article
+from evaluator.lazy_dataclass import dataclass
 
 MAX_SHOWN_CHARS = 80
 PLAIN_DATA = (bool, int, float, str, list, tuple, Mapping, types.NoneType)

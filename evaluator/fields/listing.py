@@ -5,10 +5,11 @@ the docs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from typing import Any
 
 from evaluator.fields.records import Doc, Field, Flag, Section, fields_of
+from evaluator.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import PurePath
@@ -24,6 +24,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_
 
 from evaluator.fields.hints import did_you_mean, listed
 from evaluator.fields.kinds import FieldError, Kind, Unloaded, kind_of
+from evaluator.lazy_dataclass import dataclass
 
 _Mark = TypeVar("_Mark")
 

@@ -5,9 +5,9 @@ was before.
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
 
 from evaluator.errors import ToolError
+from evaluator.lazy_dataclass import dataclass
 
 # A byte order mark, the name of the encoding it announces, and the codec of the bytes after it.
 _MARKS = (

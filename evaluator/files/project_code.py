@@ -22,7 +22,6 @@ import sysconfig
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import Any
 from evaluator.errors import ConfigurationError
 from evaluator.files.open_below import read_named
 from evaluator.files.trust import ProjectFile, is_allowed
+from evaluator.lazy_dataclass import dataclass
 
 MAX_SOURCE_BYTES = 4_000_000
 """A larger source file of a project is not run."""

@@ -7,13 +7,13 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
 from typing import Literal
 
 from evaluator.errors import ToolError, UsageError
 from evaluator.files.open_below import FOLDER, open_beneath, open_root
+from evaluator.lazy_dataclass import dataclass
 
 _MAX_PATH_BYTES = 4095
 # O_PATH also opens a folder that may be passed through but not listed, which is enough to look

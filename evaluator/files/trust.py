@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +24,7 @@ from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.atomic import locked_file, write_atomic
 from evaluator.files.locations import user_folder
+from evaluator.lazy_dataclass import dataclass
 
 ENVIRONMENT = "EVALUATOR_TRUST"
 """Folders, divided by `:`. Every project in them is trusted."""

@@ -23,12 +23,12 @@ A key that is needed and missing is a ConfigurationError too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal, Protocol, cast, get_args
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
 from evaluator.handler.config import BackendName, HandlerConfig
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.backend import Backend
 from evaluator.models.key_transport import is_loopback
 

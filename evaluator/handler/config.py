@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -22,6 +22,7 @@ from evaluator.fields import (
     check_fields,
     to_dict,
 )
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes.sampling import (
     check_extra_body,
     check_stop,

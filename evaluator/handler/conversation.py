@@ -8,7 +8,6 @@ A `SessionPlan` has what is the same in every session of a task with one model; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from evaluator.errors import LimitReached
@@ -16,6 +15,7 @@ from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.handler.tracing import UNTRACED, Tracer
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import WARN_AT, Budget
 from evaluator.models import prices
 from evaluator.models.attachment_rules import drop_unsupported, withhold_oldest

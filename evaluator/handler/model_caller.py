@@ -12,7 +12,7 @@ import signal
 import traceback
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -28,6 +28,7 @@ from evaluator.errors import (
 from evaluator.errors.results import Usage
 from evaluator.handler.conversation import OnText, Session, SessionPlan
 from evaluator.handler.model_choice import ModelChoice
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import UNKNOWN_USAGE, Budget
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
 from evaluator.limits.endpoints import host_of

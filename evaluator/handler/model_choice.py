@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ from evaluator.handler.backends import (
     profile_key,
 )
 from evaluator.handler.config import BackendName, HandlerConfig
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.structure import host_in
 from evaluator.limits.call_limiter import CallLimiter
 from evaluator.models.backend import Backend, ModelRequest, ModelResponse

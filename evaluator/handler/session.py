@@ -11,13 +11,13 @@ for it, and `tool_runner` runs its tools.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from evaluator.errors import LimitReached, SessionClosed
 from evaluator.errors.results import Usage
 from evaluator.handler.conversation import Session, SessionLog, SessionPlan
 from evaluator.handler.model_caller import call_model
 from evaluator.handler.tool_runner import ToolRunner
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import FinishReason, Hints, Message, ModelResponse, ToolCall
 from evaluator.models.prices import estimate_tokens

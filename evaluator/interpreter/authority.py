@@ -30,12 +30,13 @@ Where there is no `author`, no model has chosen yet, and `of_template_tools` cha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from evaluator.errors import NotAllowed
 from evaluator.handler.config import HandlerConfig, ToolGrant
 from evaluator.language.syntax import has_markup
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.calls import calls_of
 from evaluator.nodes import FilePaths, Span, Task, TopLevel

@@ -7,7 +7,7 @@ input tasks run first and in parallel. The task's texts are resolved in a scope 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from evaluator.errors import ExpressionError, UsageError
@@ -21,6 +21,7 @@ from evaluator.language.inputs import bind_inputs
 from evaluator.language.sandbox import as_text, evaluate_expression, render, render_prompt
 from evaluator.language.scopes import Scope
 from evaluator.language.types import read_typed
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import Budget
 from evaluator.nodes import Input, Node, Task
 from evaluator.processes.concurrency import run_together

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from evaluator.errors import RecordError, UsageError
@@ -28,6 +28,7 @@ from evaluator.interpreter.runs import record_run
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.interpreter.toolset import tools_for
 from evaluator.language.scopes import Scope
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import Message
 from evaluator.nodes import Atomic, Span, Text

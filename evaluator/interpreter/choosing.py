@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.errors.results import TaskError
@@ -19,6 +19,7 @@ from evaluator.interpreter.failures import failure
 from evaluator.interpreter.frame import Frame, Run
 from evaluator.interpreter.generated import INTERNAL as INTERNAL_NAMES
 from evaluator.interpreter.generated import internal_template
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import Match, TemplateLibrary
 from evaluator.library.matching import INTERNAL, LOW_SCORE
 from evaluator.library.request_terms import seems_foreign

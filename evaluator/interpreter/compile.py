@@ -8,7 +8,7 @@ be called, except those that run a process.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from evaluator.errors import Diagnostic, EvaluatorError, UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskId, Usage
@@ -25,6 +25,7 @@ from evaluator.interpreter.generated import (
     read_allowed,
 )
 from evaluator.interpreter.runs import record_run
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import CallBound, Template
 from evaluator.library.bounds import CallCounter
 from evaluator.nodes import Function, Node, Task

@@ -11,7 +11,7 @@ never sent twice.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from evaluator.interpreter.frame import ContextItem, Run, Services, join
 from evaluator.language.fences import block
 from evaluator.language.sandbox import render
 from evaluator.language.scopes import Scope
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.words import query_terms, stems
 from evaluator.memory import Memory
 from evaluator.models.attachments import Attachment, media_type_of, size_problem

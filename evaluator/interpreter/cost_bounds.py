@@ -9,7 +9,7 @@ holds at most the bytes of the prompt, since a token has at least one byte.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from evaluator.errors.results import Usage
 from evaluator.handler.config import HandlerConfig
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.interpreter.background import BACKGROUND_TOOLS
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.bounds import CallCounter, ModelUse
 from evaluator.library.calls import calls_of
 from evaluator.library.shapes import is_model

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from evaluator.handler.profiles import profile_named
 from evaluator.handler.tracing import UNTRACED, Tracer
 from evaluator.interpreter.authority import FULL, Authority
 from evaluator.language.scopes import Scope
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.limits.budget import Budget
 from evaluator.memory import Memory

@@ -12,13 +12,14 @@ parts from, too: one that runs a process is refused like a process in the task i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from evaluator.errors import ConfigurationError, Diagnostic, TemplateError
 from evaluator.files.locations import shipped
 from evaluator.interpreter.authority import Authority, reached_tasks
 from evaluator.interpreter.frame import Services
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.checks import Checked, check_each
 from evaluator.nodes import Atomic, Node, Span, Task

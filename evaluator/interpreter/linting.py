@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from evaluator.errors import Diagnostic
 from evaluator.handler.backends import BACKENDS
 from evaluator.handler.config import HandlerConfig
 from evaluator.interpreter.preflight import check_node, known_tools
 from evaluator.language.syntax import has_markup
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.library.checks import in_order
 from evaluator.library.structure import host_in

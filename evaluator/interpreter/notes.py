@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.context import policy_of
 from evaluator.language.analysis import references_in
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.nodes import Call, Cond, Function, Node, Sequential
 from evaluator.nodes.walk import children

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from evaluator.errors import Diagnostic, TemplateError
 from evaluator.errors.messages import json_problem
 from evaluator.language.sandbox import evaluate_expression_sync
 from evaluator.language.scopes import Scope
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.backend import ToolCall, ToolSpec
 from evaluator.nodes import Expression, Span
 from evaluator.patterns import Pattern

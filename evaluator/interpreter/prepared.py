@@ -7,7 +7,7 @@ reduction, or the template of a batch, is prepared once. `binding` does the rest
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from evaluator.handler.config import HandlerConfig
@@ -18,6 +18,7 @@ from evaluator.interpreter.sandboxing import sandbox_of
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.scopes import Scope
 from evaluator.language.syntax import has_markup
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import HandlerSpec, Task, Text
 from evaluator.nodes.declare import fields_with
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.backend import Message, ModelRequest, ModelResponse
 from evaluator.models.prices import estimate_tokens
 from evaluator.models.simulated import SimulatedBackend

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import Diagnostic, ExpressionError, TemplateError, UsageError
@@ -24,6 +24,7 @@ from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.sandbox import as_text, render_prompt
 from evaluator.language.syntax import has_markup
 from evaluator.language.types import read_typed
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment
 from evaluator.models.backend import Message
 from evaluator.nodes import Atomic, Example, Input, OutputFormat, Text, Turn

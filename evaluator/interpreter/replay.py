@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from evaluator.handler.tracing import UNTRACED
 from evaluator.interpreter.frame import Services
 from evaluator.interpreter.requests import recorded_options, recorded_services, recorded_spec
 from evaluator.interpreter.runs import record_run
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.json_difference import first_difference
 from evaluator.record.recorded_steps import ChangedStep, ReplayedSteps
 from evaluator.record.step_log import StepLog

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.errors import Diagnostic, RecordError, TemplateError, UsageError
@@ -37,6 +37,7 @@ from evaluator.interpreter.interpret import evaluate_node
 from evaluator.interpreter.runs import Binder
 from evaluator.interpreter.sandboxing import check_sandboxes
 from evaluator.language.scopes import Scope
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import Match, TemplateLibrary
 from evaluator.library.indexed import PLACEHOLDER
 from evaluator.library.matching import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from evaluator.interpreter.context import task_list_at
 from evaluator.interpreter.frame import Domain, Frame, OnBegin, Run, RunSpec, identity_of
 from evaluator.interpreter.runs import record_run
 from evaluator.language.scopes import Scope
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import Template, TemplateLibrary
 from evaluator.library.matching import LOW_SCORE
 from evaluator.models.backend import ToolSpec

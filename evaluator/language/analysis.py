@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +22,7 @@ from evaluator.language.syntax import (
     parse_expression,
     parse_text,
 )
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Argument, Expression, Text
 from evaluator.nodes.declare import values
 from evaluator.patterns import Pattern

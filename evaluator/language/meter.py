@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from evaluator import clock
 from evaluator.language.locating import LocatedError
 from evaluator.language.scopes import MISSING, Scope
+from evaluator.lazy_dataclass import dataclass
 
 MAX_ITEMS: Final = 1_000_000
 MAX_RANGE: Final = 100_000

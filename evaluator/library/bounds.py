@@ -9,10 +9,11 @@ follow exhausted resources does. Transport attempts are not calls of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import calls_in, calls_of, components, reachable
 from evaluator.library.structure import truth
 from evaluator.nodes import Atomic, Call, Expression, Function, Node, Task, Text, TopLevel

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from evaluator.errors import Diagnostic
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import EdgeKind, calls_of, endless_calls, parameters
 from evaluator.library.scoping import ScopeWalk
 from evaluator.library.shapes import ResultShapes

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import visible
 from evaluator.files.locations import given_path
 from evaluator.files.open_below import FILE, open_beneath, open_root
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Span
 
 MAX_FILE_BYTES = 4 * 1024 * 1024

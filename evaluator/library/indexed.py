@@ -16,10 +16,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.request_terms import (
     QUESTION_WORDS,
     bigram,

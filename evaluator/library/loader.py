@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain, count
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from evaluator.errors import Diagnostic, TemplateError, UsageError
 from evaluator.errors.messages import did_you_mean, limited_hints, shortened, type_of
 from evaluator.files.locations import shipped as shipped_folder
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import calls_of, reachable
 from evaluator.library.checks import (
     Checked,

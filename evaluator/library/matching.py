@@ -19,10 +19,10 @@ wrong one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
 from evaluator.errors import messages
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.index import Hit, Index, Meaning
 from evaluator.library.indexed import LONG_FACTOR, NODE, PLACEHOLDER, TEXT, Evidence, texts
 from evaluator.library.request_terms import Reading, content, read_node, read_text

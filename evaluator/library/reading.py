@@ -6,11 +6,12 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 
 from evaluator import clock
 from evaluator.errors import Diagnostic, TemplateError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.files import Root, Stamp, TemplateFile, read_beneath, stamp_of
 from evaluator.library.resolve import Includes, ReadPartial, refuse_includes
 from evaluator.nodes import Span, TopLevel

@@ -16,11 +16,12 @@ instruction is found wherever it stands.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.words import FUNCTION_WORDS, fold, split_run, stem, words
 from evaluator.nodes import Input, Task
 from evaluator.patterns import Pattern

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from evaluator.errors import Diagnostic, ExpressionError
@@ -20,6 +20,7 @@ from evaluator.language.analysis import Analysis, Reference, read_all
 from evaluator.language.filters import FILTER_NAMES
 from evaluator.language.inputs import unnamed_inputs
 from evaluator.language.syntax import GLOBALS, has_markup
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.calls import check_call, check_call_in_text
 from evaluator.library.shapes import ResultShapes, WrongPath, find_part, follow, mismatch
 from evaluator.library.structure import check_structure

@@ -16,7 +16,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +25,7 @@ from evaluator.errors.messages import did_you_mean, json_problem, listed
 from evaluator.files.open_below import FILE
 from evaluator.files.roots import Roots
 from evaluator.language.types import read_typed
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Call, Cond, Function, Node, Sequential, Task, Text, TopLevel
 from evaluator.nodes.values import ANY, KINDS, NULL, OBJECT, VALUE_TYPES, Kind, Shape, of_type
 from evaluator.patterns import Pattern

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Pattern
 
 _FILE = Path(__file__).with_name("related_words.txt")

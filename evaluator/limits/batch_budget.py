@@ -4,11 +4,11 @@ after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 from evaluator.errors import CallRejected, ProviderError
 from evaluator.errors.results import Usage
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import PlannedCall
 
 _ROUNDING = 1e-9

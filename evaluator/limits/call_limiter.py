@@ -16,11 +16,11 @@ from __future__ import annotations
 import os
 import resource
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
+from evaluator.lazy_dataclass import dataclass
 
 UNUSED: Final = Usage()
 """The usage of a call that was permitted and not made: no turn, no token, no cost."""

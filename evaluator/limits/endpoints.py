@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
 from math import inf
 from urllib.parse import urlsplit
 
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import Permit, PlannedCall
 
 # A difference of one part in a million of an amount is rounding; no call waits for it.

@@ -10,13 +10,13 @@ import os
 import sqlite3
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
 from evaluator.errors import ContextError, UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.matching import Reason
 from evaluator.memory import embedding, store
 from evaluator.memory.embedding import Embedder

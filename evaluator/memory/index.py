@@ -10,12 +10,13 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, merge_terms, query_terms, stem, with_positions, words
 

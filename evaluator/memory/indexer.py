@@ -20,7 +20,6 @@ from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from evaluator import clock
 from evaluator.errors import ContextError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.memory import describe, store, walk
 from evaluator.memory.describer_process import READY
 from evaluator.memory.store import Stamp

@@ -30,12 +30,13 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import nlargest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluator.errors import ConfigurationError, ContextError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.matching import Reason
 from evaluator.library.words import QueryTerm, stem, words
 from evaluator.memory.describe import Description

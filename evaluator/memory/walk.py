@@ -8,12 +8,13 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from evaluator import clock
 from evaluator.errors import ToolError, UsageError
 from evaluator.files.open_below import FOLDER, open_beneath, open_root
+from evaluator.lazy_dataclass import dataclass
 from evaluator.memory.store import Stamp
 from evaluator.processes.scripts import run_script
 from evaluator.processes.supervisor import scrubbed_environment

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Self, cast
+
+from evaluator.lazy_dataclass import dataclass
 
 PDF = "application/pdf"
 MAX_IMAGE_BYTES = 5_000_000

@@ -8,10 +8,11 @@ the Handler.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from evaluator.errors.results import Usage
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment
 
 Role = Literal["system", "user", "assistant", "tool"]

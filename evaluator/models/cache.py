@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from evaluator.errors.messages import LOGGER
 from evaluator.errors.results import Usage
 from evaluator.fields import Count, accept
 from evaluator.files.trust import is_signed, is_trusted, signature
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models import cache_store
 from evaluator.models.backend import ModelResponse
 from evaluator.models.cache_store import CacheKey

@@ -18,10 +18,10 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.backend import Message, ModelRequest
 from evaluator.nodes.sampling import settings_given
 from evaluator.record.steps import json_encoder

@@ -18,12 +18,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
 from evaluator import randomness
 from evaluator.language.fences import block as fenced_block
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import (
     Backend,

@@ -27,10 +27,11 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, replace
+from dataclasses import MISSING, replace
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes.values import ANY, BOOLEAN, INTEGER, STRING, Shape, record, value_shape
 
 Role = Literal["data", "text", "setting", "node", "part"]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes.declare import (
     Known,
     attribute,

@@ -6,9 +6,10 @@ Where nothing is known the shape is ANY, about which no check complains.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, cast
+
+from evaluator.lazy_dataclass import dataclass
 
 TYPE_NAMES = ("any", "string", "number", "integer", "boolean", "object", "array", "[]")
 """The base types; `[]` is another spelling of `array`. `T[]` is a list of T."""

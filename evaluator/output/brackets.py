@@ -12,9 +12,10 @@ the likeness of its items.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.lookahead import COLON, COMMENT, QUOTED, WS, Lookahead
 from evaluator.output.strict import Unreadable
 from evaluator.patterns import Pattern

@@ -7,10 +7,11 @@ arguments of a call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from evaluator.language.types import describe
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.coerce import Coercion
 from evaluator.output.extract import Block
 from evaluator.output.result import MESSAGES, OutputError

@@ -7,9 +7,10 @@ is still looked at.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.brackets import BracketRepairer, Corrected
 from evaluator.output.lookahead import (
     COLON,

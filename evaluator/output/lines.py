@@ -7,9 +7,9 @@ after.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, cast
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.words import find_word
 from evaluator.patterns import Match, Pattern
 

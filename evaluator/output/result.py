@@ -5,8 +5,9 @@ The kinds of repair that reading may make to a text, and the message of each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from evaluator.lazy_dataclass import dataclass
 
 MESSAGES = {
     "reasoning": "text inside reasoning tags was left out",

@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, cast
 
@@ -24,6 +23,7 @@ from evaluator.errors.messages import cut, json_problem
 from evaluator.files.libraries import import_place
 from evaluator.files.project_code import CodeGuard
 from evaluator.language.types import TYPE_NAMES, describe, is_type_name, matches
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.coerce import Guide
 from evaluator.output.result import OutputError, json_path
 from evaluator.output.validator import MAX_STEPS, BoundedValidator, Watch

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
 from evaluator import clock
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.fast_check import fast_check, identity_of, size_of
 from evaluator.output.patterns import compile_as_re
 

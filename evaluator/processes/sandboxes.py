@@ -17,11 +17,12 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from evaluator.errors import ConfigurationError, UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.script_folders import environment_files, folders_between, protected_paths
 from evaluator.processes.seccomp import machine, syscall_filter
 

@@ -9,11 +9,12 @@ started is running.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
 from evaluator.errors import ConfigurationError, ToolError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.supervisor import (
     MAX_PROCESSES,

@@ -17,12 +17,13 @@ import os
 import re
 import shlex
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from evaluator import randomness
 from evaluator.errors import ToolError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox
 from evaluator.processes.script_folders import TemporaryFolder
 from evaluator.processes.scripts import ScriptResult, run_script

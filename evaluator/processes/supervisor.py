@@ -25,13 +25,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import type_of
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes import launcher, starting
 from evaluator.processes.concurrency import in_thread
 from evaluator.processes.own_environment import is_kept_variable

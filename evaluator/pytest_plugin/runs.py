@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -34,6 +34,7 @@ from evaluator.fields import check_names
 from evaluator.files.atomic import locked_file
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.sync import run_sync
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.models.simulated import SimulatedBackend
 from evaluator.pytest_plugin import EACH, MARKER

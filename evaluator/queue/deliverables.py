@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -28,6 +27,7 @@ from evaluator.files.atomic import write_atomic
 from evaluator.interpreter.evaluation import evaluation_of
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.frame import ContextItem
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Function, Task
 from evaluator.queue.entries import TOOL, QueueEntry
 from evaluator.record.tree import TaskNode, read_tree

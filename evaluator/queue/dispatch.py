@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -21,6 +21,7 @@ from evaluator.errors.results import FailureReason, Outcome, TaskError, TaskResu
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.frame import ContextItem
 from evaluator.interpreter.recovery import OnUnfinished
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.matching import LOW_SCORE
 from evaluator.queue import entries
 from evaluator.queue.attempt_runs import AttemptRuns, folder_of

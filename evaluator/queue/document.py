@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from evaluator.errors import UsageError
 from evaluator.errors.messages import shortened
 from evaluator.fields import FieldError, check_names, fields_of, kind_of, stored_fields
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.strict import read_strict
 from evaluator.queue.entries import (
     QueueDocument,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from evaluator.errors import MissingExtra, UsageError
 from evaluator.fields import REQUIRED, After, Expected, JsonForm, Key, Range
+from evaluator.lazy_dataclass import dataclass
 
 EntryStatus = Literal["pending", "running", "done", "blocked", "skipped"]
 EntryType = Literal[

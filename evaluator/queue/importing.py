@@ -13,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from evaluator import clock, disk
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.queue.archive import archived_documents
 from evaluator.queue.deliverables import DELIVERABLES
 from evaluator.queue.document import (

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any, Literal, cast
@@ -23,6 +22,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import cut, shortened
 from evaluator.errors.results import TaskError
 from evaluator.interpreter.evaluator import Evaluator
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.matching import LexicalRanker
 from evaluator.nodes import TopLevel
 from evaluator.queue.entries import TYPES, EntryType

@@ -9,13 +9,14 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from evaluator import disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import Range, accept
+from evaluator.lazy_dataclass import dataclass
 from evaluator.queue.archive import archived_entry
 from evaluator.queue.document import FILE, array_text, join_document, parse_entries, read_limited
 from evaluator.queue.entries import (

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from evaluator import clock, randomness
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.queue import entries
 from evaluator.queue.document import parse_entry
 from evaluator.queue.entries import (

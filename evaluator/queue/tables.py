@@ -23,11 +23,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evaluator.errors import RecordError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.queue.document import check_text, entry_text, parse_entries, parse_entry
 from evaluator.queue.entries import (
     TERMINAL,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from evaluator import clock
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import run_together
 from evaluator.queue.attempt_runs import CannotResume
 from evaluator.queue.dispatch import AttemptAborted, AttemptEnd, Dispatcher, released

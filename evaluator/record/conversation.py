@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.strict import too_deep
 from evaluator.record.steps import Recording, Step, plain_json
 

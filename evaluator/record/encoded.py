@@ -11,7 +11,8 @@ import re
 import string
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+from evaluator.lazy_dataclass import dataclass
 
 # A line break, also one that is escaped in a JSON text (several times).
 _BREAK = r"(?:\r?\n|(?:\\{1,4}r)?\\{1,4}n)"

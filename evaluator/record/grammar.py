@@ -28,12 +28,13 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast, get_args
 from zlib import crc32
 
 from evaluator.errors import CorruptRecord, RecordError
 from evaluator.files.trust import signing_key
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.encoding import RULE, STATUS_HINTS, Chain, record_signature
 from evaluator.record.payload import loads, read_fields, read_inline
 from evaluator.record.steps import (

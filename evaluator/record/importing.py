@@ -11,12 +11,13 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from evaluator.errors import CorruptRecord, RecordError, UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record import grammar
 from evaluator.record.other_writers import read_other
 from evaluator.record.steps import Recording, StepEnd, Summary

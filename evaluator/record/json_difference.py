@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, cast
+
+from evaluator.lazy_dataclass import dataclass
 
 MAX_SHOWN_CHARS = 200
 _NOTHING = object()

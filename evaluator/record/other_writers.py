@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 from typing import Any
 
 from evaluator.errors import CorruptRecord
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Match, Pattern
 from evaluator.record.steps import (
     EndStatus,

@@ -26,10 +26,11 @@ them at each step.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Self
 
 from evaluator.errors import RecordError, RecordIncomplete, StepChanged, StepUnfinished
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.grammar import content_text
 from evaluator.record.json_difference import first_difference
 from evaluator.record.steps import (

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -16,6 +15,7 @@ from typing import Annotated, cast
 from evaluator import clock
 from evaluator.errors import UsageError
 from evaluator.fields import After, Checked, Natural, accept
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.steps import RunStatus
 from evaluator.record.store import TaskStore, TaskSummary
 

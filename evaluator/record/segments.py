@@ -25,7 +25,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
@@ -35,6 +35,7 @@ from evaluator import disk
 from evaluator.errors import CorruptRecord, RecordError
 from evaluator.files.atomic import try_lock, unlock, write_atomic
 from evaluator.files.open_below import open_regular
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record import grammar
 from evaluator.record.encoding import STATUS_HINTS
 from evaluator.record.owner import is_gone, parse_owner

@@ -6,12 +6,13 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from json import encoder
 from typing import Any, Literal, Protocol, cast
 
 from evaluator.errors import RecordError, UsageError
 from evaluator.fields import JsonForm, to_dict
+from evaluator.lazy_dataclass import dataclass
 
 FORMAT_VERSION = 2
 """Files of version 1 have no signatures."""

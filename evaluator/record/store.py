@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from evaluator.files.open_below import (
     open_regular,
     read_regular,
 )
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record import grammar
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
 from evaluator.record.journal import SYNC_POLICIES, Journal, OpenFolders, Sync, now

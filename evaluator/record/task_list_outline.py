@@ -26,13 +26,13 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from evaluator import clock
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Pattern
 
 MAX_BYTES = 1_000_000

@@ -24,7 +24,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,7 @@ from evaluator import clock, disk
 from evaluator.errors import RecordError, UsageError
 from evaluator.files.atomic import NEW_FILE, locked_file, write_atomic
 from evaluator.files.open_below import open_private_folder
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.task_list_outline import (
     MAX_BYTES,
     Outline,

@@ -7,11 +7,12 @@ is not followed, is missing or cannot be read is shown with the reason.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from evaluator.errors import RecordError
 from evaluator.errors.messages import duration_text, visible
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.render import Painter, cost_text, tokens_text
 from evaluator.record.steps import Recording, Step
 from evaluator.record.store import TaskStore

@@ -24,13 +24,13 @@ import sys
 import weakref
 from collections.abc import Generator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from evaluator import clock, disk, randomness
 from evaluator.errors import ConfigurationError
 from evaluator.files.open_below import hole_problem
+from evaluator.lazy_dataclass import dataclass
 
 # Source: statfs(2), and <linux/magic.h>. FUSE and 9p are not here: both are also used for folders
 # of the same machine.

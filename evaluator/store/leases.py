@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from evaluator import clock
+from evaluator.lazy_dataclass import dataclass
 
 BEATS = 4
 """How often a lease is renewed in its length."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from evaluator.errors import ConfigurationError, EvaluatorError
 from evaluator.files.locations import user_folder
 from evaluator.files.trust import signature, signature_check
+from evaluator.lazy_dataclass import dataclass
 
 _INVALID = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, AttributeError)
 

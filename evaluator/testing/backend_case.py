@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from evaluator.errors import ProviderError, UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.backend import Backend, Message, ModelRequest, ModelResponse, ToolSpec
 from evaluator.testing.loopback import Answer, HttpReply, LoopbackServer
 

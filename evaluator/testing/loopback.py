@@ -13,10 +13,11 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Self, cast
 
 from evaluator import clock
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import cancel_all
 
 _HEAD: Mapping[str, Any] = {"id": "chatcmpl-1", "created": 1700000000, "model": "loopback-1"}

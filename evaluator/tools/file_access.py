@@ -17,7 +17,6 @@ import os
 import stat
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -32,6 +31,7 @@ from evaluator.files.roots import (
     refuse_unless_plain,
     tool_error,
 )
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Pattern
 from evaluator.processes.concurrency import in_thread
 

@@ -8,12 +8,13 @@ seen.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from evaluator.errors import RecordError, ToolError, UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.concurrency import in_thread
 from evaluator.record.task_list_outline import fill_template, read_template, template_names

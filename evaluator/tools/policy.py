@@ -13,13 +13,13 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
 from evaluator.errors import ConfigurationError
 from evaluator.fields import Checked
 from evaluator.files.roots import Roots
+from evaluator.lazy_dataclass import dataclass
 
 Policy = Literal["allow", "ask", "deny"]
 POLICIES: tuple[Policy, ...] = ("allow", "ask", "deny")

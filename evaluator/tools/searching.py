@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, islice
 from typing import Any
 
@@ -19,6 +19,7 @@ from evaluator import clock
 from evaluator.errors import ToolError
 from evaluator.errors.messages import visible
 from evaluator.files.encoding import decode
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.patterns import BadPattern, compile_as_re
 from evaluator.processes.concurrency import in_thread
 from evaluator.tools.file_access import FileAccess

@@ -6,13 +6,14 @@ import codecs
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, Literal, cast, get_args
 
 from evaluator.errors import ConfigurationError, ToolError, UsageError
 from evaluator.errors.messages import type_of
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment, media_type_of, size_problem
 from evaluator.models.backend import ToolSpec
 from evaluator.processes.sandboxes import NO_SANDBOX, Sandbox

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from evaluator.errors import ConfigurationError, ToolError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import MAX_IMAGE_BYTES, Attachment, media_type_of
 from evaluator.patterns import Pattern
 from evaluator.processes.scripts import ScriptResult, run_script

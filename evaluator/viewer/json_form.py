@@ -12,13 +12,14 @@ import html
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
 
 from evaluator.batch.export.result_table import clean
 from evaluator.errors.messages import visible, visible_json
+from evaluator.lazy_dataclass import dataclass
 
 MAX_TEXT_CHARS = 200_000
 MAX_PAGE_CHARS = 5_000_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
@@ -17,6 +17,7 @@ from evaluator import clock
 from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.json_form import encoded, file_parts, with_title
 from evaluator.viewer.samples import MAX_TEXT_CHARS, ReadTranscripts, SampleSpool, folder_url

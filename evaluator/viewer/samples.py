@@ -13,7 +13,6 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Any, cast
@@ -24,6 +23,7 @@ from evaluator.batch.folder import TASKS
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import EvaluatorError
 from evaluator.handler.backends import is_simulated_model
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.steps import Step
 from evaluator.record.store import TaskStore

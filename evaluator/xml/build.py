@@ -8,9 +8,8 @@ built.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from evaluator.errors import Diagnostic
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Function, Param, Span, Text, TopLevel
 from evaluator.nodes.values import VALUE_TYPES
 from evaluator.xml.build_context import Builder, ReadPartial, View

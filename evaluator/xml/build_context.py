@@ -8,11 +8,11 @@ arguments.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from evaluator.errors import Diagnostic, TemplateError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Mark, Span, Text
 from evaluator.nodes.declare import Field
 from evaluator.patterns import Pattern

@@ -13,8 +13,9 @@ references, attribute values and the spelling of placeholders stay as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Pattern
 from evaluator.xml.source import Source, rewrite_placeholders
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from evaluator.errors import Diagnostic, TemplateError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Span, Task
 from evaluator.nodes.declare import FIELDS, OPERATORS
 from evaluator.patterns import Pattern

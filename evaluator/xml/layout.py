@@ -17,12 +17,13 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from xml.parsers import expat
 from xml.parsers.expat import errors
 
 from evaluator.errors import Diagnostic, TemplateError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Mark, Span, Text
 from evaluator.patterns import Pattern
 

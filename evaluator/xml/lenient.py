@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Match, Pattern
 
 MAX_DEPTH = 100

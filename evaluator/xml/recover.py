@@ -8,10 +8,11 @@ No finding follows from what was left out: `Recovered` says what is uncertain.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from evaluator.errors import Diagnostic
+from evaluator.lazy_dataclass import dataclass
 from evaluator.xml.schema import MAX_FINDINGS, Violation, violations
 from evaluator.xml.source import Source
 

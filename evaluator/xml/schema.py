@@ -5,7 +5,6 @@ invalid and where.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +14,7 @@ import lxml.etree as etree
 from evaluator.errors import Diagnostic
 from evaluator.errors.messages import correction, did_you_mean, shortened
 from evaluator.files.locations import schemas_dir
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Span
 from evaluator.patterns import Pattern
 from evaluator.xml.source import Source

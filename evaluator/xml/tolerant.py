@@ -9,9 +9,10 @@ tags are inserted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Match, Pattern
 from evaluator.xml.vocabulary import Vocabulary, editor_vocabulary
 

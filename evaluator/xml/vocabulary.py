@@ -8,7 +8,7 @@ text. `editor_vocabulary` has everything that an author may write.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import lxml.etree as etree
 
 from evaluator.files.locations import schemas_dir
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Pattern
 from evaluator.xml.lenient import Grammar
 

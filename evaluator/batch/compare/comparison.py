@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from evaluator.batch.compare.sides import SideSamples
@@ -25,6 +25,7 @@ from evaluator.batch.summary.tables import UNKNOWN, Tabular, number
 from evaluator.batch.thresholds import ThresholdStatus
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm, to_dict
+from evaluator.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

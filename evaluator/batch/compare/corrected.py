@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from evaluator.batch.calibration import Cell, Grouping, JudgedResults, judge_cells
 from evaluator.batch.labels import CurrentLabels, read_labels
@@ -12,6 +11,7 @@ from evaluator.batch.statistics import PairedDifference, corrected_difference
 from evaluator.batch.summary.calibrated import CorrectedShare
 from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

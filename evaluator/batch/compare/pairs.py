@@ -12,7 +12,6 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from evaluator.batch.compare.comparison import Comparison, Side, other_differences
 from evaluator.batch.compare.sides import SideSamples, key_of
@@ -30,6 +29,7 @@ from evaluator.batch.statistics import (
 )
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
+from evaluator.lazy_dataclass import dataclass
 
 BOOTSTRAP_PAIRS = range(20, 5_001)
 """With fewer pairs the bootstrap's intervals are too narrow; with more, Student's t gives the same

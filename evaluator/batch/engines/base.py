@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,6 +26,7 @@ from evaluator.batch.records import Failure, SampleResult, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError, ProviderError
 from evaluator.errors.results import Usage
+from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, CallLimiter, Permit, PlannedCall
 from evaluator.processes.concurrency import cancel_all, run_together
 from evaluator.record.journal import now

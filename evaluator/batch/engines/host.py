@@ -25,7 +25,6 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -40,6 +39,7 @@ from evaluator.errors import ConfigurationError, EvaluatorError, UsageError
 from evaluator.files.project_code import CodeGuard, guard_process, process_guards
 from evaluator.interpreter.background import NoBackground
 from evaluator.interpreter.recovery import OnUnfinished
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import cancel_all
 from evaluator.record.owner import current_owner
 from evaluator.record.redact import Redactor

@@ -14,7 +14,7 @@ import pickle
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from math import ceil
 from typing import Any
@@ -34,6 +34,7 @@ from evaluator.batch.records import SampleResult
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import cancel_all
 from evaluator.record.owner import current_owner
 from evaluator.record.steps import Owner

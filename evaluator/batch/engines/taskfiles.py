@@ -15,13 +15,13 @@ import re
 import shutil
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator import clock, disk, randomness
 from evaluator.batch.work import WorkItem, sample_label
 from evaluator.files.atomic import NEW_FILE, lock, try_lock
 from evaluator.files.open_below import open_private_folder
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.segments import labels_of
 from evaluator.record.steps import Owner
 from evaluator.record.store import TaskStore

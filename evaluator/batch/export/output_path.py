@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -25,6 +25,7 @@ from evaluator.batch.summary import BatchSummary, MetricValue, summarise
 from evaluator.errors import UsageError
 from evaluator.files.atomic import atomic_file
 from evaluator.files.open_below import read_regular
+from evaluator.lazy_dataclass import dataclass
 
 Metrics = Mapping[tuple[str, str], Mapping[str, MetricValue]]
 Total = int | Mapping[tuple[str, str], int] | None

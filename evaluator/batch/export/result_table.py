@@ -24,7 +24,6 @@ import json
 import re
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -33,6 +32,7 @@ from typing import Any, Literal, TextIO
 from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.records import SampleResult
 from evaluator.files.libraries import import_extra
+from evaluator.lazy_dataclass import dataclass
 
 Kind = Literal["bool", "int", "float", "text", "time"]
 Row = dict[str, Any]

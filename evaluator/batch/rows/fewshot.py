@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,7 @@ from evaluator.batch.rows.mapping import (
 from evaluator.batch.rows.row_source import RowsInput, open_origin
 from evaluator.errors import UsageError
 from evaluator.fields import Checked, Count, Expected, Flag, Name
+from evaluator.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     pass

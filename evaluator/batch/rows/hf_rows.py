@@ -18,7 +18,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.atomic import atomic_file
 from evaluator.files.libraries import import_extra
 from evaluator.files.locations import cache_folder
+from evaluator.lazy_dataclass import dataclass
 
 PREFIX = "hf:"
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -9,7 +9,6 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
@@ -26,6 +25,7 @@ from evaluator.language.sandbox import evaluate_expression_sync, render_sync
 from evaluator.language.scopes import Scope
 from evaluator.language.syntax import has_markup, parse_text
 from evaluator.language.types import describe
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Expression, Span, Text
 
 

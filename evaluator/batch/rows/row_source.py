@@ -15,7 +15,7 @@ from collections.abc import (
     Sized,
 )
 from contextlib import AsyncExitStack, aclosing, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -39,6 +39,7 @@ from evaluator.batch.rows.table_rows import (
 from evaluator.batch.rows.text_lines import check_file, fingerprint
 from evaluator.errors import ExpressionError, UsageError
 from evaluator.errors.messages import listed
+from evaluator.lazy_dataclass import dataclass
 
 AsyncRows: TypeAlias = AsyncGenerator[tuple[int | None, dict[str, Any]], None]
 

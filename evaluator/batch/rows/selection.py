@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Generic, TypeVar
 
 from evaluator.errors import UsageError
 from evaluator.fields import After, Checked, Count, Expected, Flag, Name, Natural
+from evaluator.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
@@ -35,6 +34,7 @@ from evaluator.batch.scorers.contract import (
 from evaluator.errors import MissingExtra, UsageError
 from evaluator.fields import Share
 from evaluator.files.libraries import import_extra
+from evaluator.lazy_dataclass import dataclass
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)

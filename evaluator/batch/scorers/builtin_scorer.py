@@ -11,7 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Self, cast
 
@@ -23,6 +23,7 @@ from evaluator.fields import After, Checked, FieldError
 from evaluator.language.analysis import analyse_expression
 from evaluator.language.scopes import plain
 from evaluator.language.types import describe as type_of
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import Expression, Span, Text
 
 _NAME = re.compile(r"[\w.-]{1,64}")

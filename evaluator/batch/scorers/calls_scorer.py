@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
 from evaluator.batch.records import Score
@@ -15,6 +14,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_scor
 from evaluator.batch.scorers.json_scorers import first_unmatched
 from evaluator.errors import UsageError
 from evaluator.language.types import describe as type_of
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output import parse_output
 
 _IGNORED = re.compile(r"[ ,./\-_*^]")

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 from unicodedata import normalize
 
@@ -29,6 +28,7 @@ from evaluator.batch.rows.choice_order import CHOICE_FIELDS, flagged, listed_let
 from evaluator.batch.scorers.builtin_scorer import ResultScorer, as_text
 from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_score
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _WRAP = r"[\s*_`\"'“”$]{0,8}"

@@ -20,7 +20,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from numbers import Real
 from types import NoneType
@@ -31,6 +31,7 @@ from evaluator.batch.records import Sample, Score
 from evaluator.errors import UsageError, machine_error
 from evaluator.errors.messages import cut
 from evaluator.errors.results import Outcome, TaskResult, Usage
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.concurrency import in_thread
 from evaluator.record.steps import Recording
 

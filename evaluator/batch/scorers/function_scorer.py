@@ -17,7 +17,7 @@ import marshal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, cast, overload
@@ -40,6 +40,7 @@ from evaluator.errors import ConfigurationError, UsageError
 from evaluator.errors.messages import type_of
 from evaluator.fields import Share, accept
 from evaluator.files.libraries import FILE_NAMES, import_place
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output.schema import schema_imports
 
 _ARGUMENTS: dict[str, Callable[[ScorerInput], Any]] = {

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from evaluator.batch.records import Score
@@ -17,6 +16,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.messages import cut
 from evaluator.fields import NotNegative
 from evaluator.language.types import describe as type_of
+from evaluator.lazy_dataclass import dataclass
 from evaluator.output import parse_output
 from evaluator.output.result import json_path
 from evaluator.output.schema import NotChecked, Schema, UnusableSchema, compile_schema

@@ -14,7 +14,6 @@ import json
 import re
 import signal
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +23,7 @@ from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import TargetScorer, shown
 from evaluator.batch.scorers.contract import binary_score
 from evaluator.errors import EvaluatorError, MissingExtra, UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.processes.scripts import ScriptResult, run_script
 
 CPU_S = 5.0

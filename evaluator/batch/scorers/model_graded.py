@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -29,6 +29,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.results import Outcome, TaskError, TaskResult
 from evaluator.fields import Positive, Share
 from evaluator.language.types import describe as type_of
+from evaluator.lazy_dataclass import dataclass
 
 UNSCORED = "unscored"
 # A capital letter that stands alone, not the word in "A good answer".

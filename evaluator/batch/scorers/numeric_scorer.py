@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from functools import lru_cache
 from itertools import islice
@@ -27,6 +26,7 @@ from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, binary_scor
 from evaluator.errors import UsageError
 from evaluator.fields import NotNegative
 from evaluator.language.types import describe as type_of
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Match, Pattern
 
 _EXACT = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])

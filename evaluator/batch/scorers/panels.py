@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import field, is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self, cast
 
@@ -36,6 +36,7 @@ from evaluator.batch.scorers.model_graded import (
 from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
 from evaluator.fields import Count
+from evaluator.lazy_dataclass import dataclass
 
 _DEFAULT_GRADER = ReferenceScorer()
 

@@ -15,7 +15,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import mul
 from typing import Any, ClassVar, Literal
@@ -29,6 +28,7 @@ from evaluator.errors import UsageError
 from evaluator.errors.results import Usage
 from evaluator.fields import Share
 from evaluator.files.libraries import import_extra
+from evaluator.lazy_dataclass import dataclass
 from evaluator.memory.embedding import Embedder, embed
 from evaluator.output import patterns
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from evaluator.batch.statistics.distributions import check_confidence, normal_qu
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm, accept
+from evaluator.lazy_dataclass import dataclass
 
 Weights = Literal["linear", "quadratic"]
 Level = Literal["nominal", "ordinal", "interval", "ratio"]

@@ -8,7 +8,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import TypeAlias
 
@@ -28,6 +28,7 @@ from evaluator.batch.statistics.intervals import (
 )
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 _NO_SPREAD = 1e-12
 Stratum: TypeAlias = "tuple[Sequence[float], Sequence[Hashable] | None]"

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from evaluator.batch.statistics.distributions import (
     check_clusters,
@@ -38,6 +38,7 @@ from evaluator.batch.statistics.distributions import (
 from evaluator.batch.statistics.intervals import CONFIDENCE, Estimate, mean_of
 from evaluator.batch.statistics.paired import PairedDifference
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 
 _NO_SPREAD = 1e-12
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from evaluator.batch.statistics.distributions import (
     check_clusters,
@@ -31,6 +31,7 @@ from evaluator.batch.statistics.distributions import (
 )
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 CONFIDENCE = 0.95
 FEW_CLUSTERS = 30

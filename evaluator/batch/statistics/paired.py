@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from random import Random
 
 from evaluator.batch.statistics.distributions import (
@@ -24,6 +23,7 @@ from evaluator.batch.statistics.distributions import (
 from evaluator.batch.statistics.intervals import CONFIDENCE, mean_interval, percentiles, wilson
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 RESAMPLES = 2_000
 _ROUNDING = 1e-12

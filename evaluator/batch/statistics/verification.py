@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from evaluator.batch.statistics.agreement import Agreement
 from evaluator.batch.statistics.distributions import check_confidence, normal_quantile, whole
 from evaluator.batch.statistics.intervals import CONFIDENCE, Estimate
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 _STEP = 1e-6
 _Shares = tuple[float, float, float]

@@ -6,7 +6,7 @@ The tables of one template and variant, for a terminal and for Markdown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any
 
 from evaluator.batch.statistics import Agreement, Estimate
@@ -33,6 +33,7 @@ from evaluator.batch.summary.tables import (
 )
 from evaluator.errors.messages import duration_text
 from evaluator.fields import JsonForm, Key, to_dict
+from evaluator.lazy_dataclass import dataclass
 
 MOST_PARTS = 20
 """Groups of one table; more are folded."""

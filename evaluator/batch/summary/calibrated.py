@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 from evaluator.batch.statistics import Agreement, Estimate, JudgeCounts, JudgeRates
 from evaluator.batch.summary.tables import UNKNOWN, Table, number, percent, percent_interval
 from evaluator.fields import MERGED, JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 CORRECTED_HEAD = ("judge", "says", "interval", "corrected", "interval", "labels")
 

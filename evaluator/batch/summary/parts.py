@@ -8,12 +8,13 @@ US dollars.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from evaluator.batch.statistics import Agreement, Estimate, Variance
 from evaluator.batch.summary.calibrated import Calibration
 from evaluator.fields import MERGED, JsonForm, Key, to_dict
+from evaluator.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from evaluator.batch.statistics import Estimate
 from evaluator.errors import messages
 from evaluator.errors.messages import visible
+from evaluator.lazy_dataclass import dataclass
 
 _ACTS = re.compile(r"([\\`*_{}\[\]<>()#|~!&$])")
 _ADDRESS = re.compile(r"(?i)\b(https?|ftp|www)(?=[:.])")

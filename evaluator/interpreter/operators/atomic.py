@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, cast
 
@@ -33,6 +32,7 @@ from evaluator.interpreter.toolset import tools_for
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import as_text, render
 from evaluator.language.syntax import has_markup
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.structure import host_in, model_with_host
 from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse
 from evaluator.models.structured import native_schema

@@ -9,7 +9,7 @@ successful.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from evaluator.errors.results import CONDITION_MET, Outcome, TaskError, TaskResult
@@ -22,6 +22,7 @@ from evaluator.interpreter.operators.outcomes import accumulated, completed, fai
 from evaluator.language.inputs import resolve_setting
 from evaluator.language.sandbox import evaluate_expression
 from evaluator.language.scopes import Scope
+from evaluator.lazy_dataclass import dataclass
 from evaluator.nodes import DirectorEvaluatorLoop, Node
 
 EMPTY_SCRIPT: Mapping[str, Any] = {"stdout": "", "stderr": "", "exit_code": None}

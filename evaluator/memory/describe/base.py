@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
+
+from evaluator.lazy_dataclass import dataclass
 
 LOOKED_AT_CHARS = 400_000
 """Describers read at most this many characters from the beginning of a text."""

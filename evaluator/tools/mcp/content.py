@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from evaluator.errors import ConfigurationError, ToolError
 from evaluator.errors.messages import did_you_mean, listed, visible
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import MAX_BYTES_TOGETHER, Attachment
 from evaluator.patterns import Pattern
 from evaluator.tools.mcp.servers import McpServer, offered_name

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.models.key_transport import may_carry_keys
 from evaluator.patterns import Pattern
 

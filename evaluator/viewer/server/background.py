@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +18,7 @@ from evaluator.background.manager import with_tasks
 from evaluator.background.output import read_output, window_start
 from evaluator.background.tasks import TYPES
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.json_form import Page
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.state import State

@@ -6,7 +6,6 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,6 +16,7 @@ from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.json_form import JsonForm, Page
 from evaluator.viewer.samples import result_data, transcripts

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from evaluator.batch import Batch
 from evaluator.batch.folder import MANIFEST
 from evaluator.batch.records import Verdict
 from evaluator.errors import UsageError
+from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.comparison import numbers_data, pair_data, verdict_matrix
 from evaluator.viewer.json_form import JsonForm, Page
 from evaluator.viewer.server.batch_index import VERDICTS, BatchIndex

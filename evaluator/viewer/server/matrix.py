@@ -8,11 +8,12 @@ import math
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl
 
+from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.server.batch_index import (
     COLUMNS,
     UNKNOWN,

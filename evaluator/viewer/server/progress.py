@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from evaluator import clock
 from evaluator.batch import Batch
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import RESULTS, BatchFolder
+from evaluator.lazy_dataclass import dataclass
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.state import COMPUTING_MS, items, mapping
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -12,6 +12,7 @@ from typing import Any, cast, get_args
 from evaluator.errors import EvaluatorError, RecordError, UsageError
 from evaluator.errors.results import Usage
 from evaluator.handler.backends import is_simulated_model
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.conversation import RecordedConversation, conversations
 from evaluator.record.render import total_usage
 from evaluator.record.search import TaskFilter, models_of

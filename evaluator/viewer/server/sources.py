@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 from evaluator.errors import ConfigurationError
 from evaluator.files.locations import shipped
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.conversation import RecordedConversation
 from evaluator.viewer.server.state import items, mapping, pretty
 

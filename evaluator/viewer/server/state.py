@@ -9,7 +9,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from evaluator import clock
 from evaluator.errors import EvaluatorError, UsageError
 from evaluator.files.locations import shipped
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import TemplateLibrary
 from evaluator.record.steps import plain_json
 from evaluator.viewer.server.batch_index import BatchIndex

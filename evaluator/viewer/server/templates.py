@@ -8,7 +8,6 @@ and it needs the form of this server with a confirmation.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from evaluator.errors import UsageError
 from evaluator.errors.results import TaskError
 from evaluator.language.types import read_typed
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
 from evaluator.library.loader import Template

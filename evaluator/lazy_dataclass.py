@@ -1,0 +1,223 @@
+"""A `dataclass` whose methods are not compiled when the class is made.
+
+The decorator of the standard library compiles six functions for a frozen class. That takes half a
+millisecond, and a command imports more than two hundred classes. Here `__init__` is compiled when
+the first instance is made, and the other methods are closures over the names of the fields. The
+`__init__` of a frozen class with slots sets the slots directly, which is faster than
+`object.__setattr__`.
+
+Fields, slots, defaults and inheritance are those of the standard library: `fields`, `replace`,
+`asdict`, `match`, pickling and ordinary dataclasses as subclasses work. Type checkers see the
+standard decorator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import reprlib
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, FrozenInstanceError
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls=None, /, **options):
+        """As `dataclasses.dataclass`, with the options `frozen`, `slots`, `eq`, `order`, `kw_only`
+        and `weakref_slot`.
+        """
+        if cls is None:
+            return lambda cls: _make(cls, **options)
+        return _make(cls, **options)
+
+
+def _make(
+    cls: type,
+    *,
+    frozen: bool = False,
+    slots: bool = False,
+    eq: bool = True,
+    order: bool = False,
+    **options: bool,
+) -> type:
+    own = set(vars(cls))
+    if not cls.__doc__:
+        cls.__doc__ = cls.__name__  # otherwise the signature is inspected for it
+    # It compares `frozen` with that of the bases, and compiles two functions for a frozen class.
+    standard: Any = dataclasses.dataclass(
+        init=False,
+        repr=False,
+        eq=False,
+        frozen=frozen and dataclasses.is_dataclass(cls),
+        slots=slots,
+        **options,
+    )
+    made: Any = standard(cls)
+    params = made.__dataclass_params__
+    params.init = params.repr = True
+    params.eq = eq
+    params.order = order
+    params.frozen = frozen
+    fields = dataclasses.fields(made)
+    compared = _values([field.name for field in fields if field.compare])
+    methods: dict[str, Any] = {
+        "__init__": _Init(made, is_direct=frozen),
+        "__repr__": _repr([field.name for field in fields if field.repr]),
+    }
+    if eq:
+        methods["__eq__"] = _comparison(operator.eq, compared)
+        methods["__hash__"] = _hash(compared) if frozen else None
+    if order:
+        for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+            methods[f"__{compare.__name__}__"] = _comparison(compare, compared)
+    if frozen and slots:
+        names = [field.name for field in fields]
+        methods["__getstate__"], methods["__setstate__"] = _state(names)
+    for name, method in methods.items():
+        if name not in own:
+            setattr(made, name, method)
+    if frozen:
+        made.__setattr__ = _refuse_to_set
+        made.__delattr__ = _refuse_to_delete
+    return made
+
+
+class _Init:
+    """Compiles `__init__` of a class when it is first looked up, and takes its place."""
+
+    def __init__(self, cls: type, *, is_direct: bool) -> None:
+        self._cls = cls
+        self._is_direct = is_direct
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        function = _compile_init(self._cls, self._is_direct)
+        self._cls.__init__ = function  # type: ignore[misc]
+        return function if instance is None else types.MethodType(function, instance)
+
+
+class _Default:
+    """The default in the signature of a field that has a factory."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Default()
+
+
+def _compile_init(cls: type, is_frozen: bool) -> types.FunctionType:
+    parameters: list[str] = []
+    keywords: list[str] = []
+    lines: list[str] = []
+    names: dict[str, Any] = {"_FACTORY": _FACTORY, "_set": object.__setattr__}
+    annotations: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        name = field.name
+        value = name
+        parameter = name
+        if field.default_factory is not MISSING:
+            names[f"_make_{name}"] = field.default_factory
+            parameter = f"{name}=_FACTORY"
+            value = f"_make_{name}()"
+            if field.init:
+                value = f"{value} if {name} is _FACTORY else {name}"
+        elif field.default is not MISSING:
+            names[f"_default_{name}"] = field.default
+            parameter = f"{name}=_default_{name}"
+            if not field.init:
+                value = f"_default_{name}"
+        elif not field.init:
+            continue
+        if field.init:
+            (keywords if field.kw_only else parameters).append(parameter)
+            annotations[name] = field.type
+        slot = getattr(cls, name, None)
+        if not is_frozen:
+            lines.append(f"self.{name} = {value}")
+        elif isinstance(slot, types.MemberDescriptorType):
+            names[f"_set_{name}"] = slot.__set__
+            lines.append(f"_set_{name}(self, {value})")
+        else:
+            lines.append(f"_set(self, {name!r}, {value})")
+    if hasattr(cls, "__post_init__"):
+        lines.append("self.__post_init__()")
+    if keywords:
+        parameters += ["*", *keywords]
+    head = f"def __init__({', '.join(['self', *parameters])}):"
+    exec("\n    ".join([head, *(lines or ["pass"])]), names)
+    function = names["__init__"]
+    function.__qualname__ = f"{cls.__qualname__}.__init__"
+    function.__module__ = cls.__module__
+    function.__annotations__ = annotations | {"return": None}
+    return function
+
+
+def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that returns these attributes of an object."""
+    if not names:
+        return lambda self: ()
+    get = operator.attrgetter(*names)
+    if len(names) == 1:
+        return lambda self: (get(self),)
+    return get
+
+
+def _state(names: Sequence[str]) -> tuple[Callable[[Any], Any], Callable[[Any, Any], None]]:
+    """How instances are pickled: a frozen one has no state that could be set otherwise."""
+    values = _values(names)
+
+    def __getstate__(self: Any) -> tuple[Any, ...]:
+        return values(self)
+
+    def __setstate__(self: Any, state: Sequence[Any]) -> None:
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
+
+    return __getstate__, __setstate__
+
+
+def _repr(names: Sequence[str]) -> Callable[[Any], str]:
+    @reprlib.recursive_repr()
+    def __repr__(self: Any) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{self.__class__.__qualname__}({values})"
+
+    return __repr__
+
+
+def _comparison(
+    compare: Callable[[Any, Any], bool], values: Callable[[Any], tuple[Any, ...]]
+) -> Callable[[Any, Any], Any]:
+    def __compare__(self: Any, other: Any) -> Any:
+        if other.__class__ is self.__class__:
+            return compare(values(self), values(other))
+        return NotImplemented
+
+    return __compare__
+
+
+def _hash(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], int]:
+    def __hash__(self: Any) -> int:
+        return hash(values(self))
+
+    return __hash__
+
+
+def _refuse_to_set(self: Any, name: str, value: object) -> None:
+    _refuse(self, name, "assign to")
+    object.__setattr__(self, name, value)
+
+
+def _refuse_to_delete(self: Any, name: str) -> None:
+    _refuse(self, name, "delete")
+    object.__delattr__(self, name)
+
+
+def _refuse(instance: Any, name: str, what: str) -> None:
+    """A class that is derived from a frozen dataclass may have attributes of its own."""
+    cls = type(instance)
+    if "__dataclass_params__" in vars(cls) or name in cls.__dataclass_fields__:
+        raise FrozenInstanceError(f"cannot {what} field {name!r}")

@@ -1,0 +1,156 @@
+"""A lazy dataclass behaves as one of the standard library, and compiles nothing before it is used."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, field
+from typing import Any
+
+import pytest
+
+from evaluator.lazy_dataclass import dataclass
+
+Decorator = Callable[..., Any]
+
+
+def classes(decorator: Decorator) -> dict[str, type]:
+    """Classes of each shape that the package uses, made with `decorator`."""
+
+    @decorator(frozen=True, slots=True)
+    class Point:
+        """A point."""
+
+        x: int
+        y: int = 2
+        tags: list[str] = field(default_factory=list, compare=False)
+        hidden: str = field(default="h", repr=False)
+
+    @decorator(frozen=True, slots=True)
+    class Named(Point):
+        """A point with a name."""
+
+        name: str = field(default="n", kw_only=True)
+        length: int = field(init=False, default=0)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "length", len(self.name))
+
+    @decorator(slots=True, order=True)
+    class Counter:
+        """A counter."""
+
+        count: int
+        other: float = 0.0
+
+    @decorator(frozen=True)
+    class Open:
+        """With a dictionary."""
+
+        x: int
+
+    @decorator(frozen=True, slots=True, eq=False, weakref_slot=True)
+    class Identity:
+        """Compared by identity."""
+
+        x: int
+
+    @decorator(frozen=True, slots=True, kw_only=True)
+    class Empty:
+        """Without fields."""
+
+    return {each.__name__: each for each in (Point, Named, Counter, Open, Identity, Empty)}
+
+
+ARGUMENTS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
+    ("Point", (1,), {}),
+    ("Point", (1, 3, ["a"], "z"), {}),
+    ("Point", (), {"y": 5, "x": 4}),
+    ("Named", (1,), {"name": "long"}),
+    ("Counter", (3,), {"other": float("nan")}),
+    ("Open", (1,), {}),
+    ("Identity", (1,), {}),
+    ("Empty", (), {}),
+)
+
+
+@pytest.mark.parametrize(("name", "args", "kwargs"), ARGUMENTS)
+def test_instances_are_as_those_of_the_standard_library(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    ours, theirs = classes(dataclass)[name], classes(dataclasses.dataclass)[name]
+    one, other = ours(*args, **kwargs), theirs(*args, **kwargs)
+
+    assert repr(one) == repr(other)
+    assert dataclasses.asdict(one) == dataclasses.asdict(other) or name == "Counter"
+    assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
+    assert ours.__match_args__ == theirs.__match_args__
+    assert repr(ours.__dataclass_params__) == repr(theirs.__dataclass_params__)
+    again = dataclasses.replace(one)
+    assert (one == again) is (other == dataclasses.replace(other))
+    assert (one == other) is False
+    assert (ours.__hash__ is None) is (theirs.__hash__ is None)
+    if ours.__hash__ is not None and name != "Identity":
+        assert hash(one) == hash(again)
+    assert dataclasses.asdict(copy.copy(one)) == dataclasses.asdict(one) or name == "Counter"
+
+
+@pytest.mark.parametrize("name", ["Point", "Named", "Open"])
+def test_a_frozen_instance_cannot_be_changed_but_that_of_a_derived_class_has_attributes(
+    name: str,
+) -> None:
+    frozen = classes(dataclass)[name]
+    made = frozen(1)
+    for change in (
+        lambda: setattr(made, "x", 2),
+        lambda: setattr(made, "new", 2),
+        lambda: delattr(made, "x"),
+    ):
+        with pytest.raises(FrozenInstanceError):
+            change()
+
+    derived = type("Derived", (frozen,), {})(1)
+    derived.own = 3
+    with pytest.raises(FrozenInstanceError):
+        derived.x = 2
+    assert (derived.own, derived.x) == (3, 1)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(True, True), (False, False)])
+def test_an_ordinary_dataclass_may_be_derived(ours: bool, theirs: bool) -> None:
+    base = dataclass(frozen=ours, slots=True)(type("Base", (), {"__annotations__": {"x": "int"}}))
+    made = dataclasses.dataclass(frozen=theirs)(
+        type("Derived", (base,), {"__annotations__": {"y": "int"}})
+    )
+    assert repr(made(1, 2)) == "Derived(x=1, y=2)"
+    with pytest.raises(TypeError, match="cannot inherit"):
+        dataclass(frozen=not ours)(type("Other", (base,), {}))
+
+
+def test_order_and_wrong_arguments() -> None:
+    counter = classes(dataclass)["Counter"]
+    assert counter(1) < counter(2) <= counter(2) and not counter(1) > counter(2)
+    assert counter(1).__lt__(3) is NotImplemented
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'count'"):
+        counter()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Pickled by its module and name."""
+
+    x: int
+    y: tuple[int, ...] = ()
+
+
+def test_init_is_compiled_for_the_first_instance_and_instances_are_pickled() -> None:
+    new = dataclass(frozen=True, slots=True)(type("New", (), {"__annotations__": {"x": "int"}}))
+    assert not inspect.isfunction(vars(new)["__init__"])
+    new(1)
+    assert inspect.isfunction(vars(new)["__init__"])
+
+    stored = Stored(1, (2,))
+    assert pickle.loads(pickle.dumps(stored)) == stored
