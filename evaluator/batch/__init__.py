@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from evaluator.batch.run import run_batch as run_batch
     from evaluator.batch.run import run_batch_sync as run_batch_sync
     from evaluator.batch.run import run_plan as run_plan
+    from evaluator.batch.scoring import score_batch as score_batch
+    from evaluator.batch.scoring import score_batch_sync as score_batch_sync
     from evaluator.batch.session import Changed as Changed
     from evaluator.batch.session import Counts as Counts
     from evaluator.batch.session import SessionEnd as SessionEnd
@@ -85,6 +87,7 @@ _HOMES = {
     ".records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),
     ".rows": ("FewShot", "Selection"),
     ".run": ("BatchResult", "run_batch", "run_batch_sync", "run_plan"),
+    ".scoring": ("score_batch", "score_batch_sync"),
     ".session": ("Changed", "Counts", "SessionEnd"),
     ".summary": ("BatchSummary", "MetricValue"),
 }

@@ -91,10 +91,14 @@ class BatchPlan:
     @property
     def scoring_part(self) -> str:
         """The hash of everything that judges; empty without scorers."""
+        return scoring_part(self.scorer_parts, self.options)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The hash of everything that determines the judgements of each scorer, by its name."""
         options = self.options
-        if self.scorers:
-            return digest([self.scorer_parts, sorted(options.count_as_failed), options.limited])
-        return ""
+        others = [sorted(options.count_as_failed), options.limited]
+        return {name: digest([part, *others])[:16] for name, part in self.scorer_parts.items()}
 
     @property
     def evaluations(self) -> list[tuple[str, str | None]]:
@@ -151,7 +155,7 @@ def make_plan(
         cells = answered_cells(evaluator, names, variants=variants)
     else:
         cells = make_cells(evaluator, names, variants=variants)
-    parts = _scorer_parts(evaluator, scorers, cells=cells)
+    parts = scorer_parts(evaluator, scorers, cells=cells)
     metrics = make_metrics(options.metrics, options.group_by, cluster=options.cluster)
     thresholds = [
         parse_threshold(each) if isinstance(each, str) else each for each in options.thresholds
@@ -381,7 +385,16 @@ def _settings(
     return choice, handler_settings(config, choice.label, roles=evaluator.model_roles, named=roles)
 
 
-def _scorer_parts(
+def scoring_part(parts: Mapping[str, Any], options: BatchOptions) -> str:
+    """The hash of everything that judges, for scorers with these `scorer_parts`; empty without
+    any.
+    """
+    if parts:
+        return digest([parts, sorted(options.count_as_failed), options.limited])
+    return ""
+
+
+def scorer_parts(
     evaluator: Evaluator, scorers: Sequence[Scorer], cells: Sequence[tuple[Cell, Variant]]
 ) -> dict[str, Any]:
     """The hash of everything that determines the judgements of each scorer, including the model

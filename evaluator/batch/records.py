@@ -87,7 +87,9 @@ class Score:
     `passed` is None if the scorer could not judge (`value` is None too), or for a tie (`value` is
     0.5). `error` is set if the scorer itself failed; `value` and `passed` are None then. `answer`
     is what the scorer read from the result, `explanation` why it decided so, `usage` what judging
-    used. With `decides` False the verdict does not depend on it.
+    used. With `decides` False the verdict does not depend on it. In a batch, `version` is the hash
+    of everything that determines the scorer's judgements, and `at` when it judged, an ISO time;
+    equal scores may differ in these two.
     """
 
     value: float | None
@@ -98,6 +100,8 @@ class Score:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     usage: Usage = NOTHING
     decides: bool = True
+    version: str = field(default="", compare=False)
+    at: str = field(default="", compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = {"value": self.value, "passed": self.passed}
@@ -105,6 +109,8 @@ class Score:
             ("answer", self.answer),
             ("explanation", self.explanation),
             ("error", self.error),
+            ("version", self.version),
+            ("at", self.at),
         ):
             if value:
                 data[name] = value
@@ -127,6 +133,8 @@ class Score:
             data.get("metadata", {}),
             Usage.from_dict(data["usage"]) if "usage" in data else NOTHING,
             data.get("decides", True),
+            data.get("version", ""),
+            data.get("at", ""),
         )
 
 

@@ -29,14 +29,20 @@ from evaluator.batch.options import (
     TaskFiles,
     limits_to_dict,
 )
-from evaluator.batch.permissions import sign
+from evaluator.batch.permissions import is_own, sign
 from evaluator.batch.plan import BatchPlan, make_manifest, make_plan
 from evaluator.batch.progress import Display, SafeDisplay, Tally
 from evaluator.batch.reading import Results, open_batch, summary_of
 from evaluator.batch.records import COUNTED, Limited
 from evaluator.batch.rows import FewShot, RowsInput, Selection
 from evaluator.batch.rows.selection import Shard, shard_of
-from evaluator.batch.session import Session, SessionEnd, find_unrecorded, interrupted_state
+from evaluator.batch.session import (
+    MakeWork,
+    Session,
+    SessionEnd,
+    find_unrecorded,
+    interrupted_state,
+)
 from evaluator.batch.steering import Steering, budget_of, pace_of
 from evaluator.batch.summary import BatchSummary, Columns
 from evaluator.batch.thresholds import Threshold, ThresholdResult, check_thresholds
@@ -222,7 +228,7 @@ async def run_batch(
         return await run_plan(own, make_plan(own, templates, rows=rows, options=options))
 
 
-def _sync_form(
+def sync_form(
     function: Callable[_Arguments, Coroutine[Any, Any, _Result]],
 ) -> Callable[_Arguments, _Result]:
     @wraps(function)
@@ -236,7 +242,7 @@ def _sync_form(
     return call
 
 
-run_batch_sync = _sync_form(run_batch)
+run_batch_sync = sync_form(run_batch)
 
 
 async def run_plan(
@@ -254,7 +260,7 @@ async def run_plan(
         raise UsageError("resume continues the batch in a folder: name it as output")
     plan, notices = _fit_to_machine(plan)
     options = plan.options
-    path = _absolute(
+    path = absolute(
         given_path(options.output or new_folder(plan.name, shard_of(options.select)), "output")
     )
     engine = make_engine(options.engine, options.limits.concurrency, workers=options.workers)
@@ -277,77 +283,115 @@ async def run_plan(
                 f"{path}: holds the batch of shard {have}, not {want}; name another folder"
             )
         manifest = sign(make_manifest(plan, evaluator, arguments=arguments or {}))
-        started = now()
-        sessions = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
-        manifest |= {
-            "created": before.get("created", started),
-            "state": "running",
-            "total": plan.total,
-        }
-        manifest |= {
-            "settings": before.get("settings", {}) | manifest["settings"],
-            "sessions": sessions,
-        }
-        folder.write_manifest(manifest)
-        tally = Tally()
+        manifest["settings"] = before.get("settings", {}) | manifest["settings"]
+        return await run_in_folder(
+            evaluator,
+            plan,
+            folder=folder,
+            engine=engine,
+            manifest=manifest,
+            before=before,
+            notices=notices,
+        )
 
-        def store_limits(limits: BatchLimits) -> None:
-            manifest["limits"] = limits_to_dict(limits)
-            if manifest["arguments"]:
-                changed = to_dict(limits, only_changed=True)
-                manifest["arguments"] = {**manifest["arguments"], "limits": changed}
+
+async def run_in_folder(
+    evaluator: Evaluator,
+    plan: BatchPlan,
+    folder: BatchFolder,
+    engine: Engine,
+    manifest: dict[str, Any],
+    before: Mapping[str, Any],
+    notices: Sequence[str] = (),
+    make_work: MakeWork | None = None,
+) -> BatchResult:
+    """Runs a session in the open `folder`, with `manifest` as its new manifest; `before` is that of
+    the earlier sessions. `make_work`: see `Session`.
+
+    Raises: as `run_batch`.
+    """
+    path = folder.path
+    options = plan.options
+    is_signed = is_own(manifest)
+    started = now()
+    sessions = [*before.get("sessions", []), {"started": started, "ended": None, "state": None}]
+    manifest |= {
+        "created": before.get("created", started),
+        "state": "running",
+        "total": plan.total if make_work is None else before.get("total"),
+        "scorer_versions": {**before.get("scorer_versions", {}), **_scorer_versions(plan)},
+        "sessions": sessions,
+    }
+    folder.write_manifest(manifest)
+    tally = Tally()
+
+    def store_limits(limits: BatchLimits) -> None:
+        manifest["limits"] = limits_to_dict(limits)
+        if manifest["arguments"]:
+            changed = to_dict(limits, only_changed=True)
+            manifest["arguments"] = {**manifest["arguments"], "limits": changed}
+        if is_signed:
             manifest.update(sign(manifest))
-            folder.write_manifest(manifest)
-
-        try:
-            ended, columns = await _run_session(
-                evaluator,
-                plan,
-                folder=folder,
-                engine=engine,
-                before=before,
-                tally=tally,
-                notices=notices,
-                log=ControlLog(path, manifest["created"]),
-                on_limits=store_limits,
-            )
-            folder.sync()
-        except BaseException as error:
-            # `error` is raised even if the manifest cannot be written. There is no summary, because
-            # a cancelled call has to end soon.
-            state, reason = interrupted_state(error)
-            sessions[-1] |= {"ended": now(), "state": state, "reason": reason, "ran": tally.ran}
-            with suppress(EvaluatorError, OSError):
-                folder.write_manifest(manifest | {"state": state})
-            raise
-        sessions[-1] |= {
-            "ended": now(),
-            "state": ended.state,
-            "reason": ended.reason,
-            "ran": ended.ran,
-        }
-        manifest |= {
-            "state": ended.state,
-            "total": ended.total,
-            "left_out": sorted(ended.stale | ended.orphans),
-        }
         folder.write_manifest(manifest)
-        folder.write_changed(ended.counts.explained)
-        if columns is None:
-            summary = open_batch(path).summarise(plan.metrics)
-        else:
-            summary = summary_of(open_batch(path), columns, plan.metrics)
-        if plan.metrics:
-            folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
-        folder.write_summary(summary.to_dict())
-        if ended.error is not None:
-            raise ended.error
-        # The thresholds of a shard are those of its whole batch.
-        if options.select.shard:
-            thresholds = ()
-        else:
-            thresholds = check_thresholds(summary, plan.thresholds)
-        return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
+
+    try:
+        ended, columns = await _run_session(
+            evaluator,
+            plan,
+            folder=folder,
+            engine=engine,
+            before=before,
+            tally=tally,
+            notices=notices,
+            log=ControlLog(path, manifest["created"]),
+            on_limits=store_limits,
+            make_work=make_work,
+        )
+        folder.sync()
+    except BaseException as error:
+        # `error` is raised even if the manifest cannot be written. There is no summary, because
+        # a cancelled call has to end soon.
+        state, reason = interrupted_state(error)
+        sessions[-1] |= {"ended": now(), "state": state, "reason": reason, "ran": tally.ran}
+        with suppress(EvaluatorError, OSError):
+            folder.write_manifest(manifest | {"state": state})
+        raise
+    sessions[-1] |= {
+        "ended": now(),
+        "state": ended.state,
+        "reason": ended.reason,
+        "ran": ended.ran,
+    }
+    manifest |= {
+        "state": ended.state,
+        "total": ended.total,
+        "left_out": sorted(ended.stale | ended.orphans),
+    }
+    folder.write_manifest(manifest)
+    folder.write_changed(ended.counts.explained)
+    if columns is None:
+        summary = open_batch(path).summarise(plan.metrics)
+    else:
+        summary = summary_of(open_batch(path), columns, plan.metrics)
+    if plan.metrics:
+        folder.write_manifest(manifest | {"metric_values": _metric_values(summary, folder)})
+    folder.write_summary(summary.to_dict())
+    if ended.error is not None:
+        raise ended.error
+    # The thresholds of a shard are those of its whole batch.
+    if options.select.shard:
+        thresholds = ()
+    else:
+        thresholds = check_thresholds(summary, plan.thresholds)
+    return BatchResult(path, ended, summary=summary, thresholds=tuple(thresholds))
+
+
+def _scorer_versions(plan: BatchPlan) -> dict[str, Any]:
+    """What the `version` of each score stands for."""
+    return {
+        version: {"scorer": name, "part": plan.scorer_parts[name]}
+        for name, version in plan.versions.items()
+    }
 
 
 def _metric_values(summary: BatchSummary, folder: BatchFolder) -> dict[str, Any]:
@@ -386,7 +430,7 @@ def _fit_to_machine(plan: BatchPlan) -> tuple[BatchPlan, list[str]]:
     return replace(plan, options=replace(options, limits=limits)), [notice]
 
 
-def _absolute(path: str | Path) -> Path:
+def absolute(path: str | Path) -> Path:
     """`path`, independent of later changes of the current folder."""
     return Path(os.path.abspath(path))
 
@@ -412,6 +456,7 @@ async def _run_session(
     notices: Sequence[str],
     log: ControlLog,
     on_limits: Callable[[BatchLimits], None],
+    make_work: MakeWork | None = None,
 ) -> tuple[SessionEnd, Columns | None]:
     """The end of the session, and all results of the batch; None if they have to be read."""
     limits = plan.options.limits
@@ -448,6 +493,7 @@ async def _run_session(
             own,
             plan.scorers,
             budget_ended=lambda: None if limiter.refused is None else str(limiter.refused),
+            versions=plan.versions,
             count_as_failed=options.count_as_failed,
             limited=options.limited,
             unrecorded=unrecorded,
@@ -489,6 +535,7 @@ async def _run_session(
                 steering=steering,
                 tally=tally,
                 columns=None if earlier else Columns(options.cluster, options.group_by),
+                make_work=make_work,
             )
             ended = await session.run(earlier)
             span.set_result(ended)

@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import field, replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
@@ -31,7 +31,7 @@ from evaluator.batch.identity import Cell, changed_parts, changed_settings, dige
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
-from evaluator.batch.records import Sample, SampleResult, Verdict
+from evaluator.batch.records import Sample, SampleResult, Score, Verdict
 from evaluator.batch.steering import SKIPPED, Steering
 from evaluator.batch.summary import Columns
 from evaluator.batch.work import Variant, Worker, WorkItem, WorkResult, sample_label
@@ -88,13 +88,16 @@ class PendingWork:
 
     - It is an error, and `retry_errors` is set.
     - The scorers, the target or the metadata have changed: it is judged again, without a model
-      call.
+      call. Scores of the same scorer (`versions`) for the same target and metadata stay.
     - Its question has changed. `on_changed` says whether it is "run" again, "keep"s its place, or
       is "leave"d out: neither run nor counted. `stale` has the keys of the last kind.
 
     `on_kept` is called for each result that stays. `settings` are the settings of handlers by their
-    hash, now and in earlier sessions, as far as they are known (see `storable_settings`).
+    hash, now and in earlier sessions, as far as they are known (see `storable_settings`). With
+    `is_counted`, `counts.samples` is known before the rows are read.
     """
+
+    is_counted: ClassVar[bool] = False
 
     cells: Sequence[tuple[Cell, Variant]]
     epochs: int
@@ -102,6 +105,7 @@ class PendingWork:
     read_result: Callable[[int], SampleResult]
     on_kept: Callable[[Verdict], None]
     scoring_part: str
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
     retry_errors: bool = False
     on_changed: OnChanged = "leave"
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -164,15 +168,29 @@ class PendingWork:
             result = self.read_result(entry.offset)
             # A failed transfer is repeated inside its task, and a failed judge needs no new answer.
             # Any other failure would only repeat itself, so that task starts again.
-            if entry.retryable or result.failure is None:
+            if result.failure is None:
+                keeps = self._scores_to_keep(result, work.sample)
+                return replace(work, answered=result, keeps=keeps)
+            if entry.retryable:
                 return replace(work, resumes=result.task_id)
             return replace(work, retry_of=result.task_id)
         if entry.scored_by != work.scored_by.encode():
             counts.judged_anew += 1
-            return replace(work, answered=self.read_result(entry.offset))
+            result = self.read_result(entry.offset)
+            keeps = self._scores_to_keep(result, work.sample)
+            return replace(work, answered=result, keeps=keeps)
         counts.done += 1
         self.on_kept(entry.verdict)
         return None
+
+    def _scores_to_keep(self, result: SampleResult, sample: Sample) -> dict[str, Score]:
+        if (result.target, result.metadata) != (sample.target, sample.metadata):
+            return {}
+        return {
+            name: score
+            for name, score in result.scores.items()
+            if score.error is None and score.version == self.versions.get(name)
+        }
 
     def _explain(self, result: SampleResult, work: WorkItem) -> Changed:
         what: list[str] = []
@@ -208,6 +226,8 @@ class PendingWork:
         return found or ["model or handler"]
 
 
+MakeWork = Callable[[BatchFolder, dict[str, ResultEntry], Callable[[Verdict], None]], PendingWork]
+"""Makes the work of a session from the folder, the index of its results, and `on_kept`."""
 CONTROL_TICKS = 2
 """Commands of other processes are looked for at each of so many ticks."""
 PROGRESS_TICKS = 4
@@ -240,7 +260,7 @@ class Session:
     """One session of a batch. Its `run` may be called once.
 
     `columns` gets each result that is written; None if there are earlier results, and after an
-    error, which the summary raises again.
+    error, which the summary raises again. `make_work` returns other work than that of the rows.
     """
 
     plan: BatchPlan
@@ -253,6 +273,7 @@ class Session:
     steering: Steering
     tally: Tally = field(default_factory=Tally)
     columns: Columns | None = None
+    make_work: MakeWork | None = None
     _work: AsyncGenerator[WorkItem] = field(init=False)
     _has_read_all: bool = False
     _repeated: tuple[str, int] = ("", 0)
@@ -270,18 +291,22 @@ class Session:
         written.
         """
         options = self.plan.options
-        pending = PendingWork(
-            self.plan.cells,
-            options.epochs,
-            earlier=earlier,
-            read_result=self.folder.read_at,
-            on_kept=self.tally.keep,
-            scoring_part=self.plan.scoring_part,
-            retry_errors=options.retry_errors,
-            on_changed=options.on_changed,
-            settings=self.folder.manifest().get("settings", {}),
-        )
-        self.tally.total = self.plan.total
+        if self.make_work is None:
+            pending = PendingWork(
+                self.plan.cells,
+                options.epochs,
+                earlier=earlier,
+                read_result=self.folder.read_at,
+                on_kept=self.tally.keep,
+                scoring_part=self.plan.scoring_part,
+                versions=self.plan.versions,
+                retry_errors=options.retry_errors,
+                on_changed=options.on_changed,
+                settings=self.folder.manifest().get("settings", {}),
+            )
+        else:
+            pending = self.make_work(self.folder, earlier, self.tally.keep)
+        self.tally.total = pending.counts.samples if pending.is_counted else self.plan.total
         if options.retry_errors:
             is_retried = {Verdict.ERROR}
         else:
@@ -301,7 +326,7 @@ class Session:
                     lambda: self.stop.state is not None,
                 )
             self._write_results()
-            total = self.tally.total = await self._count_rest(work, pending.counts)
+            total = self.tally.total = await self._count_rest(work, pending)
             self.tally.earlier = 0
         except ClusterLost as error:
             # Its samples in flight are lost, and reading the rows was interrupted.
@@ -524,9 +549,10 @@ class Session:
                 "repeated error", f"{self._repeated[1]} samples in a row ended with: {kind}"
             )
 
-    async def _count_rest(self, work: AsyncGenerator[WorkItem], counts: Counts) -> int | None:
+    async def _count_rest(self, work: AsyncGenerator[WorkItem], pending: PendingWork) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
-        if self.stop.state is None or self._has_read_all:
+        counts = pending.counts
+        if pending.is_counted or self.stop.state is None or self._has_read_all:
             return counts.samples
         if self._error is not None or self.plan.rows.is_live or not self.plan.rows.is_repeatable:
             return None

@@ -82,7 +82,8 @@ class WorkItem:
     """A sample to evaluate in a cell. `scored_by` is the hash of everything that judges it.
 
     `resumes`: the task to resume, if there is one. `retry_of`: a failed task, which is started
-    again. `answered`: an earlier result, which is only judged again.
+    again. `answered`: an earlier result, which is only judged again. `keeps`: the scores of an
+    earlier session that stay, by name; their scorers are not called.
     """
 
     sample: Sample
@@ -94,6 +95,7 @@ class WorkItem:
     resumes: int | None = None
     retry_of: int | None = None
     answered: SampleResult | None = None
+    keeps: Mapping[str, Score] = field(default_factory=dict[str, Score])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,13 @@ class Worker:
     `budget_ended` returns why the batch's budget allows no further call, or None. `unrecorded` are
     task files of an earlier session that no result refers to, by label; `unfinished`: what to do
     about a side effect there without a recorded end; `repair`: damaged ones are read up to the
-    damage (see `Evaluator.resume`).
+    damage (see `Evaluator.resume`). `versions`: the version of each scorer, by name.
     """
 
     evaluator: Evaluator
     scorers: Sequence[Scorer]
     budget_ended: Callable[[], str | None]
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
     count_as_failed: Collection[str] = ()
     limited: Limited = "scored"
     unrecorded: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -174,6 +177,8 @@ class Worker:
             rejected: list[str] = []
             judged: dict[str, int] = {}
             for scorer in self.scorers:
+                if all(name in work.keeps for name in score_names(scorer)):
+                    continue
                 try:
                     scored = self._scored(
                         work, scorer, outcome=answer, rejected=rejected, completed=judged
@@ -199,6 +204,8 @@ class Worker:
         elif answer is not None:
             names = [name for scorer in self.scorers for name in score_names(scorer)]
             scores = {name: Score(0.0, False, explanation=answer) for name in names}
+        if answer is not None:
+            scores = {**work.keeps, **self._with_origin(scores)}
         verdict = verdict_of(failure if answer is None else None, scores.values())
         if answer is None or isinstance(answer, str):
             parsed = None
@@ -217,6 +224,13 @@ class Worker:
                 duration_s=duration_s,
             ),
         )
+
+    def _with_origin(self, scores: Mapping[str, Score]) -> dict[str, Score]:
+        at = now()
+        return {
+            name: replace(score, version=self.versions.get(name, ""), at=at)
+            for name, score in scores.items()
+        }
 
     def _answer_of(self, work: WorkItem, outcome: Outcome) -> TaskResult | str | None:
         """The answer to score; why it counts as failed; or None for an error, which nothing
@@ -256,7 +270,9 @@ class Worker:
         store = self.evaluator.services.store
         number = outcome.task_id
         task_file = None
-        if number is not None and store is not None and not store.is_packed:
+        if work.answered is not None:
+            task_file = work.answered.task_file
+        elif number is not None and store is not None and not store.is_packed:
             task_file = f"tasks/done/TASK-{number}.md"
         return SampleResult(
             identity=work.identity.value,

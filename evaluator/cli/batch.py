@@ -137,7 +137,9 @@ def run_batch_command(
     dry_run = given["dry_run"]
     here = os.getcwd()
     session = session_options(given)
-    wanted = _read_definition(definition, folder, given=given)
+    wanted = read_batch_definition(definition, folder, given=given)
+    if folder is not None and given["scorers"]:
+        wanted = _with_own_scorers(wanted, folder)
     roles = wanted.model_roles or {}
     shows_progress = given["progress"] in ("auto", "live")
     library = load_library([Path(path) for path in wanted.library], shows_progress=shows_progress)
@@ -162,7 +164,7 @@ def run_batch_command(
         wanted.options,
         output=output if os.getcwd() == here else output.absolute(),
         resume=folder is not None,
-        display=DeferredEnd(_make_display(given["progress"])),
+        display=DeferredEnd(make_display(given["progress"])),
         stop=Stop(),
         **session,
     )
@@ -174,6 +176,21 @@ def run_batch_command(
         raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)
     plan = make_plan(evaluator, wanted.templates, rows=wanted.rows, options=options)
     raise click.exceptions.Exit(_run(evaluator, plan, wanted=wanted, as_json=given["as_json"]))
+
+
+def _with_own_scorers(wanted: BatchDefinition, folder: Path) -> BatchDefinition:
+    """`wanted` with the scorers of the batch in `folder`. Raises: UsageError, if it names others."""
+    from evaluator.batch.reading import open_batch
+
+    own = open_batch(folder).manifest["arguments"].get("scorers", ())
+    scorers = wanted.options.scorers
+    others = " ".join(f"--scorer {shlex.quote(each)}" for each in scorers if each not in own)
+    if others:
+        raise UsageError(
+            "--resume continues with the scorers of the batch; to add others: evaluator score "
+            f"{shlex.quote(str(folder))} {others}"
+        )
+    return replace(wanted, options=replace(wanted.options, scorers=tuple(own)))
 
 
 def session_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +223,7 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
 
     async def run() -> BatchResult:
         checked = await evaluator.check_sandboxes(plan.evaluations, terminal_asker())
-        with _signals(stop, display):
+        with ending_signals(stop, display):
             return await run_plan(checked, plan, arguments=plan.pinned(wanted.to_dict()))
 
     gc.freeze()
@@ -237,7 +254,7 @@ def _run(evaluator: Evaluator, plan: BatchPlan, wanted: BatchDefinition, *, as_j
 
 
 @contextmanager
-def _signals(stop: Stop, display: Display) -> Generator[None]:
+def ending_signals(stop: Stop, display: Display) -> Generator[None]:
     """The first Ctrl-C, SIGTERM or SIGHUP asks the session to end; a second one cancels the samples
     in flight.
 
@@ -280,7 +297,7 @@ def _signals(stop: Stop, display: Display) -> Generator[None]:
             signal.signal(number, signal.SIG_IGN if is_closed else handler or signal.SIG_DFL)
 
 
-def _read_definition(
+def read_batch_definition(
     path: Path | None, folder: Path | None, given: dict[str, Any]
 ) -> BatchDefinition:
     """The definition in the file, or in the manifest of an earlier session, overridden by the
@@ -472,7 +489,7 @@ def _override(base: BatchDefinition, given: Mapping[str, Any], *, adds: bool) ->
     return definition_from(table)
 
 
-def _make_display(kind: str) -> Display:
+def make_display(kind: str) -> Display:
     from evaluator.batch.progress import JsonDisplay, LiveDisplay, NoDisplay, PlainDisplay
 
     if kind == "auto":

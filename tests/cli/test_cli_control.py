@@ -20,10 +20,13 @@ def batch(cli: Run, write: Any, tmp_path: Path) -> Path:
     """A batch that its own log told to stop before the first sample."""
     rows = [{"id": f"r{n}", "question": f"{n}?", "target": str(n)} for n in range(3)]
     write("rows.jsonl", "\n".join(map(json.dumps, rows)))
-    assert cli(*RUN, "--output", "b", "--limit", "1", "--progress", "none").code == 0
+    assert (
+        cli(*RUN, "--scorer", "exact", "--output", "b", "--limit", "1", "--progress", "none").code
+        == 0
+    )
     folder = tmp_path / "b"
     ControlLog(folder, str(open_batch(folder).manifest["created"])).send("stop")
-    ended = cli("batch", "--resume", "b", "--limit", "3", "--scorer", "exact")
+    ended = cli("batch", "--resume", "b", "--limit", "3")
     assert ended.code == 130 and "command 1, stop: done" in ended.err, ended.err
     return folder
 

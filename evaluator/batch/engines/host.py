@@ -58,7 +58,8 @@ _LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threa
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `tasks`: the
+    """`arguments`: pickled arguments of the Evaluator, by name. `scorers`: pickled. `versions`: of
+    the scorers, by name. `tasks`: the
     batch's folder of task files; `is_packed`: they are written to segments. `cache`: the file of
     the cache. `variables`: environment variables to set. `folder`: where relative paths of scorers
     and tools begin. `machine`: that of the batch. `guards`: those in force for this program's code.
@@ -66,6 +67,7 @@ class Recipe:
 
     arguments: Mapping[str, bytes]
     scorers: Sequence[bytes]
+    versions: Mapping[str, str]
     count_as_failed: Sequence[str]
     limited: Limited
     unfinished: OnUnfinished
@@ -103,6 +105,7 @@ def make_recipe(worker: Worker, also: Iterable[str] = ()) -> tuple[Recipe, TaskS
     recipe = Recipe(
         arguments,
         scorers,
+        versions=dict(worker.versions),
         count_as_failed=tuple(worker.count_as_failed),
         limited=worker.limited,
         unfinished=worker.unfinished,
@@ -272,6 +275,7 @@ class Host:
             ),
             [pickle.loads(scorer) for scorer in recipe.scorers],
             budget_ended=lambda: self._budget_ended,
+            versions=recipe.versions,
             count_as_failed=recipe.count_as_failed,
             limited=recipe.limited,
             unrecorded=self._unrecorded,

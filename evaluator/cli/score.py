@@ -1,0 +1,165 @@
+"""`evaluator score`: adds scorers to a batch whose answers exist."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evaluator.cli.batch import (
+    EXIT_INCOMPLETE,
+    EXIT_INTERRUPTED,
+    ending_signals,
+    make_display,
+    read_batch_definition,
+    session_options,
+)
+from evaluator.cli.batch import batch as batch_command
+from evaluator.cli.common import load_library, print_json, terminal_width, warn_of_unknown_roles
+from evaluator.cli.echo import echo
+from evaluator.cli.evaluator_options import trust_option
+from evaluator.cli.flags import flag_options, read_flags
+from evaluator.cli.results import batch_argument
+from evaluator.cli.trust import permit_schemas, project_profiles
+from evaluator.errors import UsageError
+
+if TYPE_CHECKING:
+    from evaluator.batch import BatchDefinition, BatchOptions, BatchResult
+    from evaluator.interpreter.evaluator import Evaluator
+
+_MISSING = "some samples have no answer; resume the batch first"
+
+
+def _definition_flags(command: Any) -> Any:
+    from evaluator.batch.definition import BatchDefinition
+
+    flags = ["--scorer", "--library", "--model-role", "--cache", "--sandbox", "--concurrency"]
+    flags += ["--rpm", "--tpm", "--max-cost", "--max-tokens", "--max-time"]
+    return flag_options(BatchDefinition, flags)(command)
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  evaluator score batches/capitals --scorer f1\n"
+    "  evaluator score batches/capitals --scorer reference --model-role grader=openai/gpt-4o\n"
+    "  evaluator score batches/capitals --history\n\n"
+    "Exit codes: 0 every sample is scored; 5 incomplete; 2 wrong usage; 3 configuration; "
+    "130 interrupted."
+)
+@batch_argument
+@_definition_flags
+@click.option("--replace", is_flag=True, help="Put a scorer in the place of the one with its name.")
+@click.option("--history", is_flag=True, help="Print which scorers scored when; score nothing.")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "live", "plain", "none"]),
+    default="auto",
+    show_default=True,
+    help="On standard error; auto is live on a terminal, else plain.",
+)
+@trust_option
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def score(
+    batch: Path, replace: bool, history: bool, progress: str, as_json: bool, **given: Any
+) -> None:
+    """Score the answers of a batch with more scorers. No model is asked for an answer.
+
+    The scores of the other scorers stay. Earlier scores of a replaced scorer stay in the history,
+    each with the scorer's version, its model and the time. After an interruption, run the same
+    command again.
+    """
+    from evaluator.batch.options import Stop
+    from evaluator.batch.reading import open_batch
+    from evaluator.batch.scorers import make_scorers
+    from evaluator.batch.scoring import history_table, run_scoring
+    from evaluator.batch.summary.tables import as_text
+
+    if history:
+        echo(as_text([history_table(open_batch(batch))], terminal_width()), nl=False)
+        return
+    if not given["scorers"]:
+        raise UsageError("name a scorer with --scorer; see: evaluator score --help")
+    stop = Stop()
+    display = make_display(progress)
+    folder = batch.absolute()
+    evaluator, options, arguments = _prepared(folder, given)
+
+    async def run() -> BatchResult:
+        with ending_signals(stop, display):
+            return await run_scoring(
+                evaluator,
+                make_scorers(options.scorers),
+                dataclasses.replace(options, output=str(folder), display=display, stop=stop),
+                replaces=replace,
+                arguments=arguments,
+            )
+
+    result = asyncio.run(run())
+    if as_json:
+        print_json(
+            {
+                "folder": str(result.folder),
+                "state": result.ended.state,
+                "reason": result.ended.reason,
+                "scored": result.ended.ran,
+                "summary": result.summary.to_dict(),
+            }
+        )
+    else:
+        echo(result.summary.to_text(terminal_width()), nl=False)
+    if not result.is_complete:
+        echo(f"{result.ended.state}: {result.ended.reason or _MISSING}", err=True)
+        code = EXIT_INTERRUPTED if stop.state == "stopped" else EXIT_INCOMPLETE
+        raise click.exceptions.Exit(code)
+
+
+def _prepared(
+    folder: Path, given: Mapping[str, Any]
+) -> tuple[Evaluator, BatchOptions, dict[str, Any] | None]:
+    """The evaluator and the options of a session, and the new definition of the batch; None for a
+    batch of Python, which has none.
+    """
+    from evaluator.batch.definition import BatchDefinition
+    from evaluator.batch.folder import BatchFolder
+    from evaluator.interpreter.evaluator import Evaluator
+
+    flags = dict(batch_command.make_context("batch", [], resilient_parsing=True).params)
+    flags |= {**given, "resume": folder}
+    before = BatchFolder.reader(folder).manifest().get("arguments")
+    session = session_options(flags)
+    if before:
+        wanted = read_batch_definition(None, folder, given=flags)
+    else:
+        wanted = BatchDefinition.from_table(read_flags(BatchDefinition, flags))
+    library = load_library([Path(path) for path in wanted.library])
+    warn_of_unknown_roles(library, wanted.model_roles or {})
+    permit_schemas(library, given["trust"])
+    evaluator = Evaluator(
+        library,
+        model_roles=wanted.model_roles or {},
+        tasks_dir=None,
+        roots=wanted.roots,
+        notice=lambda line: echo(line, err=True),
+        sandbox=session.get("sandbox"),
+        profiles=project_profiles(given["trust"]),
+        trust=given["trust"],
+    )
+    if not before:
+        return evaluator, wanted.options, None
+    table = wanted.to_dict()
+    kept = {name: table[name] for name in ("library", "model_roles") if name in table}
+    scorers = [*_others(before.get("scorers", ()), wanted), *table["scorers"]]
+    return evaluator, wanted.options, {**before, **kept, "scorers": scorers}
+
+
+def _others(specs: Iterable[Any], wanted: BatchDefinition) -> Iterable[Any]:
+    """The scorers of a definition without those that have the name of a new one."""
+    from evaluator.batch.scorers import make_scorer
+    from evaluator.batch.scorers.function_scorer import without_code
+
+    with without_code():
+        new = {make_scorer(spec).name for spec in wanted.options.scorers}
+        return [spec for spec in specs if make_scorer(spec).name not in new]

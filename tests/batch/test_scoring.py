@@ -1,0 +1,142 @@
+"""Scorers are added to a batch: no answer is asked for again, and no score is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.batch import BatchResult, Stop, open_batch, score_batch_sync
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.scoring import history_table
+from evaluator.errors import UsageError
+from tests.batch.conftest import QUIZ, ROWS, Calls, Run, Scripted
+from tests.batch.labelled import judged_batch
+from tests.conftest import MakeEvaluator
+
+JUDGE = (
+    '<task name="judge" type="atomic"><description>Judge an answer</description>'
+    '<model role="grader"/><inputs><input name="answer" type="string" required="true">it</input>'
+    "</inputs><instructions>Judge: {{ answer }}</instructions>"
+    '<output_format type="json">{"type": "object"}</output_format></task>'
+)
+GRADED = {"type": "graded", "template": "judge", "inputs": {"answer": "output"}}
+
+
+@pytest.fixture
+def score(make_evaluator: MakeEvaluator, calls: Calls, tmp_path: Path) -> Any:
+    evaluator = make_evaluator(QUIZ + JUDGE, backend=Scripted(script=calls))
+
+    def score(*scorers: Any, **options: Any) -> BatchResult:
+        return score_batch_sync(tmp_path / "batch", scorers, evaluator=evaluator, **options)
+
+    return score
+
+
+def _scores(result: BatchResult) -> list[dict[str, Any]]:
+    return [
+        {name: one.passed for name, one in sample.scores.items()} for sample in result.results()
+    ]
+
+
+def test_a_scorer_is_added_without_a_call_and_without_the_rows(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    first = run(iter(ROWS[:3]), scorers=["exact"])
+    before = [one.scores["exact"] for one in first.results()]
+    calls.clear()
+    second = score("includes", "f1")
+    assert calls == [] and second.is_complete and second.ended.ran == 3
+    assert _scores(second) == [{"exact": True, "includes": True, "f1": True}] * 3
+    assert [one.scores["exact"] for one in second.results()] == before
+    assert set(open_batch(second.folder).manifest["scorers"]) == {"exact", "includes", "f1"}
+    assert "missing" not in str(second.summary) and score("f1").ended.ran == 0
+
+
+def test_a_resumed_batch_keeps_the_scores_that_were_added(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    run(ROWS[:3], scorers=["exact"])
+    score("includes")
+    again = run(ROWS[:4], scorers=["exact", "includes"], resume=True)
+    assert again.ended.ran == 1 and len(calls) == 4
+    assert _scores(again) == [{"exact": True, "includes": True}] * 4
+
+
+def test_a_judge_is_asked_once_for_each_answer_also_when_another_scorer_changes(
+    run: Run, score: Any, calls: Calls
+) -> None:
+    run(ROWS[:3])
+    calls.clear()
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    score(GRADED)
+    assert len(calls) == 3
+    score("includes")
+    score("includes:ignore_case=true", replace=True)
+    assert len(calls) == 3
+
+
+def test_a_score_that_is_an_error_is_made_again(run: Run, score: Any, calls: Calls) -> None:
+    run(ROWS[:2])
+    calls.otherwise = lambda prompt: "unsure" if "Judge: 0" in prompt else '{"score": 1}'
+    first = score(GRADED)
+    assert first.summary.counts.error == 1
+    calls.clear()
+    calls.otherwise = lambda prompt: '{"score": 1}'
+    assert score(GRADED).summary.counts.passed == 2
+    assert [prompt.splitlines()[0] for prompt in calls] == ["Judge: 0"]
+
+
+def test_another_scorer_of_the_same_name_replaces_only_if_it_is_told_to(
+    run: Run, score: Any
+) -> None:
+    run(ROWS[:2], scorers=["exact"])
+    other = "exact:ignore_case=true"
+    with pytest.raises(UsageError, match=r"another scorer `exact` already; replace it \(--replace"):
+        score(other)
+    replaced = score(other, replace=True)
+    versions = {one.scores["exact"].version for one in replaced.results()}
+    assert len(versions) == 1
+    lines = [one.scores["exact"] for one in BatchFolder.reader(replaced.folder).lines()]
+    assert len({one.version for one in lines}) == 2 and all(one.at for one in lines)
+    rows = history_table(open_batch(replaced.folder)).rows
+    assert [(row[0], row[3], row[4]) for row in rows] == [("exact", "2", "0"), ("exact", "2", "2")]
+
+
+def test_an_interrupted_session_asks_no_judge_twice(run: Run, score: Any, calls: Calls) -> None:
+    run(ROWS[:4])
+    calls.clear()
+    calls.otherwise = lambda prompt: '{"score": 1}'
+
+    class StopAfterOne:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+        def result(self, result: Any) -> None:
+            stop.ask()
+
+    stop = Stop()
+    first = score(GRADED, stop=stop, display=StopAfterOne(), limits={"concurrency": 1})
+    assert first.ended.state == "stopped" and first.ended.total == 4
+    assert score(GRADED).is_complete
+    asked = [prompt.splitlines()[0] for prompt in calls]
+    assert sorted(asked) == sorted(f"Judge: {row['target']}" for row in ROWS[:4])
+
+
+def test_a_batch_that_is_not_finished_stays_so(run: Run, score: Any) -> None:
+    run(ROWS, select={"limit": 2})
+    folder = run(ROWS[:1], resume=True).folder
+    assert score("includes").ended.total == 1
+    manifest = open_batch(folder).manifest
+    with BatchFolder.open(folder) as batch:
+        batch.write_manifest({**manifest, "total": None})
+    with pytest.raises(UsageError, match="not read to their end; resume the batch first"):
+        score("f1")
+
+
+def test_what_the_user_has_not_signed_stays_unsigned(score: Any, tmp_path: Path) -> None:
+    folder = judged_batch(tmp_path / "batch", samples=2, arguments={"rows": "x"}).folder
+    score("regex:pattern=right")
+    assert "signature" not in json.loads((folder / "manifest.json").read_bytes())
