@@ -281,11 +281,13 @@ def remove(connection: sqlite3.Connection, before: float | None, model: str | No
     """
     with transaction(connection):
         removed = connection.execute(
-            "DELETE FROM response WHERE (?1 IS NULL OR created < ?1) AND (?2 IS NULL OR model "
-            "= ?2)",
-            (before, model),
+            "DELETE FROM response WHERE (:before IS NULL OR created < :before)"
+            " AND (:model IS NULL OR model = :model)",
+            {"before": before, "model": model},
         ).rowcount
         if before is None:
-            connection.execute("DELETE FROM missed WHERE ?1 IS NULL OR model = ?1", (model,))
+            connection.execute(
+                "DELETE FROM missed WHERE :model IS NULL OR model = :model", {"model": model}
+            )
     connection.executescript("PRAGMA incremental_vacuum")  # `execute` would free one page
     return removed

@@ -16,7 +16,7 @@ SEEDS = 300
 BATCH_SEEDS = 20
 MACHINE_SEEDS = 15
 # How many schedules a planted fault may take until it is found.
-MOST = 20
+MOST = 80
 
 
 @pytest.fixture(scope="module", autouse=True)
