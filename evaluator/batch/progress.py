@@ -276,6 +276,11 @@ class SafeDisplay:
     def __init__(self, display: Display) -> None:
         self._display: Display = display
 
+    @property
+    def shows_results(self) -> bool:
+        """Whether the display does anything with a result."""
+        return getattr(type(self._display), "result", None) is not NoDisplay.result
+
     def show(
         self, event: Literal["start", "result", "progress", "notice", "end"], *arguments: Any
     ) -> None:

@@ -21,16 +21,17 @@ from typing import Any
 
 from evaluator.batch.engines.base import (
     ClusterLost,
+    Counted,
     HostLost,
     Job,
     LimiterProxy,
     Link,
     Remote,
     crash_result,
+    unpack_result,
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
-from evaluator.batch.records import SampleResult
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
@@ -115,6 +116,7 @@ class Pool:
         self._id_blocks = count(self._newest // IDS_EACH + 1)
         self._failure: EvaluatorError | None = None
         self._is_open = True
+        self._is_distributing = False
         self._unrecorded: dict[str, dict[str, int]] = {}
         for label, task_id in worker.unrecorded.items():
             self._unrecorded.setdefault(label.partition("/")[0], {})[label] = task_id
@@ -150,13 +152,13 @@ class Pool:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    async def perform(self, work: WorkItem, is_stopping: Callable[[], bool]) -> WorkResult:
-        """The result of `work`; it stays pending if `is_stopping` becomes true before it starts.
-
-        Raises: ClusterLost, if no process is left to do it; what a Worker raises.
+    def perform(
+        self, work: WorkItem, is_stopping: Callable[[], bool]
+    ) -> asyncio.Future[WorkResult]:
+        """The future result of `work`, which stays pending if `is_stopping` becomes true before it
+        starts. Its exception is ClusterLost, if no process is left to do it, or what a Worker
+        raises.
         """
-        if self._failure is not None:
-            raise self._failure
         unrecorded = self._unrecorded.pop(work.identity.value, {})
         if work.resumes is not None:
             unrecorded.setdefault(work.identity.value, work.resumes)
@@ -167,15 +169,25 @@ class Pool:
             unrecorded=unrecorded,
             done=asyncio.get_running_loop().create_future(),
         )
+        if self._failure is not None:
+            job.end(self._failure)
+            return job.done
         self._jobs[job.number] = job
+        job.done.add_done_callback(lambda _: self._jobs.pop(job.number))
         self._waiting.append(job)
-        self._distribute()
-        try:
-            return await job.done
-        finally:
-            del self._jobs[job.number]
+        self._distribute_soon()
+        return job.done
+
+    def _distribute_soon(self) -> None:
+        """Distributes once for all jobs that arrive and end in this turn of the event loop."""
+        if not self._is_distributing:
+            self._is_distributing = True
+            asyncio.get_running_loop().call_soon(self._distribute)
 
     def _distribute(self) -> None:
+        self._is_distributing = False
+        if not self._is_open:
+            return
         self._run_suspects()
         # As many of the samples at hand as each process gets when all that are starting are there.
         share = ceil(len(self._jobs) / max(1, len(self._members) + len(self._starting)))
@@ -247,14 +259,19 @@ class Pool:
             if kind == "returned":
                 job.unrecorded |= rest[1]
                 self._waiting.append(job)
-                self._distribute()
+                self._distribute_soon()
                 return
             self._failed_starts.pop(member.node.id, None)
             job.end(rest[1] if kind == "raised" else self._receive_result(job, *rest[1:]))
-            self._distribute()
+            self._distribute_soon()
 
     def _receive_result(
-        self, job: Job, result: SampleResult | None, pending: str, files: list[tuple[int, bytes]]
+        self,
+        job: Job,
+        line: bytes,
+        outcome: Counted | None,
+        pending: str,
+        files: list[tuple[int, bytes]],
     ) -> WorkResult | RecordError:
         try:
             if files:
@@ -263,7 +280,8 @@ class Pool:
             return RecordError(
                 f"{self._store.root}: a task file cannot be written: {error.strerror}"
             )
-        return WorkResult(job.work, result, pending=pending)
+        result = None if outcome is None else unpack_result(job.work, outcome)
+        return WorkResult(job.work, result, pending=pending, line=line)
 
     def _send_budget_ended(self, members: Collection[_Member]) -> None:
         reason = self._worker.budget_ended()
@@ -306,7 +324,7 @@ class Pool:
             self._discard(remote)
             self._restart(node, has_failed=True)
             self._check_anyone_left(error)
-            self._distribute()
+            self._distribute_soon()
         return opened is not None
 
     async def _open_remote(self, remote: Remote, node: Node) -> Opened:
@@ -343,7 +361,7 @@ class Pool:
         self._members.append(member)
         self._links.append(link)
         self._send_budget_ended([member])
-        self._distribute()
+        self._distribute_soon()
 
     def _discard(self, remote: Remote) -> None:
         self._remotes.discard(remote)
@@ -399,7 +417,7 @@ class Pool:
                 self._suspects.append(job)
             else:
                 self._waiting.appendleft(job)
-        self._distribute()
+        self._distribute_soon()
 
     def _check_anyone_left(self, error: Exception | None) -> None:
         if not self._members and not self._starting:

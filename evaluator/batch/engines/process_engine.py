@@ -176,6 +176,7 @@ class ProcessHost:
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(self._lost)
+                    answer.exception()  # the caller may have been cancelled meanwhile
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `Remote`."""

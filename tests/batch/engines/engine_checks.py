@@ -19,6 +19,7 @@ from aiohttp import web
 from evaluator import Evaluator, TemplateLibrary
 from evaluator.batch.engines import Engine, LocalEngine
 from evaluator.batch.engines.base import ClusterLost
+from evaluator.batch.folder import parse_line
 from evaluator.batch.identity import Cell, Identity
 from evaluator.batch.records import Sample, Verdict
 from evaluator.batch.scorers import make_scorers, scorer
@@ -494,7 +495,8 @@ def answers(bench: Bench) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for done in bench.done:
         assert done.result is not None and done.work.sample.id not in found
-        result = done.result
+        # A process of its own makes the line, which alone has the answer.
+        result = parse_line(done.line) if done.line else done.result
         found[result.sample_id] = (
             result.verdict,
             result.content,
