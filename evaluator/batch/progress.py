@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, Any, Literal, Protocol, Self, TypeVar, cast
 
 from evaluator import clock
-from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.records import NOTHING, SampleResult, Verdict
 from evaluator.errors.messages import LOGGER, visible
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass
@@ -168,7 +168,10 @@ class Tally:
         self.verdicts[result.verdict.value] += 1
         if result.verdict is Verdict.ERROR:
             self.errors["a scorer failed" if result.failure is None else result.failure.kind] += 1
-        used = result.usage + result.scoring_usage
+        used = result.usage
+        scoring = result.scoring_usage
+        if scoring is not NOTHING:
+            used = used + scoring
         self.usage = self.usage + used
         self._costs.add(used.cost_usd or 0.0)
         self._durations.add(result.duration_s)
