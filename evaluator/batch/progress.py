@@ -55,6 +55,24 @@ class EndpointStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class SilentProcess:
+    """A worker process that has answered nothing for so many seconds, with its samples in
+    flight.
+    """
+
+    pid: int
+    node: str
+    silent_s: float
+    samples: int
+
+    def __str__(self) -> str:
+        return (
+            f"no sign of life for {self.silent_s:,.0f} s from process {self.pid} on "
+            f"{visible(self.node)} ({self.samples:,} samples)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Remaining:
     """What the samples that are left are expected to take, with a 95 % prediction interval."""
 
@@ -103,7 +121,8 @@ class Snapshot:
     `rate` is results per second over the last half minute; `eta_s` seconds to the end at that rate,
     None if unknown. `usage` is this session's, judges included; its cost is None once the cost of
     one call is unknown. `cost_left_usd` and `time_left_s` are what the rest is expected to take,
-    None while too few results are there to tell.
+    None while too few results are there to tell. `silent` are worker processes without a sign of
+    life.
     """
 
     done: int
@@ -119,6 +138,7 @@ class Snapshot:
     endpoints: tuple[EndpointStatus, ...] = ()
     cost_left_usd: Remaining | None = None
     time_left_s: Remaining | None = None
+    silent: tuple[SilentProcess, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -189,7 +209,12 @@ class Tally:
         if result.failure is not None and self.errors[result.failure.kind]:
             self.errors[result.failure.kind] -= 1
 
-    def snapshot(self, in_flight: int, endpoints: tuple[EndpointStatus, ...] = ()) -> Snapshot:
+    def snapshot(
+        self,
+        in_flight: int,
+        endpoints: tuple[EndpointStatus, ...] = (),
+        silent: tuple[SilentProcess, ...] = (),
+    ) -> Snapshot:
         now = clock.monotonic()
         while len(self._recent) > 1 and now - self._recent[1][0] > _RATE_OVER_S:
             self._recent.popleft()
@@ -230,6 +255,7 @@ class Tally:
             endpoints=endpoints,
             cost_left_usd=cost_left,
             time_left_s=time_left,
+            silent=silent,
         )
 
     def _time_left(self, left: int, eta_s: float | None) -> Remaining | None:
@@ -484,7 +510,7 @@ def figures(snapshot: Snapshot) -> list[str]:
     parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")
-    return parts
+    return parts + [str(process) for process in snapshot.silent]
 
 
 def _time_left_text(snapshot: Snapshot) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
-from evaluator.batch.engines.base import unanswered_result
+from evaluator.batch.engines.base import WatchedEngine, unanswered_result
 from evaluator.batch.folder import BatchFolder, ResultEntry, encode_result, parse_line
 from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
@@ -581,7 +581,8 @@ class Session:
             )
             for each in self.limiter.state()
         ]
-        return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints))
+        silent = self.engine.silent() if isinstance(self.engine, WatchedEngine) else ()
+        return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints), silent=tuple(silent))
 
 
 def interrupted_state(error: BaseException) -> tuple[State, str]:

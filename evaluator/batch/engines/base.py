@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from operator import itemgetter
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
 from evaluator.batch.folder import decode_line, encode_result
+from evaluator.batch.progress import SilentProcess
 from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError, ProviderError
@@ -80,6 +81,17 @@ class ResizableEngine(Protocol):
         """From now on, at most `concurrency` samples are started at once; those in flight go on.
 
         Called in the event loop of `Engine.run`.
+        """
+        ...
+
+
+@runtime_checkable
+class WatchedEngine(Protocol):
+    """An Engine that watches the processes which it evaluates in."""
+
+    def silent(self) -> Sequence[SilentProcess]:
+        """The processes without a sign of life. They are waited for: a sample may be at work
+        there.
         """
         ...
 

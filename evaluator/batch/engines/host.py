@@ -204,8 +204,8 @@ class Opened:
 
 
 class Host:
-    """Takes `work`, `acquired`, `rejected`, `give_back`, `budget_ended`; sends `done`, `raised`,
-    `returned`, `acquire`, `release`, `notice`.
+    """Takes `work`, `acquired`, `rejected`, `give_back`, `budget_ended`, `sign`; sends `done`,
+    `raised`, `returned`, `acquire`, `release`, `notice`, and `sign` as an answer.
     """
 
     def __init__(self) -> None:
@@ -289,6 +289,8 @@ class Host:
                 self._limiter.answer(*rest)
             elif kind == "give_back":
                 compute_queue().give_back(rest[0])
+            elif kind == "sign":
+                self._send(("sign",))
             else:
                 self._budget_ended = rest[0]
 

@@ -19,6 +19,7 @@ from itertools import count
 from math import ceil
 from typing import Any
 
+from evaluator import clock
 from evaluator.batch.engines.base import (
     ClusterLost,
     Counted,
@@ -32,6 +33,7 @@ from evaluator.batch.engines.base import (
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
+from evaluator.batch.progress import SilentProcess
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
@@ -44,6 +46,10 @@ from evaluator.record.store import TaskStore
 SUSPECT_AFTER = 2
 MAX_FAILED_STARTS = 3
 CLOSE_S = 10.0
+ASK_S = 5.0
+"""Each process is asked for a sign of life so often."""
+SILENT_S = 30.0
+"""A process without a sign of life for so long is named."""
 _NO_PROCESS = "no process is left to evaluate in; finished samples are stored: resume the batch"
 
 
@@ -63,7 +69,9 @@ StartHost = Callable[[Node], Remote]
 @dataclass(slots=True, eq=False)
 class _Member:
     """A process at work. `is_reserved`: it takes no further jobs, so that a suspect can run `alone`
-    in it. `is_asked`: it was asked to give back jobs and has answered nothing since.
+    in it. `is_asked`: it was asked to give back jobs and has answered nothing since. `silent_s`:
+    the time since its last message, counted in intervals of this process's event loop, so that
+    neither a step of a clock nor a pause of this process counts.
     """
 
     node: Node
@@ -75,6 +83,8 @@ class _Member:
     alone: Job | None = None
     is_reserved: bool = False
     is_asked: bool = False
+    silent_s: float = 0.0
+    owes_sign: bool = False
 
 
 def _load(member: _Member) -> int:
@@ -130,6 +140,29 @@ class Pool:
                 self._start(node)
         if not self._starting:
             raise ClusterLost("no node of the cluster has a CPU to evaluate on")
+        self._spawn(self._ask_for_signs())
+
+    async def _ask_for_signs(self) -> None:
+        while True:
+            await clock.sleep(ASK_S)
+            for member in self._members:
+                member.silent_s += ASK_S
+                if not member.owes_sign:
+                    member.owes_sign = True
+                    member.link.send(("sign",))
+
+    def silent(self) -> list[SilentProcess]:
+        """The processes without a sign of life for at least SILENT_S."""
+        return [
+            SilentProcess(
+                member.owner.pid,
+                member.node.name,
+                silent_s=member.silent_s,
+                samples=len(member.jobs),
+            )
+            for member in self._members
+            if member.silent_s >= SILENT_S
+        ]
 
     def lose_all(self, reason: str) -> None:
         """Ends the run: no process can be reached any more."""
@@ -245,10 +278,13 @@ class Pool:
 
     def _receive(self, member: _Member, message: tuple[Any, ...]) -> None:
         kind, *rest = message
+        member.silent_s = 0.0
         if kind == "acquire":
             member.proxy.acquire(*rest)
         elif kind == "release":
             member.proxy.release(*rest)
+        elif kind == "sign":
+            member.owes_sign = False
         elif kind == "notice":
             LOGGER.warning("%s: %s", member.node.name, rest[0])
         else:

@@ -91,6 +91,10 @@ class Server:
             }
         )
 
+    async def look(self) -> None:
+        """Asks again what is waited for."""
+        await self._count(0)
+
     async def _count(self, change: int) -> None:
         self.open += change
         self.most_open = max(self.most_open, self.open)
