@@ -308,7 +308,7 @@ class SafeDisplay:
     @property
     def shows_results(self) -> bool:
         """Whether the display does anything with a result."""
-        return getattr(type(self._display), "result", None) is not NoDisplay.result
+        return getattr(self._display.result, "__func__", None) is not NoDisplay.result
 
     def show(
         self, event: Literal["start", "result", "progress", "notice", "end"], *arguments: Any
