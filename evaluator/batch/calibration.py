@@ -44,6 +44,9 @@ class Grouping:
     group_by: str | None = None
 
 
+NO_GROUPING = Grouping()
+
+
 class JudgedResults:
     """The results of one template and variant that one scorer judged, with the labels of each.
 
@@ -260,7 +263,7 @@ def judge_cells(
     results: Iterable[SampleResult],
     labels: CurrentLabels,
     scorers: Mapping[str, str],
-    grouping: Grouping = Grouping(),
+    grouping: Grouping = NO_GROUPING,
 ) -> dict[Cell, dict[str, JudgedResults]]:
     """The results of each template and variant by scorer, in one pass.
 

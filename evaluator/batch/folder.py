@@ -29,6 +29,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import orjson
+
 from evaluator import disk
 from evaluator.batch.identity import (
     ALTERED,
@@ -60,6 +62,8 @@ _HEAD = re.compile(
     rb'0-9a-f]*)",'
     rb'"verdict":"([a-z]+)","retryable":(true|false),'
 )
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_MANY_DIGITS = b"0" * 19
 _MAX_PROGRESS_BYTES = 1_000_000
 MAX_MANIFEST_BYTES = 256_000_000
 MAX_LINE_BYTES = 128_000_000
@@ -251,25 +255,9 @@ class BatchFolder:
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         RecordError too, if the file is no longer what this process wrote.
         """
-        lines: list[bytes] = []
-        stored: list[SampleResult] = []
-        for result in results:
-            data = result.to_dict()
-            try:
-                text = _compact(data)
-                is_changed = False
-            except ValueError:
-                # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
-                data = cast("dict[str, Any]", _finite(data))
-                text = _compact(data)
-                is_changed = True
-            if scrub is not None and scrub.suspects(text):
-                text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
-                is_changed = True
-            lines.append(seal_line(text))
-            stored.append(SampleResult.from_dict(json.loads(text)) if is_changed else result)
-        self.append_lines(b"".join(lines))
-        return stored
+        encoded = [encode_result(result, scrub) for result in results]
+        self.append_lines(b"".join(line for line, _ in encoded))
+        return [result for _, result in encoded]
 
     def append_lines(self, lines: bytes) -> None:
         """Writes lines of results as they are. Raises: as `extend`."""
@@ -348,7 +336,7 @@ class BatchFolder:
         """The key, the line and the value of each current result, as `results`."""
         keys = Interner()
         last = array("q")
-        for _, offset, _, head in self._lines():
+        for _, offset, _, head in self._lines(is_checked=False):
             place = keys.number(head[1])
             if place == len(last):
                 last.append(offset)
@@ -376,7 +364,7 @@ class BatchFolder:
         changed.
         """
         for _, offset, line, _ in self._lines(start):
-            yield offset, offset + len(line), json.loads(line)
+            yield offset, offset + len(line), decode_line(line)
 
     def read_at(self, offset: int) -> SampleResult:
         """The result whose line begins at `offset` (see `index`)."""
@@ -389,18 +377,21 @@ class BatchFolder:
 
     def _parsed(self, line: bytes, number: int | None) -> SampleResult:
         try:
-            return SampleResult.from_dict(json.loads(line))
+            return parse_line(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _corrupt(self.path, number, what=f"{type(error).__name__}: {error}") from error
 
-    def _lines(self, start: int = 0) -> Iterator[tuple[int, int, bytes, re.Match[bytes]]]:
+    def _lines(
+        self, start: int = 0, *, is_checked: bool = True
+    ) -> Iterator[tuple[int, int, bytes, re.Match[bytes]]]:
         """`(line number, offset, line, its head)`, without an incomplete last line that is still
         being written.
 
-        Raises: RecordError, with file and line, if a line is not a result or not as it was written.
+        Raises: RecordError, with file and line, if a line is not a result, and with `is_checked`
+        if it is not as it was written.
         """
         for number, offset, line in self._raw_lines(start):
-            if not is_sealed(line):
+            if is_checked and not is_sealed(line):
                 raise _corrupt(self.path, number, what=f"the line {ALTERED}")
             head = _HEAD.match(line)
             if head is None or head[4] not in _VERDICTS:
@@ -496,6 +487,39 @@ class BatchFolder:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def encode_result(result: SampleResult, scrub: Scrub | None) -> tuple[bytes, SampleResult]:
+    """The line of a result, without the secrets that `scrub` knows, and the result as readers get
+    it: the same object, if its line has all of it.
+    """
+    data = result.to_dict()
+    try:
+        text = _compact(data)
+        is_changed = False
+    except ValueError:
+        # A scorer or a row from Python may hold NaN or an infinity, which JSON lacks.
+        data = cast("dict[str, Any]", _finite(data))
+        text = _compact(data)
+        is_changed = True
+    if scrub is not None and scrub.suspects(text):
+        text = _compact(cast("dict[str, Any]", scrub.redact_value(data)))
+        is_changed = True
+    return seal_line(text), SampleResult.from_dict(json.loads(text)) if is_changed else result
+
+
+def decode_line(line: bytes) -> dict[str, Any]:
+    """A line of results as JSON. Raises: ValueError."""
+    # orjson reads integers past 64 bits as floats, and no lone surrogates.
+    if _MANY_DIGITS not in line.translate(_DIGITS):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            return orjson.loads(line)
+    return json.loads(line)
+
+
+def parse_line(line: bytes) -> SampleResult:
+    """The result in a line. Raises: ValueError, KeyError, TypeError or AttributeError."""
+    return SampleResult.from_dict(decode_line(line))
 
 
 def _read_object(path: Path, max_bytes: int) -> dict[str, Any] | None:

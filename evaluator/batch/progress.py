@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import IO, Any, Literal, Protocol, Self, TypeVar, cast
 
 from evaluator import clock
-from evaluator.batch.records import SampleResult, Verdict
+from evaluator.batch.records import NOTHING, SampleResult, Verdict
 from evaluator.errors.messages import LOGGER, visible
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass
@@ -52,6 +52,24 @@ class EndpointStatus:
     host: str = ""
     held_s: float = 0.0
     connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SilentProcess:
+    """A worker process that has answered nothing for so many seconds, with its samples in
+    flight.
+    """
+
+    pid: int
+    node: str
+    silent_s: float
+    samples: int
+
+    def __str__(self) -> str:
+        return (
+            f"no sign of life for {self.silent_s:,.0f} s from process {self.pid} on "
+            f"{visible(self.node)} ({self.samples:,} samples)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +121,8 @@ class Snapshot:
     `rate` is results per second over the last half minute; `eta_s` seconds to the end at that rate,
     None if unknown. `usage` is this session's, judges included; its cost is None once the cost of
     one call is unknown. `cost_left_usd` and `time_left_s` are what the rest is expected to take,
-    None while too few results are there to tell.
+    None while too few results are there to tell. `silent` are worker processes without a sign of
+    life.
     """
 
     done: int
@@ -119,6 +138,7 @@ class Snapshot:
     endpoints: tuple[EndpointStatus, ...] = ()
     cost_left_usd: Remaining | None = None
     time_left_s: Remaining | None = None
+    silent: tuple[SilentProcess, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {
@@ -168,7 +188,10 @@ class Tally:
         self.verdicts[result.verdict.value] += 1
         if result.verdict is Verdict.ERROR:
             self.errors["a scorer failed" if result.failure is None else result.failure.kind] += 1
-        used = result.usage + result.scoring_usage
+        used = result.usage
+        scoring = result.scoring_usage
+        if scoring is not NOTHING:
+            used = used + scoring
         self.usage = self.usage + used
         self._costs.add(used.cost_usd or 0.0)
         self._durations.add(result.duration_s)
@@ -186,7 +209,12 @@ class Tally:
         if result.failure is not None and self.errors[result.failure.kind]:
             self.errors[result.failure.kind] -= 1
 
-    def snapshot(self, in_flight: int, endpoints: tuple[EndpointStatus, ...] = ()) -> Snapshot:
+    def snapshot(
+        self,
+        in_flight: int,
+        endpoints: tuple[EndpointStatus, ...] = (),
+        silent: tuple[SilentProcess, ...] = (),
+    ) -> Snapshot:
         now = clock.monotonic()
         while len(self._recent) > 1 and now - self._recent[1][0] > _RATE_OVER_S:
             self._recent.popleft()
@@ -227,6 +255,7 @@ class Tally:
             endpoints=endpoints,
             cost_left_usd=cost_left,
             time_left_s=time_left,
+            silent=silent,
         )
 
     def _time_left(self, left: int, eta_s: float | None) -> Remaining | None:
@@ -275,6 +304,11 @@ class SafeDisplay:
 
     def __init__(self, display: Display) -> None:
         self._display: Display = display
+
+    @property
+    def shows_results(self) -> bool:
+        """Whether the display does anything with a result."""
+        return getattr(self._display.result, "__func__", None) is not NoDisplay.result
 
     def show(
         self, event: Literal["start", "result", "progress", "notice", "end"], *arguments: Any
@@ -476,7 +510,7 @@ def figures(snapshot: Snapshot) -> list[str]:
     parts += [f"held {ceil(seconds):,} s by {visible(host)}" for host, seconds in held.items()]
     if snapshot.cached_calls:
         parts.append(f"{snapshot.cached_calls:,} from the cache")
-    return parts
+    return parts + [str(process) for process in snapshot.silent]
 
 
 def _time_left_text(snapshot: Snapshot) -> str:

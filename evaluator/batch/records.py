@@ -272,19 +272,21 @@ class SampleResult:
 
         Raises: KeyError, TypeError or ValueError, for anything else.
         """
-        values = dict(zip(_FIELDS, _members(data), strict=True))
-        values["verdict"] = Verdict(data["verdict"])
-        values["scores"] = {name: Score.from_dict(score) for name, score in data["scores"].items()}
-        if data["failure"] is None:
-            values["failure"] = None
-        else:
-            values["failure"] = Failure.from_dict(data["failure"])
-        values["usage"] = Usage.from_dict(data["usage"])
-        values["warnings"] = tuple(data["warnings"])
-        return cls(**values)
+        values = list(_members(data))
+        values[_VERDICT] = _VERDICTS[data["verdict"]]
+        values[_SCORES] = {name: Score.from_dict(score) for name, score in data["scores"].items()}
+        if data["failure"] is not None:
+            values[_FAILURE] = Failure.from_dict(data["failure"])
+        values[_USAGE] = Usage.from_dict(data["usage"])
+        values[_WARNINGS] = tuple(data["warnings"])
+        return cls(*values)
 
 
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
 _FIELDS = tuple(each.name for each in fields(SampleResult))
+_VERDICT, _SCORES, _FAILURE, _USAGE, _WARNINGS = map(
+    _FIELDS.index, ("verdict", "scores", "failure", "usage", "warnings")
+)
 _field_values = attrgetter(*_FIELDS)
 _members = itemgetter(*_FIELDS)
 

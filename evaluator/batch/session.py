@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
-from evaluator.batch.engines.base import unanswered_result
-from evaluator.batch.folder import BatchFolder, ResultEntry
+from evaluator.batch.engines.base import WatchedEngine, unanswered_result
+from evaluator.batch.folder import BatchFolder, ResultEntry, encode_result, parse_line
 from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.plan import BatchPlan
@@ -278,7 +278,9 @@ class Session:
     _has_read_all: bool = False
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
-    _written_next: list[SampleResult] = field(default_factory=list[SampleResult])
+    _written_next: list[tuple[bytes, SampleResult]] = field(
+        default_factory=list[tuple[bytes, SampleResult]]
+    )
     _write_error: Exception | None = None
     _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
@@ -493,19 +495,26 @@ class Session:
             # The columns would count both results.
             self.columns = None
             self.tally.replace(self.folder.read_at(replaced.offset))
-        self._store(done.result)
+        self._store(done.result, done.line)
         if replaced is not None:
             self._write_results()
         self.steering.end(done.work, has_result=True)
         self._stop_on_repetition(done.result)
 
-    def _store(self, result: SampleResult) -> None:
-        """Writes a result with the others of this turn of the event loop."""
+    def _store(self, result: SampleResult, line: bytes = b"") -> None:
+        """Writes a result, or the line that was made of it elsewhere, with the others of this turn
+        of the event loop.
+        """
         if not self._written_next:
             asyncio.get_running_loop().call_soon(self._write_soon)
-        self._written_next.append(result)
+        is_whole = not line
+        if is_whole:
+            store = self.worker.evaluator.services.store
+            line, result = encode_result(result, None if store is None else store.redactor)
+        self._written_next.append((line, result))
         # At once: a display that asks to stop does so before the next sample starts.
-        self.display.show("result", result)
+        if self.display.shows_results:
+            self.display.show("result", result if is_whole else parse_line(line))
 
     def _write_soon(self) -> None:
         """Writes the results of this turn of the event loop. Nothing new starts after an error,
@@ -525,15 +534,14 @@ class Session:
         if not results:
             return
         self._written_next = []
-        store = self.worker.evaluator.services.store
-        stored = self.folder.extend(results, None if store is None else store.redactor)
+        self.folder.append_lines(b"".join(line for line, _ in results))
         if self.columns is not None:
             try:
-                for result in stored:
+                for _, result in results:
                     self.columns.add(result)
             except UsageError:
                 self.columns = None
-        for result in results:
+        for _, result in results:
             self.tally.add(result)
 
     def _stop_on_repetition(self, result: SampleResult) -> None:
@@ -599,7 +607,8 @@ class Session:
             )
             for each in self.limiter.state()
         ]
-        return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints))
+        silent = self.engine.silent() if isinstance(self.engine, WatchedEngine) else ()
+        return self.tally.snapshot(self.engine.in_flight(), tuple(endpoints), silent=tuple(silent))
 
 
 def interrupted_state(error: BaseException) -> tuple[State, str]:

@@ -100,11 +100,16 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
-    """The end of a Work. `result` is None if it stays pending, for the reason in `pending`."""
+    """The end of a Work. `result` is None if it stays pending, for the reason in `pending`.
+
+    `line` is the line of results, if the process that evaluated has made it. Then `result` lacks
+    what only the line needs: the answer, its parsed value and the warnings.
+    """
 
     work: WorkItem
     result: SampleResult | None
     pending: str = ""
+    line: bytes = b""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ process.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ def status(folder: Path, as_json: bool) -> None:
 
 
 def _lines_of(status: BatchStatus) -> list[str]:
+    from evaluator.batch.progress import SilentProcess
+
     total = "?" if status.total is None else f"{status.total:,}"
     reason = f" ({status.reason})" if status.reason else ""
     lines = [f"{status.name}: {status.state}{reason}, {status.done:,} of {total} samples"]
@@ -53,6 +56,8 @@ def _lines_of(status: BatchStatus) -> list[str]:
         cost = usage.get("cost_usd")
         shown = "$?" if cost is None else f"${cost:,.4f}"
         lines.append(f"{shown}, {progress['in_flight']} in flight, {progress['rate']:,.1f}/s")
+    with suppress(TypeError, ValueError):  # the progress of another version
+        lines += [str(SilentProcess(**process)) for process in progress.get("silent", ())]
     hidden = len(status.commands) - _SHOWN
     if hidden > 0:
         lines.append(f"{hidden} earlier commands; see --json")

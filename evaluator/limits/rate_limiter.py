@@ -49,14 +49,11 @@ class RateLimiter:
 
     async def acquire(self, call: PlannedCall) -> Permit:
         """As `CallLimiter.acquire`."""
+        permit = self.acquire_now(call)
+        if permit is not None:
+            return permit
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        key = call.label, call.endpoint
-        endpoint = self._endpoints.get(key)
-        if endpoint is None:
-            endpoint = self._endpoints[key] = Endpoint(*key, self._pace)
-        if not endpoint.waiting and self._earliest(endpoint, call, now=now) <= now:
-            return self._permit(endpoint, call, now=now, loop=loop)
+        endpoint = self._endpoints[call.label, call.endpoint]
         self._check_stopped()
         slot: asyncio.Future[Permit] = loop.create_future()
         endpoint.waiting[slot] = call
@@ -69,6 +66,18 @@ class RateLimiter:
             elif endpoint.waiting.pop(slot, None) is not None:
                 self._permit_waiting(endpoint, loop)
             raise
+
+    def acquire_now(self, call: PlannedCall) -> Permit | None:
+        """As `acquire`; None if the call has to wait."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        key = call.label, call.endpoint
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            endpoint = self._endpoints[key] = Endpoint(*key, self._pace)
+        if not endpoint.waiting and self._earliest(endpoint, call, now=now) <= now:
+            return self._permit(endpoint, call, now=now, loop=loop)
+        return None
 
     def _earliest(self, endpoint: Endpoint, call: PlannedCall, now: float) -> float:
         """The time from which `call` may begin: at most `now`, if at once; inf, if another call has

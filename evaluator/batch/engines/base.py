@@ -17,19 +17,24 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
+from operator import itemgetter
 from typing import Any, Protocol, runtime_checkable
 
 from evaluator import clock
-from evaluator.batch.records import Failure, SampleResult, Verdict
+from evaluator.batch.folder import decode_line, encode_result
+from evaluator.batch.progress import SilentProcess
+from evaluator.batch.records import Failure, SampleResult, Score, Verdict
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import EvaluatorError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, CallLimiter, Permit, PlannedCall
+from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.concurrency import cancel_all, run_together
 from evaluator.record.journal import now
+from evaluator.record.steps import Scrub
 
 NextWork = Callable[[], Awaitable[WorkItem | None]]
 OnDone = Callable[[WorkResult], None]
@@ -80,6 +85,17 @@ class ResizableEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class WatchedEngine(Protocol):
+    """An Engine that watches the processes which it evaluates in."""
+
+    def silent(self) -> Sequence[SilentProcess]:
+        """The processes without a sign of life. They are waited for: a sample may be at work
+        there.
+        """
+        ...
+
+
 class ConcurrentRun:
     """Performs at most `concurrency` works at once. One feeder takes the next work as soon as one
     of them has ended and its result is handed in.
@@ -103,33 +119,53 @@ class ConcurrentRun:
     ) -> None:
         """Returns when all work is handed in. Raises what any of the three raises, after everything
         in flight was cancelled and has ended.
+
+        A future that `perform` returns needs no task of the event loop.
         """
-        failure: BaseException | None = None
+        running: set[asyncio.Future[WorkResult]] = set()
+        failures: list[BaseException] = []
         self.in_flight = 0
 
-        async def work_on(work: WorkItem) -> None:
-            try:
-                done = await perform(work)
-            finally:
-                self.in_flight -= 1
-                self._has_room.set()
-            on_done(done)
+        async def feed() -> None:
+            while True:
+                await self._until(lambda: self.in_flight < self._concurrency)
+                work = await next_work()
+                if work is None:
+                    return
+                future = asyncio.ensure_future(perform(work))
+                running.add(future)
+                self.in_flight += 1
+                future.add_done_callback(end)
 
+        def end(future: asyncio.Future[WorkResult]) -> None:
+            running.discard(future)
+            self.in_flight -= 1
+            self._has_room.set()
+            if future.cancelled():
+                return
+            try:
+                on_done(future.result())
+            except BaseException as error:
+                failures.append(error)
+                feeding.cancel()
+
+        feeding = asyncio.ensure_future(feed())
         try:
-            async with asyncio.TaskGroup() as group:
-                while True:
-                    while self.in_flight >= self._concurrency:
-                        self._has_room.clear()
-                        await self._has_room.wait()
-                    work = await next_work()
-                    if work is None:
-                        break
-                    self.in_flight += 1
-                    group.create_task(work_on(work))
-        except BaseExceptionGroup as failures:
-            failure = failures.exceptions[0]
-        if failure is not None:
-            raise failure
+            await feeding
+            await self._until(lambda: not running or bool(failures))
+        except asyncio.CancelledError:
+            if not failures:
+                raise
+        finally:
+            await cancel_all([feeding, *running])
+        if failures:
+            raise failures[0]
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Returns when `holds` does, which is asked after the end of each work."""
+        while not holds():
+            self._has_room.clear()
+            await self._has_room.wait()
 
 
 class LocalEngine:
@@ -191,6 +227,17 @@ def crash_result(job: Job) -> SampleResult:
 
 def unanswered_result(work: WorkItem, failure: Failure, number: int | None = None) -> SampleResult:
     """The error of a sample that no Worker has answered; `number` is its unfinished task's."""
+    return _result_of(
+        work,
+        verdict=Verdict.ERROR,
+        failure=failure,
+        started=now(),
+        task_id=number,
+        task_file=None if number is None else f"tasks/active/TASK-{number}.md",
+    )
+
+
+def _result_of(work: WorkItem, **outcome: Any) -> SampleResult:
     sample = work.sample
     cell = work.cell
     return SampleResult(
@@ -200,17 +247,50 @@ def unanswered_result(work: WorkItem, failure: Failure, number: int | None = Non
         epoch=work.epoch,
         template=cell.template,
         variant=cell.variant,
-        verdict=Verdict.ERROR,
         inputs=sample.inputs,
         target=sample.target,
         metadata=sample.metadata,
-        failure=failure,
-        started=now(),
         parts=work.identity.parts,
         scored_by=work.scored_by,
-        task_id=number,
-        task_file=None if number is None else f"tasks/active/TASK-{number}.md",
+        **outcome,
     )
+
+
+Counted = tuple[Any, ...] | dict[str, Any]
+"""What is counted of a result, as plain data: values of `_COUNTED`, or the whole line."""
+_COUNTED = (
+    "verdict",
+    "scores",
+    "failure",
+    "usage",
+    "duration_s",
+    "started",
+    "task_id",
+    "task_file",
+    "cached_calls",
+)
+_counted = itemgetter(*_COUNTED)
+
+
+def pack_result(result: SampleResult, scrub: Scrub | None) -> tuple[bytes, Counted]:
+    """The line of a result, and what the process that writes it counts."""
+    line, stored = encode_result(result, scrub)
+    data = decode_line(line)
+    # Without its secrets it may differ from the sample.
+    return line, _counted(data) if stored is result else data
+
+
+def unpack_result(work: WorkItem, outcome: Counted) -> SampleResult:
+    """The result that `pack_result` got, without what only its line needs."""
+    if isinstance(outcome, dict):
+        return SampleResult.from_dict(outcome)
+    values = dict(zip(_COUNTED, outcome, strict=True))
+    failure = values["failure"]
+    values["verdict"] = Verdict(values["verdict"])
+    values["scores"] = {name: Score.from_dict(data) for name, data in values["scores"].items()}
+    values["failure"] = None if failure is None else Failure.from_dict(failure)
+    values["usage"] = Usage.from_dict(values["usage"])
+    return _result_of(work, **values)
 
 
 class HostLost(Exception):
@@ -231,7 +311,7 @@ class Remote(Protocol):
 
 class Link:
     """Messages to and from `remote`. One `post` is under way at a time, and takes everything queued
-    meanwhile.
+    meanwhile in one pickle.
 
     `on_message` is called for each message, in order; `on_lost` once, with the reason; nothing is
     called after it.
@@ -246,13 +326,13 @@ class Link:
         self.remote = remote
         self._on_message = on_message
         self._on_lost = on_lost
-        self._queued: list[bytes] = []
+        self._queued: list[tuple[Any, ...]] = []
         self._has_messages = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Queues a message; does not wait. Messages to a lost process are dropped."""
-        self._queued.append(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        self._queued.append(message)
         self._has_messages.set()
 
     async def _run(self) -> None:
@@ -267,12 +347,12 @@ class Link:
             self._has_messages.clear()
             messages = self._queued
             self._queued = []
-            await self.remote.call("post", messages)
+            await self.remote.call("post", pickle.dumps(messages, pickle.HIGHEST_PROTOCOL))
 
     async def _listen(self) -> None:
         while True:
-            for packed in await self.remote.call("listen"):
-                self._on_message(pickle.loads(packed))
+            for message in pickle.loads(await self.remote.call("listen")):
+                self._on_message(message)
 
     async def stop(self) -> None:
         """No further message is sent or delivered."""
@@ -340,7 +420,7 @@ class _RemotePermit:
 
 class LimiterProxy:
     """Acquires permits for one other process. Sends `acquired` and `rejected`, and calls
-    `on_rejected` after a rejection.
+    `on_rejected` after a rejection. A call that need not wait costs no task of the event loop.
     """
 
     def __init__(
@@ -353,21 +433,37 @@ class LimiterProxy:
         self._permits: dict[int, Permit] = {}
 
     def acquire(self, number: int, call: PlannedCall) -> None:
-        self._acquiring[number] = asyncio.ensure_future(self._acquire(number, call))
-
-    async def _acquire(self, number: int, call: PlannedCall) -> None:
+        limiter = self._limiter
+        permit = None
         try:
-            if self._limiter is None:
-                self._permits[number] = UNLIMITED
-            else:
-                self._permits[number] = await self._limiter.acquire(call)
+            if isinstance(limiter, RateLimiter):
+                permit = limiter.acquire_now(call)
         except Exception as error:
-            self._send(("rejected", number, error))
-            self._on_rejected()
-        else:
-            self._send(("acquired", number))
+            self._reject(number, error)
+            return
+        if limiter is None:
+            permit = UNLIMITED
+        if permit is not None:
+            self._grant(number, permit)
+        elif limiter is not None:
+            waiting = asyncio.ensure_future(self._acquire(limiter, number, call=call))
+            self._acquiring[number] = waiting
+
+    async def _acquire(self, limiter: CallLimiter, number: int, call: PlannedCall) -> None:
+        try:
+            self._grant(number, await limiter.acquire(call))
+        except Exception as error:
+            self._reject(number, error)
         finally:
             self._acquiring.pop(number, None)
+
+    def _grant(self, number: int, permit: Permit) -> None:
+        self._permits[number] = permit
+        self._send(("acquired", number))
+
+    def _reject(self, number: int, error: Exception) -> None:
+        self._send(("rejected", number, error))
+        self._on_rejected()
 
     def release(
         self, number: int, usage: Usage | None, error: ProviderError | None, latency_s: float

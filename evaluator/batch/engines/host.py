@@ -30,7 +30,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.engines.base import RemoteLimiter
+from evaluator.batch.engines.base import RemoteLimiter, pack_result
 from evaluator.batch.engines.taskfiles import OwnFolder, Probe
 from evaluator.batch.records import Limited
 from evaluator.batch.scorers.contract import GivenBack, compute_queue, exception_text
@@ -207,12 +207,12 @@ class Opened:
 
 
 class Host:
-    """Takes `work`, `acquired`, `rejected`, `give_back`, `budget_ended`; sends `done`, `raised`,
-    `returned`, `acquire`, `release`, `notice`.
+    """Takes `work`, `acquired`, `rejected`, `give_back`, `budget_ended`, `sign`; sends `done`,
+    `raised`, `returned`, `acquire`, `release`, `notice`, and `sign` as an answer.
     """
 
     def __init__(self) -> None:
-        self._outbox: list[bytes] = []
+        self._outbox: list[tuple[Any, ...]] = []
         self._has_messages = asyncio.Event()
         self._limiter = RemoteLimiter(self._send)
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -284,26 +284,27 @@ class Host:
         )
         return Opened(shares_folder, current_owner())
 
-    async def post(self, messages: Sequence[bytes]) -> None:
-        """Takes messages."""
-        for packed in messages:
-            kind, *rest = pickle.loads(packed)
+    async def post(self, messages: bytes) -> None:
+        """Takes messages: a pickled list."""
+        for kind, *rest in pickle.loads(messages):
             if kind == "work":
                 self._tasks[rest[0]] = asyncio.ensure_future(self._perform(*rest))
             elif kind in ("acquired", "rejected"):
                 self._limiter.answer(*rest)
             elif kind == "give_back":
                 compute_queue().give_back(rest[0])
+            elif kind == "sign":
+                self._send(("sign",))
             else:
                 self._budget_ended = rest[0]
 
-    async def listen(self) -> list[bytes]:
-        """The messages to send, as soon as there are any."""
+    async def listen(self) -> bytes:
+        """The messages to send, as soon as there are any: a pickled list."""
         await self._has_messages.wait()
         self._has_messages.clear()
         messages = self._outbox
         self._outbox = []
-        return messages
+        return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
 
     async def close(self) -> None:
         """Cancels everything in flight. Returns when it has ended and its task files are
@@ -341,17 +342,19 @@ class Host:
             files = []
         else:
             files = self._folder.take_files(store, done.work)
-        message = ("done", number, done.result, done.pending, files)
-        try:
-            pickle.dumps(message)
-        except Exception as error:
-            raise UsageError(
-                f"sample {done.work.sample.id!r}: its result cannot be sent: {error}"
-            ) from error
-        return message
+        line = b""
+        outcome = None
+        if done.result is not None:
+            try:
+                line, outcome = pack_result(done.result, None if store is None else store.redactor)
+            except Exception as error:
+                raise UsageError(
+                    f"sample {done.work.sample.id!r}: its result cannot be written: {error}"
+                ) from error
+        return ("done", number, line, outcome, done.pending, files)
 
     def _send(self, message: tuple[Any, ...]) -> None:
-        self._outbox.append(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        self._outbox.append(message)
         self._has_messages.set()
 
 

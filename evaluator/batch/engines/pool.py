@@ -19,18 +19,21 @@ from itertools import count
 from math import ceil
 from typing import Any
 
+from evaluator import clock
 from evaluator.batch.engines.base import (
     ClusterLost,
+    Counted,
     HostLost,
     Job,
     LimiterProxy,
     Link,
     Remote,
     crash_result,
+    unpack_result,
 )
 from evaluator.batch.engines.host import VERSIONS, Opened, Recipe, portable_error
 from evaluator.batch.engines.taskfiles import IDS_EACH, Probe, find_unrecorded, store_files
-from evaluator.batch.records import SampleResult
+from evaluator.batch.progress import SilentProcess
 from evaluator.batch.work import Worker, WorkItem, WorkResult
 from evaluator.errors import ConfigurationError, EvaluatorError, RecordError
 from evaluator.errors.messages import LOGGER
@@ -43,6 +46,10 @@ from evaluator.record.store import TaskStore
 SUSPECT_AFTER = 2
 MAX_FAILED_STARTS = 3
 CLOSE_S = 10.0
+ASK_S = 5.0
+"""Each process is asked for a sign of life so often."""
+SILENT_S = 30.0
+"""A process without a sign of life for so long is named."""
 _NO_PROCESS = "no process is left to evaluate in; finished samples are stored: resume the batch"
 
 
@@ -62,7 +69,9 @@ StartHost = Callable[[Node], Remote]
 @dataclass(slots=True, eq=False)
 class _Member:
     """A process at work. `is_reserved`: it takes no further jobs, so that a suspect can run `alone`
-    in it. `is_asked`: it was asked to give back jobs and has answered nothing since.
+    in it. `is_asked`: it was asked to give back jobs and has answered nothing since. `silent_s`:
+    the time since its last message, counted in intervals of this process's event loop, so that
+    neither a step of a clock nor a pause of this process counts.
     """
 
     node: Node
@@ -74,6 +83,8 @@ class _Member:
     alone: Job | None = None
     is_reserved: bool = False
     is_asked: bool = False
+    silent_s: float = 0.0
+    owes_sign: bool = False
 
 
 def _load(member: _Member) -> int:
@@ -115,6 +126,7 @@ class Pool:
         self._id_blocks = count(self._newest // IDS_EACH + 1)
         self._failure: EvaluatorError | None = None
         self._is_open = True
+        self._is_distributing = False
         self._unrecorded: dict[str, dict[str, int]] = {}
         for label, task_id in worker.unrecorded.items():
             self._unrecorded.setdefault(label.partition("/")[0], {})[label] = task_id
@@ -128,6 +140,29 @@ class Pool:
                 self._start(node)
         if not self._starting:
             raise ClusterLost("no node of the cluster has a CPU to evaluate on")
+        self._spawn(self._ask_for_signs())
+
+    async def _ask_for_signs(self) -> None:
+        while True:
+            await clock.sleep(ASK_S)
+            for member in self._members:
+                member.silent_s += ASK_S
+                if not member.owes_sign:
+                    member.owes_sign = True
+                    member.link.send(("sign",))
+
+    def silent(self) -> list[SilentProcess]:
+        """The processes without a sign of life for at least SILENT_S."""
+        return [
+            SilentProcess(
+                member.owner.pid,
+                member.node.name,
+                silent_s=member.silent_s,
+                samples=len(member.jobs),
+            )
+            for member in self._members
+            if member.silent_s >= SILENT_S
+        ]
 
     def lose_all(self, reason: str) -> None:
         """Ends the run: no process can be reached any more."""
@@ -150,13 +185,13 @@ class Pool:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    async def perform(self, work: WorkItem, is_stopping: Callable[[], bool]) -> WorkResult:
-        """The result of `work`; it stays pending if `is_stopping` becomes true before it starts.
-
-        Raises: ClusterLost, if no process is left to do it; what a Worker raises.
+    def perform(
+        self, work: WorkItem, is_stopping: Callable[[], bool]
+    ) -> asyncio.Future[WorkResult]:
+        """The future result of `work`, which stays pending if `is_stopping` becomes true before it
+        starts. Its exception is ClusterLost, if no process is left to do it, or what a Worker
+        raises.
         """
-        if self._failure is not None:
-            raise self._failure
         unrecorded = self._unrecorded.pop(work.identity.value, {})
         if work.resumes is not None:
             unrecorded.setdefault(work.identity.value, work.resumes)
@@ -167,15 +202,25 @@ class Pool:
             unrecorded=unrecorded,
             done=asyncio.get_running_loop().create_future(),
         )
+        if self._failure is not None:
+            job.end(self._failure)
+            return job.done
         self._jobs[job.number] = job
+        job.done.add_done_callback(lambda _: self._jobs.pop(job.number))
         self._waiting.append(job)
-        self._distribute()
-        try:
-            return await job.done
-        finally:
-            del self._jobs[job.number]
+        self._distribute_soon()
+        return job.done
+
+    def _distribute_soon(self) -> None:
+        """Distributes once for all jobs that arrive and end in this turn of the event loop."""
+        if not self._is_distributing:
+            self._is_distributing = True
+            asyncio.get_running_loop().call_soon(self._distribute)
 
     def _distribute(self) -> None:
+        self._is_distributing = False
+        if not self._is_open:
+            return
         self._run_suspects()
         # As many of the samples at hand as each process gets when all that are starting are there.
         share = ceil(len(self._jobs) / max(1, len(self._members) + len(self._starting)))
@@ -233,10 +278,13 @@ class Pool:
 
     def _receive(self, member: _Member, message: tuple[Any, ...]) -> None:
         kind, *rest = message
+        member.silent_s = 0.0
         if kind == "acquire":
             member.proxy.acquire(*rest)
         elif kind == "release":
             member.proxy.release(*rest)
+        elif kind == "sign":
+            member.owes_sign = False
         elif kind == "notice":
             LOGGER.warning("%s: %s", member.node.name, rest[0])
         else:
@@ -247,14 +295,19 @@ class Pool:
             if kind == "returned":
                 job.unrecorded |= rest[1]
                 self._waiting.append(job)
-                self._distribute()
+                self._distribute_soon()
                 return
             self._failed_starts.pop(member.node.id, None)
             job.end(rest[1] if kind == "raised" else self._receive_result(job, *rest[1:]))
-            self._distribute()
+            self._distribute_soon()
 
     def _receive_result(
-        self, job: Job, result: SampleResult | None, pending: str, files: list[tuple[int, bytes]]
+        self,
+        job: Job,
+        line: bytes,
+        outcome: Counted | None,
+        pending: str,
+        files: list[tuple[int, bytes]],
     ) -> WorkResult | RecordError:
         try:
             if files:
@@ -263,7 +316,8 @@ class Pool:
             return RecordError(
                 f"{self._store.root}: a task file cannot be written: {error.strerror}"
             )
-        return WorkResult(job.work, result, pending=pending)
+        result = None if outcome is None else unpack_result(job.work, outcome)
+        return WorkResult(job.work, result, pending=pending, line=line)
 
     def _send_budget_ended(self, members: Collection[_Member]) -> None:
         reason = self._worker.budget_ended()
@@ -306,7 +360,7 @@ class Pool:
             self._discard(remote)
             self._restart(node, has_failed=True)
             self._check_anyone_left(error)
-            self._distribute()
+            self._distribute_soon()
         return opened is not None
 
     async def _open_remote(self, remote: Remote, node: Node) -> Opened:
@@ -343,7 +397,7 @@ class Pool:
         self._members.append(member)
         self._links.append(link)
         self._send_budget_ended([member])
-        self._distribute()
+        self._distribute_soon()
 
     def _discard(self, remote: Remote) -> None:
         self._remotes.discard(remote)
@@ -399,7 +453,7 @@ class Pool:
                 self._suspects.append(job)
             else:
                 self._waiting.appendleft(job)
-        self._distribute()
+        self._distribute_soon()
 
     def _check_anyone_left(self, error: Exception | None) -> None:
         if not self._members and not self._starting:

@@ -15,7 +15,7 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
@@ -25,6 +25,7 @@ from evaluator.batch.engines.host import Recipe, make_recipe
 from evaluator.batch.engines.pool import Node, Pool, StartHost
 from evaluator.batch.engines.process_worker import HEAD
 from evaluator.batch.engines.taskfiles import make_probe
+from evaluator.batch.progress import SilentProcess
 from evaluator.batch.work import Worker
 from evaluator.errors import UsageError
 from evaluator.fields import Count, accept
@@ -60,6 +61,7 @@ class PoolEngine:
         self._variables = tuple(variables)
         self._gather = gather
         self._run = ConcurrentRun(concurrency)
+        self._pool: Pool | None = None
 
     def in_flight(self) -> int:
         return self._run.in_flight
@@ -67,6 +69,10 @@ class PoolEngine:
     def resize(self, concurrency: int) -> None:
         """See `ResizableEngine`. The number of processes stays."""
         self._run.resize(concurrency)
+
+    def silent(self) -> Sequence[SilentProcess]:
+        """See `WatchedEngine`."""
+        return [] if self._pool is None else self._pool.silent()
 
     async def _run_pool(
         self,
@@ -99,6 +105,7 @@ class PoolEngine:
                 concurrency=self._concurrency,
                 probe=probe,
             ) as pool:
+                self._pool = pool
                 pool.start(nodes())
                 if watch is None:
                     watching = None
@@ -109,6 +116,7 @@ class PoolEngine:
                         lambda work: pool.perform(work, is_stopping), next_work, on_done
                     )
                 finally:
+                    self._pool = None
                     if watching is not None:
                         watching.cancel()
 
@@ -176,6 +184,7 @@ class ProcessHost:
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(self._lost)
+                    answer.exception()  # the caller may have been cancelled meanwhile
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """See `Remote`."""

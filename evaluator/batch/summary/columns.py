@@ -100,7 +100,9 @@ class ScorerColumns:
                 self.votes.extend([NONE] * more)
 
     def put(self, row: int, score: Score | None) -> None:
-        self._put_votes(row, None if score is None else _ballot(score.metadata.get("votes")))
+        metadata = {} if score is None else score.metadata
+        if metadata or self.votes is not None:
+            self._put_votes(row, _ballot(metadata.get("votes")))
         state = ABSENT
         value = math.nan
         passed = NONE
@@ -115,7 +117,7 @@ class ScorerColumns:
                     state = VALUED
                     value = score.value
             answer = self.labels.number(score.answer)
-            self.are_grades = self.are_grades or bool(score.metadata.get("is_grade"))
+            self.are_grades = self.are_grades or bool(metadata.get("is_grade"))
         self.state[row] = state
         self.value[row] = value
         self.passed[row] = passed
@@ -368,14 +370,17 @@ class Columns:
             if result.verdict is not Verdict.ERROR and result.failure.resource is not None:
                 kind = f"{result.failure.resource} limit, not an error"
         else:
-            faults = ((name, fault_of(score)) for name, score in result.scores.items())
-            found = next(((name, fault) for name, fault in faults if fault is not None), None)
-            if found is None and result.verdict is not Verdict.ERROR:
-                return NONE
-            if found is None:
-                kind, message = ("unknown", "")
-            else:
-                kind, message = (f"scorer {found[0]}", found[1])
+            kind = message = ""
+            for name, score in result.scores.items():
+                fault = fault_of(score)
+                if fault is not None:
+                    kind = f"scorer {name}"
+                    message = fault
+                    break
+            if not kind:
+                if result.verdict is not Verdict.ERROR:
+                    return NONE
+                kind = "unknown"
         number = number_of(kind, self.errors)
         self.examples[number] = message[:_MAX_EXAMPLE_CHARS]
         return number
@@ -395,12 +400,20 @@ def _used(result: SampleResult) -> tuple[float, ...]:
     usage = result.usage
     cost = usage.cost_usd
     scoring_cost = result.scoring_usage.cost_usd
-    tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
     return (
         NONE if cost is None else cost,
         NONE if scoring_cost is None else scoring_cost,
-        *(NONE if count is None else min(count, _MOST) for count in tokens),
+        _count(usage.input_tokens),
+        _count(usage.output_tokens),
+        _count(usage.cached_tokens),
+        _count(usage.reasoning_tokens),
     )
+
+
+def _count(tokens: int | None) -> int:
+    if tokens is None:
+        return NONE
+    return tokens if tokens < _MOST else _MOST
 
 
 def _amount(column: array[Any], rows: Sequence[int]) -> Amount:

@@ -28,6 +28,12 @@ class KillableEngine(ProcessEngine):
     def lose_one(self) -> None:
         self._alive.pop(0).kill()
 
+    def pid(self, number: int) -> int:
+        """The process that was started as the `number`th, from 0."""
+        process = self._alive[number]._process
+        assert process is not None
+        return process.pid
+
     def lose_all(self) -> None:
         self._is_gone = True
         for host in self._alive:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from evaluator.batch.engines import LocalEngine, make_engine
-from evaluator.batch.engines.base import ConcurrentRun
+from evaluator.batch.engines import LocalEngine, make_engine, pool
+from evaluator.batch.engines.base import ConcurrentRun, WatchedEngine
+from evaluator.batch.progress import SilentProcess, Tally, line_of
+from evaluator.batch.records import Verdict
 from evaluator.errors import MissingExtra, UsageError
 from tests.batch.engines.engine_checks import (
     CHECKS,
@@ -118,6 +122,54 @@ def test_the_loss_of_all_processes(tmp_path: Path) -> None:
         tmp_path,
         lambda engine: engine.lose_all,
     )
+
+
+@pytest.mark.timeout(120)
+def test_a_stopped_process_is_named_until_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "ASK_S", 0.01)
+    monkeypatch.setattr(pool, "SILENT_S", 0.5)
+    sleep = asyncio.sleep
+
+    async def check(bench: Bench) -> None:
+        engine = bench.engine
+        assert isinstance(engine, KillableEngine) and isinstance(engine, WatchedEngine)
+
+        async def sleep_and_look(seconds: float) -> None:
+            await sleep(seconds)
+            await bench.server.look()
+
+        async def until_silent(*pids: int) -> None:
+            await bench.server.until(lambda: [each.pid for each in engine.silent()] == [*pids])
+
+        monkeypatch.setattr(pool.clock, "sleep", sleep_and_look)
+        bench.server.hold()
+        running = asyncio.ensure_future(bench.run(bench.works(4)))
+        await bench.server.until(lambda: bench.server.open == 4)
+        await until_silent()  # waiting for a model is no silence
+        os.kill(engine.pid(0), signal.SIGSTOP)
+        try:
+            await until_silent(engine.pid(0))
+            [process] = engine.silent()
+            assert process.node == "this machine" and process.samples == 2
+            bench.server.let_go()
+            await bench.server.until(lambda: bench.server.open == 0)
+        finally:
+            os.kill(engine.pid(0), signal.SIGCONT)
+        await running
+        assert bench.verdicts == {Verdict.PASSED: 4}
+
+    run(check, lambda: KillableEngine(CONCURRENCY), tmp_path)
+
+
+def test_a_silent_process_stands_in_the_progress_line() -> None:
+    process = SilentProcess(4711, "node\x1b7", silent_s=35.0, samples=12)
+    line = line_of(Tally().snapshot(12, silent=(process,)))
+    assert line.endswith("no sign of life for 35 s from process 4711 on node\\x1b7 (12 samples)"), (
+        line
+    )
+    assert "no sign of life" not in line_of(Tally().snapshot(12))
 
 
 def test_an_engine_is_named_or_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from evaluator.background import BackgroundStore, BackgroundTools
 from evaluator.batch.engines import LocalEngine
 from evaluator.batch.engines.host import Host, make_recipe
 from evaluator.batch.engines.taskfiles import make_probe
+from evaluator.batch.folder import parse_line
 from evaluator.batch.records import Verdict
 from evaluator.batch.scorers import scorer
 from evaluator.errors import ConfigurationError
@@ -40,17 +41,16 @@ async def a_host(judged_by: Any, folder: Path) -> AsyncIterator[tuple[Host, Benc
 async def result_message(host: Host) -> tuple[Any, ...]:
     """The message about the sample. Permits for its calls are granted meanwhile."""
     while True:
-        for packed in await host.listen():
-            kind, *rest = pickle.loads(packed)
+        for kind, *rest in pickle.loads(await host.listen()):
             if kind == "acquire":
-                await host.post([pickle.dumps(("acquired", rest[0]))])
+                await host.post(pickle.dumps([("acquired", rest[0])]))
             elif kind in ("done", "raised"):
                 return kind, *rest
 
 
 async def message_of_a_sample(judged_by: Any, folder: Path) -> tuple[Any, ...]:
     async with a_host(judged_by, folder) as (host, bench):
-        await host.post([pickle.dumps(("work", 1, bench.work(0), {}))])
+        await host.post(pickle.dumps([("work", 1, bench.work(0), {})]))
         return await result_message(host)
 
 
@@ -61,9 +61,10 @@ def test_a_scorer_that_awaits_a_cancelled_future_is_an_error_of_its_sample(tmp_p
         future.cancel()
         await future
 
-    kind, _, result, *_ = asyncio.run(message_of_a_sample(waits, tmp_path))
+    kind, _, line, *_ = asyncio.run(message_of_a_sample(waits, tmp_path))
+    result = parse_line(line)
     assert kind == "done" and result.verdict is Verdict.ERROR
-    assert "CancelledError" in result.scores["waits"].error
+    assert "CancelledError" in str(result.scores["waits"].error)
 
 
 def test_a_sample_whose_task_cancels_itself_is_reported(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_closing_host_cancels_its_samples_and_sends_nothing_about_them(tmp_pat
     async def run() -> None:
         async with a_host("exact", tmp_path) as (host, bench):
             bench.server.hold()
-            await host.post([pickle.dumps(("work", 1, bench.work(0), {}))])
+            await host.post(pickle.dumps([("work", 1, bench.work(0), {})]))
             receiving = asyncio.ensure_future(result_message(host))
             await bench.server.until(lambda: bench.server.open == 1)
             await host.close()
@@ -119,7 +120,7 @@ async def messages_after_opening(folder: Path, tmp_path: Path) -> list[Any]:
         if not listening.done():
             listening.cancel()
             return []
-        return [pickle.loads(packed) for packed in listening.result()]
+        return pickle.loads(listening.result())
 
 
 def test_a_host_works_in_the_callers_folder(
@@ -172,12 +173,13 @@ def test_tasks_in_a_worker_process_may_start_background_tasks_on_the_machine_of_
                 host = Host()
                 recipe = recipe if is_here else replace(recipe, machine="another")
                 assert not isinstance(await host.open(pickle.dumps(recipe), None, 1), Exception)
-                await host.post([pickle.dumps(("work", 1, bench.work(0), {}))])
+                await host.post(pickle.dumps([("work", 1, bench.work(0), {})]))
                 message = await result_message(host)
                 await host.close()
                 return message
 
-    kind, _, result, *_ = asyncio.run(run())
+    kind, _, line, *_ = asyncio.run(run())
+    result = parse_line(line)
     assert kind == "done"
     if is_here:
         assert result.verdict is Verdict.PASSED
