@@ -262,7 +262,7 @@ class SegmentJournal(Journal):
         self._release("is closed")
 
     def discard(self) -> None:
-        self._buffer.clear()
+        self._pending.clear()
         self._release("was abandoned")
 
     def _write(self, data: bytes) -> None:
@@ -278,7 +278,7 @@ class SegmentJournal(Journal):
             return
         self._fd = -1
         self._failure = why
-        self._buffer.clear()
+        self._pending.clear()
         if self._offset and self._status not in ENDED:
             # If it cannot be written, the task is released with the end of this process.
             with contextlib.suppress(OSError):
