@@ -159,12 +159,11 @@ class Journal:
         self._pending: list[tuple[Encode, Encoded]] = []
         self._written = self._chain
 
-    def start(self, header: Header, *, is_own: bool = True) -> None:
-        """Begins a new file; its records are signed unless they say what somebody else recorded.
+    def start(self, header: Header, key: bytes | None) -> None:
+        """Begins a new file; its records are signed with `key`, unless it is None.
 
         Raises: UsageError, if the inputs are not JSON.
         """
-        key = signing_key(create=True) if is_own else None
         self._is_subtask = header.parent is not None
         self._add(partial(self._encode_header, header, key))
 
@@ -231,7 +230,8 @@ class Journal:
         Raises: UsageError, if `args` is not JSON. RecordError, if the journal is closed or has
         failed.
         """
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         if start.attempt > 1:
             number = self._numbers.get(start.path)
         else:
@@ -254,7 +254,8 @@ class Journal:
 
         Raises: UsageError, if no such step is open or a value is not JSON. RecordError, as `begin`.
         """
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         start = self._open.get(number)
         if start is None:
             raise UsageError(f"step {number} is not open")
@@ -274,7 +275,8 @@ class Journal:
 
         Raises: UsageError, if a value is not JSON. RecordError, as `begin`.
         """
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         self._add(partial(encode_note, self.steps + 1, start, end))
         self.steps += 1
         self._last = None
@@ -289,7 +291,8 @@ class Journal:
 
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         """
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         if not self._pending:
             return
         if self._takeover is not None:
@@ -327,7 +330,8 @@ class Journal:
             # abandoned.
             if self._durable >= wanted or self._fd < 0:
                 return
-            self._check()
+            if self._failure is not None:
+                raise self._refusal(self._failure)
             size = self._offset
             is_new = self._durable < 0
             self._to_disk(self._fd)
@@ -345,7 +349,8 @@ class Journal:
 
     def write_summary(self, summary: Summary) -> None:
         """The first half of `close`. Raises: RecordError."""
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         if isinstance(summary.result, dict):
             content = summary.result.get("content")
         else:
@@ -427,9 +432,8 @@ class Journal:
         if text is not None and len(text) >= _MIN_SHARED_CHARS:
             self._texts[text] = number
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise RecordNotWritten(f"{self.path}: {self._failure}")
+    def _refusal(self, failure: str) -> RecordNotWritten:
+        return RecordNotWritten(f"{self.path}: {failure}")
 
     def _write(self, data: bytes) -> None:
         # At explicit offsets: an interrupt between a write and the line after it repeats the same
