@@ -39,6 +39,7 @@ from evaluator.errors import UsageError
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
+from evaluator.processes.concurrency import short_tasks
 from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.store import TaskStore
 
@@ -320,7 +321,8 @@ class Session:
         self.steering.poll()
         ticker = asyncio.ensure_future(self._tick())
         try:
-            with self.stop.calling(partial(_call_in, asyncio.get_running_loop(), self._end_wait)):
+            end_wait = partial(_call_in, asyncio.get_running_loop(), self._end_wait)
+            with short_tasks(), self.stop.calling(end_wait):
                 await self.engine.run(
                     self.worker,
                     self._next,

@@ -29,7 +29,7 @@ from evaluator.errors.results import Usage
 from evaluator.handler.conversation import OnText, Session, SessionPlan
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.lazy_dataclass import dataclass
-from evaluator.limits.budget import UNKNOWN_USAGE, Budget
+from evaluator.limits.budget import UNKNOWN_USAGE
 from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
 from evaluator.limits.endpoints import host_of
 from evaluator.models import prices
@@ -75,7 +75,14 @@ async def call_model(session: Session, turn: int) -> ModelResponse:
     call = _TurnCall(session, path, args=args, fingerprint=fingerprint, max_cost_usd=most)
     budget.reserve_turn(most)
     try:
-        response = await _response(call)
+        recorded = session.log.steps.recorded(path, "model", fingerprint, args)
+        cache = session.plan.choice.cache
+        if recorded is not None:
+            response = _recorded_response(recorded, session)
+        elif cache is not None:
+            response = await _cached_response(call, cache)
+        else:
+            response = await _attempts(call)
     finally:
         budget.release_turn(most)
     budget.charge(response.usage)
@@ -110,20 +117,6 @@ def _cost(plan: SessionPlan, usage: Usage, cache_write_tokens: int = 0) -> float
 
 
 # -- record and cache ------------------------------------------------------------------------------
-
-
-async def _response(call: _TurnCall) -> ModelResponse:
-    session = call.session
-    choice = session.plan.choice
-    recorded = session.log.steps.recorded(call.path, "model", call.fingerprint, call.args)
-    if recorded is not None:
-        try:
-            return _recorded_response(recorded, session.budget)
-        except ProviderError as error:
-            raise _located(error, choice) from None
-    if choice.cache is None:
-        return await _attempts(call)
-    return await _cached_response(call, choice.cache)
 
 
 async def _cached_response(call: _TurnCall, cache: ResponseCache) -> ModelResponse:
@@ -425,8 +418,9 @@ def _stream(on_text: OnText, streamed: list[str], piece: str) -> None:
     on_text(piece)
 
 
-def _recorded_response(end: StepEnd, budget: Budget) -> ModelResponse:
+def _recorded_response(end: StepEnd, session: Session) -> ModelResponse:
     """Raises: ProviderError, for a call that failed when it was recorded, and is not made again."""
+    budget = session.budget
     if end.status != "success":
         separator = REASON_SEPARATOR if end.reason_word == TIMEOUT else ": "
         kind, _, message = (end.error or "").partition(separator)
@@ -434,7 +428,7 @@ def _recorded_response(end: StepEnd, budget: Budget) -> ModelResponse:
             known = cast("ProviderErrorKind", kind)
         else:
             known = "server"
-        raise ProviderError(message or kind, kind=known)
+        raise _located(ProviderError(message or kind, kind=known), session.plan.choice)
     response = ModelResponse.from_dict(end.output, end.usage)
     if end.extra is not None and end.extra.get("cached") is True:
         budget.count_cached()

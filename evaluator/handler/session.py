@@ -10,7 +10,8 @@ for it, and `tool_runner` runs its tools.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from evaluator.errors import LimitReached, SessionClosed
 from evaluator.errors.results import Usage
@@ -19,7 +20,7 @@ from evaluator.handler.model_caller import call_model
 from evaluator.handler.tool_runner import ToolRunner
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import Budget
-from evaluator.models.backend import FinishReason, Hints, Message, ModelResponse, ToolCall
+from evaluator.models.backend import FinishReason, Hints, Message, ToolCall
 from evaluator.models.prices import estimate_tokens
 from evaluator.tools import ToolContext, ToolRegistry
 
@@ -69,28 +70,28 @@ class Handler(Session):
         """The warnings of the last query, also of one that failed."""
         return (*self.notices, *self.budget.warnings.values())
 
-    async def run(self, messages: Sequence[Message]) -> HandlerAnswer:
+    def run(self, messages: Sequence[Message]) -> Coroutine[Any, Any, HandlerAnswer]:
         """The only query of a task: `say`, then `close`.
 
         Raises: as `say`.
         """
-        try:
-            return await self.say(messages)
-        finally:
-            self._closed = True
+        return self.say(messages, is_last=True)
 
-    async def say(self, messages: Sequence[Message], budget: Budget | None = None) -> HandlerAnswer:
+    async def say(
+        self, messages: Sequence[Message], budget: Budget | None = None, *, is_last: bool = False
+    ) -> HandlerAnswer:
         """Sends `messages`, runs the tools that the model calls, and returns the model's last
         response.
 
-        May be called again with further messages, each time with a `budget` of its own. After an
-        error the messages of this query are removed from the conversation.
+        Unless it `is_last`, it may be called again with further messages, each time with a `budget`
+        of its own. After an error the messages of this query are removed from the conversation.
 
         Raises: LimitReached, with the partial content; ProviderError, after the last attempt;
         SessionClosed, after `close`.
         """
         if self._closed:
             raise SessionClosed("a Handler serves one task; the task of this one has ended")
+        self._closed = is_last
         self.budget = budget or self.budget
         self.notices.clear()
         position = self.position()
@@ -101,7 +102,13 @@ class Handler(Session):
                 self.add(message)
                 if self.log.on_message is not None:
                     self.log.note(message)
-            response = await self._answer()
+            while True:
+                self.turns += 1
+                self.check_context()
+                response = await call_model(self, self.turns)
+                self.add_response(response)
+                if not response.tool_calls or not await self._run_tools(response.tool_calls):
+                    break
         except BaseException:
             self.rewind(position)
             raise
@@ -123,23 +130,21 @@ class Handler(Session):
             tool_calls=response.tool_calls if self._only_offers else (),
         )
 
-    async def _answer(self) -> ModelResponse:
-        """Takes turns until the model answers without calling a tool."""
-        while True:
-            self.turns += 1
-            self.check_context()
-            response = await call_model(self, self.turns)
-            self.add_response(response)
-            if not response.tool_calls or self._only_offers:
-                return response
-            if self._tools is None:
-                names = ", ".join(call.name for call in response.tool_calls)
-                self.warn(f"the model called {names}, but this task offers no tool")
-                return response
-            answers = await self._tools.run(response.tool_calls, self.turns, self.budget)
-            self.add_answers(answers)
-            for message, _ in answers:
-                self.log.note(message)
+    async def _run_tools(self, calls: Sequence[ToolCall]) -> bool:
+        """Adds the answers of tools to the conversation. Returns: whether the model gets another
+        turn; not where nothing runs the tools.
+        """
+        if self._only_offers:
+            return False
+        if self._tools is None:
+            names = ", ".join(call.name for call in calls)
+            self.warn(f"the model called {names}, but this task offers no tool")
+            return False
+        answers = await self._tools.run(calls, self.turns, self.budget)
+        self.add_answers(answers)
+        for message, _ in answers:
+            self.log.note(message)
+        return True
 
     def close(self) -> None:
         """Ends the session: a later `say` raises SessionClosed."""

@@ -11,7 +11,7 @@ from typing import Any
 from evaluator.errors import UsageError
 from evaluator.errors.messages import type_of
 from evaluator.errors.results import Outcome
-from evaluator.processes.concurrency import cancel_all
+from evaluator.processes.concurrency import cancel_all, short_tasks
 
 AHEAD = 4
 Rows = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
@@ -78,18 +78,21 @@ async def _evaluated(
         else:
             queue.put_nowait(None)
 
-    feeder = asyncio.ensure_future(feed())
-    try:
-        while (entry := await queue.get()) is not None:
-            if isinstance(entry, asyncio.CancelledError | GeneratorExit):
-                raise UsageError(f"the rows' iterator ended with {type(entry).__name__}") from entry
-            if isinstance(entry, BaseException):
-                raise entry
-            outcome = await entry
-            unread.release()
-            yield outcome
-    finally:
-        await cancel_all([feeder, *started])
+    with short_tasks():
+        feeder = asyncio.ensure_future(feed())
+        try:
+            while (entry := await queue.get()) is not None:
+                if isinstance(entry, asyncio.CancelledError | GeneratorExit):
+                    raise UsageError(
+                        f"the rows' iterator ended with {type(entry).__name__}"
+                    ) from entry
+                if isinstance(entry, BaseException):
+                    raise entry
+                outcome = await entry
+                unread.release()
+                yield outcome
+        finally:
+            await cancel_all([feeder, *started])
 
 
 async def _aiter(rows: Rows) -> AsyncGenerator[Mapping[str, Any]]:

@@ -6,6 +6,7 @@ Every exception becomes a TaskError here, with the usage of the task. Only cance
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 
 from evaluator.errors import LimitReached, MachineError
@@ -19,13 +20,17 @@ from evaluator.interpreter.notes import advice_for, summary_of
 from evaluator.interpreter.operators import RUNNERS
 from evaluator.interpreter.prepared import prepare
 from evaluator.limits.budget import out_of_time
-from evaluator.nodes import Call, Node, Task
+from evaluator.nodes import Call, Cond, Node, Task
 
 
-async def evaluate_node(run: Run, node: Node, frame: Frame) -> Outcome:
+def evaluate_node(run: Run, node: Node, frame: Frame) -> Awaitable[Outcome]:
     """The result of `node` in `frame`; a failure is returned, not raised."""
     if isinstance(node, Task):
-        return await _evaluate_task(run, node, frame=frame)
+        return _evaluate_task(run, node, frame=frame)
+    return _evaluate_step(run, node, frame=frame)
+
+
+async def _evaluate_step(run: Run, node: Call | Cond, frame: Frame) -> Outcome:
     try:
         if isinstance(node, Call):
             return await run_call(run, node, frame=frame)
@@ -43,7 +48,10 @@ async def _evaluate_task(run: Run, task: Task, frame: Frame) -> Outcome:
             return outcome
         bound = outcome
         task = prepared.task
-        outcome = await _within_time(run, task, bound=bound)
+        if bound.budget.timeout_s is None:
+            outcome = await RUNNERS[type(task)](run, task, bound)
+        else:
+            outcome = await _within_time(run, task, bound, bound.budget.timeout_s)
         if isinstance(outcome, TaskError):
             return _with_advice(task, outcome)
         return outcome
@@ -85,19 +93,16 @@ def _with_advice(task: Task, failed: TaskError) -> TaskError:
     )
 
 
-async def _within_time(run: Run, task: Task, bound: BoundTask) -> Outcome:
+async def _within_time(run: Run, task: Task, bound: BoundTask, timeout_s: float) -> Outcome:
     budget = bound.budget
-    runner = RUNNERS[type(task)]
-    if budget.timeout_s is None:
-        return await runner(run, task, bound)
     limit: asyncio.Timeout | None = None
     try:
         async with budget.deadline() as limit:
-            return await runner(run, task, bound)
+            return await RUNNERS[type(task)](run, task, bound)
     except TimeoutError as error:
         if limit is None or not limit.expired():
             raise
-        message = f"{budget.owner} {out_of_time(budget.timeout_s)}"
+        message = f"{budget.owner} {out_of_time(timeout_s)}"
         raise LimitReached(
-            "time", round(budget.elapsed_s(), 3), limit=budget.timeout_s, message=message
+            "time", round(budget.elapsed_s(), 3), limit=timeout_s, message=message
         ) from error

@@ -115,7 +115,10 @@ async def build_messages(
             messages.append(Message("assistant", answer))
     text = bound.description
     if prompt.opening is not task.description:
-        text = await _resolve(run, prompt.opening, bound=bound, field="instructions")
+        functions = None
+        if prompt.opening_names is None:
+            functions = functions_in_text(run, bound.frame, field="instructions")
+        text = await render_prompt(prompt.opening, bound.scope, functions=functions)
     if prompt.unnamed:
         text = _with_inputs(text, prompt, values=bound.values)
     if not prompt.later:

@@ -32,18 +32,13 @@ from evaluator.record.step_log import StepLog
 from evaluator.record.steps import (
     FinalStatus,
     Recording,
-    Scrub,
     Summary,
     cut_off_reason,
-    json_encoder,
 )
 
 # Errors in the configuration of a run: after the profile, template or input is fixed, the run can
 # be resumed.
 _FIXABLE = (ConfigurationError, TemplateError, ExpressionError, UsageError)
-
-
-_sorted_json = json_encoder((", ", ": "), ascii_only=True, sort_keys=True)
 
 
 def task_id_of(steps: StepLog) -> TaskId | None:
@@ -124,42 +119,19 @@ def _header_extra(run: Run) -> dict[str, Any]:
 
 
 def _add_options(run: Run, extra: dict[str, Any]) -> None:
-    """Adds the options that are needed to start the run again, and what the record will lack
-    because it is secret.
-    """
+    """Adds the options that are needed to start the run again."""
     services = run.services
     options = run.options
-    inputs = run.spec.inputs
-    shots = recorded_shots(options.shots)
     extra |= options.recorded()
     if services.max_depth != DEFAULT_MAX_DEPTH:
         extra["max_depth"] = services.max_depth
     if services.reparse:
         extra["reparse"] = True
-    scrub = None if services.store is None else services.store.redactor
-    if scrub is not None and not _may_hold_secret(scrub, [dict(inputs), shots]):
-        scrub = None
-    if scrub is not None:
-        redacted = [name for name, value in inputs.items() if scrub.redact_value(value) != value]
-        if redacted:
-            extra["redacted_inputs"] = redacted
     extra["root"] = str(services.root)
     if options.labels:
         extra["labels"] = dict(options.labels)
-    if shots:
-        extra["shots"] = shots
-    if scrub is not None and scrub.redact_value(shots) != shots:
-        extra["redacted_shots"] = True
-
-
-def _may_hold_secret(scrub: Scrub, value: object) -> bool:
-    """Whether to look at each text of `value`. One search through all of them: a row may hold
-    thousands.
-    """
-    try:
-        return scrub.suspects(_sorted_json(value))
-    except (TypeError, ValueError, RecursionError):
-        return True  # the header reports a value that is not JSON
+    if options.shots:
+        extra["shots"] = recorded_shots(options.shots)
 
 
 def recorded_shots(shots: Shots) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from evaluator import clock
 from evaluator.errors import EvaluatorError, MachineError, UsageError
@@ -56,14 +56,16 @@ class PreparedRequest:
         Raises: UsageError, for arguments of the wrong Python type.
         """
         check_inputs(inputs)
-        if options.get("shots"):
-            options["shots"] = plain_shots(options["shots"])
-        row_options = replace(self.options, **options)
+        row_options = self.options
+        if options:
+            if options.get("shots"):
+                options["shots"] = plain_shots(options["shots"])
+            row_options = replace(row_options, **options)
         epoch = row_options.epoch
         if type(epoch) is not int or epoch < 1:
             raise UsageError(f"epoch is {epoch!r}, expected an integer, 1 or more")
         try:
-            values = cast("dict[str, Any]", plain(dict(inputs or {}), "inputs"))
+            values: dict[str, Any] = plain(inputs or {}, "inputs")
             if isinstance(self._bind, TaskError):
                 return self._bind
             spec = self._bind(values)

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import marshal
 import os
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -130,18 +129,24 @@ def compile_schema(declared: Any) -> Schema | None:
         raise UnusableSchema(f"{declared!r} is not a schema") from error
 
 
-@contextmanager
-def schema_imports(imports: Imports) -> Generator[list[str]]:
+class schema_imports:
     """Inside, the module of a `module:Model` is imported: always (the default); if it is not in the
     current folder, or the user has allowed its code; or never. Then such a schema allows every
-    value, and is added to the list that this yields.
+    value, and is added to the list that this context gives.
     """
-    named: list[str] = []
-    token = _imports.set((imports, named))
-    try:
-        yield named
-    finally:
-        _imports.reset(token)
+
+    __slots__ = ("_imports", "_token")
+
+    def __init__(self, imports: Imports) -> None:
+        self._imports: Imports = imports
+
+    def __enter__(self) -> list[str]:
+        named: list[str] = []
+        self._token = _imports.set((self._imports, named))
+        return named
+
+    def __exit__(self, *_: object) -> None:
+        _imports.reset(self._token)
 
 
 def schema_problem(declared: Any) -> str | None:

@@ -11,6 +11,7 @@ import re
 import string
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from evaluator.lazy_dataclass import dataclass
 
@@ -92,42 +93,47 @@ _QUOTE = re.compile("[\"']")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded part of a text. `pieces` are the places in `text` from which on a piece of the
-    source was taken, with its beginning and end there, in their order.
+    """A decoded part of a text. `find_pieces` returns the places in `text` from which on a piece of
+    the source was taken, with its beginning and end there, in their order.
 
     A piece is copied, or it is the source of one character. `to_line_end`: what stands behind the
     bytes of a line shows them again.
     """
 
     text: str
-    pieces: Sequence[tuple[int, int, int]]
+    find_pieces: Callable[[], Sequence[tuple[int, int, int]]]
     to_line_end: bool = False
 
     def span_in_source(self, source: str, start: int, end: int) -> tuple[int, int]:
         """Where the characters from `start` to `end` come from."""
-        place, begin, stop = self._piece(start)
-        first = begin if stop - begin != self._length(place) else begin + start - place
-        place, begin, stop = self._piece(end - 1)
-        last = stop if stop - begin != self._length(place) else begin + end - place
+        pieces = self.find_pieces()
+        place, begin, stop = _piece(pieces, start)
+        is_copied = stop - begin == self._length(pieces, place)
+        first = begin + start - place if is_copied else begin
+        place, begin, stop = _piece(pieces, end - 1)
+        is_copied = stop - begin == self._length(pieces, place)
+        last = begin + end - place if is_copied else stop
         if self.to_line_end:
             line_end = _LINE_BREAK.search(source, last)
             last = len(source) if line_end is None else line_end.start()
         return first, last
 
-    def _piece(self, place: int) -> tuple[int, int, int]:
-        return self.pieces[bisect_right(self.pieces, place, key=lambda piece: piece[0]) - 1]
-
-    def _length(self, place: int) -> int:
+    def _length(self, pieces: Sequence[tuple[int, int, int]], place: int) -> int:
         """The length in `text` of the piece that begins at `place`."""
-        after = bisect_right(self.pieces, place, key=lambda piece: piece[0])
-        following = self.pieces[after][0] if after < len(self.pieces) else len(self.text)
+        after = bisect_right(pieces, place, key=lambda piece: piece[0])
+        following = pieces[after][0] if after < len(pieces) else len(self.text)
         return following - place
+
+
+def _piece(pieces: Sequence[tuple[int, int, int]], place: int) -> tuple[int, int, int]:
+    return pieces[bisect_right(pieces, place, key=lambda piece: piece[0]) - 1]
 
 
 def without_escapes(text: str) -> Iterator[Decoded]:
     r"""The text with `\u0041`, `\x41`, `\/` and the entities of XML and HTML replaced."""
     if any(pattern.search(text) for pattern in _HAS_ESCAPE):
-        yield _decode(text, 0, len(text), token=_ESCAPE, character=_character)
+        find_pieces = partial(_pieces, text, 0, len(text), token=_ESCAPE, character=_character)
+        yield Decoded(_ESCAPE.sub(_character, text), find_pieces)
 
 
 def _character(match: re.Match[str]) -> str:
@@ -153,7 +159,10 @@ def joined_lines(text: str) -> Iterator[Decoded]:
             run = _WRAPPED.match(text, begin + len(above))
             if run is not None:
                 at = run.end()
-                yield _decode(text, *run.span(), token=_INDENTED_BREAK, character=_nothing)
+                find_pieces = partial(
+                    _pieces, text, *run.span(), token=_INDENTED_BREAK, character=_nothing
+                )
+                yield Decoded(_INDENTED_BREAK.sub("", run[0]), find_pieces)
 
 
 def _nothing(match: re.Match[str]) -> str:
@@ -230,18 +239,19 @@ def _characters(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
 def _of_bytes(found: Sequence[tuple[str, int, int]], *, to_line_end: bool) -> Decoded:
     text = "".join(character for character, _, _ in found)
     pieces = [(place, start, end) for place, (_, start, end) in enumerate(found)]
-    return Decoded(text, pieces, to_line_end=to_line_end)
+    return Decoded(text, lambda: pieces, to_line_end=to_line_end)
 
 
-def _decode(
+def _pieces(
     text: str,
     start: int,
     end: int,
     token: re.Pattern[str],
     character: Callable[[re.Match[str]], str],
-) -> Decoded:
-    """The text from `start` to `end` with each token replaced by its character, or by nothing."""
-    parts: list[str] = []
+) -> list[tuple[int, int, int]]:
+    """The pieces of the text from `start` to `end` where each token is replaced by its character,
+    or by nothing.
+    """
     pieces: list[tuple[int, int, int]] = []
     place = 0
     at = start
@@ -251,10 +261,8 @@ def _decode(
             (character(match), *match.span()),
         ):
             if piece:
-                parts.append(piece)
                 pieces.append((place, begin, stop))
                 place += len(piece)
         at = match.end()
-    parts.append(text[at:end])
     pieces.append((place, at, end))
-    return Decoded("".join(parts), pieces)
+    return pieces

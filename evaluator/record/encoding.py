@@ -1,10 +1,14 @@
-"""Writes the records of a task file; see `grammar` for the format and for reading them back."""
+"""Writes the records of a task file; see `grammar` for the format and for reading them back.
+
+Each function removes the secrets that `scrub` knows. Without it, `Encoded.text` has what may hold
+some: the journal looks through that once for all records that it writes together.
+"""
 
 from __future__ import annotations
 
 import hmac
 from functools import lru_cache
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 from zlib import crc32
 
 from evaluator.errors import UsageError
@@ -41,18 +45,28 @@ class Chain(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A record's bytes, and what the next record is chained to."""
+    """A record's bytes, what the next record is chained to, and the parts of it that may hold a
+    secret.
+    """
 
     data: bytes
     chain: Chain
+    text: str
+
+
+@lru_cache(maxsize=4)
+def _signer(key: bytes) -> hmac.HMAC:
+    """With the key's schedule, which is half of the work on a short record."""
+    return hmac.new(key, digestmod="sha256")
 
 
 def record_signature(key: bytes, previous: bytes, line: bytes, body: bytes) -> bytes:
     """The signature of a record: over the one before, its opening line up to there, and its
     body.
     """
-    digest = hmac.digest(key, b"task record\0%b\0%b\n%b" % (previous, line, body), "sha256")
-    return digest[:16].hex().encode()
+    signer = _signer(key).copy()
+    signer.update(b"task record\0%b\0%b\n%b" % (previous, line, body))
+    return signer.digest()[:16].hex().encode()
 
 
 def _line(line: bytes, body: bytes, chain: Chain) -> tuple[bytes, Chain]:
@@ -67,11 +81,13 @@ def _line(line: bytes, body: bytes, chain: Chain) -> tuple[bytes, Chain]:
     return b"%b%08x -->\n" % (line, checksum), Chain(checksum, signature, chain.key)
 
 
-def _record(lead: bytes, heading: str, kind: str, number: int, body: str, chain: Chain) -> Encoded:
+def _record(
+    lead: bytes, heading: str, kind: str, number: int, body: str, chain: Chain, text: str
+) -> Encoded:
     data = body.encode()
     start = f"{heading}<!-- {kind} {number} {len(data)} {crc32(data):08x} ".encode()
     line, chain = _line(start, data, chain)
-    return Encoded(b"%b%b%b" % (lead, line, data), chain)
+    return Encoded(b"%b%b%b" % (lead, line, data), chain, text)
 
 
 def encode_header(
@@ -80,17 +96,15 @@ def encode_header(
     """The file's first record, and the offset of its status line (see `STATUS_HINTS`). With `key`
     it is signed, and so are the records that are chained to it.
     """
-    body = _header_body(header, None)
-    if scrub is not None and scrub.suspects(body):
-        body = _header_body(header, scrub)
-    data = body.encode()
+    values = _header_values(header, scrub)
+    data = (_header_fields(header) + values).encode()
     mark = f"<!-- evaluator-task {header.version} {len(data)} {crc32(data):08x} "
     line, chain = _line(f"# TASK-{header.task_id} {mark}".encode(), data, Chain(key=key))
     top = line + b"\n"
-    return Encoded(top + STATUS_HINTS["running"] + data, chain), len(top)
+    return Encoded(top + STATUS_HINTS["running"] + data, chain, values), len(top)
 
 
-def _header_body(header: Header, scrub: Scrub | None) -> str:
+def _header_fields(header: Header) -> str:
     parts = [f"- **Created**: {inline(header.created)}\n"]
     for label, text in (
         ("Template", header.template),
@@ -104,13 +118,33 @@ def _header_body(header: Header, scrub: Scrub | None) -> str:
         parts.append(f"- **Parent**: TASK-{header.parent}\n")
     if header.owner is not None:
         parts.append(_owner_field(header.owner))
-    if header.extra:
-        parts.append(value_field("Extra", header.extra, scrub=scrub))
-    if header.request:
-        parts.append(text_field("Request", header.request, scrub=scrub))
-    if header.inputs:
-        parts.append(value_field("Inputs", header.inputs, scrub=scrub))
     return "".join(parts)
+
+
+def _header_values(header: Header, scrub: Scrub | None) -> str:
+    text = ""
+    extra = header.extra
+    if scrub is not None and header.parent is None:
+        extra = {**extra, **_removed_secrets(header, scrub)}
+    if extra:
+        text = value_field("Extra", extra, scrub=scrub)
+    if header.request:
+        text += text_field("Request", header.request, scrub=scrub)
+    if header.inputs:
+        text += value_field("Inputs", header.inputs, scrub=scrub)
+    return text
+
+
+def _removed_secrets(header: Header, scrub: Scrub) -> dict[str, Any]:
+    """Names what a run that starts again lacks, because it is secret."""
+    removed: dict[str, Any] = {}
+    inputs = [name for name, value in header.inputs.items() if scrub.redact_value(value) != value]
+    if inputs:
+        removed["redacted_inputs"] = inputs
+    shots = header.extra.get("shots")
+    if scrub.redact_value(shots) != shots:
+        removed["redacted_shots"] = True
+    return removed
 
 
 @lru_cache(maxsize=4)
@@ -119,7 +153,7 @@ def _owner_field(owner: Owner) -> str:
     return f"- **Owner**: {inline(text)}\n"
 
 
-def encode_resumption(resumption: Resumption, chain: Chain) -> Encoded:
+def encode_resumption(resumption: Resumption, chain: Chain, scrub: Scrub | None = None) -> Encoded:
     """The record that a process took over the run."""
     body = f"\n- **At**: {inline(resumption.at)}\n"
     if resumption.owner is not None:
@@ -127,8 +161,8 @@ def encode_resumption(resumption: Resumption, chain: Chain) -> Encoded:
     if resumption.cut_bytes:
         body += f"- **Cut**: {resumption.cut_bytes} bytes\n"
     if resumption.allowed is not None:
-        body += text_field("Allowed", resumption.allowed)
-    return _record(RULE, "## Resumed ", kind="resume", number=0, body=body, chain=chain)
+        body += text_field("Allowed", resumption.allowed, scrub=scrub)
+    return _record(RULE, "## Resumed ", kind="resume", number=0, body=body, chain=chain, text=body)
 
 
 def encode_begin(
@@ -138,16 +172,21 @@ def encode_begin(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name = start.name
-    body = _begin_body(start, None)
-    if scrub is not None and scrub.suspects(f"{name}\n{body}"):
-        name = scrub.redact(name)
-        body = _begin_body(start, scrub)
-    heading = f"## Step {number}{' (retry)' if start.attempt > 1 else ''}: {inline(name)} "
-    return _record(RULE, heading, kind="begin", number=number, body=body, chain=chain)
+    name = start.name if scrub is None else scrub.redact(start.name)
+    args = _args_field(start, scrub)
+    retry = " (retry)" if start.attempt > 1 else ""
+    return _record(
+        RULE,
+        f"## Step {number}{retry}: {inline(name)} ",
+        kind="begin",
+        number=number,
+        body=_begin_fields(start) + args,
+        chain=chain,
+        text=f"{name}\n{args}",
+    )
 
 
-def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
+def _begin_fields(start: StepStart) -> str:
     body = f"\n- **Attempt**: {start.attempt}/{start.max_attempts}\n"
     if start.started is not None:
         body += f"- **Started**: {inline(start.started)}\n"
@@ -156,9 +195,13 @@ def _begin_body(start: StepStart, scrub: Scrub | None) -> str:
     body += f"- **Kind**: {start.kind}\n- **Path**: {inline(start.path)}\n"
     if start.fingerprint:
         body += f"- **Fingerprint**: {inline(start.fingerprint)}\n"
-    if start.args is not None:
-        body += value_field("Args", start.args, scrub=scrub)
     return body
+
+
+def _args_field(start: StepStart, scrub: Scrub | None) -> str:
+    if start.args is None:
+        return ""
+    return value_field("Args", start.args, scrub=scrub)
 
 
 def encode_end(
@@ -174,11 +217,9 @@ def encode_end(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    body = _end_body(end, None)
-    if scrub is not None and scrub.suspects(body):
-        body = _end_body(end, scrub)
+    body = _end_body(end, scrub)
     if restate is None:
-        return _record(b"", "", kind="end", number=number, body=body, chain=chain)
+        return _record(b"", "", kind="end", number=number, body=body, chain=chain, text=body)
     if scrub is not None:
         restate = scrub.redact(restate)
     return _record(
@@ -188,6 +229,7 @@ def encode_end(
         number=number,
         body="\n" + body,
         chain=chain,
+        text=f"{restate}\n{body}",
     )
 
 
@@ -198,18 +240,16 @@ def encode_note(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    name = start.name
-    body = _begin_body(start, None) + _end_body(end, None)
-    if scrub is not None and scrub.suspects(f"{name}\n{body}"):
-        name = scrub.redact(name)
-        body = _begin_body(start, scrub) + _end_body(end, scrub)
+    name = start.name if scrub is None else scrub.redact(start.name)
+    values = _args_field(start, scrub) + _end_body(end, scrub)
     return _record(
         RULE,
         f"## Step {number}: {inline(name)} ",
         kind="note",
         number=number,
-        body=body,
+        body=_begin_fields(start) + values,
         chain=chain,
+        text=f"{name}\n{values}",
     )
 
 
@@ -237,19 +277,17 @@ def encode_summary(
 
     Raises: UsageError, if a value in it is not JSON.
     """
-    result = _result_body(summary, content_of, scrub=None)
-    end = _summary_body(summary, None)
-    if scrub is not None and scrub.suspects(result + end):
-        result = _result_body(summary, content_of, scrub=scrub)
-        end = _summary_body(summary, scrub)
+    result = _result_body(summary, content_of, scrub=scrub)
+    end = _summary_body(summary, scrub)
+    text = result + end
     first = b""
     if result:
-        first, chain = _record(
-            RULE, "## Result ", kind="result", number=0, body=result, chain=chain
+        first, chain, _ = _record(
+            RULE, "## Result ", kind="result", number=0, body=result, chain=chain, text=text
         )
     end += f"<!-- {len(end.encode())} bytes of summary end here -->\n"
-    last, chain = _record(RULE, "## Summary ", kind="summary", number=0, body=end, chain=chain)
-    return Encoded(first + last, chain)
+    last = _record(RULE, "## Summary ", kind="summary", number=0, body=end, chain=chain, text=text)
+    return Encoded(first + last.data, last.chain, text)
 
 
 def _result_body(summary: Summary, content_of: int | None, scrub: Scrub | None) -> str:

@@ -21,10 +21,10 @@ import contextlib
 import os
 import threading
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from evaluator import clock, disk
 from evaluator.errors import RecordError, RecordNotWritten, UsageError, advice_on
@@ -33,6 +33,7 @@ from evaluator.files.trust import signing_key
 from evaluator.record.encoding import (
     STATUS_HINTS,
     Chain,
+    Encoded,
     encode_begin,
     encode_end,
     encode_header,
@@ -57,6 +58,12 @@ IN_FLIGHT = "in flight when the run was interrupted; its end is not recorded"
 
 Sync = Literal["off", "task", "step"]
 SYNC_POLICIES: tuple[Sync, ...] = get_args(Sync)
+
+
+class Encode(Protocol):
+    """Encodes a record, without the secrets that `scrub` knows."""
+
+    def __call__(self, *, chain: Chain, scrub: Scrub | None = None) -> Encoded: ...
 
 
 class OpenFolders:
@@ -88,7 +95,6 @@ class Journal:
     """
 
     __slots__ = (
-        "_buffer",
         "_chain",
         "_durable",
         "_failure",
@@ -102,10 +108,12 @@ class Journal:
         "_numbers",
         "_offset",
         "_open",
+        "_pending",
         "_scrub",
         "_syncing",
         "_takeover",
         "_texts",
+        "_written",
         "id",
         "models",
         "policy",
@@ -147,17 +155,23 @@ class Journal:
         # Bytes to cut off before the first write to a reopened file; None: the file is this
         # process's already.
         self._takeover: int | None = None
-        self._buffer: list[bytes] = []
+        # What the next flush writes, each with what encodes it, and the chain before it.
+        self._pending: list[tuple[Encode, Encoded]] = []
+        self._written = self._chain
 
-    def start(self, header: Header, *, is_own: bool = True) -> None:
-        """Begins a new file; its records are signed unless they say what somebody else recorded.
+    def start(self, header: Header, key: bytes | None) -> None:
+        """Begins a new file; its records are signed with `key`, unless it is None.
 
         Raises: UsageError, if the inputs are not JSON.
         """
-        key = signing_key(create=True) if is_own else None
-        record, self._hint_offset = encode_header(header, self._scrub, key=key)
         self._is_subtask = header.parent is not None
-        self._add(record.data, record.chain)
+        self._add(partial(self._encode_header, header, key))
+
+    def _encode_header(
+        self, header: Header, key: bytes | None, chain: Chain, scrub: Scrub | None = None
+    ) -> Encoded:
+        record, self._hint_offset = encode_header(header, scrub, key=key)
+        return record
 
     def resume(
         self, state: JournalState, size: int, resumption: Resumption, *, is_done: bool
@@ -172,6 +186,7 @@ class Journal:
         self._chain = state.chain
         if state.header is not None and state.header.version > 1:
             self._chain = state.chain._replace(key=signing_key(create=True))
+        self._written = self._chain
         self._hint_offset = state.hint_offset
         self._takeover = size - state.offset
         for step in state.steps:
@@ -183,8 +198,7 @@ class Journal:
             else:
                 self._numbers.pop(step.start.path, None)
                 self._remember(step.number, step.end)
-        record = encode_resumption(resumption, self._chain)
-        self._add(record.data, record.chain)
+        self._add(partial(encode_resumption, resumption))
         for number, index in state.open.items():
             self._open[number] = state.steps[index].start
             self.end(number, StepEnd("aborted", None, 0.0, IN_FLIGHT))
@@ -216,7 +230,8 @@ class Journal:
         Raises: UsageError, if `args` is not JSON. RecordError, if the journal is closed or has
         failed.
         """
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         if start.attempt > 1:
             number = self._numbers.get(start.path)
         else:
@@ -224,8 +239,7 @@ class Journal:
         if number is not None and number in self._open:
             raise UsageError(f"step {number} ({start.path}) has not ended; it cannot be retried")
         number = self.steps + 1 if number is None else number
-        record = encode_begin(number, start, chain=self._chain, scrub=self._scrub)
-        self._add(record.data, record.chain)
+        self._add(partial(encode_begin, number, start))
         if number > self.steps:
             self.steps = number
         else:
@@ -240,13 +254,13 @@ class Journal:
 
         Raises: UsageError, if no such step is open or a value is not JSON. RecordError, as `begin`.
         """
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         start = self._open.get(number)
         if start is None:
             raise UsageError(f"step {number} is not open")
         restate = None if self._last == number else start.name
-        record = encode_end(number, end, chain=self._chain, scrub=self._scrub, restate=restate)
-        self._add(record.data, record.chain)
+        self._add(partial(encode_end, number, end, restate=restate))
         del self._open[number]
         if end.status == "success":
             self._numbers.pop(start.path, None)
@@ -261,9 +275,9 @@ class Journal:
 
         Raises: UsageError, if a value is not JSON. RecordError, as `begin`.
         """
-        self._check()
-        record = encode_note(self.steps + 1, start, end=end, chain=self._chain, scrub=self._scrub)
-        self._add(record.data, record.chain)
+        if self._failure is not None:
+            raise self._refusal(self._failure)
+        self._add(partial(encode_note, self.steps + 1, start, end))
         self.steps += 1
         self._last = None
 
@@ -277,17 +291,26 @@ class Journal:
 
         Raises: RecordError, if the disk is full or fails; the file then ends where it ended before.
         """
-        self._check()
-        if not self._buffer:
+        if self._failure is not None:
+            raise self._refusal(self._failure)
+        if not self._pending:
             return
         if self._takeover is not None:
             self._take_over(self._takeover)
-        if len(self._buffer) == 1:
-            data = self._buffer[0]
-        else:
-            data = b"".join(self._buffer)
-        self._write(data)
-        self._buffer.clear()
+        scrub = self._scrub
+        if scrub is not None and scrub.suspects("\n".join([r.text for _, r in self._pending])):
+            self._remove_secrets(scrub)
+        self._write(b"".join([record.data for _, record in self._pending]))
+        self._pending.clear()
+        self._written = self._chain
+
+    def _remove_secrets(self, scrub: Scrub) -> None:
+        """Encodes again what the next flush writes."""
+        self._chain = self._written
+        for index, (encode, _) in enumerate(self._pending):
+            record = encode(chain=self._chain, scrub=scrub)
+            self._pending[index] = encode, record
+            self._chain = record.chain
 
     def flush_end(self) -> bool:
         """As `flush`, for the end of a step. Returns: False, if it is only written in this turn of
@@ -307,7 +330,8 @@ class Journal:
             # abandoned.
             if self._durable >= wanted or self._fd < 0:
                 return
-            self._check()
+            if self._failure is not None:
+                raise self._refusal(self._failure)
             size = self._offset
             is_new = self._durable < 0
             self._to_disk(self._fd)
@@ -325,7 +349,8 @@ class Journal:
 
     def write_summary(self, summary: Summary) -> None:
         """The first half of `close`. Raises: RecordError."""
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         if isinstance(summary.result, dict):
             content = summary.result.get("content")
         else:
@@ -334,8 +359,7 @@ class Journal:
             number = self._texts.get(content)
         else:
             number = None
-        record = encode_summary(summary, self._chain, scrub=self._scrub, content_of=number)
-        self._add(record.data, record.chain)
+        self._add(partial(encode_summary, summary, content_of=number))
         self.flush()
 
     def settle(self, status: FinalStatus) -> None:
@@ -384,7 +408,7 @@ class Journal:
         if self._fd >= 0 and self._takeover is None:
             with contextlib.suppress(OSError):
                 disk.unlink(self._name, dir_fd=self._folders.active_fd)
-        self._buffer.clear()
+        self._pending.clear()
         self.abandon()
 
     def __enter__(self) -> Journal:
@@ -393,9 +417,11 @@ class Journal:
     def __exit__(self, *_: Any) -> None:
         self.abandon()
 
-    def _add(self, data: bytes, chain: Chain) -> None:
-        self._buffer.append(data)
-        self._chain = chain
+    def _add(self, encode: Encode) -> None:
+        """Raises: UsageError, if a value in it is not JSON."""
+        record = encode(chain=self._chain)
+        self._pending.append((encode, record))
+        self._chain = record.chain
 
     def _count_model(self, start: StepStart) -> None:
         if start.kind == "model":
@@ -406,9 +432,8 @@ class Journal:
         if text is not None and len(text) >= _MIN_SHARED_CHARS:
             self._texts[text] = number
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise RecordNotWritten(f"{self.path}: {self._failure}")
+    def _refusal(self, failure: str) -> RecordNotWritten:
+        return RecordNotWritten(f"{self.path}: {failure}")
 
     def _write(self, data: bytes) -> None:
         # At explicit offsets: an interrupt between a write and the line after it repeats the same
@@ -489,7 +514,7 @@ class Journal:
         fd = self._fd
         self._fd = -1
         self._failure = why
-        self._buffer.clear()
+        self._pending.clear()
         # Closing the only descriptor drops the lock too; a forked child may hold another one.
         with contextlib.suppress(OSError):
             unlock(fd)

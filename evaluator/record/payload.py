@@ -102,11 +102,32 @@ def text_field(label: str, text: str, scrub: Scrub | None = None) -> str:
     return f"- **{label}**:\n{_block(text)}"
 
 
+class FixedValue:
+    """A JSON value that many records have: its field is encoded once."""
+
+    __slots__ = ("_fields", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._fields: dict[str, str] = {}
+
+    def field(self, label: str, scrub: Scrub | None) -> str:
+        """As `value_field`."""
+        if scrub is not None:
+            return value_field(label, self.value, scrub)
+        field = self._fields.get(label)
+        if field is None:
+            field = self._fields[label] = value_field(label, self.value)
+        return field
+
+
 def value_field(label: str, value: Any, scrub: Scrub | None = None) -> str:
     """A bullet and the blocks that contain `value` exactly, except the secrets that `scrub` knows.
 
     Raises: UsageError, if it is neither JSON nor text.
     """
+    if type(value) is FixedValue:
+        return value.field(label, scrub)
     lifted: list[tuple[str, str]] = []
     try:
         if scrub is not None:
@@ -163,19 +184,13 @@ def _json(value: Any) -> str:
         if len(lines) == len(members):
             text = "{\n" + ",\n".join(lines) + "\n}"
     text = text or _compact(value)
-    if _encodes(text):
-        return text
-    return _ascii(value)
-
-
-def _encodes(text: str) -> bool:
     if text.isascii():
-        return True
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:  # a lone surrogate
-        return False
-    return True
+        return _ascii(value)
+    return text
 
 
 def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -> Any:

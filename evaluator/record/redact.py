@@ -75,19 +75,17 @@ _BETWEEN_BYTES = (
 # The most characters that a dump needs for a byte, with addresses, separators and a text beside it.
 _DUMP_CHARS_PER_BYTE = 20
 
-# One of these matches every text with a trigger. An expression that begins with a fixed letter runs
-# at memory speed; an alternation of all of them would not.
+# One of these matches every text with a trigger. An expression that begins with a fixed character
+# which is rare runs at memory speed; an alternation of all of them would not.
 _BEGINNINGS = tuple(
     re.compile(source)
     for source in (
-        "sk-",
-        "earer ",
-        "B(?:EARER |EGIN )",
+        "-(?:(?<=sk-)|----BEGIN )",
+        "_(?:(?<=gh[pousr]_)|(?<=github_pat_)|(?<=hf_))",
+        "x(?=ox)",
         "A(?:KIA|SIA|Iza)",
-        "gh[pousr]_",
-        "github_pat_",
-        "xox",
-        "hf_",
+        "B(?:EARER |earer )",
+        "b(?=earer )",
     )
 )
 
@@ -175,15 +173,17 @@ class Redactor:
 
     def suspects(self, text: str) -> bool:
         """Whether `text`, or the JSON in it, contains what `redact_value` would change."""
-        if self._holds_part(text) and (self._holds_form(text) or any(self._in_dump(text))):
-            return True
-        if has_character_dump(text) and any(self._in_dump(text)):
-            return True
         for search in self._searches:
             if search(text) is not None:
                 if self._is_like_one(text):
                     return True
                 break
+        if self._values is None:
+            return False
+        if self._holds_part(text) and (self._holds_form(text) or any(self._in_dump(text))):
+            return True
+        if has_character_dump(text) and any(self._in_dump(text)):
+            return True
         for search in HINTS:
             if search(text) is not None:
                 return any(self._encoded(text))
@@ -210,8 +210,10 @@ class Redactor:
         return self._found(text, self._dumped(text))
 
     def _found(self, text: str, parts: Iterable[Decoded]) -> Iterator[tuple[int, int, str]]:
+        if self._values is None:
+            return
         for decoded in parts:
-            if self._values is not None and self._holds_part(decoded.text):
+            if self._holds_part(decoded.text):
                 for match in self._values.finditer(decoded.text):
                     start, end = decoded.span_in_source(text, *match.span())
                     yield start, end, self._names[match[0]]

@@ -162,7 +162,8 @@ class Segment:
 
     def _write(self, kind: str, number: int, data: bytes) -> int:
         """Writes a frame. Returns: the offset of its data."""
-        self._check()
+        if self._failure is not None:
+            raise self._failure
         if self._fd < 0:
             raise OSError(errno.EBADF, "the segment is closed")
         status = os.fstat(self._fd)
@@ -211,12 +212,12 @@ class SegmentJournal(Journal):
         self._status: PackedStatus = "running"
         self._handle: asyncio.Handle | None = None
 
-    def start(self, header: Header, *, is_own: bool = True) -> None:
-        super().start(header, is_own=is_own)
+    def start(self, header: Header, key: bytes | None) -> None:
         labels = labels_of(header)
         if labels is not None and self._scrub is not None:
             labels = self._scrub.redact_value(dict(labels))
         self._segment.begin(self.id, labels)
+        super().start(header, key)
 
     @property
     def path(self) -> Path:
@@ -246,7 +247,8 @@ class SegmentJournal(Journal):
     def sync(self) -> None:
         if self._fd < 0:
             return
-        self._check()
+        if self._failure is not None:
+            raise self._refusal(self._failure)
         try:
             self._segment.sync()
         except OSError as error:
@@ -262,7 +264,7 @@ class SegmentJournal(Journal):
         self._release("is closed")
 
     def discard(self) -> None:
-        self._buffer.clear()
+        self._pending.clear()
         self._release("was abandoned")
 
     def _write(self, data: bytes) -> None:
@@ -278,7 +280,7 @@ class SegmentJournal(Journal):
             return
         self._fd = -1
         self._failure = why
-        self._buffer.clear()
+        self._pending.clear()
         if self._offset and self._status not in ENDED:
             # If it cannot be written, the task is released with the end of this process.
             with contextlib.suppress(OSError):

@@ -20,6 +20,7 @@ from typing import Any, TypeVarTuple
 from evaluator.errors import RecordError, StepChanged
 from evaluator.record.blobs import read_blob, write_blob
 from evaluator.record.journal import Journal, now
+from evaluator.record.payload import FixedValue
 from evaluator.record.recorded_steps import RecordedSteps, ResumedSteps
 from evaluator.record.steps import (
     FixedPart,
@@ -230,12 +231,14 @@ class StepLog:
         error: str | None = None,
     ) -> None:
         """Adds a step without an effect (resolve, parse, match), which begins and ends at once, to
-        the next flush.
+        the next flush. `args` and `output` may be FixedValues.
         """
         if self.journal is None or self.halted is not None:
             return
-        if self.earlier is not None and self.earlier.has_note(path, output):
-            return
+        if self.earlier is not None:
+            value = output.value if isinstance(output, FixedValue) else output
+            if self.earlier.has_note(path, value):
+                return
         end = StepEnd("failed" if error else "success", output, 0.0, error, None, None)
         self.journal.note(StepStart(path, kind, name, args, ""), end)
 

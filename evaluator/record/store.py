@@ -31,6 +31,7 @@ from evaluator.files.open_below import (
     open_regular,
     read_regular,
 )
+from evaluator.files.trust import signing_key
 from evaluator.lazy_dataclass import dataclass
 from evaluator.record import grammar
 from evaluator.record.blobs import FOLDER as ATTACHMENTS
@@ -118,6 +119,8 @@ class TaskStore:
         self._sync: Sync = sync
         self._lock = threading.Lock()
         self._pid = 0
+        self._owner: Owner | None = None
+        self._key: bytes | None = None
         if sync not in SYNC_POLICIES:
             raise UsageError(f"sync is one of {', '.join(SYNC_POLICIES)}, not {sync!r}")
 
@@ -145,62 +148,54 @@ class TaskStore:
         Raises: RecordError, if the folder is a link, is not ours, cannot be written or the disk is
         full. UsageError, if `inputs` or `extra` is not JSON.
         """
-        header = Header(
-            0,
-            created or now(),
-            request,
-            inputs or {},
-            template,
-            template_sha256,
-            template_version,
-            model,
-            parent,
-            current_owner(),
-            extra=extra or {},
-        )
         policy = sync or self._sync
-        if self.is_packed:
-            return self._begin_packed(header, policy, is_own=is_own)
         with self._lock:
             folders = self._prepared()
-            try:
-                task_id, name, fd = self._new_file(folders)
-            except FileNotFoundError:
-                # The folder was removed while it was open.
-                self._forget()
-                folders = self._prepared()
-                task_id, name, fd = self._new_file(folders)
+            if self.is_packed:
+                journal = self._new_packed(folders, policy)
+            else:
+                journal = self._new_journal(folders, policy)
+            key = self._key if is_own else None
+            owner = self._owner
         try:
-            journal = Journal(
-                fd,
-                folders,
-                name=name,
-                task_id=task_id,
-                sync=policy,
-                scrub=self.redactor,
+            header = Header(
+                journal.id,
+                created or now(),
+                request,
+                inputs or {},
+                template,
+                template_sha256,
+                template_version,
+                model,
+                parent,
+                owner,
+                extra=extra or {},
             )
-            journal.start(replace(header, task_id=task_id), is_own=is_own)
-            return journal
+            journal.start(header, key)
         except BaseException:
             # Nothing was written yet: an empty file of a task that never began would only confuse.
-            with contextlib.suppress(OSError):
-                disk.unlink(name, dir_fd=folders.active_fd)
-            disk.close(fd)
+            journal.discard()
             raise
+        return journal
 
-    def _begin_packed(self, header: Header, policy: Sync, *, is_own: bool) -> Journal:
-        """The journal of a new task in this process's segment. Raises: as `create`."""
-        with self._lock:
+    def _new_journal(self, folders: OpenFolders, policy: Sync) -> Journal:
+        """The journal of a new file. Raises: RecordError."""
+        try:
+            task_id, name, fd = self._new_file(folders)
+        except FileNotFoundError:
+            # The folder was removed while it was open.
+            self._forget()
             folders = self._prepared()
-            try:
-                segment, task_id = self._next_packed(folders)
-                journal = SegmentJournal(
-                    segment, folders, task_id, sync=policy, scrub=self.redactor
-                )
-                journal.start(replace(header, task_id=task_id), is_own=is_own)
-            except OSError as error:
-                raise not_writable(self.root, error) from error
-            return journal
+            task_id, name, fd = self._new_file(folders)
+        return Journal(fd, folders, name=name, task_id=task_id, sync=policy, scrub=self.redactor)
+
+    def _new_packed(self, folders: OpenFolders, policy: Sync) -> Journal:
+        """The journal of a new task in this process's segment. Raises: as `create`."""
+        try:
+            segment, task_id = self._next_packed(folders)
+        except OSError as error:
+            raise not_writable(self.root, error) from error
+        return SegmentJournal(segment, folders, task_id, sync=policy, scrub=self.redactor)
 
     def _next_packed(self, folders: OpenFolders) -> tuple[Segment, int]:
         """The segment and the id of a new task. Raises: OSError, RecordError."""
@@ -651,6 +646,8 @@ class TaskStore:
             disk.close(root)
         self._folders = folders
         self._pid = this_process.pid()
+        self._owner = current_owner()
+        self._key = signing_key(create=True)
         return folders
 
     def _new_file(self, folders: OpenFolders) -> tuple[int, str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from logging import WARNING
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
 from evaluator.output.schema import schema_problem
+from evaluator.record.payload import FixedValue
 from evaluator.tools import ToolContext, ToolRegistry
 
 
@@ -102,7 +104,7 @@ async def run_atomic(run: Run, task: Atomic, bound: BoundTask) -> Outcome:
         "resolve",
         task.name or "task",
         _seen(bound),
-        {"model": choice.label, "why": choice.why, "profile": config.name},
+        _chosen(choice.label, choice.why, config.name),
     )
     run.event(frame.path, task.name or "task")
     if run.steps.earlier is not None:
@@ -365,16 +367,30 @@ def _checked_model(model: Text, resolved: str) -> str:
     return named
 
 
-def _seen(bound: BoundTask) -> dict[str, list[str]] | None:
+def _seen(bound: BoundTask) -> FixedValue | dict[str, list[str]] | None:
     """The names of the inputs and context items of the task, for the record; None if there are
     none.
     """
+    if not bound.context.items:
+        return _seen_inputs(tuple(bound.values))
     names: dict[str, list[str]] = {}
     if bound.values:
         names["inputs"] = sorted(bound.values)
-    if bound.context.items:
-        names["context"] = [item.source for item in bound.context.items]
-    return names or None
+    names["context"] = [item.source for item in bound.context.items]
+    return names
+
+
+@lru_cache(maxsize=256)
+def _seen_inputs(names: tuple[str, ...]) -> FixedValue | None:
+    if not names:
+        return None
+    return FixedValue({"inputs": sorted(names)})
+
+
+@lru_cache(maxsize=256)
+def _chosen(label: str, why: str, profile: str) -> FixedValue:
+    """The model of a task and why it was chosen, for the record."""
+    return FixedValue({"model": label, "why": why, "profile": profile})
 
 
 def _is_named_by_user(run: Run, role: str | None) -> bool:
