@@ -35,6 +35,10 @@ from evaluator.batch.statistics.paired import mcnemar_p as mcnemar_p
 from evaluator.batch.statistics.paired import mean_difference as mean_difference
 from evaluator.batch.statistics.paired import pairs_needed as pairs_needed
 from evaluator.batch.statistics.paired import smallest_difference as smallest_difference
+from evaluator.batch.statistics.stability import JudgeVariance as JudgeVariance
+from evaluator.batch.statistics.stability import judge_variance as judge_variance
+from evaluator.batch.statistics.stability import noise_floor as noise_floor
+from evaluator.batch.statistics.stability import panel_flips as panel_flips
 from evaluator.batch.statistics.verification import JudgeCounts as JudgeCounts
 from evaluator.batch.statistics.verification import JudgeRates as JudgeRates
 from evaluator.batch.statistics.verification import judge_rates as judge_rates
