@@ -22,4 +22,5 @@ from evaluator.batch.summary.parts import ReducedScore as ReducedScore
 from evaluator.batch.summary.parts import ScorerSummary as ScorerSummary
 from evaluator.batch.summary.parts import Spending as Spending
 from evaluator.batch.summary.parts import VerdictCounts as VerdictCounts
+from evaluator.batch.summary.stability import JudgeStability as JudgeStability
 from evaluator.batch.summary.tables import Table as Table
