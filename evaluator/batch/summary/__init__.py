@@ -5,6 +5,7 @@ as tables.
 from evaluator.batch.summary.batch_summary import BatchSummary as BatchSummary
 from evaluator.batch.summary.calibrated import Calibration as Calibration
 from evaluator.batch.summary.calibrated import CorrectedShare as CorrectedShare
+from evaluator.batch.summary.calibrated import JudgeBias as JudgeBias
 from evaluator.batch.summary.calibrated import PeopleAgreement as PeopleAgreement
 from evaluator.batch.summary.columns import Columns as Columns
 from evaluator.batch.summary.counting import summarise as summarise
