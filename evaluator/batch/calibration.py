@@ -11,12 +11,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from evaluator.batch.fields import reader_of
+from evaluator.batch.judge_bias import length_bias, position_bias
 from evaluator.batch.labels import CurrentLabels, Label, LabelVerdict, shown_digest
-from evaluator.batch.records import SampleResult
+from evaluator.batch.records import SampleResult, Score
 from evaluator.batch.statistics import (
     Estimate,
     JudgeCounts,
@@ -51,7 +52,9 @@ class JudgedResults:
     """The results of one template and variant that one scorer judged, with the labels of each.
 
     Columns have an entry for each result: its `keys`, whether it `passed`, the scorer's `values`,
-    its `samples`, `clusters` and `groups`. `labels` has the labels that count, by the place of the
+    its `samples`, `clusters` and `groups`, the `lengths` of the answers, and the `models` that
+    answered and judged (`judges`); empty where unknown. `preferences` are those of a judge of two
+    candidates for their place: 1 for the first, −1 for the last, else 0. `labels` has the labels that count, by the place of the
     result. With `has_unknown_clusters`, no result has the field by which the batch is clustered, so
     nothing has an interval.
     """
@@ -65,6 +68,10 @@ class JudgedResults:
         self.samples: list[str] = []
         self.clusters: list[str] = []
         self.groups: list[str] = []
+        self.lengths = array("q")
+        self.models: list[str] = []
+        self.judges: list[str] = []
+        self.preferences: list[int] = []
         self.labels: dict[int, dict[str, Label]] = {}
         self.places: dict[str, int] = {}
         self.is_clustered = False
@@ -85,6 +92,8 @@ class JudgedResults:
             current = {name: label for name, label in labels.items() if label.shown == shown}
         self.stale += len(labels) - len(current)
         score = result.scores.get(self.scorer)
+        if score is not None and (preference := _preference(score)) is not None:
+            self.preferences.append(preference)
         if score is None or score.passed is None or score.value is None:
             self.unjudged += bool(current)
             return
@@ -96,6 +105,9 @@ class JudgedResults:
         self.samples.append(result.sample_id)
         self.clusters.append(cluster)
         self.groups.append(group)
+        self.lengths.append(len(result.content))
+        self.models.append(result.model or "")
+        self.judges.append(_judge_of(score))
         if result.epoch > 1:
             self.is_clustered = True
         if current:
@@ -115,11 +127,11 @@ class JudgedResults:
 
     def share(self, places: Sequence[int] | None = None) -> CorrectedShare:
         """The corrected share of passed results, of all or of those in `places`."""
-        return self._corrected(self.passed, self._passes(), places=places, is_share=True)
+        return self._corrected(self.passed, self.label_passes(), places=places, is_share=True)
 
     def calibration(self, *, has_groups: bool) -> Calibration:
         share = self.share()
-        passes = self._passes()
+        passes = self.label_passes()
         values = self._label_values()
         value = None
         if values and len(values) == len(passes):
@@ -157,11 +169,14 @@ class JudgedResults:
             unjudged=self.unjudged,
             split=sum(passed == 0.5 for passed in passes.values()),
             by=by,
+            bias=tuple(
+                bias for bias in (length_bias(self), position_bias(self)) if bias is not None
+            ),
         )
 
     def partly_labelled(self, places: Sequence[int]) -> PartlyLabelled:
         """The results in `places` with their labels."""
-        passes = self._passes()
+        passes = self.label_passes()
         predictions = [float(self.passed[place]) for place in places]
         return PartlyLabelled(
             predictions,
@@ -170,7 +185,7 @@ class JudgedResults:
             clusters=[self.clusters[place] for place in places],
         )
 
-    def _passes(self) -> dict[int, float]:
+    def label_passes(self) -> dict[int, float]:
         """What most labellers say: 1 passed, 0 failed, 0.5 for a tie; by the place of the
         result.
         """
@@ -309,6 +324,25 @@ def labelled_scorer(scorer: str, labels: CurrentLabels) -> str:
     raise UsageError(
         f"no label is for the scorer {scorer!r}, and several others have labels: {', '.join(known)}"
     )
+
+
+def _preference(score: Score) -> int | None:
+    """The place that a judge of two candidates prefers, whichever candidate is there; None for
+    other judges.
+    """
+    verdicts = score.metadata.get("verdicts")
+    if not isinstance(verdicts, list):
+        return None
+    if verdicts == ["win", "loss"]:
+        return 1
+    return -1 if verdicts == ["loss", "win"] else 0
+
+
+def _judge_of(score: Score) -> str:
+    """The model that judged; of several of them the first."""
+    models = score.metadata.get("models")
+    first = next(iter(cast("Mapping[str, str]", models).values()), "") if models else ""
+    return str(score.metadata.get("model") or first)
 
 
 def _reader(field: str | None, what: str) -> Callable[[SampleResult], Any]:

@@ -15,6 +15,7 @@ from evaluator.batch.calibration import (
 )
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.judge_bias import family_bias
 from evaluator.batch.labels import CurrentLabels, read_labels
 from evaluator.batch.metrics import Metric, compute_metrics, stored_metrics
 from evaluator.batch.records import SampleResult
@@ -187,14 +188,22 @@ class Batch:
         if not scorers:
             return {}
         has_groups = bool(self.manifest.get("group_by"))
-        return {
-            cell: {
-                name: judged.calibration(has_groups=has_groups)
-                for name, judged in found.items()
-                if len(judged)
-            }
-            for cell, found in judged_results(self, scorers, labels).items()
+        judged_cells = judged_results(self, scorers, labels)
+        families = {
+            name: family_bias([cell[name] for cell in judged_cells.values() if name in cell])
+            for name in scorers
         }
+        calibrations: dict[tuple[str, str], dict[str, Calibration]] = {}
+        for cell, found in judged_cells.items():
+            calibrations[cell] = {}
+            for name, judged in found.items():
+                if len(judged):
+                    one = judged.calibration(has_groups=has_groups)
+                    family = families[name]
+                    if family is not None:
+                        one = replace(one, bias=(*one.bias, family))
+                    calibrations[cell][name] = one
+        return calibrations
 
     def _notes_on_judges(self) -> Iterator[str]:
         """Which numbers are those of a model, and which labels are not used."""

@@ -69,12 +69,15 @@ _OF_LABELS = (
     "specificity",
 )
 _AGREEMENTS = ("kappa", "kappa_low")
+_OF_JUDGES = ("flips", "verdict_flips")
+"""Shares that need several verdicts on one answer; without a scorer, the largest of all."""
 _OF_METRIC = ("metric", "metric_low")
 _OF_RESULTS = (*_COUNTS, *_AMOUNTS, *_DURATIONS, "total_cost", "error_rate")
 _SHARES = (
     *_OF_PASSED,
     *("pass_rate", "pass_rate_low", "error_rate"),
     *("corrected", "corrected_low", "sensitivity", "specificity"),
+    *_OF_JUDGES,
 )
 _TOTAL_UNKNOWN = "the total number of results is unknown"
 # Errors and pending results do not make these incomplete, as they count them.
@@ -82,6 +85,7 @@ _ALWAYS_KNOWN = ("errors", "error_rate", "pending")
 METRICS = (
     *_OF_PASSED,
     *(f"{name}(SCORER)" for name in (*_OF_SCORER, *_OF_LABELS)),
+    *(f"{name}{scorer}" for name in _OF_JUDGES for scorer in ("", "(SCORER)")),
     *("pass@K", "pass^K", "pass@K(SCORER)", "pass^K(SCORER)"),
     *(f"{name}(NAME)" for name in _OF_METRIC),
     *_OF_RESULTS,
@@ -199,7 +203,7 @@ def parse_threshold(text: str) -> Threshold:
     scorer = found["argument"] or None
     plain = _PASSES.fullmatch(metric)
     if not plain and metric not in (
-        *(*_OF_PASSED, *_OF_SCORER, *_OF_LABELS),
+        *(*_OF_PASSED, *_OF_SCORER, *_OF_LABELS, *_OF_JUDGES),
         *(*_OF_RESULTS, *_OF_METRIC),
     ):
         raise UsageError(
@@ -209,7 +213,8 @@ def parse_threshold(text: str) -> Threshold:
         raise UsageError(f"{text!r}: {metric} needs a scorer; write {metric}(SCORER)")
     if metric in _OF_METRIC and scorer is None:
         raise UsageError(f"{text!r}: name the metric; write metric(NAME)")
-    if scorer is not None and not plain and metric not in (*_OF_SCORER, *_OF_LABELS, *_OF_METRIC):
+    with_argument = (*_OF_SCORER, *_OF_LABELS, *_OF_METRIC, *_OF_JUDGES)
+    if scorer is not None and not plain and metric not in with_argument:
         raise UsageError(f"{text!r}: {metric} takes no scorer; remove ({scorer})")
     value = float(found["value"]) / (100 if found["percent"] else 1)
     if not math.isfinite(value):
@@ -631,6 +636,8 @@ def _of_group(group: GroupSummary, threshold: Threshold) -> _Number:
         )
     if metric in _OF_LABELS:
         return _of_labels(group, threshold)
+    if metric in _OF_JUDGES:
+        return _of_judges(group, threshold)
     if metric in _OF_METRIC:
         found = group.metrics.get(threshold.scorer or "")
         if found is None:
@@ -673,6 +680,22 @@ def _of_labels(group: GroupSummary, threshold: Threshold) -> _Number:
     }[threshold.metric]
     unknown = share.missing or "the labels are too few, or all equal"
     return _Number(value, share.labels, of=share.of, unknown=unknown)
+
+
+def _of_judges(group: GroupSummary, threshold: Threshold) -> _Number:
+    """A share of verdicts that change; the largest one, if no scorer is named."""
+    found = [
+        (share, stability.n)
+        for name, stability in group.stability.items()
+        if threshold.scorer in (None, name)
+        and (share := getattr(stability, threshold.metric)) is not None
+    ]
+    of = group.part.counts.total
+    if not found:
+        unknown = "no judge gave several verdicts on an answer; see judge_epochs"
+        return _Number(None, 0, of=of, unknown=unknown)
+    share, n = max(found)
+    return _Number(share, n, of=of)
 
 
 def _no_number(threshold: Threshold, nothing: str) -> str:

@@ -535,7 +535,7 @@ def test_a_cache_keeps_the_judgements_of_epochs_and_of_repeats_apart(
       <instructions>Judge {{ reply }}</instructions><output_format type="json" schema="boolean"/></task>"""
     evaluator = make_evaluator(QUIZ + xml, backend=Model(script=script))
     grader = {"type": "graded", "template": "own_judge", "inputs": {"reply": "output"}}
-    scorers = [{"type": "majority", "grader": grader, "repeats": 2}]
+    scorers = [{**grader, "judge_epochs": 2}]
     cache = tmp_path / "cache.db"
     result = run(ROWS[:1], evaluator=evaluator, scorers=scorers, epochs=3, cache=cache)
     assert result.is_complete

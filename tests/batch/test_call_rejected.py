@@ -75,12 +75,12 @@ def test_a_sample_is_not_judged_by_those_judges_alone_whose_turn_had_come(
         return said(reason="r", correct=True, score=1) if calls > 1 else "0"
 
     evaluator = make_evaluator(QUIZ + TEMPLATES, backend=Scripted(script=answer))
-    scorers = [{"type": "majority", "repeats": 5}]
+    scorers = [{"type": "reference", "judge_epochs": 5}]
     first = run(evaluator, ROWS[:1], tmp_path, scorers=scorers, stop=stop, limits=RATE)
     assert (first.ended.state, first.ended.ran, calls) == ("stopped", 0, AT_ONCE)
     second = run(evaluator, ROWS[:1], tmp_path, scorers=scorers, resume=True)
     (sample,) = second.results()
-    assert sample.scores["majority"].explanation.startswith("5 for") and calls == 6
+    assert sample.scores["reference"].explanation.startswith("5 for") and calls == 6
 
 
 def test_the_wait_before_a_retry_ends_with_the_session(make_evaluator: Any, tmp_path: Path) -> None:

@@ -142,8 +142,8 @@ def graded(template: str, **more: Any) -> dict[str, Any]:
         (
             {},
             {},
-            [{"type": "majority", "models": ["p/1", "p/2"], "repeats": 2}],
-            {"majority": {"": {"grader": ["p/1", "p/2"]}}},
+            [{"type": "reference", "judges": ["p/1", "p/2"], "judge_epochs": 2}],
+            {"reference": {"": {"grader": ["p/1", "p/2"]}}},
             "",
         ),
         (
@@ -227,7 +227,7 @@ def test_the_manifest_and_each_score_name_the_model_that_judged(
     scorers = [
         "reference",
         "reference:model=s/j,name=chosen",
-        {"type": "majority", "models": ["p/1", "p/2"]},
+        {"type": "reference", "name": "panel", "judges": ["p/1", "p/2"]},
     ]
     result = run(ROWS[:2], evaluator=make(), scorers=scorers, models=["a/1"], display=told)
     assert len(told.lines) == 1 and "'default/m'" in told.lines[0]
@@ -235,12 +235,12 @@ def test_the_manifest_and_each_score_name_the_model_that_judged(
         assert line.model == "a/1"
         assert line.scores["reference"].metadata["model"] == "default/m"
         assert line.scores["chosen"].metadata["model"] == "s/j"
-        assert line.scores["majority"].metadata["models"] == {"p_1": "p/1", "p_2": "p/2"}
+        assert line.scores["panel"].metadata["models"] == {"p_1": "p/1", "p_2": "p/2"}
     manifest = json.loads((tmp_path / "batch" / "manifest.json").read_text())
     assert manifest["judges"] == {
         "reference": {"": {"grader": ["default/m"]}},
         "chosen": {"": {"grader": ["s/j"]}},
-        "majority": {"": {"grader": ["p/1", "p/2"]}},
+        "panel": {"": {"grader": ["p/1", "p/2"]}},
     }
 
 
@@ -264,24 +264,22 @@ def test_who_judges_is_told_and_does_not_by_itself_judge_anew(make: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("what", "before", "after"),
     [
-        ({"models": ["p/1", "p/2"]}, {"models": ["p/1", "p/3"]}),
-        ({"graders": ["reference", "exact"]}, {"graders": ["reference", "includes"]}),
-        (
-            {"graders": ["reference", "f1:pass_at=0.2"]},
-            {"graders": ["reference", "f1:pass_at=0.9"]},
-        ),
+        ("judges", ["p/1", "p/2"], ["p/1", "p/3"]),
+        ("graders", ["reference", "exact"], ["reference", "includes"]),
+        ("graders", ["reference", "f1:pass_at=0.2"], ["reference", "f1:pass_at=0.9"]),
     ],
-    ids=["models", "graders", "arguments"],
+    ids=["judges", "graders", "arguments"],
 )
 def test_another_panel_rescores(
-    run: Run, make: Any, before: dict[str, Any], after: dict[str, Any]
+    run: Run, make: Any, what: str, before: list[str], after: list[str]
 ) -> None:
-    run(ROWS[:2], evaluator=make(), scorers=[{"type": "majority", **before}])
-    same = run(ROWS[:2], evaluator=make(), scorers=[{"type": "majority", **before}], resume=True)
+    kind = {"type": "majority" if what == "graders" else "reference"}
+    run(ROWS[:2], evaluator=make(), scorers=[{**kind, what: before}])
+    same = run(ROWS[:2], evaluator=make(), scorers=[{**kind, what: before}], resume=True)
     assert same.ended.ran == 0
-    other = run(ROWS[:2], evaluator=make(), scorers=[{"type": "majority", **after}], resume=True)
+    other = run(ROWS[:2], evaluator=make(), scorers=[{**kind, what: after}], resume=True)
     assert other.ended.counts.judged_anew == 2
 
 

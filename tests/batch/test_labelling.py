@@ -132,7 +132,7 @@ def test_nothing_of_the_judge_is_on_the_sheet() -> None:
 
 
 _GRADES = {"type": "graded", "grades": {"CORRECT": 1, "WRONG": 0, "NOT_ATTEMPTED": "unscored"}}
-_INSIDE = {"type": "majority", "grader": {"type": "graded", "pass_at": 0.8}}
+_INSIDE = {"type": "majority", "members": [{"type": "graded", "pass_at": 0.8}]}
 
 
 @pytest.mark.parametrize(

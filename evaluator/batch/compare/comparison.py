@@ -204,6 +204,9 @@ class Comparison(Tabular, JsonForm):
     results had the worst value for b (0 in b, 1 in a), `if_best` the reverse; None where values are
     not known to lie in [0, 1].
 
+    `noise_floor` is the difference that judges alone make in 5 % of cases, if they judge the same
+    answers on both sides; None where no judge is asked several times.
+
     `str` gives the text for a terminal, `to_text(width)` for another width, `to_markdown()` the
     Markdown that a notebook shows. The JSON is version 1: keys may be added without a new version,
     and none changes its meaning.
@@ -228,6 +231,7 @@ class Comparison(Tabular, JsonForm):
     lost: tuple[str, ...]
     warnings: tuple[str, ...]
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    noise_floor: float | None = None
 
     def __repr__(self) -> str:
         if self.scorer is None:

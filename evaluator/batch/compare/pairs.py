@@ -26,6 +26,7 @@ from evaluator.batch.statistics import (
     bootstrap_difference,
     mcnemar_difference,
     mean_difference,
+    noise_floor,
 )
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
@@ -158,6 +159,12 @@ def _compared(
         )
     difference = _difference(a_values, b_values, clusters=clusters, seed=seed)
     notes += _disagreement(difference)
+    floor = _noise_floor(a, b, n=len(pairs))
+    if floor is not None and difference.mean is not None and 0 < abs(difference.mean) < floor:
+        notes.append(
+            f"the difference is below the noise floor of the judge: between two judgings of the "
+            f"same answers, differences up to ± {floor:.3g} occur in 95 % of cases"
+        )
     undecided = [number for number in shared if _is_undecided(a, b, number=number)]
     if_worst = if_best = difference
     if undecided:
@@ -189,8 +196,23 @@ def _compared(
         gained=tuple(map(a.id, gained)),
         lost=tuple(map(a.id, lost)),
         warnings=tuple(notes),
+        noise_floor=floor,
         labels={a.id(number): label for number in (*gained, *lost) if (label := a.label(number))},
     )
+
+
+def _noise_floor(a: SideSamples, b: SideSamples, n: int) -> float | None:
+    """The noise floor of the difference of `n` pairs; None where no judge is asked several times.
+    Epochs of a sample are judged independently, so their mean has less noise.
+    """
+    noise = [
+        each / (side.results / max(1, len(side)))
+        for side in (a, b)
+        if (each := side.noise()) is not None
+    ]
+    if n and noise:
+        return noise_floor(math.fsum(noise) / n)
+    return None
 
 
 def clusters_differ(a: str | None, b: str | None) -> str:

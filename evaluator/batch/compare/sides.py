@@ -18,6 +18,7 @@ from evaluator.batch.identity import Interner
 from evaluator.batch.reading import Declared
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.batch.summary.columns import fault_of
+from evaluator.batch.summary.stability import PanelColumns, has_ratings
 from evaluator.errors import UsageError
 
 _NONE = -1
@@ -87,6 +88,7 @@ class SideSamples:
         self._clusters = array("i")
         self._cluster_names = Interner()
         self._epochs: dict[int, _Epoch] = {}
+        self._panels: dict[str, PanelColumns] = {}
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -119,6 +121,9 @@ class SideSamples:
                 self._clusters[place] = self._cluster_names.number(_text(group))
         if result.epoch not in self._epochs:
             self._epochs[result.epoch] = _Epoch()
+        for name, score in result.scores.items():
+            if has_ratings(score) and self._scorer in (None, name):
+                self._panels.setdefault(name, PanelColumns()).put(self.results, score)
         self.results += self._epochs[result.epoch].put(place, *self._judged(result))
 
     @property
@@ -129,6 +134,23 @@ class SideSamples:
         if self.seen or self._is_answered:
             return self.seen.keys()
         return None
+
+    def noise(self) -> float | None:
+        """The variance of one result's value that is due to the judges, for the compared value;
+        None where no judge is asked several times. Of several judges that decide whether a result
+        passed, the sum.
+        """
+        found: list[float] = []
+        for panel in self._panels.values():
+            stability = panel.stability(range(self.results))
+            noise = None
+            if stability is not None and self._scorer is not None:
+                noise = stability.value_noise
+            elif stability is not None and stability.verdict_flips is not None:
+                noise = stability.verdict_flips / 2
+            if noise is not None:
+                found.append(noise)
+        return math.fsum(found) if found else None
 
     def close(self) -> None:
         """Ends adding. Raises: UsageError, if the side has no such scorer."""

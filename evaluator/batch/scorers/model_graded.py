@@ -8,12 +8,15 @@ zero. Its usage is counted in either case.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.scorers.builtin_scorer import (
@@ -24,14 +27,15 @@ from evaluator.batch.scorers.builtin_scorer import (
     question_of,
     text_or_json,
 )
-from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_score
+from evaluator.batch.scorers.contract import NO_TARGET, ScorerInput, graded_score, run_scorer
 from evaluator.errors import UsageError
-from evaluator.errors.results import Outcome, TaskError, TaskResult
-from evaluator.fields import Positive, Share
+from evaluator.errors.results import Outcome, TaskError, TaskResult, Usage
+from evaluator.fields import Count, Names, Positive, Share
 from evaluator.language.types import describe as type_of
 from evaluator.lazy_dataclass import dataclass
 
 UNSCORED = "unscored"
+_NOT_IN_NAME = re.compile(r"[^\w.-]")
 # A capital letter that stands alone, not the word in "A good answer".
 _LETTER = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’]|\s+(?!(?:is|was)\b)[a-z])")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -120,6 +124,10 @@ class ModelGradedScorer(ResultScorer):
     makes otherwise equal calls distinct. `inputs` gives the template's inputs as expressions over
     `output`, `parsed`, `turns`, `target`, `inputs` and `metadata`; the default is the scorer's own
     inputs. `asks` is how often one score asks the template.
+
+    `judges` are several models (ids, or roles) in place of `model`; each is asked `judge_epochs`
+    times. The value is then the mean of theirs, and the score passed if most of them passed it: see
+    `combined_score`.
     """
 
     asks: ClassVar[int] = 1
@@ -128,10 +136,35 @@ class ModelGradedScorer(ResultScorer):
     inputs: Mapping[str, ScoredExpression] | None = None
     model: str | None = None
     repeat: int = 1
+    judges: Names | None = None
+    judge_epochs: Count = 1
 
     def describe(self) -> dict[str, Any]:
         described = ResultScorer.describe(self)
+        # In a manifest, `judges` are the settings of judges. Without several, a scorer is described
+        # as it was before it could have them.
+        judges = described.pop("judges")
+        if judges is not None:
+            described["judge_models"] = judges
+        if self.judge_epochs == 1:
+            del described["judge_epochs"]
         return {**described, "templates": [self.template]}
+
+    def members(self) -> list[Self]:
+        """A scorer for each time that a judge is asked; itself alone, if that is once."""
+        models = self.judges or (self.model,)
+        if len(models) * self.judge_epochs == 1 and self.judges is None:
+            return [self]
+        members: list[Self] = []
+        for model in models:
+            label = "judge" if model is None else _NOT_IN_NAME.sub("_", model)[-50:]
+            for repeat in range(1, self.judge_epochs + 1):
+                name = f"{label}.{repeat}" if self.judge_epochs > 1 else label
+                member = replace(
+                    self, name=name, model=model, repeat=repeat, judges=None, judge_epochs=1
+                )
+                members.append(member)
+        return members
 
     def needs_target(self) -> bool:
         """Whether an expression reads the target."""
@@ -158,6 +191,15 @@ class ModelGradedScorer(ResultScorer):
         return await scored.evaluate(self.template, inputs, **options)
 
     async def score(self, scored: ScorerInput) -> Score:
+        members = self.members()
+        if members == [self]:
+            return await self.judge(scored)
+        given = await asyncio.gather(*(run_scorer(member, scored) for member in members))
+        scores = {member.name: score for member, score in zip(members, given, strict=True)}
+        return combined_score(scores, len(members) // 2 + 1)
+
+    async def judge(self, scored: ScorerInput) -> Score:
+        """The score of one judge that is asked once."""
         if scored.sample.target is None and self.needs_target():
             return NO_TARGET
         answer = await self.ask(scored, self.judge_inputs(scored))
@@ -196,6 +238,60 @@ def judgement(answer: Outcome, read: Callable[[Any], Score], about: Mapping[str,
     return replace(score, metadata={**metadata, **score.metadata}, usage=answer.usage)
 
 
+def combined_score(scores: Mapping[str, Score], quorum: int) -> Score:
+    """The score of several judges, by name: the mean of their values; passed if most of them passed
+    it, None for a tie. A judge with an error, or one that cannot judge, has no verdict; fewer than
+    `quorum` verdicts are an error.
+
+    `metadata`: `votes` (whether it passed) and `values` by judge, `agreement` (the share of votes
+    with the majority, None for a tie), `errors` by judge, `models` (the model asked), `flipped` (whether a verdict
+    changed with the order of two candidates), `task_ids`.
+    """
+    given = list(scores.values())
+    errors = {name: score.error for name, score in scores.items() if score.error is not None}
+    values = {name: score.value for name, score in scores.items() if score.value is not None}
+    votes = {name: score.passed for name, score in scores.items()}
+    metadata: dict[str, Any] = {
+        "votes": votes,
+        "values": values,
+        "agreement": None,
+        "errors": errors,
+        "task_ids": [task for score in given for task in score.metadata.get("task_ids", ())],
+    }
+    for name, key in (("models", "model"), ("flipped", "flipped")):
+        known = {judge: one.metadata[key] for judge, one in scores.items() if key in one.metadata}
+        if known:
+            metadata[name] = known
+    if any(score.metadata.get("is_grade") for score in given):
+        metadata["is_grade"] = True
+    shared: dict[str, Any] = {
+        "metadata": metadata,
+        "usage": sum((score.usage for score in given), Usage()),
+    }
+    if len(values) < quorum:
+        if not errors:
+            return Score(None, None, explanation=given[0].explanation, **shared)
+        name, error = next(iter(errors.items()))
+        count = f"{len(values)} of {len(given)} judges voted, {quorum} are needed"
+        return Score(None, None, error=f"{count}; {name}: {error}", **shared)
+    passes = [vote for vote in votes.values() if vote is not None]
+    yes = sum(passes)
+    no = len(passes) - yes
+    answers = Counter(score.answer for score in given if score.answer is not None)
+    explanation = f"{yes} for, {no} against"
+    if len(given) > len(passes):
+        explanation += f", {len(given) - len(passes)} without a vote"
+    if yes != no:
+        metadata["agreement"] = max(yes, no) / len(passes)
+    return Score(
+        math.fsum(values.values()) / len(values),
+        None if yes == no else yes > no,
+        answer=answers.most_common(1)[0][0] if answers else None,
+        explanation=explanation,
+        **shared,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedScorer(ModelGradedScorer):
     """Any judge template: its answer is a boolean, a number, or an object with `correct` or
@@ -216,7 +312,7 @@ class GradedScorer(ModelGradedScorer):
         if self.grades is not None:
             check_grades(self.type, self.grades)
 
-    async def score(self, scored: ScorerInput) -> Score:
+    async def judge(self, scored: ScorerInput) -> Score:
         if scored.sample.target is None and self.needs_target():
             return NO_TARGET
         answer = await self.ask(scored, self.judge_inputs(scored))
@@ -329,7 +425,7 @@ class RubricScorer(ModelGradedScorer):
             rubric = self.rubric
         return {"rubric": _rubric_text(rubric), **ModelGradedScorer.judge_inputs(self, scored)}
 
-    async def score(self, scored: ScorerInput) -> Score:
+    async def judge(self, scored: ScorerInput) -> Score:
         if self.rubric is None:
             rubric = scored.sample.target
         else:

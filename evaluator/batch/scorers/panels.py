@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self, cast
 
@@ -30,78 +30,60 @@ from evaluator.batch.scorers.contract import NO_TARGET, Scorer, ScorerInput, run
 from evaluator.batch.scorers.model_graded import (
     InvalidJudgement,
     ModelGradedScorer,
-    ReferenceScorer,
+    combined_score,
     judgement,
 )
 from evaluator.errors import UsageError
-from evaluator.errors.results import Usage
-from evaluator.fields import Count
 from evaluator.lazy_dataclass import dataclass
-
-_DEFAULT_GRADER = ReferenceScorer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MajorityScorer(BuiltinScorer):
-    """The vote of most judges: 1 and passed, 0 and failed, or 0.5 and passed None for a tie.
+    """The vote of most `graders` (names, tables or scorers): 1 and passed, 0 and failed, or 0.5 and
+    passed None for a tie. One with an error, or one that cannot judge, has no vote; with fewer
+    votes than `quorum` (default: more than half of them) the score is an error. To ask one judge
+    several times, or several models, a scorer that asks a judge has `judge_epochs` and `judges`.
 
-    The judges are one `grader` (a scorer's name, table or object) asked by each of `models` (ids,
-    or roles), or `repeats` times, or both; or a list of `graders`. A judge with an error, or one
-    that cannot judge, has no vote; with fewer votes than `quorum` (default: more than half of the
-    judges) the score is an error.
-
-    `metadata`: `votes` by judge (true, false or null), `agreement` (the share of votes with the
-    majority, None for a tie), `errors` by judge, `models` (the model asked, by judge), `task_ids`.
+    `metadata` is that of `combined_score`.
     """
 
     type: ClassVar[str] = "majority"
-    grader: Scorer = _DEFAULT_GRADER
-    graders: Sequence[Scorer] | None = None
-    models: Sequence[str] | None = None
-    repeats: Count = 1
+    graders: Sequence[Scorer]
     quorum: int | None = None
-    judges: tuple[Scorer, ...] = field(default=(), init=False, repr=False)
 
     @classmethod
     def from_arguments(
         cls, arguments: Mapping[str, Any], make_scorer: Callable[[Any], Scorer]
     ) -> Self:
         made = dict(arguments)
-        if "grader" in made:
-            made["grader"] = make_scorer(made["grader"])
         if isinstance(graders := made.get("graders"), list | tuple):
             made["graders"] = [make_scorer(spec) for spec in cast("Sequence[Any]", graders)]
         return cls.from_table(made)
 
     def check(self) -> None:
-        is_alone = self.models is None and self.repeats == 1 and self.grader == _DEFAULT_GRADER
-        if self.graders is not None and not is_alone:
-            raise UsageError("majority: give either graders, or grader with models and repeats")
-        if self.graders is not None:
-            names = [scorer.name for scorer in self.graders]
-            judges = [
-                scorer
-                if names.count(scorer.name) == 1
-                else _renamed(scorer, f"{scorer.name}.{place}")
-                for place, scorer in enumerate(self.graders, 1)
-            ]
-        else:
-            judges = _copies(self.grader, self.models, repeats=self.repeats)
-        if len(judges) < 2:
-            raise UsageError("majority needs two judges or more: models, repeats or graders")
-        if several := next((judge for judge in judges if len(score_names(judge)) > 1), None):
+        names = [scorer.name for scorer in self.graders]
+        graders = tuple(
+            scorer if names.count(scorer.name) == 1 else _renamed(scorer, f"{scorer.name}.{place}")
+            for place, scorer in enumerate(self.graders, 1)
+        )
+        if len(graders) < 2:
+            raise UsageError(
+                "majority needs two graders or more; to ask one judge several times: "
+                "reference:judge_epochs=3"
+            )
+        if several := next((each for each in graders if len(score_names(each)) > 1), None):
             raise UsageError(
                 f"majority: {several.name} has several values, and a judge has one vote"
             )
-        if self.quorum is not None and not 1 <= self.quorum <= len(judges):
+        if self.quorum is not None and not 1 <= self.quorum <= len(graders):
             raise UsageError(
-                f"majority: quorum is {self.quorum}, expected 1 to {len(judges)}, the number of "
-                "judges"
+                f"majority: quorum is {self.quorum}, expected 1 to {len(graders)}, the number of "
+                "graders"
             )
-        object.__setattr__(self, "judges", tuple(judges))
+        object.__setattr__(self, "graders", graders)
 
     def describe(self) -> dict[str, Any]:
-        described = [judge.describe() for judge in self.judges]
+        described = [grader.describe() for grader in self.graders]
         templates = sorted({name for each in described for name in each.get("templates", ())})
         return {
             "type": self.type,
@@ -112,71 +94,33 @@ class MajorityScorer(BuiltinScorer):
 
     def _quorum(self) -> int:
         if self.quorum is None:
-            return len(self.judges) // 2 + 1
+            return len(self.graders) // 2 + 1
         return self.quorum
 
     async def score(self, scored: ScorerInput) -> Score:
-        given = await asyncio.gather(*(run_scorer(judge, scored) for judge in self.judges))
-        scores = {judge.name: score for judge, score in zip(self.judges, given, strict=True)}
-        votes = {name: score.passed for name, score in scores.items()}
-        errors = {name: score.error for name, score in scores.items() if score.error is not None}
-        models = {name: score.metadata.get("model") for name, score in scores.items()}
-        metadata: dict[str, Any] = {
-            "votes": votes,
-            "agreement": None,
-            "errors": errors,
-            "task_ids": [task for score in given for task in score.metadata.get("task_ids", ())],
+        given = await asyncio.gather(*(run_scorer(grader, scored) for grader in self.graders))
+        votes = {
+            grader.name: score if score.passed is not None else replace(score, value=None)
+            for grader, score in zip(self.graders, given, strict=True)
         }
-        if asked := {name: model for name, model in models.items() if isinstance(model, str)}:
-            metadata["models"] = asked
-        shared: dict[str, Any] = {
-            "metadata": metadata,
-            "usage": sum((score.usage for score in given), Usage()),
-        }
-        voted = [vote for vote in votes.values() if vote is not None]
-        if len(voted) < self._quorum():
-            if not errors:
-                return Score(None, None, explanation=given[0].explanation, **shared)
-            name, error = next(iter(errors.items()))
-            count = f"{len(voted)} of {len(given)} judges voted, {self._quorum()} are needed"
-            return Score(None, None, error=f"{count}; {name}: {error}", **shared)
-        yes = sum(voted)
-        no = len(voted) - sum(voted)
-        if len(votes) > len(voted):
-            without = f", {len(votes) - len(voted)} without a vote"
-        else:
-            without = ""
-        explanation = f"{yes} for, {no} against{without}"
-        if yes == no:
-            return Score(0.5, None, explanation=explanation, **shared)
-        metadata["agreement"] = max(yes, no) / len(voted)
-        return Score(float(yes > no), yes > no, explanation=explanation, **shared)
+        score = combined_score(votes, self._quorum())
+        if score.value is None:
+            return score
+        value = 0.5 if score.passed is None else float(score.passed)
+        return replace(score, value=value, answer=None)
 
 
 def member_scorers(scorer: Scorer) -> Iterator[Scorer]:
-    """The scorers that judge for `scorer`: the judges of a majority, at any depth, else itself."""
-    if not isinstance(scorer, MajorityScorer):
+    """The scorers that judge for `scorer`, each asked once: the graders of a majority and the
+    judges of a scorer that asks several, at any depth, else itself.
+    """
+    if isinstance(scorer, MajorityScorer):
+        for grader in scorer.graders:
+            yield from member_scorers(grader)
+    elif isinstance(scorer, ModelGradedScorer):
+        yield from scorer.members()
+    else:
         yield scorer
-        return
-    for judge in scorer.judges:
-        yield from member_scorers(judge)
-
-
-def _copies(grader: Scorer, models: Sequence[str] | None, repeats: int) -> list[Scorer]:
-    if not isinstance(grader, ModelGradedScorer):
-        raise UsageError(f"majority: {grader.name} asks no model, so all its votes would be equal")
-    made: list[Scorer] = []
-    for model in models or [grader.model]:
-        for repeat in range(1, repeats + 1):
-            if model is None:
-                label = "judge"
-            else:
-                label = "".join(c if c.isalnum() or c in "-." else "_" for c in model)[-50:]
-            name = f"{label}.{repeat}" if repeats > 1 else label
-            made.append(replace(grader, name=name, model=model, repeat=repeat))
-    if len({each.name for each in made}) != len(made):
-        raise UsageError("majority: models has a model twice; use repeats")
-    return made
 
 
 def _renamed(scorer: Scorer, name: str) -> Scorer:
@@ -218,7 +162,7 @@ class PairwiseScorer(ModelGradedScorer):
     def own_inputs(self, scored: ScorerInput) -> dict[str, Any]:
         return {"question": question_of(scored.sample.inputs)}
 
-    async def score(self, scored: ScorerInput) -> Score:
+    async def judge(self, scored: ScorerInput) -> Score:
         if scored.sample.target is None and self.needs_target():
             return NO_TARGET
         shared = {"question": question_of(scored.sample.inputs), **self.judge_inputs(scored)}

@@ -46,6 +46,10 @@ from evaluator.batch.statistics.sequential import StoppingRule as StoppingRule
 from evaluator.batch.statistics.sequential import anytime as anytime
 from evaluator.batch.statistics.sequential import group_sequential as group_sequential
 from evaluator.batch.statistics.sequential import race as race
+from evaluator.batch.statistics.stability import JudgeVariance as JudgeVariance
+from evaluator.batch.statistics.stability import judge_variance as judge_variance
+from evaluator.batch.statistics.stability import noise_floor as noise_floor
+from evaluator.batch.statistics.stability import panel_flips as panel_flips
 from evaluator.batch.statistics.verification import JudgeCounts as JudgeCounts
 from evaluator.batch.statistics.verification import JudgeRates as JudgeRates
 from evaluator.batch.statistics.verification import judge_rates as judge_rates

@@ -5,6 +5,7 @@ as tables.
 from evaluator.batch.summary.batch_summary import BatchSummary as BatchSummary
 from evaluator.batch.summary.calibrated import Calibration as Calibration
 from evaluator.batch.summary.calibrated import CorrectedShare as CorrectedShare
+from evaluator.batch.summary.calibrated import JudgeBias as JudgeBias
 from evaluator.batch.summary.calibrated import PeopleAgreement as PeopleAgreement
 from evaluator.batch.summary.columns import Columns as Columns
 from evaluator.batch.summary.counting import summarise as summarise
@@ -22,4 +23,5 @@ from evaluator.batch.summary.parts import ReducedScore as ReducedScore
 from evaluator.batch.summary.parts import ScorerSummary as ScorerSummary
 from evaluator.batch.summary.parts import Spending as Spending
 from evaluator.batch.summary.parts import VerdictCounts as VerdictCounts
+from evaluator.batch.summary.stability import JudgeStability as JudgeStability
 from evaluator.batch.summary.tables import Table as Table

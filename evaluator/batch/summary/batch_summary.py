@@ -91,6 +91,8 @@ def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) ->
             head,
             rows=[_agreement_row(found) for found in group.agreement],
         )
+    if group.stability:
+        yield _stability_table(group)
     if group.variance:
         rows = [
             [
@@ -121,6 +123,34 @@ def group_tables(group: GroupSummary, group_by: str, *, shows_spending: bool) ->
         ]
         title = f"Answers of {name} by target, {confusion.n:,} of {confusion.of:,}: {group.name}"
         yield Table(title, ["target ↓ answer →", *confusion.answers, "no answer"], rows=rows)
+
+
+def _stability_table(group: GroupSummary) -> Table:
+    rows: list[list[str]] = []
+    lines: list[str] = []
+    for name, found in group.stability.items():
+        shares = (found.flips, found.flips_again, found.flips_model, found.flips_order)
+        variance = found.variance
+        rows.append(
+            [
+                name,
+                f"{found.n:,} of {found.of:,}",
+                f"{found.judges}",
+                *(percent(share) for share in shares),
+                number(variance.rows),
+                number(variance.model),
+                number(variance.judge),
+            ]
+        )
+        if found.noise_floor is not None:
+            lines.append(
+                f"{name}: asked again, {percent(found.verdict_flips)} of the verdicts would change; "
+                f"differences of the share below ± {100 * found.noise_floor:.1f} points are noise "
+                "of the judge"
+            )
+    head = ["scorer", "n of N", "asked", "flips", "again", "other model", "swapped"]
+    head += ["variance: rows", "model", "judge"]
+    return Table(f"Stability of verdicts: {group.name}", head, rows=rows, lines=lines)
 
 
 def _repeats_verdicts(part: Part) -> bool:

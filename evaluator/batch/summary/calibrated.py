@@ -40,6 +40,28 @@ class PeopleAgreement(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeBias(JsonForm):
+    """How much more a judge favours the results `a` than the results `b`, which differ `by` their
+    length, the model that answered, or the place where the judge saw them.
+
+    `a_bias` and `b_bias` are the share that the judge passed less that of the labels, of which
+    there are `a_labels` and `b_labels`; by position, the share of pairs where the judge preferred
+    this place. `low` and `high` are the 95 % interval of the difference a − b.
+    """
+
+    by: str
+    a: str
+    b: str
+    a_bias: float
+    b_bias: float
+    difference: float
+    low: float | None
+    high: float | None
+    a_labels: int
+    b_labels: int
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration(JsonForm):
     """A scorer's verdicts against the labels of people, for one template and variant.
 
@@ -50,7 +72,7 @@ class Calibration(JsonForm):
     labels of each. Labels that do not count: `undecided`, of labellers who could not decide;
     `stale`, as the text changed; `unjudged`, of results without a verdict of the scorer. `split`:
     results on which as many labellers say passed as failed; they count as one half. `by` has the
-    corrected share of each group.
+    corrected share of each group, `bias` what the judge favours, as far as the data show it.
     """
 
     scorer: str
@@ -66,6 +88,7 @@ class Calibration(JsonForm):
     unjudged: int
     split: int
     by: Mapping[str, CorrectedShare]
+    bias: tuple[JudgeBias, ...] = ()
 
 
 def corrected_table(name: str, calibrations: Mapping[str, Calibration]) -> Table:
@@ -142,6 +165,15 @@ def calibration_tables(name: str, found: Calibration) -> Iterator[Table]:
             ],
             lines=["a judge cannot agree with people more than they agree with each other"],
         )
+    if found.bias:
+        yield Table(
+            f"Bias of {title}",
+            ["by", "answers", "bias", "other answers", "bias", "difference", "interval"],
+            rows=[_bias_row(bias) for bias in found.bias],
+            lines=[
+                "a positive difference: the judge favours the first; 0 in the interval: no sign of it"
+            ],
+        )
     if found.by:
         yield Table(
             f"By group, {title}",
@@ -151,6 +183,14 @@ def calibration_tables(name: str, found: Calibration) -> Iterator[Table]:
                 f"{group}: {share.missing}" for group, share in found.by.items() if share.missing
             ],
         )
+
+
+def _bias_row(bias: JudgeBias) -> list[str]:
+    interval = UNKNOWN
+    if bias.low is not None and bias.high is not None:
+        interval = f"{100 * bias.low:+.1f} to {100 * bias.high:+.1f}"
+    shares = [f"{100 * share:+.1f}" for share in (bias.a_bias, bias.b_bias, bias.difference)]
+    return [bias.by, bias.a, shares[0], bias.b, *shares[1:], interval]
 
 
 def _corrected_row(first: str, found: CorrectedShare) -> list[str]:

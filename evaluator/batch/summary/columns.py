@@ -18,6 +18,7 @@ from evaluator.batch.fields import MOST_FIELDS, reader_of
 from evaluator.batch.identity import Interner
 from evaluator.batch.records import SampleResult, Score, Verdict
 from evaluator.batch.summary.parts import Amount, Spending
+from evaluator.batch.summary.stability import PanelColumns, has_ratings
 from evaluator.errors import UsageError
 
 VERDICTS = tuple(Verdict)
@@ -73,10 +74,21 @@ class ScorerColumns:
     1, 0 or NONE.
 
     `are_grades`: its answers are the grades of a judge. For a scorer with several judges, `votes`
-    are numbers of `ballots`, which say who voted what; None for other scorers.
+    are numbers of `ballots`, which say who voted what, and `panel` has their ratings; None for
+    other scorers.
     """
 
-    __slots__ = ("answers", "are_grades", "ballots", "labels", "passed", "state", "value", "votes")
+    __slots__ = (
+        "answers",
+        "are_grades",
+        "ballots",
+        "labels",
+        "panel",
+        "passed",
+        "state",
+        "value",
+        "votes",
+    )
 
     def __init__(self) -> None:
         self.state = array("b")
@@ -86,6 +98,7 @@ class ScorerColumns:
         self.labels = Labels()
         self.are_grades = False
         self.votes: array[int] | None = None
+        self.panel: PanelColumns | None = None
         self.ballots: dict[Ballot, int] = {}
 
     def grow(self, rows: int) -> None:
@@ -103,6 +116,10 @@ class ScorerColumns:
         metadata = {} if score is None else score.metadata
         if metadata or self.votes is not None:
             self._put_votes(row, _ballot(metadata.get("votes")))
+        if self.panel is None and score is not None and metadata and has_ratings(score):
+            self.panel = PanelColumns()
+        if self.panel is not None:
+            self.panel.put(row, score)
         state = ABSENT
         value = math.nan
         passed = NONE

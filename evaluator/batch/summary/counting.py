@@ -56,6 +56,7 @@ from evaluator.batch.summary.parts import (
     ScorerSummary,
     VerdictCounts,
 )
+from evaluator.batch.summary.stability import JudgeStability
 from evaluator.errors import UsageError
 from evaluator.language.syntax import has_markup
 
@@ -331,6 +332,7 @@ class _Group:
             errors=_errors(columns, rows),
             confusion=dict(self.confusions()),
             agreement=tuple(self.agreements()),
+            stability=dict(self.stabilities()),
         )
 
     def part(self, rows: Rows, pending: int | None) -> Part:
@@ -497,6 +499,12 @@ class _Group:
                     tuple(pairs[targets[label], NONE] for label in wanted),
                 ),
             )
+
+    def stabilities(self) -> Iterator[tuple[str, JudgeStability]]:
+        for name, scorer in self.columns.scorers.items():
+            found = None if scorer.panel is None else scorer.panel.stability(self.rows)
+            if found is not None:
+                yield name, found
 
     def agreements(self) -> Iterator[JudgeAgreement]:
         for name, scorer in self.columns.scorers.items():

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from evaluator.batch.statistics import Agreement, Estimate, Variance
 from evaluator.batch.summary.calibrated import Calibration
+from evaluator.batch.summary.stability import JudgeStability
 from evaluator.fields import MERGED, JsonForm, Key, to_dict
 from evaluator.lazy_dataclass import dataclass
 
@@ -237,7 +238,8 @@ class GroupSummary(JsonForm):
 
     `variance` has the variance components for each scorer, and under the empty name those of
     whether the whole result passed. It is empty where no sample has two epochs. `metrics` are the
-    values of the batch's metrics by name. `calibrations` has the scorers with labels.
+    values of the batch's metrics by name. `calibrations` has the scorers with labels, `stability`
+    those with several verdicts on one answer.
     """
 
     template: str
@@ -256,6 +258,7 @@ class GroupSummary(JsonForm):
     agreement: tuple[JudgeAgreement, ...] = ()
     metrics: Mapping[str, MetricValue] = field(default_factory=dict[str, MetricValue])
     calibrations: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
+    stability: Mapping[str, JudgeStability] = field(default_factory=dict[str, JudgeStability])
 
     # The names of the JSON object.
 

@@ -14,7 +14,7 @@ from evaluator.errors.results import Status, TaskResult
 ARGUMENTS = {
     "similarity": "model=none/none,pass_at=0.5",
     "graded": "template=mine",
-    "majority": "repeats=3",
+    "majority": 'graders=["exact","f1"]',
 }
 """Arguments for each scorer that cannot be made without any."""
 

@@ -409,7 +409,11 @@ def test_the_majority_of_judges_decides(
 ) -> None:
     models = [f"simulated/m{n}" for n in range(len(votes))]
     given = bench(ballots(dict(zip(models, votes, strict=True)))).score(
-        {"type": "majority", "models": models, "quorum": quorum}
+        {
+            "type": "majority",
+            "graders": [{"type": "reference", "model": model} for model in models],
+            "quorum": quorum,
+        }
     )
     assert (given.error, given.value, given.passed) == (None, value, passed)
     assert given.metadata["agreement"] == (None if agreement is None else pytest.approx(agreement))
@@ -424,7 +428,7 @@ def test_the_majority_of_judges_decides(
 def test_too_few_votes_are_an_error(bench: Any) -> None:
     models = ["simulated/m0", "simulated/m1", "simulated/m2"]
     given = bench(ballots(dict(zip(models, [True, DOWN, "nonsense"], strict=True)))).score(
-        {"type": "majority", "models": models}
+        {"type": "reference", "judges": models}
     )
     assert (given.value, given.passed) == (None, None)
     assert given.error is not None and given.error.startswith(
@@ -435,9 +439,37 @@ def test_too_few_votes_are_an_error(bench: Any) -> None:
 
 def test_repeats_are_distinct_calls_for_the_cache(bench: Any) -> None:
     desk = bench(said(reason="r", correct=True, score=1))
-    given = desk.score("majority:repeats=3")
+    given = desk.score("reference:judge_epochs=3")
     assert given.metadata["votes"] == {"judge.1": True, "judge.2": True, "judge.3": True}
     assert desk.options == [{}, {"repeat": 2}, {"repeat": 3}]
+
+
+def test_several_judges_are_asked_several_times_and_the_mean_of_their_values_counts(
+    bench: Any,
+) -> None:
+    marks = iter([1.0, 0.2, 0.9, 0.3])
+
+    def judge(prompt: str, model: str) -> str:
+        mark = next(marks)
+        return said(reason="r", correct=mark > 0.5, score=mark)
+
+    desk = bench(judge)
+    given = desk.score({"type": "reference", "judges": ["simulated/a", "b"], "judge_epochs": 2})
+    assert given.value == pytest.approx(0.6) and given.passed is None and given.error is None
+    values = given.metadata["values"]
+    assert list(values) == ["simulated_a.1", "simulated_a.2", "b.1", "b.2"]
+    assert sorted(values.values()) == [0.2, 0.3, 0.9, 1.0]
+    assert given.metadata["agreement"] is None and given.explanation == "2 for, 2 against"
+    plain = make_scorer("reference").describe()
+    assert make_scorer("reference:judge_epochs=1").describe() == plain
+    assert "judges" not in plain and "judge_epochs" not in plain
+
+
+def test_the_order_of_candidates_is_swapped_each_time(bench: Any) -> None:
+    desk = bench(winner("A"))
+    given = desk.score("pairwise:judge_epochs=2")
+    assert given.metadata["flipped"] == {"judge.1": True, "judge.2": True}
+    assert (given.value, given.passed, len(desk.prompts)) == (0.5, None, 4)
 
 
 def test_judges_of_different_kinds_vote_together(bench: Any) -> None:

@@ -75,7 +75,7 @@ def test_ctrl_c_passes_through() -> None:
         asyncio.run(run_scorer(make_scorer(interrupts), seen("x")))
 
 
-@pytest.mark.parametrize("spec", ["waits", {"type": "majority", "repeats": 2}])
+@pytest.mark.parametrize("spec", ["waits", {"type": "reference", "judge_epochs": 2}])
 def test_waiting_for_something_cancelled_is_an_error(spec: Any) -> None:
     async def waits(*_: Any, **__: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
