@@ -112,6 +112,7 @@ async def plan_costs(
 
     Raises: RecordError, if there is no batch in `like`; RowError, for a row that cannot be used.
     """
+    like = like or plan.options.decide.like
     if like is None and _is_resumed(plan):
         like = plan.options.output
     recorded = {} if like is None else _recorded(like)
@@ -127,7 +128,7 @@ async def plan_costs(
     rows = 0
     last = None
     is_shown = False
-    async for work in pending.work(aiter(plan.rows)):
+    async for work in pending.work(plan.samples()):
         if work.sample is not last:
             last = work.sample
             is_shown = rows % stride == 0 and rows // stride < MAX_PREVIEWED
@@ -179,9 +180,9 @@ def _pending_work(plan: BatchPlan) -> tuple[PendingWork, int | None]:
     if _is_resumed(plan):
         folder = BatchFolder.reader(options.output or "")
         earlier = folder.index()
-    left = plan.rows.total
+    left = plan.total
     if left is not None:
-        left = max(0, left - len(earlier) // (len(plan.cells) * options.epochs))
+        left = max(0, left - len(earlier)) // (len(plan.cells) * options.epochs)
 
     def read_result(offset: int) -> SampleResult:
         assert folder is not None  # only its entries have an offset

@@ -13,6 +13,7 @@ from evaluator.batch.calibration import (
     judge_cells,
     labelled_scorer,
 )
+from evaluator.batch.decision import Decision
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import CurrentLabels, read_labels
@@ -155,6 +156,7 @@ class Batch:
         calibrations = self.calibrations()
         return replace(
             summary,
+            decision=Decision.of(self.manifest),
             notes=(*summary.notes, *self._notes_on_judges()),
             groups=tuple(
                 replace(
@@ -272,7 +274,14 @@ def open_batch(folder: str | Path) -> Batch:
     total = manifest.get("total")
     cells = manifest.get("cells", [])
     totals = None
-    if isinstance(total, int) and cells:
+    decision = Decision.of(manifest)
+    if decision is not None:
+        totals = {
+            (cell["template"], cell["variant"]): decision.design.epochs
+            * decision.rows_of(cell["template"], cell["variant"])
+            for cell in cells
+        }
+    elif isinstance(total, int) and cells:
         totals = {(cell["template"], cell["variant"]): total // len(cells) for cell in cells}
     return Batch(path, manifest, totals=totals)
 
