@@ -27,9 +27,6 @@ from evaluator.batch.statistics import (
     race,
 )
 
-DETECT = 0.05
-DISAGREE = 0.2
-"""The share of pairs whose results differ."""
 LEAST_ANYTIME = 30
 COVERED = 1_000
 
@@ -58,16 +55,23 @@ def scores(plus: np.ndarray, minus: np.ndarray, n: np.ndarray) -> tuple[np.ndarr
 
 
 def simulate(
-    rule: StoppingRule, difference: float, rounds: int, rng: np.random.Generator, detect: float
+    rule: StoppingRule,
+    difference: float,
+    rounds: int,
+    rng: np.random.Generator,
+    detect: float,
+    differ: float,
 ) -> tuple[Outcome, int]:
-    """The outcome of `rounds` batches, and the rows of the test at one look."""
-    spread = math.sqrt(DISAGREE - detect**2)
+    """The outcome of `rounds` batches, and the rows of the test at one look. `differ` is the share of
+    pairs whose results differ.
+    """
+    spread = math.sqrt(differ - detect**2)
     fixed = pairs_needed(spread, detect, rule.power)
     rows = math.ceil(fixed * rule.inflation)
     ends = np.array([rows * look // rule.looks for look in range(1, rule.looks + 1)])
     sizes = np.diff(ends, prepend=0)
-    up = (DISAGREE + difference) / 2
-    down = (DISAGREE - difference) / 2
+    up = (differ + difference) / 2
+    down = (differ - difference) / 2
     drawn = np.stack(
         [rng.multinomial(size, [up, down, 1 - up - down], size=rounds) for size in sizes], axis=1
     ).cumsum(axis=1)
@@ -134,23 +138,27 @@ def simulate_race(
 def measure(rounds: int) -> list[Figure]:
     rng = np.random.default_rng(20261123)
     figures: list[Figure] = []
-    for name, rule, detect in (
-        ("5 looks", group_sequential(5), DETECT),
-        ("5 looks, few rows", group_sequential(5), 0.12),
-        ("20 looks, anytime", anytime(20), DETECT),
+    for name, rule, detect, differ in (
+        ("5 looks", group_sequential(5), 0.05, 0.2),
+        ("5 looks, 140 rows", group_sequential(5), 0.15, 0.4),
+        ("20 looks, anytime", anytime(20), 0.05, 0.2),
     ):
         for effect in (0.0, 1.0, 2.0):
-            found, fixed = simulate(rule, detect * effect, rounds, rng, detect)
+            found, fixed = simulate(rule, detect * effect, rounds, rng, detect, differ)
             label = f"{name}, {effect:g} times the difference"
             if effect == 0:
                 goal = 0.05 + 2 * math.sqrt(0.05 * 0.95 / rounds)
-                figures.append(Figure(f"{label}: shown (type I)", 100 * found.shown, "%", 100 * goal))
+                figures.append(
+                    Figure(f"{label}: shown (type I)", 100 * found.shown, "%", 100 * goal)
+                )
                 figures.append(Figure(f"{label}: futile", 100 * found.futile, "%"))
             elif effect == 1:
                 figures.append(
                     Figure(f"{label}: shown (power)", 100 * found.right, "%", 79, at_least=True)
                 )
-            figures.append(Figure(f"{label}: rows, of the fixed test's", 100 * found.rows / fixed, "%"))
+            figures.append(
+                Figure(f"{label}: rows, of the fixed test's", 100 * found.rows / fixed, "%")
+            )
             figures.append(Figure(f"{label}: interval covers", 100 * found.covered, "%", 94, True))
     for name, shares in (
         ("4 equal variants", [0.7] * 4),

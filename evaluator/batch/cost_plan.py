@@ -9,11 +9,12 @@ batch of the same template.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.decision import Design
 from evaluator.batch.folder import MANIFEST, BatchFolder, ResultEntry
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.reading import open_batch
@@ -148,6 +149,8 @@ async def plan_costs(
     missing = dict.fromkeys(line for maker in makers for line in maker.missing())
     samples = sum(maker.samples for maker in makers)
     notes = _notes(rows, previewed, capped != most, like)
+    if plan.deciding is not None:
+        notes += _notes_on_stopping(plan.deciding.decision.design)
     if samples < pending.counts.samples:
         done = pending.counts.samples - samples
         notes.append(f"{done:,} samples have a result; the numbers are for the rest")
@@ -215,6 +218,16 @@ def _notes(rows: int, previewed: int, is_capped: bool, like: str | Path | None) 
     else:
         notes.append(f"expected lengths are those recorded in {like}")
     return notes
+
+
+def _notes_on_stopping(design: Design) -> Iterator[str]:
+    """The share of the cost that a batch takes, which may stop at one of its looks."""
+    if design.looks > 1 and design.method != "race":
+        shares = [design.rule.expected_share(effect) for effect in (1, 0)]
+        yield (
+            f"stopping early takes {100 * shares[0]:.0f} % of the expected cost, on average, if the "
+            f"difference is there, and {100 * shares[1]:.0f} % if there is none"
+        )
 
 
 @dataclass(slots=True)

@@ -37,7 +37,8 @@ class Declared:
     finished; empty if it is. `cluster` is the metadata field by which it is clustered. `scorers` is
     what determines the judgements of each scorer, by its name, `count_as_failed` which errors count
     as failed, and `limited` what a cut-off answer is; None if the manifest has none. `judges` are
-    the models that a scorer asks, by its name, as far as they are known.
+    the models that a scorer asks, by its name, as far as they are known. `stopped` says at which
+    look the batch stopped, if it looked at its results; else empty.
     """
 
     total: int | None = None
@@ -47,6 +48,7 @@ class Declared:
     count_as_failed: tuple[str, ...] | None = None
     limited: str | None = None
     judges: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
+    stopped: str = ""
 
 
 class Results(Iterator[SampleResult]):
@@ -113,6 +115,10 @@ class Batch:
         }
         scorers = manifest.get("scorers")
         reasons = manifest.get("count_as_failed")
+        decision = Decision.of(manifest)
+        stopped = ""
+        if decision is not None and decision.design.looks > 1:
+            stopped = decision.status
         return Declared(
             None if self.totals is None else sum(self.totals.get(cell, 0) for cell in cells),
             About(manifest).unfinished,
@@ -126,6 +132,7 @@ class Batch:
                 name: _models(by_handler, handlers)
                 for name, by_handler in manifest.get("judges", {}).items()
             },
+            stopped=stopped,
         )
 
     def _left_out(self, cells: set[tuple[str, str]]) -> Callable[[SampleResult], bool]:

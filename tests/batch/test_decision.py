@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -152,7 +151,8 @@ def test_errors_make_no_pair_and_are_not_zero(run: Run, calls: Calls, baseline: 
     found = run(rows_of(100), decide={**EARLY, "baseline": baseline}, count_as_failed="none")
     decision = found.summary.decision
     assert decision is not None and decision.last is not None
-    assert decision.last.difference == 0 and found.summary.counts.error > 10
+    assert decision.last.difference == 0 and found.summary.counts.error > 5
+    assert decision.last.verdict == "futile"
     assert decision.last.pairs == decision.last.rows - found.summary.counts.error
     assert decision.last.time == decision.last.pairs / decision.design.rows
 
@@ -222,7 +222,9 @@ def test_a_race_drops_the_hopeless_variants_while_all_see_the_same_rows(
 ) -> None:
     shares = {"good": 0.95, "close": 0.93, "bad": 0.3}
     templates = {
-        name: QUIZ.replace('name="quiz"', f'name="{name}"').replace("Answer in", f"{name}: answer in")
+        name: QUIZ.replace('name="quiz"', f'name="{name}"').replace(
+            "Answer in", f"{name}: answer in"
+        )
         for name in shares
     }
 
@@ -299,4 +301,8 @@ def test_a_batch_keeps_its_design(run: Run, calls: Calls, baseline: Path, tmp_pa
     with pytest.raises(UsageError, match="designed before the first call"):
         run(rows_of(100), decide=decide, resume=True, output=baseline)
     with pytest.raises(UsageError, match="no row of the batch is in the baseline"):
-        run([{**row, "id": f"x{row['id']}"} for row in rows_of(9)], decide=decide, output=tmp_path / "x")
+        run(
+            [{**row, "id": f"x{row['id']}"} for row in rows_of(9)],
+            decide=decide,
+            output=tmp_path / "x",
+        )

@@ -75,9 +75,9 @@ def test_the_power_is_the_planned_one(rule: StoppingRule) -> None:
 def test_five_looks_save_rows_and_the_anytime_rule_says_its_price() -> None:
     """Rows on average, divided by those of the test at one look."""
     rule = group_sequential(5)
-    assert rule.inflation == pytest.approx(1.064, abs=1e-3)
+    assert rule.inflation == pytest.approx(1.057, abs=1e-3)
     used = [rule.inflation * rule.expected_share(effect) for effect in (0, 1, 2)]
-    assert used == pytest.approx([0.792, 0.813, 0.513], abs=1e-3)
+    assert used == pytest.approx([0.793, 0.812, 0.511], abs=1e-3)
     assert anytime(20).inflation == pytest.approx(1.748, abs=1e-3)
 
 
