@@ -165,7 +165,7 @@ def measure(rounds: int) -> list[Figure]:
         ("one of 4 better by 10 points", [0.8, 0.7, 0.7, 0.7]),
         ("one of 4 worse by 20 points", [0.7, 0.7, 0.7, 0.5]),
     ):
-        wrong, used = simulate_race(shares, max(200, rounds // 50), rng)
+        wrong, used = simulate_race(shares, max(200, rounds // 100), rng)
         figures.append(Figure(f"race, {name}: drops a best one", 100 * wrong, "%", 5))
         figures.append(Figure(f"race, {name}: rows used", 100 * used, "%"))
     return figures

@@ -16,9 +16,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from evaluator.batch.statistics import Dropped, StoppingRule
-from evaluator.batch.statistics.sequential import ALPHA, POWER
+from evaluator.batch.statistics.sequential import ALPHA, MOST_LOOKS, POWER
 from evaluator.errors import RecordError, UsageError
-from evaluator.fields import Before, Checked, Flag, JsonForm, PathText, Positive, Section, Share
+from evaluator.fields import (
+    Before,
+    Checked,
+    Count,
+    Flag,
+    JsonForm,
+    PathText,
+    Positive,
+    Range,
+    Section,
+    Share,
+)
 
 Method = Literal["fixed", "group", "anytime", "race"]
 Verdict = Literal["continue", "shown", "futile", "none shown", "decided", "ended"]
@@ -105,8 +116,8 @@ class Deciding(Checked, error=UsageError):
             raise UsageError(
                 f"detect is {self.detect:g}, expected a difference of shares such as 0.05"
             )
-        if not 0.5 <= self.power < 1:
-            raise UsageError(f"power is {self.power:g}, expected a share from 0.5 to below 1")
+        if not 0.5 <= self.power <= 0.999:
+            raise UsageError(f"power is {self.power:g}, expected a share from 0.5 to 0.999")
         if self.race and (self.detect or self.baseline or self.stop_early):
             raise UsageError(
                 "race compares the variants of the batch with each other: give no detect, "
@@ -159,19 +170,19 @@ class Design(JsonForm, error=RecordError):
     """
 
     method: Method
-    looks: int
-    rows: int
-    epochs: int
-    variants: int
+    looks: Annotated[int, Range(least=1, most=MOST_LOOKS)]
+    rows: Count
+    epochs: Count
+    variants: Count
     order: str = ""
-    alpha: float = ALPHA
-    power: float = POWER
+    alpha: Annotated[float, Range(above=0, most=0.5)] = ALPHA
+    power: Annotated[float, Range(least=0.5, most=0.999)] = POWER
     detect: float | None = None
     baseline: str | None = None
     expected: str | None = None
     spread: float | None = None
     effect: float | None = None
-    drift: float = 0.0
+    drift: Annotated[float, Range(least=0, most=100)] = 0.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -307,7 +318,6 @@ class Decision(JsonForm, error=RecordError):
 
     def lines(self) -> Iterator[str]:
         """The decision for a person."""
-        yield self.status
         for look in self.looks:
             yield look.line(self.design)
         if self.is_over and self.design.method == "group":

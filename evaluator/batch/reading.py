@@ -161,10 +161,15 @@ class Batch:
         `summarise`.
         """
         calibrations = self.calibrations()
+        decision = Decision.of(self.manifest)
         return replace(
             summary,
-            decision=Decision.of(self.manifest),
-            notes=(*summary.notes, *self._notes_on_judges()),
+            decision=decision,
+            notes=(
+                *summary.notes,
+                *(() if decision is None else (decision.status,)),
+                *self._notes_on_judges(),
+            ),
             groups=tuple(
                 replace(
                     group,

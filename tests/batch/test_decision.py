@@ -12,10 +12,10 @@ from zipfile import ZipFile
 import pytest
 
 from evaluator import Evaluator
-from evaluator.batch import Stop, open_batch, run_batch
+from evaluator.batch import Decision, Design, LookResult, Stop, open_batch, run_batch
 from evaluator.batch.control import batch_status
 from evaluator.batch.export import export
-from evaluator.errors import ProviderError, UsageError
+from evaluator.errors import ProviderError, RecordError, UsageError
 from evaluator.library import TemplateLibrary
 from tests.batch.conftest import QUIZ, Calls, Run, Scripted
 from tests.conftest import MakeEvaluator
@@ -284,6 +284,23 @@ def test_a_decision_that_cannot_be_made_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         run(options.pop("rows", rows_of(20)), **options)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [3, {"design": 4}, {"design": {"looks": 10**9}}, {"looks": [{"verdict": "x"}]}, {"more": 1}],
+)
+def test_a_damaged_decision_is_an_error_that_says_so(damage: Any) -> None:
+    design = Design("group", 5, rows=100, epochs=1, variants=1)
+    good = Decision(design, (LookResult(1, 20, pairs=20, time=0.2, verdict="continue"),)).to_dict()
+    assert Decision.of({"decision": json.loads(json.dumps(good))}) is not None
+    if isinstance(damage, dict):
+        damage = {
+            name: {**good[name], **value} if isinstance(value, dict) else value
+            for name, value in damage.items()
+        } | {name: value for name, value in good.items() if name not in damage}
+    with pytest.raises(RecordError):
+        Decision.of({"decision": damage})
 
 
 def test_a_batch_keeps_its_design(run: Run, calls: Calls, baseline: Path, tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ class About:
             replace(group, metrics=self.metrics.get((group.template, group.variant), {}))
             for group in found.groups
         )
-        return replace(found, groups=tuple(groups), decision=self.decision)
+        decision = self.decision
+        notes = found.notes if decision is None else (*found.notes, decision.status)
+        return replace(found, groups=tuple(groups), decision=decision, notes=notes)
 
     @property
     def decision(self) -> Decision | None:

@@ -356,7 +356,7 @@ class BatchSummary(Tabular, JsonForm):
 
     def tables(self) -> Iterable[Table]:
         yield Table("Batch", lines=list(self._lines()))
-        if self.decision is not None:
+        if self.decision is not None and self.decision.looks:
             yield Table("Decision", lines=list(self.decision.lines()))
         if self.groups:
             parts = {group.name: group.part for group in self.groups}
