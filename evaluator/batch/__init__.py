@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from evaluator.batch.cost_plan import CostPart as CostPart
     from evaluator.batch.cost_plan import CostPlan as CostPlan
     from evaluator.batch.cost_plan import plan_costs as plan_costs
+    from evaluator.batch.decision import Deciding as Deciding
+    from evaluator.batch.decision import Decision as Decision
+    from evaluator.batch.decision import Design as Design
+    from evaluator.batch.decision import LookResult as LookResult
     from evaluator.batch.definition import BatchDefinition as BatchDefinition
     from evaluator.batch.definition import read_definition as read_definition
+    from evaluator.batch.design import PlannedDecision as PlannedDecision
     from evaluator.batch.engines import Engine as Engine
     from evaluator.batch.engines import make_engine as make_engine
     from evaluator.batch.identity import Cell as Cell
@@ -72,6 +77,8 @@ if TYPE_CHECKING:
 _HOMES = {
     ".control": ("BatchStatus", "Command", "batch_status", "control_batch"),
     ".cost_plan": ("Amounts", "CostPart", "CostPlan", "plan_costs"),
+    ".decision": ("Deciding", "Decision", "Design", "LookResult"),
+    ".design": ("PlannedDecision",),
     ".definition": ("BatchDefinition", "read_definition"),
     ".engines": ("Engine", "make_engine"),
     ".merge": ("merge_shards",),

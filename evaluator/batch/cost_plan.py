@@ -9,11 +9,12 @@ batch of the same template.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evaluator.batch.decision import Design
 from evaluator.batch.folder import MANIFEST, BatchFolder, ResultEntry
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.reading import open_batch
@@ -113,6 +114,7 @@ async def plan_costs(
 
     Raises: RecordError, if there is no batch in `like`; RowError, for a row that cannot be used.
     """
+    like = like or plan.options.decide.like
     if like is None and _is_resumed(plan):
         like = plan.options.output
     recorded = {} if like is None else _recorded(like)
@@ -128,7 +130,7 @@ async def plan_costs(
     rows = 0
     last = None
     is_shown = False
-    async for work in pending.work(aiter(plan.rows)):
+    async for work in pending.work(plan.samples()):
         if work.sample is not last:
             last = work.sample
             is_shown = rows % stride == 0 and rows // stride < MAX_PREVIEWED
@@ -148,6 +150,8 @@ async def plan_costs(
     missing = dict.fromkeys(line for maker in makers for line in maker.missing())
     samples = sum(maker.samples for maker in makers)
     notes = _notes(rows, previewed, capped != most, like)
+    if plan.deciding is not None:
+        notes += _notes_on_stopping(plan.deciding.decision.design)
     if samples < pending.counts.samples:
         done = pending.counts.samples - samples
         notes.append(f"{done:,} samples have a result; the numbers are for the rest")
@@ -180,9 +184,9 @@ def _pending_work(plan: BatchPlan) -> tuple[PendingWork, int | None]:
     if _is_resumed(plan):
         folder = BatchFolder.reader(options.output or "")
         earlier = folder.index()
-    left = plan.rows.total
+    left = plan.total
     if left is not None:
-        left = max(0, left - len(earlier) // (len(plan.cells) * options.epochs))
+        left = max(0, left - len(earlier)) // (len(plan.cells) * options.epochs)
 
     def read_result(offset: int) -> SampleResult:
         assert folder is not None  # only its entries have an offset
@@ -215,6 +219,16 @@ def _notes(rows: int, previewed: int, is_capped: bool, like: str | Path | None) 
     else:
         notes.append(f"expected lengths are those recorded in {like}")
     return notes
+
+
+def _notes_on_stopping(design: Design) -> Iterator[str]:
+    """The share of the cost that a batch takes, which may stop at one of its looks."""
+    if design.looks > 1 and design.method != "race":
+        shares = [design.rule.expected_share(effect) for effect in (1, 0)]
+        yield (
+            f"stopping early takes {100 * shares[0]:.0f} % of the expected cost, on average, if the "
+            f"difference is there, and {100 * shares[1]:.0f} % if there is none"
+        )
 
 
 @dataclass(slots=True)

@@ -135,6 +135,12 @@ def _in_folder(definition: BatchDefinition, folder: Path) -> BatchDefinition:
     paths: dict[str, Any] = {
         name: str(folder / path) for name in ("output", "cache") if (path := getattr(options, name))
     }
+    decide = options.decide
+    if decide.like is not None:
+        decide = replace(decide, like=str(folder / decide.like))
+    if decide.baseline is not None and decide.number is None:
+        decide = replace(decide, baseline=str(folder / decide.baseline))
+    paths["decide"] = decide
     if options.fewshot is not None and isinstance(options.fewshot.rows, str):
         paths["fewshot"] = replace(options.fewshot, rows=place_in(folder, options.fewshot.rows))
     return replace(

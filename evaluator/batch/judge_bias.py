@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from evaluator.batch.statistics import mean_difference
 from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.batch.summary.calibrated import JudgeBias
+from evaluator.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from evaluator.batch.calibration import JudgedResults

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+from evaluator.batch.decision import Deciding
 from evaluator.batch.notebook import DisplayName
 from evaluator.batch.records import COUNTABLE, COUNTED, Limited
 from evaluator.batch.rows import FewShot, Selection
@@ -291,6 +292,7 @@ class BatchOptions(Checked, error=UsageError):
             metavar="FIELD",
         ),
     ] = None
+    decide: Deciding = Deciding()
     limits: Annotated[BatchLimits, Section("Limits")] = BatchLimits()
     name: Annotated[
         Name,

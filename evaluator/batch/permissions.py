@@ -65,6 +65,7 @@ def claims_of_manifest(
             "writes into": _texts(options.output, options.cache),
             "reads": (
                 *_files(definition.rows, options.fewshot and options.fewshot.rows),
+                *_texts(*options.decide.folders),
                 *definition.library,
             ),
         }

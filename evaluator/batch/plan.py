@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.averages import MacroAverage, WeightedAverage
+from evaluator.batch.decision import Decision
+from evaluator.batch.design import PlannedDecision, plan_decision
 from evaluator.batch.fields import check_fields, check_targets, is_blank
+from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.identity import (
     SCHEMA,
     Cell,
@@ -71,7 +75,7 @@ class BatchPlan:
     `call_bound` counts the model calls of one row in all cells, one epoch, without judges.
     `scorer_parts` is what determines the judgements of each scorer; `judges` are the models that
     judge. `reducers` are those of the options and those that thresholds need. `shots` are the
-    few-shot examples. `warnings` are about the rows.
+    few-shot examples. `warnings` are about the rows. `deciding` is what the batch has to decide.
     """
 
     name: str
@@ -87,6 +91,7 @@ class BatchPlan:
     shots: ShotPool | None = None
     metrics: Sequence[Metric] = ()
     warnings: tuple[str, ...] = ()
+    deciding: PlannedDecision | None = None
 
     @property
     def scoring_part(self) -> str:
@@ -119,6 +124,7 @@ class BatchPlan:
             *self.warnings,
             *(() if self.shots is None else self.shots.notices),
             *self.judges.notices,
+            *(() if self.deciding is None else self.deciding.decision.design.lines()),
         )
 
     def pinned(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,9 +139,22 @@ class BatchPlan:
     @property
     def total(self) -> int | None:
         """Samples, if the number of rows is known before they are read."""
-        if self.rows.total is None:
+        rows = self.rows.total
+        if self.deciding is not None:
+            rows = len(self.deciding.look_of)
+        if rows is None:
             return None
-        return self.rows.total * self.options.epochs * len(self.cells)
+        return rows * self.options.epochs * len(self.cells)
+
+    async def samples(self, look: int | None = None) -> AsyncGenerator[Sample]:
+        """The rows that are evaluated, or those of them that belong to one look, counted from 0."""
+        look_of = None if self.deciding is None else self.deciding.look_of
+        async with aclosing(aiter(self.rows)) as rows:
+            async for sample in rows:
+                if look_of is None or (
+                    sample.id in look_of and (look is None or look_of[sample.id] == look)
+                ):
+                    yield sample
 
 
 def make_plan(
@@ -213,6 +232,10 @@ def make_plan(
         target=options.target,
     )
     check_targets(source, scorers)
+    deciding = _plan_decision(options, source, variants=len(cells))
+    if deciding is not None and deciding.decision.design.epochs != options.epochs:
+        options = replace(options, epochs=deciding.decision.design.epochs)
+        return make_plan(evaluator, names, rows, options)
     if is_answered or _was_begun(options):
         warnings = []
     else:
@@ -232,16 +255,41 @@ def make_plan(
         shots=shots,
         metrics=metrics,
         warnings=tuple(warnings),
+        deciding=deciding,
+    )
+
+
+def _plan_decision(options: BatchOptions, rows: RowSource, variants: int) -> PlannedDecision | None:
+    """What the batch has to decide; of a batch that is resumed what is recorded in its folder.
+
+    Raises: UsageError, if it cannot be planned; RecordError, if the record cannot be read.
+    """
+    method = options.decide.method
+    if method is not None and options.select.shard is not None:
+        raise UsageError(
+            "a shard does not see the results of the others: give detect or race to a whole batch"
+        )
+    recorded = None
+    if _was_begun(options):
+        recorded = Decision.of(BatchFolder.reader(options.output or "").manifest(repair=True))
+        if (recorded is None) != (method is None):
+            raise UsageError(
+                "a decision is designed before the first call: give its options to a new batch, "
+                "and the same ones when it is resumed"
+            )
+    return plan_decision(
+        options.decide,
+        rows,
+        variants=variants,
+        epochs=options.epochs,
+        cluster=options.cluster,
+        recorded=recorded,
     )
 
 
 def _was_begun(options: BatchOptions) -> bool:
     """Whether the batch resumes one whose rows were checked when it started."""
-    return (
-        options.resume
-        and options.output is not None
-        and Path(options.output, "manifest.json").exists()
-    )
+    return options.resume and options.output is not None and Path(options.output, MANIFEST).exists()
 
 
 def _check_rows(
@@ -538,6 +586,7 @@ def make_manifest(
         "cluster": options.cluster,
         "group_by": options.group_by,
         "reducers": None if plan.reducers is None else list(plan.reducers),
+        "decision": None if plan.deciding is None else plan.deciding.decision.to_dict(),
         "call_bound": {"min": plan.call_bound.min_calls, "max": plan.call_bound.max_calls},
         "cwd": os.getcwd(),
         "arguments": dict(arguments),

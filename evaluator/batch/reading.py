@@ -13,6 +13,7 @@ from evaluator.batch.calibration import (
     judge_cells,
     labelled_scorer,
 )
+from evaluator.batch.decision import Decision
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.judge_bias import family_bias
@@ -38,7 +39,8 @@ class Declared:
     finished; empty if it is. `cluster` is the metadata field by which it is clustered. `scorers` is
     what determines the judgements of each scorer, by its name, `count_as_failed` which errors count
     as failed, and `limited` what a cut-off answer is; None if the manifest has none. `judges` are
-    the models that a scorer asks, by its name, as far as they are known.
+    the models that a scorer asks, by its name, as far as they are known. `stopped` says at which
+    look the batch stopped, if it looked at its results; else empty.
     """
 
     total: int | None = None
@@ -48,6 +50,7 @@ class Declared:
     count_as_failed: tuple[str, ...] | None = None
     limited: str | None = None
     judges: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
+    stopped: str = ""
 
 
 class Results(Iterator[SampleResult]):
@@ -114,6 +117,10 @@ class Batch:
         }
         scorers = manifest.get("scorers")
         reasons = manifest.get("count_as_failed")
+        decision = Decision.of(manifest)
+        stopped = ""
+        if decision is not None and decision.design.looks > 1:
+            stopped = decision.status
         return Declared(
             None if self.totals is None else sum(self.totals.get(cell, 0) for cell in cells),
             About(manifest).unfinished,
@@ -127,6 +134,7 @@ class Batch:
                 name: _models(by_handler, handlers)
                 for name, by_handler in manifest.get("judges", {}).items()
             },
+            stopped=stopped,
         )
 
     def _left_out(self, cells: set[tuple[str, str]]) -> Callable[[SampleResult], bool]:
@@ -155,9 +163,15 @@ class Batch:
         `summarise`.
         """
         calibrations = self.calibrations()
+        decision = Decision.of(self.manifest)
         return replace(
             summary,
-            notes=(*summary.notes, *self._notes_on_judges()),
+            decision=decision,
+            notes=(
+                *summary.notes,
+                *(() if decision is None else (decision.status,)),
+                *self._notes_on_judges(),
+            ),
             groups=tuple(
                 replace(
                     group,
@@ -282,7 +296,14 @@ def open_batch(folder: str | Path) -> Batch:
     total = manifest.get("total")
     cells = manifest.get("cells", [])
     totals = None
-    if isinstance(total, int) and cells:
+    decision = Decision.of(manifest)
+    if decision is not None:
+        totals = {
+            (cell["template"], cell["variant"]): decision.design.epochs
+            * decision.rows_of(cell["template"], cell["variant"])
+            for cell in cells
+        }
+    elif isinstance(total, int) and cells:
         totals = {(cell["template"], cell["variant"]): total // len(cells) for cell in cells}
     return Batch(path, manifest, totals=totals)
 

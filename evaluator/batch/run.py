@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from evaluator import clock
 from evaluator.batch.control import ControlLog
+from evaluator.batch.decision import Deciding, Decision
 from evaluator.batch.engines import Engine, make_engine
 from evaluator.batch.folder import DAMAGED, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.labels import repair_labels
+from evaluator.batch.looks import Looks
 from evaluator.batch.notebook import DisplayName, make_display
 from evaluator.batch.options import (
     BatchLimits,
@@ -144,6 +146,7 @@ async def run_batch(
     thresholds: str | Sequence[str | Threshold] = (),
     count_as_failed: str | Sequence[str] = COUNTED,
     limited: Limited = "scored",
+    decide: Deciding | Mapping[str, Any] | None = None,
     limits: BatchLimits | Mapping[str, Any] | None = None,
     cluster: str | None = None,
     group_by: str | None = None,
@@ -184,7 +187,8 @@ async def run_batch(
     or functions. `metrics`: averages, or functions of all results. Each of `models` is combined
     with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`.
     `count_as_failed`: types and reasons of errors that count as failed answers. `limited`: whether
-    an answer that a limit cut off is "scored" like any other, "failed" or an "error". `cluster` and
+    an answer that a limit cut off is "scored" like any other, "failed" or an "error". `decide`:
+    the difference that the batch has to show, and when it may stop, see `Deciding`. `cluster` and
     `group_by` name metadata fields, or are expressions over them: equal values of `cluster` are not
     independent (clustered standard errors); numbers are shown for each value of `group_by`.
     `reducers`: how epochs become one number (`mean`, `mode`, `max`, `pass@3`, `pass^3`).
@@ -334,6 +338,10 @@ async def run_in_folder(
             manifest.update(sign(manifest))
         folder.write_manifest(manifest)
 
+    def store_decision(decision: Decision) -> None:
+        manifest["decision"] = decision.to_dict()
+        folder.write_manifest(manifest)
+
     try:
         ended, columns = await _run_session(
             evaluator,
@@ -345,6 +353,7 @@ async def run_in_folder(
             notices=notices,
             log=ControlLog(path, manifest["created"]),
             on_limits=store_limits,
+            on_decision=store_decision,
             make_work=make_work,
         )
         folder.sync()
@@ -456,6 +465,7 @@ async def _run_session(
     notices: Sequence[str],
     log: ControlLog,
     on_limits: Callable[[BatchLimits], None],
+    on_decision: Callable[[Decision], None],
     make_work: MakeWork | None = None,
 ) -> tuple[SessionEnd, Columns | None]:
     """The end of the session, and all results of the batch; None if they have to be read."""
@@ -523,6 +533,10 @@ async def _run_session(
             display=display,
             on_limits=on_limits,
         )
+        looks = None
+        if plan.deciding is not None:
+            cells = [cell for cell, _ in plan.cells]
+            looks = Looks(plan.deciding, cells, folder, record=on_decision)
         with own.services.tracer.batch(plan.name) as span:
             session = Session(
                 plan,
@@ -536,6 +550,7 @@ async def _run_session(
                 tally=tally,
                 columns=None if earlier else Columns(options.cluster, options.group_by),
                 make_work=make_work,
+                looks=looks,
             )
             ended = await session.run(earlier)
             span.set_result(ended)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -32,6 +32,7 @@ from evaluator.batch.summary.tables import Table, number
 from evaluator.batch.work import Variant, WorkItem
 from evaluator.errors import UsageError
 from evaluator.errors.messages import listed
+from evaluator.lazy_dataclass import dataclass
 from evaluator.library.bounds import CallBound
 
 if TYPE_CHECKING:

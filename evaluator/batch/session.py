@@ -28,6 +28,7 @@ from evaluator.batch.engines import ClusterLost, Engine
 from evaluator.batch.engines.base import WatchedEngine, unanswered_result
 from evaluator.batch.folder import BatchFolder, ResultEntry, encode_result, parse_line
 from evaluator.batch.identity import Cell, changed_parts, changed_settings, digest
+from evaluator.batch.looks import Looks
 from evaluator.batch.options import OnChanged, State, Stop, limits_to_dict
 from evaluator.batch.plan import BatchPlan
 from evaluator.batch.progress import TICK_S, EndpointStatus, SafeDisplay, Snapshot, Tally
@@ -262,6 +263,7 @@ class Session:
 
     `columns` gets each result that is written; None if there are earlier results, and after an
     error, which the summary raises again. `make_work` returns other work than that of the rows.
+    `looks` decide whether the batch continues.
     """
 
     plan: BatchPlan
@@ -275,8 +277,10 @@ class Session:
     tally: Tally = field(default_factory=Tally)
     columns: Columns | None = None
     make_work: MakeWork | None = None
+    looks: Looks | None = None
     _work: AsyncGenerator[WorkItem] = field(init=False)
     _has_read_all: bool = False
+    _has_more_looks: bool = False
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
     _written_next: list[tuple[bytes, SampleResult]] = field(
@@ -315,22 +319,17 @@ class Session:
         else:
             is_retried = set[Verdict]()
         self.tally.earlier = sum(entry.verdict not in is_retried for entry in earlier.values())
-        rows = aiter(self.plan.rows)
-        work = self._work = pending.work(rows)
         self.display.show("start", self.plan.name, self._snapshot())
         self.steering.poll()
         ticker = asyncio.ensure_future(self._tick())
         try:
             end_wait = partial(_call_in, asyncio.get_running_loop(), self._end_wait)
             with short_tasks(), self.stop.calling(end_wait):
-                await self.engine.run(
-                    self.worker,
-                    self._next,
-                    self._finish,
-                    lambda: self.stop.state is not None,
-                )
-            self._write_results()
-            total = self.tally.total = await self._count_rest(work, pending)
+                if self.looks is None:
+                    total = await self._run_rows(pending)
+                else:
+                    total = await self._run_looks(pending, self.looks)
+            self.tally.total = total
             self.tally.earlier = 0
         except ClusterLost as error:
             # Its samples in flight are lost, and reading the rows was interrupted.
@@ -345,17 +344,17 @@ class Session:
             with contextlib.suppress(Exception):
                 self._write_results()
             self.folder.write_progress(None)
-            await self._work.aclose()
-            await work.aclose()
-            await rows.aclose()
         self.steering.poll()
         self.steering.close(read_all=self._has_read_all)
         state = self._state(total)
         snapshot = self._snapshot()
         self.display.show("end", snapshot, state)
+        reason = self.stop.reason
+        if self.looks is not None and not reason:
+            reason = self.looks.decision.status
         return SessionEnd(
             state,
-            self.stop.reason,
+            reason,
             ran=self.tally.ran,
             total=total,
             counts=pending.counts,
@@ -365,12 +364,50 @@ class Session:
             error=self._error,
         )
 
+    async def _run_rows(self, pending: PendingWork, look: int | None = None) -> int | None:
+        """Evaluates all rows, or those of a look. Returns: the number of samples; None if unknown."""
+        rows = aiter(self.plan.rows) if look is None else self.plan.samples(look)
+        work = self._work = pending.work(rows)
+        try:
+            await self.engine.run(
+                self.worker, self._next, self._finish, lambda: self.stop.state is not None
+            )
+            self._write_results()
+            return await self._count_rest(work, pending)
+        finally:
+            await self._work.aclose()
+            await work.aclose()
+            await rows.aclose()
+
+    async def _run_looks(self, pending: PendingWork, looks: Looks) -> int:
+        """Evaluates the rows look by look, until the batch is decided."""
+        cells = self.plan.cells
+        design = looks.decision.design
+        for look in range(design.looks):
+            taken = looks.decision.looks
+            if looks.decision.is_over and look == len(taken):
+                break
+            left = looks.cells_at(look)
+            pending.cells = [(cell, variant) for cell, variant in cells if cell in left]
+            self._has_more_looks = look + 1 < design.looks
+            await self._run_rows(pending, look)
+            if self.stop.state is not None:
+                break
+            if look == len(taken):
+                problem = looks.take(pending.stale)
+                if problem:
+                    self.stop.ask("incomplete", problem)
+                    break
+                self.display.show("notice", looks.decision.looks[-1].line(design))
+                self.tally.total = looks.total
+        return looks.total
+
     async def _next(self) -> WorkItem | None:
         """The next work, as soon as the limiter has room for one more sample; None at the end."""
         while self.stop.state is None:
             found = await self._read(self._work)
             if found is None:
-                if self.stop.state is not None or not self._has_retries():
+                if self.stop.state is not None or self._has_more_looks or not self._has_retries():
                     return None
                 continue
             if self._skip(found):

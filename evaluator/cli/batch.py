@@ -117,13 +117,8 @@ def batch(definition: Path | None, **given: Any) -> None:
     run_batch_command(definition, given)
 
 
-def run_batch_command(
-    definition: Path | None, given: dict[str, Any], like: Path | None = None
-) -> None:
-    """Runs or plans a batch; `given` are the options of `batch`. Raises: Exit.
-
-    `like` is the folder of an earlier batch, for a plan.
-    """
+def run_batch_command(definition: Path | None, given: dict[str, Any]) -> None:
+    """Runs or plans a batch; `given` are the options of `batch`. Raises: Exit."""
     from evaluator.batch import Stop, make_plan
     from evaluator.batch.rows.hf_rows import without_downloads
     from evaluator.batch.rows.selection import shard_of
@@ -172,7 +167,7 @@ def run_batch_command(
         planning = evaluator.without_network()
         with without_code(), without_downloads():
             plan = make_plan(planning, wanted.templates, rows=wanted.rows, options=options)
-            can_start = print_dry_run(planning, plan, as_json=given["as_json"], like=like)
+            can_start = print_dry_run(planning, plan, as_json=given["as_json"])
         raise click.exceptions.Exit(0 if can_start else EXIT_INCOMPLETE)
     plan = make_plan(evaluator, wanted.templates, rows=wanted.rows, options=options)
     raise click.exceptions.Exit(_run(evaluator, plan, wanted=wanted, as_json=given["as_json"]))
@@ -445,6 +440,7 @@ def _enter_folder(folder: str, given: dict[str, Any]) -> dict[str, Any]:
 
     Raises: OSError, if the folder cannot be entered.
     """
+    from evaluator.batch.decision import number_in
     from evaluator.batch.rows.hf_rows import place_in
 
     here = os.getcwd()
@@ -454,8 +450,11 @@ def _enter_folder(folder: str, given: dict[str, Any]) -> dict[str, Any]:
     echo(f"in the folder {visible(folder)}", err=True)
     paths = {
         name: given[name] and place_in(here, given[name])
-        for name in ("rows", "cache", "output", "fewshot_rows")
+        for name in ("rows", "cache", "output", "fewshot_rows", "decide_like")
     }
+    baseline = given["decide_baseline"]
+    if baseline is not None and number_in(baseline) is None:
+        paths["decide_baseline"] = place_in(here, baseline)
     paths |= {
         name: tuple(os.path.join(here, path) for path in given[name])
         for name in ("library", "roots")

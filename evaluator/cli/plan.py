@@ -72,7 +72,8 @@ def plan(
     given["templates"] = () if is_batch else (name,)
     given["models"] = () if options.model is None else (options.model,)
     given["handlers"] = () if options.handler is None else (options.handler,)
-    run_batch_command(path if is_batch else None, given, like)
+    given["decide_like"] = None if like is None else str(like)
+    run_batch_command(path if is_batch else None, given)
 
 
 def _plan_run(

@@ -100,6 +100,7 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
         "thresholds": ["errors <= 0"],
         "count_as_failed": ["tool_failure", "TASK_FAILURE"],
         "limited": "error",
+        "decide": {"detect": 0.05, "baseline": "b", "like": "c", "stop_early": True},
         "limits": {"max_cost": 1.5},
         "output": "o",
         "task_files": "each",
@@ -118,6 +119,7 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
     assert definition_from(given, Path("/p")).to_dict() == given | {
         "rows": "/p/rows.jsonl",
         "fewshot": {"rows": "/p/dev.jsonl", "k": 5, "match": "subject"},
+        "decide": {"detect": 0.05, "baseline": "/p/b", "like": "/p/c", "stop_early": True},
         "output": "/p/o",
         "cache": "/p/c",
         "library": ["/p/l"],

@@ -144,6 +144,12 @@ def _compared(
         for name, each in zip("ab", sides, strict=True)
         if each.unfinished
     ]
+    notes += [
+        f"side {side.name} {side.declared.stopped}: this interval and p are those of a fixed number "
+        "of rows; the summary of the batch has those that are valid after stopping"
+        for side in (a, b)
+        if side.declared is not None and side.declared.stopped
+    ]
     notes += other_differences(a, b, shared=shared)
     if clustering.at_odds:
         notes.append(clustering.at_odds)

@@ -131,7 +131,7 @@ class _LogWriter:
             "status": "success",
             "eval": spec,
             "plan": plan,
-            "results": _results(group),
+            "results": _results(group, about),
             "stats": {
                 "started_at": self._started,
                 "completed_at": self._ended,
@@ -270,13 +270,17 @@ def _usage(usage: Usage) -> dict[str, Any]:
     return data
 
 
-def _results(group: GroupSummary) -> dict[str, Any]:
+def _results(group: GroupSummary, about: About) -> dict[str, Any]:
     counts = group.part.counts
-    return {
+    found: dict[str, Any] = {
         "total_samples": counts.total,
         "completed_samples": counts.results - counts.error,
         "scores": [_scorer(name, scorer) for name, scorer in group.part.scorers.items()],
     }
+    decision = about.decision
+    if decision is not None:
+        found["metadata"] = {"decision": {"status": decision.status, **decision.to_dict()}}
+    return found
 
 
 def _scorer(name: str, scorer: ScorerSummary) -> dict[str, Any]:

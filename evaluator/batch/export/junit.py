@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO
 from xml.sax.saxutils import escape, quoteattr
 
+from evaluator.batch.decision import Decision
 from evaluator.batch.export.output_path import About, output_file
 from evaluator.batch.export.result_table import as_text
 from evaluator.batch.records import SampleResult, Score, Verdict
@@ -95,17 +96,22 @@ def write_junit(results: Iterable[SampleResult], about: About, path: Path) -> No
                 if suite.started:
                     attributes += f" timestamp={_quoted(suite.started)}"
                 file.write(f"  <testsuite name={_quoted(_name(*key))} {attributes}>\n".encode())
-                file.write("".join(_metrics(about.metrics.get(key, {}))).encode())
+                metrics = about.metrics.get(key, {})
+                file.write("".join(_suite_properties(metrics, about.decision)).encode())
                 suite.cases.seek(0)
                 shutil.copyfileobj(suite.cases, file)
                 file.write(b"  </testsuite>\n")
             file.write(b"</testsuites>\n")
 
 
-def _metrics(metrics: Mapping[str, MetricValue]) -> Iterator[str]:
-    """The properties of a suite: each metric with the number of results that it is of."""
-    if metrics:
+def _suite_properties(
+    metrics: Mapping[str, MetricValue], decision: Decision | None
+) -> Iterator[str]:
+    """Where the batch stopped, and each metric with the number of results that it is of."""
+    if metrics or decision is not None:
         yield "    <properties>\n"
+        if decision is not None:
+            yield f'      <property name="decision" value={_quoted(decision.status)}/>\n'
         for name, found in metrics.items():
             if found.value is None:
                 value = f"unknown: {found.error}"

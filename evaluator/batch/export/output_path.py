@@ -9,6 +9,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from evaluator.batch.decision import Decision
 from evaluator.batch.folder import (
     CHANGED,
     DAMAGED,
@@ -87,7 +88,14 @@ class About:
             replace(group, metrics=self.metrics.get((group.template, group.variant), {}))
             for group in found.groups
         )
-        return replace(found, groups=tuple(groups))
+        decision = self.decision
+        notes = found.notes if decision is None else (*found.notes, decision.status)
+        return replace(found, groups=tuple(groups), decision=decision, notes=notes)
+
+    @property
+    def decision(self) -> Decision | None:
+        """What the batch had to decide. Raises: RecordError, if the manifest's record is damaged."""
+        return Decision.of(self.manifest)
 
 
 _RECORDS = frozenset({MANIFEST, RESULTS, SUMMARY, LABELS, CHANGED, DAMAGED})

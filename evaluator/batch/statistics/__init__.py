@@ -29,7 +29,7 @@ from evaluator.batch.statistics.intervals import proportion_of as proportion_of
 from evaluator.batch.statistics.intervals import score_interval as score_interval
 from evaluator.batch.statistics.intervals import wilson as wilson
 from evaluator.batch.statistics.paired import PairedDifference as PairedDifference
-from evaluator.batch.statistics.paired import Spread as Spread
+from evaluator.batch.statistics.paired import RowSpread as RowSpread
 from evaluator.batch.statistics.paired import bootstrap_difference as bootstrap_difference
 from evaluator.batch.statistics.paired import mcnemar_difference as mcnemar_difference
 from evaluator.batch.statistics.paired import mcnemar_p as mcnemar_p

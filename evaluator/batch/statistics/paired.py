@@ -309,7 +309,7 @@ def _reach(spread: float, power: float, confidence: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread(JsonForm):
+class RowSpread(JsonForm):
     """The variance of the value of a row, or of its difference: `rows` is the part that epochs do
     not change, `epoch` that of a single epoch.
     """
@@ -322,7 +322,7 @@ class Spread(JsonForm):
         return math.sqrt(self.rows + self.epoch / epochs)
 
 
-def paired_spread(variance_a: float, b: Spread, correlation: float) -> Spread:
+def paired_spread(variance_a: float, b: RowSpread, correlation: float) -> RowSpread:
     """The spread of b − a: `variance_a` is that of a's rows as they were measured, `correlation`
     the one of the rows of both sides.
 
@@ -335,4 +335,4 @@ def paired_spread(variance_a: float, b: Spread, correlation: float) -> Spread:
     if not (variance_a >= 0 and b.rows >= 0 and b.epoch >= 0):
         raise UsageError("variances have to be numbers of at least 0")
     shared = 2 * correlation * math.sqrt(variance_a * b.rows)
-    return Spread(max(0.0, variance_a + b.rows - shared), b.epoch)
+    return RowSpread(max(0.0, variance_a + b.rows - shared), b.epoch)

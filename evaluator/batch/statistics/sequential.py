@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -27,11 +26,13 @@ from evaluator.batch.statistics.paired import signed_z
 from evaluator.batch.statistics.paths import Paths, root
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 Method = Literal["group", "anytime"]
 ALPHA = 0.05
 POWER = 0.8
 MOST_LOOKS = 50
+_FUTILE_FROM = 0.5
 _UNREACHABLE = 8.0
 """No z is as far from 0 as this."""
 
@@ -239,20 +240,24 @@ def _efficacy_limits(alpha: float, looks: int, *times: float) -> list[float]:
 def _futility(
     times: Sequence[float], efficacy: Sequence[float], looks: int, beta: float, drift: float
 ) -> list[float]:
+    """The limits of futility; 0 before half of the rows. Few results with ties have |z| near 0 much
+    more often than a normal variable.
+    """
     limits: list[float] = []
     paths = Paths()
     spent = 0.0
     for number, (time, most) in enumerate(zip(times, efficacy, strict=True), 1):
-        total = beta if number == looks else _beta_spent(beta, time)
-        step = total - spent
-
-        limit = root(
-            lambda z, at=paths, t=time, s=step: at.chance_within(t, z, drift=drift) - s,
-            0.0,
-            most,
-        )
+        limit = 0.0
+        if time >= _FUTILE_FROM or number == looks:
+            total = beta if number == looks else _beta_spent(beta, time)
+            step = total - spent
+            limit = root(
+                lambda z, at=paths, t=time, s=step: at.chance_within(t, z, drift=drift) - s,
+                0.0,
+                most,
+            )
+            spent = total
         limits.append(limit)
-        spent = total
         paths = paths.between(time, [(-most, -limit), (limit, most)], drift=drift)
     return limits
 

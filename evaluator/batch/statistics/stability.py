@@ -19,12 +19,12 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from evaluator.batch.statistics.distributions import normal_quantile
 from evaluator.batch.statistics.intervals import CONFIDENCE
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

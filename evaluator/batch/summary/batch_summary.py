@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import Annotated, Any
 
+from evaluator.batch.decision import Decision
 from evaluator.batch.statistics import Agreement, Estimate
 from evaluator.batch.summary.calibrated import corrected_table
 from evaluator.batch.summary.parts import (
@@ -342,7 +343,7 @@ class BatchSummary(Tabular, JsonForm):
     complete; empty without such a reason. `notes` are what a reader of the numbers has to know.
     `with_cluster` results have the field `cluster`, `with_group_by` the field `group_by`; None
     where no field is named. Where no result has the field `cluster`, shares and means have no
-    interval.
+    interval. `decision` is what the batch had to decide, and its looks.
 
     `str` gives the text for a terminal, `to_text(width)` for another width, `to_markdown()` the
     Markdown that a notebook shows. The JSON is version 1: keys may be added without a new version,
@@ -365,6 +366,7 @@ class BatchSummary(Tabular, JsonForm):
     with_cluster: int | None = None
     with_group_by: int | None = None
     notes: tuple[str, ...] = ()
+    decision: Decision | None = None
 
     def __repr__(self) -> str:
         if len(self.groups) != 1:
@@ -385,6 +387,8 @@ class BatchSummary(Tabular, JsonForm):
 
     def tables(self) -> Iterable[Table]:
         yield Table("Batch", lines=list(self._lines()))
+        if self.decision is not None and self.decision.looks:
+            yield Table("Decision", lines=list(self.decision.lines()))
         if self.groups:
             parts = {group.name: group.part for group in self.groups}
             yield outcome_table("Passed, of the judged results", parts, first="template × variant")

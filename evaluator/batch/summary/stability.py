@@ -8,13 +8,13 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, cast
 
 from evaluator.batch.records import Score
 from evaluator.batch.statistics import JudgeVariance, judge_variance, noise_floor, panel_flips
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 _MOST_JUDGES = 30
 _NONE = -1
