@@ -6,7 +6,7 @@ session reads the labels that were added. A label is on the disk before the next
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,18 +30,22 @@ from evaluator.record.journal import now
 from evaluator.record.redact import Redactor
 
 DEFAULT_PRECISION = 3.0
+Find = Callable[[str], SampleResult | None]
+"""The result with a key, as it is now; None if the batch has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a labeller is asked about one result, or about the answers of two.
 
-    `keys` are those of the results. `shown` is the digest of the text in `sections`, which are
+    `keys` are those of the results, `identity` that of the first one. `shown` is the digest of the
+    text in `sections`, which are
     titles and texts in their order. `choices` are the keys that answer, with their meanings;
     `has_value`: a number from 0 to 1 answers too.
     """
 
     keys: tuple[str, ...]
+    identity: str
     shown: str
     sections: tuple[tuple[str, str], ...]
     choices: tuple[tuple[str, str], ...]
@@ -61,9 +65,10 @@ class Question:
 
 
 class Subject(Protocol):
-    """What is asked about. `scorer` is empty for a comparison of two answers."""
+    """What is asked about: `answers` results at once. `scorer` is empty for a comparison."""
 
     scorer: str
+    answers: int
 
     def next(self, skipped: Collection[str]) -> str | None:
         """The id of the next question; None where nothing is left, or the precision is reached."""
@@ -94,6 +99,8 @@ class AnswerSubject:
     Raises: UsageError, if the scorer has judged no result.
     """
 
+    answers = 1
+
     def __init__(
         self,
         batch: Batch,
@@ -122,6 +129,7 @@ class AnswerSubject:
         sheet = self._sheet
         return Question(
             tuple(keys),
+            result.identity,
             shown_digest(result),
             sections=tuple(sheet.sections(result)),
             choices=sheet.choices,
@@ -151,14 +159,20 @@ class LabelSession:
     """
 
     def __init__(
-        self, batch: Batch, labeller: str, *, labels: Sequence[Label], subject: Subject
+        self,
+        batch: Batch,
+        labeller: str,
+        *,
+        labels: Sequence[Label],
+        subject: Subject,
+        find: Find | None = None,
     ) -> None:
+        """`find` None: the results are those of now."""
         self._batch = batch
         self._labeller = labeller
         self._subject = subject
-        self._folder = BatchFolder.reader(batch.folder)
         # After the subject read the results: a batch that is running adds results.
-        self._index = self._folder.index()
+        self._find = find or _finder(batch)
         self._skipped: list[str] = []
         self._read = len(labels)
         self._given: dict[str, Label] = {}
@@ -184,11 +198,10 @@ class LabelSession:
 
     def question(self, id: str) -> Question:
         """A question by its id. Raises: UsageError, if the batch has no such result."""
-        keys = id.split("-")
-        if not all(key in self._index for key in keys):
+        found = self._asked(id)
+        if found is None:
             raise UsageError(f"{self._batch.folder}: there is no such result to label now")
-        results = [self._result(key) for key in keys]
-        return self._subject.question(keys, results)
+        return found
 
     def answer(self, question: Question, word: str, *, note: str = "", seconds: float = 0) -> None:
         """Stores an answer. Raises: ValueError, for a word that does not answer; UsageError, as
@@ -206,8 +219,8 @@ class LabelSession:
         """
         self._refresh()
         for id in reversed(self._given):
-            if all(key in self._index for key in id.split("-")):
-                question = self.question(id)
+            question = self._asked(id)
+            if question is not None:
                 self._write(question, Answer(LabelVerdict.REMOVED))
                 return question
         return None
@@ -218,7 +231,7 @@ class LabelSession:
         key, *others = question.keys
         label = Label(
             key,
-            self._result(key).identity,
+            question.identity,
             question.shown,
             scorer=self._subject.scorer,
             labeller=self._labeller,
@@ -238,35 +251,57 @@ class LabelSession:
         labels = read_labels(self._batch.folder)
         for label in labels[self._read :]:
             self._note(label)
-            keys = [key for key in (label.key, label.other) if key]
-            if label.scorer != self._subject.scorer or any(key not in self._index for key in keys):
-                continue
-            is_current = label.shown == self.question("-".join(keys)).shown
-            if is_current or label.verdict is LabelVerdict.REMOVED:
-                self._subject.add(label)
+            if label.scorer == self._subject.scorer:
+                question = self._asked(_id_of(label))
+                is_current = question is not None and label.shown == question.shown
+                if is_current or label.verdict is LabelVerdict.REMOVED:
+                    self._subject.add(label)
         self._read = len(labels)
 
     def _note(self, label: Label) -> None:
         if label.labeller != self._labeller or label.scorer != self._subject.scorer:
             return
-        id = "-".join(key for key in (label.key, label.other) if key)
+        id = _id_of(label)
         self._given.pop(id, None)
         if label.verdict is not LabelVerdict.REMOVED:
             self._given[id] = label
 
-    def _result(self, key: str) -> SampleResult:
-        return self._folder.read_at(self._index[key].offset)
+    def _asked(self, id: str) -> Question | None:
+        keys = id.split("-")
+        results = [result for key in keys if (result := self._find(key)) is not None]
+        if len(results) != self._subject.answers or len(keys) != len(results):
+            return None
+        return self._subject.question(keys, results)
+
+
+def _id_of(label: Label) -> str:
+    return "-".join(key for key in (label.key, label.other) if key)
+
+
+def _finder(batch: Batch) -> Find:
+    folder = BatchFolder.reader(batch.folder)
+    index = folder.index()
+
+    def find(key: str) -> SampleResult | None:
+        entry = index.get(key)
+        return None if entry is None else folder.read_at(entry.offset)
+
+    return find
 
 
 def label_answers(
-    batch: Batch, scorer: str, labeller: str, precision: float = DEFAULT_PRECISION
+    batch: Batch,
+    scorer: str,
+    labeller: str,
+    precision: float = DEFAULT_PRECISION,
+    find: Find | None = None,
 ) -> LabelSession:
     """A session that asks about single results. Raises: UsageError, as `AnswerSubject`;
     RecordError, for damaged results or labels.
     """
     labels = read_labels(batch.folder)
     subject = AnswerSubject(batch, scorer, labeller, CurrentLabels(labels), precision=precision)
-    return LabelSession(batch, labeller, labels=labels, subject=subject)
+    return LabelSession(batch, labeller, labels=labels, subject=subject, find=find)
 
 
 def scorer_to_label(batch: Batch, scorer: str | None) -> str:

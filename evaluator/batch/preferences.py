@@ -15,6 +15,7 @@ from evaluator.batch.calibration import Cell
 from evaluator.batch.identity import digest
 from evaluator.batch.label_session import (
     DEFAULT_PRECISION,
+    Find,
     LabelSession,
     Question,
 )
@@ -63,6 +64,7 @@ class PairSubject:
     """
 
     scorer = ""
+    answers = 2
 
     def __init__(
         self,
@@ -108,7 +110,13 @@ class PairSubject:
             answers.reverse()
         sections += zip(("first answer", "second answer"), answers, strict=True)
         choices = (*_CHOICES, ("?", "cannot decide"))
-        return Question(tuple(keys), pair_digest(first, second), tuple(sections), choices)
+        return Question(
+            tuple(keys),
+            first.identity,
+            pair_digest(first, second),
+            sections=tuple(sections),
+            choices=choices,
+        )
 
     def answer(self, question: Question, word: str) -> Answer:
         swapped = self._is_swapped(question.keys)
@@ -169,6 +177,7 @@ def label_pairs(
     cells: tuple[Cell, ...],
     labeller: str,
     precision: float = DEFAULT_PRECISION,
+    find: Find | None = None,
 ) -> LabelSession:
     """A session that asks which of two answers is better. Raises: as `PairSubject`; UsageError, for
     two equal `cells`; RecordError, for damaged results or labels.
@@ -183,7 +192,7 @@ def label_pairs(
     subject = PairSubject(
         batch, (first, second), labeller, CurrentLabels(labels), precision=precision
     )
-    return LabelSession(batch, labeller, labels=labels, subject=subject)
+    return LabelSession(batch, labeller, labels=labels, subject=subject, find=find)
 
 
 def preferences(batch: Batch) -> list[Preferences]:

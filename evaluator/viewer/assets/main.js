@@ -6,10 +6,10 @@
 const VIEWS = {
   start: startView, search: searchView, batches: batchesView, batch: batchView, sample: sampleView, compare: compareView,
   runs: runsView, run: runView, queue: queueView, entry: entryView, background: backgroundView, task: taskView,
-  templates: templatesView, template: templateView, problem: problemView, report: reportView,
+  templates: templatesView, template: templateView, label: labelView, problem: problemView, report: reportView,
 };
 const SECTIONS = {
-  "/": ["Start", "start"], "/batches": ["Batches", "batches", "batch", "sample"], "/runs": ["Runs", "runs", "run"],
+  "/": ["Start", "start"], "/batches": ["Batches", "batches", "batch", "sample", "label"], "/runs": ["Runs", "runs", "run"],
   "/compare": ["Compare", "compare"], "/queue": ["Queue", "queue", "entry"],
   "/background": ["Background", "background", "task"], "/templates": ["Templates", "templates", "template"],
 };
@@ -216,9 +216,14 @@ function pressed(event) {
     byId("find").focus();
     event.preventDefault();
   }
+  const answers = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
   const rel = own(KEYS, event.key);
-  const found = rel && document.querySelector(`a[rel="${rel}"]`);
-  if (found) found.click();
+  const found = answers || (rel && document.querySelector(`a[rel="${rel}"]`));
+  if (!found) return;
+  if (found.matches("input, textarea")) {
+    found.focus();
+    event.preventDefault();
+  } else found.click();
 }
 
 function clicked(event) {

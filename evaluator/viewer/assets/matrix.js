@@ -5,11 +5,12 @@
 
 const CHIPS = {
   all: "All", failed: "Failed", error: "Errors", passed: "Passed", unscored: "Unscored",
-  different: "Different", flipped: "Flipped", repaired: "Repaired",
+  different: "Different", flipped: "Flipped", repaired: "Repaired", labelled: "Labelled",
 };
 const CHIP_HELP = {
   different: "results of the row have different verdicts", flipped: "another column passed where the baseline failed, or the reverse",
   repaired: "an answer was read with a repair or a warning",
+  labelled: "a person has labelled an answer",
 };
 const RESULT_COLUMNS = { duration: "time", tokens: "tokens", cost: "cost", turns: "turns", warnings: "warnings", length: "length" };
 
@@ -297,7 +298,7 @@ function reasonLine(result) {
 function batchView(data) {
   return [
     part("head", [data.title, data.progress], () => batchHead(data)),
-    part("figures", data.numbers.data, () => data.numbers.data && make("section", { id: "key-figures" }, keyFigures(data.numbers.data))),
+    part("figures", data.numbers.data, () => data.numbers.data && make("section", { id: "key-figures" }, keyFigures(data.numbers.data), notesOf(data.numbers.data))),
     ...matrixParts(data.matrix, data.progress.is_searching && data.progress.unread > 0),
     part("numbers", data.numbers, () => numbersSection(data.numbers)),
   ];
@@ -311,7 +312,7 @@ function batchHead(data) {
     make("div", { class: "title" }, make("h1", null, data.title), badge(progress.state), simulatedBadge(progress.simulated), notifyButton(data)),
     make("p", { class: "lead" }, make("b", null, known), `: ${countsText(progress.counts)}`),
     progress.total > progress.results && make("progress", { max: progress.total, value: progress.results, "aria-label": "Results of the batch" }),
-    remark(dotted(data.name, `cost ${money(progress.cost)}`, progress.rate !== null && `${short(progress.rate)} results/s`, progress.left_s !== null && `about ${seconds(progress.left_s)} left`, link(data.compare, null, "compare"), link(data.runs, null, "task files"), link("#numbers", null, "numbers"))),
+    remark(dotted(data.name, `cost ${money(progress.cost)}`, progress.rate !== null && `${short(progress.rate)} results/s`, progress.left_s !== null && `about ${seconds(progress.left_s)} left`, link(data.compare, null, "compare"), link(data.label, null, "label"), link(data.runs, null, "task files"), link("#numbers", null, "numbers"))),
     progress.unfinished && progress.resume && notice(`Not finished: ${progress.unfinished}.`),
     command(progress.resume, "To continue it:"),
     progress.session && sessionOf(progress.session),

@@ -14,6 +14,7 @@ const TONES = {
   failed: ["cross", "bad"], blocked: ["cross", "bad"], unreadable: ["cross", "bad"],
   error: ["triangle", "error"],
   aborted: ["pause", "stopped"], interrupted: ["pause", "stopped"], stopped: ["pause", "stopped"], killed: ["pause", "stopped"],
+  undecided: ["dash", "none"], better: ["tick", "good"], worse: ["cross", "bad"], tie: ["dash", "none"],
   running: ["now", "now"], pending: ["dash", "none"], unscored: ["dash", "none"], skipped: ["dash", "none"],
 };
 

@@ -14,6 +14,7 @@ from evaluator import clock
 from evaluator.batch import Batch
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import MANIFEST, BatchFolder
+from evaluator.batch.labels import Label, shown_digest
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
@@ -30,7 +31,7 @@ from evaluator.viewer.server.progress import (
     simulated_cells,
 )
 from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.state import LATER, State, items, mapping
+from evaluator.viewer.server.state import LATER, State, items, mapping, minute
 
 ROWS_PER_PAGE = 50
 MAX_BATCHES = 500
@@ -156,7 +157,7 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
     index = matrix.index
     about = About(batch.manifest)
     unread = index.unread or (index.unsearched if has_text else 0.0)
-    version = (index.end, (batch.folder / MANIFEST).stat().st_mtime_ns)
+    version = (index.stamp, (batch.folder / MANIFEST).stat().st_mtime_ns)
     # The numbers read the whole file too, so they wait until the samples are there.
     if index.unread:
         numbers = LATER
@@ -169,6 +170,7 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
         "href": f"/batch/{query['folder']}",
         "runs": f"/runs?folder={query['folder']}",
         "compare": f"/compare?a={query['folder']}",
+        "label": f"/label/{query['folder']}",
         "progress": progress_data(batch, state.project.name_of(batch.folder), index, about)
         | {"unread": unread, "is_searching": has_text},
         "matrix": shown,
@@ -340,9 +342,28 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
         "run": f"/run/{query['folder']}/",
         "attachments": f"/attachment/{query['folder']}/",
         "command": repeat_command(batch, result),
+        "labels": label_data(index.labels_of(row), shown_digest(result)),
         "transcripts": [each.to_dict() for each in transcripts(batch.folder, result)],
     }
     return Page("sample", result.title or "(empty id)", values)
+
+
+def label_data(labels: Sequence[Label], shown: str) -> list[dict[str, Any]]:
+    """Labels of one result. `shown` is the digest of its text now."""
+    return [
+        {
+            "labeller": label.labeller,
+            "scorer": label.scorer,
+            "verdict": label.verdict.value,
+            "grade": label.grade,
+            "value": label.value,
+            "note": label.note,
+            "at": minute(label.at),
+            "seconds": label.seconds,
+            "is_stale": label.shown != shown,
+        }
+        for label in labels
+    ]
 
 
 def _neighbour(

@@ -151,10 +151,13 @@ class State:
 
     boards: Computed = field(default_factory=lambda: Computed(share=10))
 
-    def check_confirmed(self, query: Mapping[str, str], what: str) -> None:
-        """Raises: UsageError, if a form is not of this server, or `what` it asks for was not
-        confirmed.
-        """
+    labellers: Computed = field(default_factory=Computed)
+    """The sessions of labellers, see `labelling`."""
+    labelling: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a session of a labeller is asked something."""
+
+    def check_form(self, query: Mapping[str, str]) -> None:
+        """Raises: UsageError, if a form is not of this server."""
         if not hmac.compare_digest(
             query.get("token", "").encode("utf-8", "replace"), self.form_token.encode()
         ):
@@ -162,6 +165,12 @@ class State:
                 "the form is not of this server, or the server was started again; open the page "
                 "again"
             )
+
+    def check_confirmed(self, query: Mapping[str, str], what: str) -> None:
+        """Raises: UsageError, if a form is not of this server, or `what` it asks for was not
+        confirmed.
+        """
+        self.check_form(query)
         if query.get("confirm") != "yes":
             raise UsageError(f"{what} was not confirmed; tick the box beside the button")
 
