@@ -23,7 +23,7 @@ KEYS = {
     "Tab": 9,
     " ": 32,
 }
-CHARACTERS = {"/": 191, "j": 74, "k": 75, "u": 85}
+CHARACTERS = {"/": 191, "?": 191} | {each: ord(each.upper()) for each in "0123456789fjknpqsuvw"}
 
 
 def find_chromium() -> str | None:

@@ -102,7 +102,9 @@ async def main_pages(page: Page, address: str) -> list[str]:
         if start == "batches":
             a, b = (each.rpartition("/")[2] for each in dict.fromkeys(of_kind))
             found.append(f"{address}/compare?a={a}&b={b}")
-            await opened(page, found[-2])
+            found.append(f"{address}/label/{b}")
+            found.append(f"{address}/label/{b}?labeller=ada")
+            await opened(page, found[-4])
             found.append((await links(page, "/sample/"))[0])
     return found
 
@@ -113,7 +115,8 @@ def write_project(root: Path) -> None:
         [*EACH, *hostile()],
         cells=[{"template": "answer", "variant": "small"}, *hostile_cells()],
     )
-    write_batch(root / "b", [replace(each, content="other words " * 50) for each in EACH])
+    other = [replace(each, content="other words " * 50) for each in EACH]
+    write_batch(root / "b", other, scorers={"includes": {}})
     journal = TaskStore(root / "tasks").create("r", {"text": "\n".join(HOSTILE)}, template="t")
     args = {"messages": [{"role": "user", "content": text} for text in HOSTILE]}
     journal.note(

@@ -20,7 +20,7 @@ function labelView(data) {
 
 function labelSetup(data) {
   const { choices, settings } = data;
-  const field = (name, title, attributes) => make("p", null, labelled(title, make("input", { id: `label-${name}`, name, value: settings[name] || null, ...attributes })));
+  const field = (name, title, attributes) => make("p", { class: "controls" }, labelled(title, make("input", { id: `label-${name}`, name, value: settings[name] || null, ...attributes })));
   const scorers = choices.scorers.map((name) => [name, choices.judges.includes(name) ? `${name} (a model judges)` : name]);
   const only = choices.judges.length === 1 ? choices.judges[0] : scorers[0]?.[0];
   const subjects = [["", "whether an answer is right"], ...choices.sides.map(([key, names]) => [key, `which is better: ${names}`])];
@@ -32,8 +32,8 @@ function labelSetup(data) {
       "form",
       { method: "get", action: data.href },
       field("labeller", "Your name", { required: true, maxlength: 200, autocomplete: "name" }),
-      choices.sides.length > 0 && make("p", null, labelled("Decide", select("sides", subjects, settings.sides))),
-      scorers.length > 0 && make("p", null, labelled("Question of", select("scorer", scorers, settings.scorer || only))),
+      choices.sides.length > 0 && make("p", { class: "controls" }, labelled("Decide", select("sides", subjects, settings.sides))),
+      scorers.length > 0 && make("p", { class: "controls" }, labelled("Question of", select("scorer", scorers, settings.scorer || only))),
       field("precision", "Stop when the share is known to ± points", { type: "number", min: 0.1, max: 50, step: 0.1, value: settings.precision || choices.precision }),
       make("p", null, make("button", null, "Begin"))
     ),
@@ -42,9 +42,12 @@ function labelSetup(data) {
 
 function questionOf(data) {
   const { question } = data;
+  const answers = question.sections.slice(-question.answers);
+  const sectionOf = ([name, text], kind) => make("section", { class: kind }, make("h2", null, name), text === "" ? quiet("empty") : value(text, name));
   return [
-    make("h1", { id: "asked", tabindex: "-1" }, question.sections.some(([name]) => name === "second answer") ? "Which answer is better?" : "Is the answer right?"),
-    make("div", { class: "sides" }, question.sections.map(([name, text]) => make("section", { class: name.endsWith("answer") ? "asked" : null }, make("h2", null, name), text === "" ? quiet("empty") : value(text, name)))),
+    make("h1", { id: "asked", tabindex: "-1" }, answers.length > 1 ? "Which answer is better?" : "Is the answer right?"),
+    make("div", { class: "sides" }, question.sections.slice(0, -answers.length).map((each) => sectionOf(each, null))),
+    make("div", { class: "sides" }, answers.map((each) => sectionOf(each, "asked"))),
     make(
       "div",
       { class: "answers", role: "group", "aria-label": "Answers" },

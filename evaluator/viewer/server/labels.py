@@ -157,6 +157,7 @@ def _question_data(question: Question) -> dict[str, Any]:
             "id": question.id,
             "shown": question.shown,
             "sections": question.sections,
+            "answers": len(question.keys),
             "choices": question.choices,
             "has_value": question.has_value,
         }
