@@ -116,7 +116,7 @@ def write_project(root: Path) -> None:
         cells=[{"template": "answer", "variant": "small"}, *hostile_cells()],
     )
     other = [replace(each, content="other words " * 50) for each in EACH]
-    write_batch(root / "b", other, scorers={"includes": {}})
+    write_batch(root / "b", other, scorers={"includes": {}}, state="stopped")
     journal = TaskStore(root / "tasks").create("r", {"text": "\n".join(HOSTILE)}, template="t")
     args = {"messages": [{"role": "user", "content": text} for text in HOSTILE]}
     journal.note(

@@ -47,6 +47,7 @@ from evaluator.viewer.json_form import (
 from evaluator.viewer.server.background import background_page, kill_task, task_page
 from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
 from evaluator.viewer.server.comparison import compare_page
+from evaluator.viewer.server.control import control
 from evaluator.viewer.server.labels import give_label, label_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
@@ -199,6 +200,7 @@ def make_app(root: Path, token: str) -> web.Application:
         "/queue/{folder}/{entry}": change_entry,
         "/background/{folder}/{task}": kill_task,
         "/label/{folder}": give_label,
+        "/batch/{folder}": control,
     }
     for path, act in actions.items():
         app.router.add_post(path, partial(_action, state, act))

@@ -22,6 +22,7 @@ from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.json_form import JsonForm, Page
 from evaluator.viewer.samples import result_data, transcripts
 from evaluator.viewer.server.batch_index import BatchIndex
+from evaluator.viewer.server.control import control_data
 from evaluator.viewer.server.matrix import Matrix, MatrixQuery, read_query
 from evaluator.viewer.server.progress import (
     batch_state,
@@ -165,14 +166,20 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
         numbers = state.summaries.get(batch.folder, version, lambda: _numbers(batch, index))
     is_running = batch_state(about) == "running"
     shown = matrix_data(matrix, batch, query)
+    progress = progress_data(batch, state.project.name_of(batch.folder), index, about)
     values = {
         "name": state.project.name_of(batch.folder),
         "href": f"/batch/{query['folder']}",
         "runs": f"/runs?folder={query['folder']}",
         "compare": f"/compare?a={query['folder']}",
         "label": f"/label/{query['folder']}",
-        "progress": progress_data(batch, state.project.name_of(batch.folder), index, about)
-        | {"unread": unread, "is_searching": has_text},
+        "progress": progress | {"unread": unread, "is_searching": has_text},
+        "control": control_data(
+            state,
+            batch,
+            is_running=progress["session"] is not None,
+            errors=_error_kinds(numbers.value),
+        ),
         "matrix": shown,
         "numbers": {
             "error": numbers.error,
@@ -280,6 +287,14 @@ def sample_href(query: Mapping[str, str], key: str, **changes: str) -> str:
     if chosen:
         return f"{address}?{urlencode(chosen, errors='replace')}"
     return address
+
+
+def _error_kinds(numbers: Any) -> list[str]:
+    """The kinds of errors in a summary."""
+    summaries = [mapping(each).get("summary") for each in items(mapping(numbers).get("batches"))]
+    groups = [group for each in summaries for group in items(mapping(each).get("groups"))]
+    errors = [error for group in groups for error in items(mapping(group).get("errors"))]
+    return sorted({str(mapping(error).get("kind")) for error in errors})
 
 
 def _numbers(batch: Batch, index: BatchIndex) -> Any:
