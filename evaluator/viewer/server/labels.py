@@ -167,7 +167,7 @@ def _question_data(question: Question) -> dict[str, Any]:
 def _finished(
     batch: Batch, index: BatchIndex, session: LabelSession, query: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What was hidden: the labels beside the verdicts, and what they say of the judge."""
+    """What was hidden: the labels beside the verdicts, and how well they fit the judge."""
     scorer = session.subject.scorer
     if scorer:
         tables = [

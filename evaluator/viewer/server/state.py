@@ -151,6 +151,7 @@ class State:
 
     boards: Computed = field(default_factory=lambda: Computed(share=10))
 
+    portraits: Computed = field(default_factory=lambda: Computed(share=10))
     labellers: Computed = field(default_factory=Computed)
     """The sessions of labellers, see `labelling`."""
     labelling: threading.Lock = field(default_factory=threading.Lock)
