@@ -16,8 +16,16 @@ import pytest
 from evaluator.batch.label_session import label_answers
 from evaluator.batch.labels import read_labels
 from tests.batch.labelled import judged_batch
-from tests.viewer.browser import Page, find_chromium, running, tab
-from tests.viewer.test_view_in_browser import WIDE, becomes, links, opened
+from tests.viewer.browser import (
+    WIDE,
+    Page,
+    becomes,
+    find_chromium,
+    links,
+    opened,
+    running,
+    tab,
+)
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
 HIDDEN = ("small", "some/model", "topic", "s0", "bob")

@@ -55,11 +55,17 @@ async function visitLocal(href) {
 
 function show(data) {
   const before = page.data;
+  begin(data).forEach(update);
+  if (before) announceEnd(before, data);
+}
+
+/** Makes the frame of a page, if it is another one. Returns: its parts. */
+function begin(data) {
+  const before = page.data;
   page.data = data;
   document.title = `${data.title}${isServed() ? " · evaluator" : ""}`;
   if (!before || before.view !== data.view) build();
-  for (const each of VIEWS[data.view](data).flat().filter(Boolean)) update(each);
-  if (before) announceEnd(before, data);
+  return VIEWS[data.view](data).flat().filter(Boolean);
 }
 
 function build() {
@@ -234,8 +240,16 @@ function clicked(event) {
   visitLocal(found.getAttribute("href"));
 }
 
+/** Draws the head of the page before the rest, which takes longer. A hidden page has no frames to wait for. */
 function start() {
-  show(JSON.parse(byId("data").textContent));
+  const [head, ...rest] = begin(JSON.parse(byId("data").textContent));
+  update(head);
+  if (document.hidden) finish(rest);
+  else requestAnimationFrame(() => setTimeout(() => finish(rest)));
+}
+
+function finish(rest) {
+  rest.forEach(update);
   document.addEventListener("keydown", pressed);
   document.addEventListener("click", clicked);
   // A change of the fragment alone needs no other data.

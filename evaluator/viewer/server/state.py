@@ -24,7 +24,7 @@ from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.matrix import Matrix
 from evaluator.viewer.server.project import Project
 
-WAIT_S = 0.3
+WAIT_S = 0.2
 """How long a page waits for numbers before it is shown without them."""
 COMPUTING_MS = 1_000
 """How often a page asks for what is being computed."""
