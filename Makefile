@@ -59,9 +59,7 @@ $(STAMP): pyproject.toml uv.lock requirements.txt
 		uv sync --quiet --frozen --inexact --group dev --python $(PYTHON); \
 	else \
 		{ [ -x $(BIN)/python ] && [ "$$($(BIN)/python -V)" = "Python $(VERSION)" ]; } || rm -rf .venv; \
-		$(PYTHON) -m venv .venv && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt && \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .; \
+		$(PYTHON) -m venv .venv && $(BIN)/python .ci/install.py $(BIN)/python; \
 	fi
 	@touch $(STAMP)
 

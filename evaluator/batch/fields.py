@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from evaluator.batch.records import Sample, SampleResult
-from evaluator.batch.rows.mapping import Getter, MissingField, getter
+from evaluator.batch.rows.mapping import Getter, MissingField, getter, is_blank
 from evaluator.batch.scorers import Scorer
 from evaluator.batch.scorers.builtin_scorer import BuiltinScorer
 from evaluator.errors import ExpressionError, UsageError
@@ -63,11 +63,6 @@ def _unless_blank(value: Any) -> Any:
     if is_blank(value):
         return None
     return value
-
-
-def is_blank(value: Any) -> bool:
-    """Whether a value is a text without anything but white space."""
-    return isinstance(value, str) and not value.strip()
 
 
 def nearest_field(name: str, fields: Collection[str]) -> str:

@@ -68,16 +68,10 @@ class LabelSheet:
         return cls(criteria, grades, pass_at=float(pass_at) if _is_number(pass_at) else PASS_AT)
 
     @property
-    def keys(self) -> str:
-        """What may be typed, in one line."""
-        if self.grades:
-            values = ", ".join(f"{number} {name}" for number, name in enumerate(self.grades, 1))
-        else:
-            values = "a number from 0 to 1"
-        return (
-            f"p passed, f failed, {values}, ? cannot decide; s skip, u undo, q quit; a note may "
-            "follow after a space"
-        )
+    def choices(self) -> tuple[tuple[str, str], ...]:
+        """The keys that answer, with their meanings."""
+        grades = [(str(number), name) for number, name in enumerate(self.grades, 1)]
+        return (("p", "passed"), ("f", "failed"), *grades, ("?", "cannot decide"))
 
     def sections(self, result: SampleResult) -> Iterator[tuple[str, str]]:
         """Titles and texts, in the order in which they are shown."""

@@ -73,7 +73,7 @@ class _Stratum:
         for place, passed in enumerate(judged.passed):
             if passed == verdict:
                 group = groups.setdefault(judged.groups[place], [])
-                group.append((_rank(judged.keys[place]), place))
+                group.append((rank_of(judged.keys[place]), place))
         ranked: list[tuple[float, int]] = []
         for members in groups.values():
             members.sort()
@@ -202,7 +202,7 @@ def _reach_of(estimate: Estimate) -> float:
     return 50 * (estimate.high - estimate.low)
 
 
-def _rank(key: str) -> float:
+def rank_of(key: str) -> float:
     """A number in [0, 1) that follows from the key, and from nothing that is known of the
     result.
     """

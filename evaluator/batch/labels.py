@@ -2,7 +2,8 @@
 
 A line is one label, with a checksum as lines of results have it. Lines are only ever appended, and
 each is on the disk before the next sample is shown. Of several labels of one labeller for one
-result and scorer the last counts; a label is withdrawn by one with the verdict `removed`.
+result and scorer the last counts; a label is withdrawn by one with the verdict `removed`. A label
+may also compare the answers of two results: it has the key of both, and no scorer.
 
 A label belongs to a result (`SampleResult.key`) and to the text that the labeller saw: the inputs,
 the target and the answer. If the result has another text now, because the sample was evaluated
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from evaluator import disk
 from evaluator.batch.folder import DAMAGED, LABELS
@@ -37,16 +38,20 @@ from evaluator.record.steps import Scrub, json_encoder
 MAX_NOTE_CHARS = 10_000
 MAX_NAME_CHARS = 200
 _MAX_LINE_BYTES = 1_000_000
+_Key = TypeVar("_Key")
 _compact = json_encoder((",", ":"), ascii_only=True, allow_nan=False)
 
 
 class LabelVerdict(StrEnum):
-    """`undecided`: the labeller cannot decide. `removed`: the label before this one is
-    withdrawn.
+    """`undecided`: the labeller cannot decide. `removed`: the label before this one is withdrawn.
+    `better`, `tie` and `worse` compare an answer with that of another result.
     """
 
     PASSED = "passed"
     FAILED = "failed"
+    BETTER = "better"
+    TIE = "tie"
+    WORSE = "worse"
     UNDECIDED = "undecided"
     REMOVED = "removed"
 
@@ -59,7 +64,8 @@ class Label:
     `scorer` is the name of the scorer whose question was answered. `value` is in [0, 1], None where
     the labeller gave only a verdict; `grade` is the name of the grade with this value, empty
     without one. `at` is an ISO time, UTC; `seconds` is how long the labeller looked at the sample,
-    0 where that is unknown.
+    0 where that is unknown. `other` is the key of the result with which this one was compared;
+    empty for a label of one result.
 
     Raises: UsageError, for a value outside [0, 1], or a text that is empty or too long.
     """
@@ -75,6 +81,7 @@ class Label:
     note: str = ""
     at: str = ""
     seconds: float = 0.0
+    other: str = ""
 
     def __post_init__(self) -> None:
         if self.value is not None and not 0 <= self.value <= 1:
@@ -106,7 +113,9 @@ class Label:
         """The label that `to_dict` made `data` from. Raises: KeyError, TypeError or ValueError, for
         anything else; UsageError, as `Label`.
         """
-        values: dict[str, Any] = {name: data[name] for name in _FIELDS}
+        values: dict[str, Any] = {name: data[name] for name in _FIELDS} | {
+            "other": data.get("other", "")
+        }
         for name in _TEXTS:
             if not isinstance(values[name], str):
                 raise TypeError(f"{name} is not a string")
@@ -114,8 +123,8 @@ class Label:
         return cls(**values)
 
 
-_FIELDS = tuple(each.name for each in fields(Label))
-_TEXTS = ("key", "identity", "shown", "scorer", "labeller", "grade", "note", "at")
+_FIELDS = tuple(each.name for each in fields(Label) if each.name != "other")
+_TEXTS = ("key", "identity", "shown", "scorer", "labeller", "grade", "note", "at", "other")
 
 
 def shown_digest(result: SampleResult) -> str:
@@ -128,6 +137,7 @@ class CurrentLabels:
 
     def __init__(self, labels: Iterable[Label] = ()) -> None:
         self._by_scorer: dict[str, dict[str, dict[str, Label]]] = {}
+        self._pairs: dict[tuple[str, str], dict[str, Label]] = {}
         for label in labels:
             self.add(label)
 
@@ -140,15 +150,26 @@ class CurrentLabels:
         """The labels for `scorer`: the key of a result → labeller → label."""
         return self._by_scorer.get(scorer, {})
 
+    @property
+    def pairs(self) -> Mapping[tuple[str, str], Mapping[str, Label]]:
+        """The labels that compare two results: their keys → labeller → label."""
+        return self._pairs
+
     def add(self, label: Label) -> None:
-        results = self._by_scorer.setdefault(label.scorer, {})
-        labels = results.setdefault(label.key, {})
-        # A later label is the last one in the order of its labeller too.
-        labels.pop(label.labeller, None)
-        if label.verdict is not LabelVerdict.REMOVED:
-            labels[label.labeller] = label
-        if not labels:
-            del results[label.key]
+        if label.other:
+            _put(self._pairs, (label.key, label.other), label)
+        else:
+            _put(self._by_scorer.setdefault(label.scorer, {}), label.key, label)
+
+
+def _put(found: dict[_Key, dict[str, Label]], key: _Key, label: Label) -> None:
+    labels = found.setdefault(key, {})
+    # A later label is the last one in the order of its labeller too.
+    labels.pop(label.labeller, None)
+    if label.verdict is not LabelVerdict.REMOVED:
+        labels[label.labeller] = label
+    if not labels:
+        del found[key]
 
 
 def read_labels(folder: Path) -> list[Label]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
 
 OnChanged = Literal["leave", "run", "keep"]
+Empty = Literal["keep", "error"]
 TaskFiles = Literal["packed", "each"]
 State = Literal["complete", "incomplete", "stopped", "budget", "repeated error"]
 RESUMING = "With --resume"
@@ -217,6 +218,13 @@ class BatchOptions(Checked, error=UsageError):
             metavar="SEED",
         ),
     ] = None
+    empty: Annotated[
+        Empty,
+        Flag(
+            "--empty",
+            "What an empty cell of a required input is: kept, with a warning, or an error.",
+        ),
+    ] = "keep"
     select: Selection = Selection()
     fewshot: Annotated[FewShot | None, Section("Few-shot examples")] = None
     models: Annotated[

@@ -38,6 +38,7 @@ from evaluator.batch.options import BatchOptions, limits_to_dict
 from evaluator.batch.records import Sample
 from evaluator.batch.rows import RowMapping, RowsInput, RowSource, open_rows
 from evaluator.batch.rows.fewshot import FEWSHOT, ShotPool, read_shots
+from evaluator.batch.rows.mapping import is_blank
 from evaluator.batch.scorers import (
     Scorer,
     describe_scorer,
@@ -201,6 +202,7 @@ def make_plan(
         metadata=options.metadata,
         answers=options.answers,
         shuffle_choices=options.shuffle_choices,
+        allow_empty=options.empty == "keep",
     )
     required = [] if is_answered else required
     if is_answered:

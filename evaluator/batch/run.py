@@ -26,6 +26,7 @@ from evaluator.batch.notebook import DisplayName, make_display
 from evaluator.batch.options import (
     BatchLimits,
     BatchOptions,
+    Empty,
     OnChanged,
     Stop,
     TaskFiles,
@@ -134,6 +135,7 @@ async def run_batch(
     target: str | None = None,
     answers: str | None = None,
     shuffle_choices: int | None = None,
+    empty: Empty = "keep",
     fewshot: FewShot | Mapping[str, Any] | None = None,
     metadata: Sequence[str] | Mapping[str, str] | None = None,
     select: Selection | Mapping[str, Any] | None = None,
@@ -183,9 +185,10 @@ async def run_batch(
     `inputs`, `id`, `target` and `metadata` name fields of a row, or are an expression in `{{ … }}`;
     `select` says which rows. `answers`: the field with existing answers, which are scored without a
     call. `shuffle_choices`: a seed for the order of each row's options; the target is moved along.
-    `fewshot`: examples that the model sees before each row, see `FewShot`. `scorers`: names, tables
-    or functions. `metrics`: averages, or functions of all results. Each of `models` is combined
-    with each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`.
+    `empty`: empty cells of required inputs are kept, with a warning, or an "error". `fewshot`:
+    examples that the model sees before each row, see `FewShot`. `scorers`: names, tables or
+    functions. `metrics`: averages, or functions of all results. Each of `models` is combined with
+    each of `handlers`. `thresholds`: conditions such as `"accuracy >= 0.8"`.
     `count_as_failed`: types and reasons of errors that count as failed answers. `limited`: whether
     an answer that a limit cut off is "scored" like any other, "failed" or an "error". `decide`:
     the difference that the batch has to show, and when it may stop, see `Deciding`. `cluster` and

@@ -109,8 +109,10 @@ def compare(
     b = open_batch(paths[-1])
     if no_cluster:
         cluster = ""
-    first = _cell(a, templates[0] if templates else None, variant=variants[0] if variants else None)
-    second = _cell(
+    first = cell_of(
+        a, templates[0] if templates else None, variant=variants[0] if variants else None
+    )
+    second = cell_of(
         b, templates[-1] if templates else None, variant=variants[-1] if variants else None
     )
     sides = a.results(first), b.results(second)
@@ -185,7 +187,7 @@ def _total(totals: Iterable[int | None]) -> int | None:
     return sum(total or 0 for total in known)
 
 
-def _cell(batch: Batch, template: str | None, variant: str | None) -> tuple[str, str]:
+def cell_of(batch: Batch, template: str | None, variant: str | None) -> tuple[str, str]:
     """The only cell with this template and variant, or with these words in their names.
 
     Raises: UsageError, if there are several, or none.

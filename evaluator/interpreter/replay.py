@@ -33,14 +33,16 @@ class Replay:
 
     `divergence` is the first step, or the result, that differs; None if nothing does. `changes` are
     the steps whose content has changed (empty unless the replay went past changes), `gone` the
-    paths of those that were not reached. `steps` counts the answers that were taken from the
-    record. `ends_at` is the step at which the record of an interrupted run ends, None if the run
+    paths of those that were not reached. `steps` counts the steps of the record, as
+    `evaluator tasks show` does, `answers` those that answered a call again, also of subtasks.
+    `ends_at` is the step at which the record of an interrupted run ends, None if the run
     has an end.
     """
 
     task_id: int | None
     outcome: Outcome
     steps: int
+    answers: int
     divergence: StepChanged | None = None
     changes: tuple[ChangedStep, ...] = ()
     gone: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ class Replay:
             "task_id": self.task_id,
             "ok": self.ok,
             "steps": self.steps,
+            "answers": self.answers,
             "divergence": None
             if divergence is None
             else {name: getattr(divergence, name) for name in names},
@@ -99,7 +102,8 @@ async def replay(services: Services, task: int | Path, past_changes: bool) -> Re
     return Replay(
         header.task_id,
         outcome,
-        steps=earlier.progress.reused,
+        steps=len(recording.steps) if summary is None else summary.steps,
+        answers=earlier.progress.reused,
         divergence=halted
         if isinstance(halted, StepChanged)
         else _result_change(recording, outcome, services=services, halted=halted),

@@ -12,6 +12,8 @@ from typing import Any
 from evaluator.batch import Batch
 from evaluator.batch.compare import Comparison, compare
 from evaluator.batch.compare.comparison import compare_metrics, metric_tables
+from evaluator.batch.compare.corrected import compare_corrected, corrected_tables
+from evaluator.batch.preferences import preference_table, preferences
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.viewer.json_form import JsonForm
 from evaluator.viewer.samples import result_data
@@ -59,7 +61,11 @@ def numbers_data(
     """
     comparison = compare(a.results(cells[0]), b.results(cells[1]), scorer=scorer)
     metrics = compare_metrics(a.metrics_of(cells[0]), b.metrics_of(cells[1]))
-    tables = [*comparison.tables(), *metric_tables(metrics)]
+    corrected = compare_corrected(a, b, cells, scorer=scorer, cluster=comparison.cluster or None)
+    tables = [*comparison.tables(), *corrected_tables(corrected), *metric_tables(metrics)]
+    if a.folder == b.folder:
+        preferred = [one for one in preferences(a) if {one.a, one.b} == set(cells)]
+        tables += [preference_table(preferred)] if preferred else []
     return {
         "words": in_words(comparison),
         "difference": asdict(comparison.difference),

@@ -41,6 +41,7 @@ SCRIPTS = (
     "run.js",
     "start.js",
     "lists.js",
+    "label.js",
     "report.js",
     "main.js",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from evaluator.batch.reading import Batch, open_batch
 from evaluator.batch.records import SampleResult, Score, Verdict
 
 CELL = ("quiz", "small")
+LARGE = ("quiz", "large")
 
 
 def judged_batch(
@@ -85,3 +87,21 @@ def label_some(
     labels = [label_of(each, labeller) for each in random.Random(seed).sample(results, count)]
     append_labels(batch.folder, labels)
     return labels
+
+
+def pair_batch(folder: Path, *, samples: int = 40, equal: int = 4) -> Batch:
+    """Two variants: `large` is right everywhere, `small` in the first `equal` rows only."""
+    batch = judged_batch(folder, samples=0, cells=[_cell(CELL), _cell(LARGE)])
+    with BatchFolder.open(folder) as writer:
+        for place in range(samples):
+            small = result_of(place, "right" if place < equal else "wrong", True)
+            large = replace(result_of(place + 1_000, "right", True), variant="large")
+            writer.append(small)
+            writer.append(
+                replace(large, sample_id=small.sample_id, place=place, inputs=small.inputs)
+            )
+    return open_batch(batch.folder)
+
+
+def _cell(cell: tuple[str, str]) -> dict[str, str]:
+    return {"template": cell[0], "variant": cell[1]}

@@ -271,3 +271,15 @@ def test_empty_cells_of_a_required_input_are_counted_in_a_warning(
     assert plan.notices == (f"{rows}: the required input 'question' is empty in 2 of 3 rows",)
     whole = as_csv(tmp_path / "whole.csv", "a,What is 1 + 1?,2")
     assert make_plan(quiz, "quiz", rows=whole, options=BatchOptions()).notices == ()
+
+
+@pytest.mark.parametrize("as_stream", [False, True])
+def test_an_empty_cell_of_a_required_input_is_an_error_where_the_user_says_so(
+    run: Run, calls: Calls, tmp_path: Path, as_stream: bool
+) -> None:
+    rows = [{"id": "a", "question": "1 + 1?"}, {"id": "b", "question": " "}]
+    with pytest.raises(RowError, match=r"row 1.*`question` is empty.*--empty keep"):
+        run(iter(rows) if as_stream else rows, scorers=[], empty="error")
+    assert len(calls) <= as_stream
+    assert run(rows[:1], scorers=[], empty="error", output=tmp_path / "full").is_complete
+    assert run(rows, scorers=[], empty="keep", output=tmp_path / "kept").is_complete

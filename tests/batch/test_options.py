@@ -87,6 +87,7 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
         "target": "t",
         "answers": "output",
         "shuffle_choices": 7,
+        "empty": "error",
         "fewshot": {"rows": "dev.jsonl", "k": 5, "match": "subject"},
         "scorers": ["exact", {"type": "f1"}],
         "epochs": 2,

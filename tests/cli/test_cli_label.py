@@ -12,7 +12,7 @@ import pytest
 
 from evaluator.batch.folder import BatchFolder
 from evaluator.batch.labels import LabelVerdict, read_labels
-from tests.batch.labelled import judged_batch, label_some, result_of
+from tests.batch.labelled import judged_batch, label_some, pair_batch, result_of
 
 PEOPLE = ("--labeller", "ada")
 
@@ -92,6 +92,20 @@ def test_a_kill_at_any_moment_loses_no_label(start: Any, tmp_path: Path, batch: 
         process.wait()
         assert verdicts(batch) == ["passed"] * expected
     assert len({label.key for label in read_labels(batch)}) == 3
+
+
+def test_the_answers_of_two_variants_are_compared(cli: Any, tmp_path: Path) -> None:
+    pair_batch(tmp_path / "two", samples=8)
+    sides = ("--variant", "small", "--variant", "large")
+    ran = cli("label", "two", *PEOPLE, *sides, stdin=b"1\nx\n= both\nq\n")
+    shown, _, after = ran.out.rpartition("> ")
+    assert "first answer:" in shown and "small" not in shown and "large" not in shown
+    assert "quiz × small and quiz × large: 2 of 4 pairs labelled" in after
+    assert "'x' is none of the keys" in ran.err
+    assert "2 of 4" in cli("calibrate", "two").out
+    (found,) = json.loads(cli("calibrate", "two", "--json").out)["preferences"]
+    assert (found["a"], found["ties"], found["labels"]) == (["quiz", "small"], 1, 2)
+    assert cli("label", "two", *PEOPLE, "--variant", "small").code == 2
 
 
 def test_calibrate_shows_the_numbers_as_text_markdown_and_json(cli: Any, batch: Path) -> None:

@@ -93,7 +93,8 @@ def test_a_killed_run_is_listed_resumed_and_replayed(tasks: Run, folder: Path) -
     assert (folder / "effects").read_text() == "first\nsecond\nsecond\n"
 
     replayed = tasks("replay", "1", "--library", "t.xml")
-    assert replayed.out == "TASK-1: as recorded (3 steps)\n"
+    assert replayed.out == "TASK-1: as recorded (4 steps, 3 answers from the record)\n"
+    assert "\n  4 steps" in tasks("show", "1").out
     by_path = tasks("replay", "tasks/done/TASK-1.md", "--library", "t.xml", "--json")
     assert json.loads(by_path.out)["ok"] is True
 

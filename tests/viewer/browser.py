@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 KEYS = {
     "Enter": 13,
     "Escape": 27,
@@ -23,7 +24,7 @@ KEYS = {
     "Tab": 9,
     " ": 32,
 }
-CHARACTERS = {"/": 191, "j": 74, "k": 75, "u": 85}
+CHARACTERS = {"/": 191, "?": 191} | {each: ord(each.upper()) for each in "0123456789fjknpqsuvw"}
 
 
 def find_chromium() -> str | None:
@@ -109,8 +110,7 @@ class Page:
     async def open(self, path: Path, *, width: int = 1280, height: int = 900) -> None:
         """Opens a report and returns once it has built itself."""
         await self.resize(width, height)
-        await self.visit(path.as_uri())
-        assert await self.run("document.documentElement.dataset.ready"), self.problems
+        await opened(self, path.as_uri())
 
     async def visit(self, address: str) -> None:
         """Opens an address and returns once it is loaded."""
@@ -169,3 +169,24 @@ async def tab(address: str) -> AsyncIterator[Page]:
             listening.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await listening
+
+
+def becomes(condition: str) -> str:
+    """JavaScript that waits until the page fulfils a condition."""
+    return (
+        f"new Promise((done) => {{ const look = () => ({condition}) && (done(true), true);"
+        "if (!look()) new MutationObserver((_, seen) => look() && seen.disconnect())"
+        ".observe(document, {subtree: true, childList: true, attributes: true, characterData: true}); })"
+    )
+
+
+async def opened(page: Page, address: str) -> None:
+    """Opens an address and returns once the page is drawn."""
+    await page.visit(address)
+    await page.run(becomes("document.documentElement.dataset.ready"))
+
+
+async def links(page: Page, prefix: str) -> list[str]:
+    return await page.run(
+        f"[...document.querySelectorAll('main a[href^=\"{prefix}\"]')].map((link) => link.href)"
+    )

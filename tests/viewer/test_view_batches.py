@@ -428,6 +428,7 @@ def test_rows_are_chosen_by_what_their_columns_have_in_common(
             "different": 3,
             "flipped": 2,
             "repaired": 1,
+            "labelled": 0,
         }
 
 

@@ -21,13 +21,21 @@ from evaluator.record.store import TaskStore
 from evaluator.viewer.server import background, make_app, progress, state
 from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, hostile, result
 from tests.viewer.batches import append, numbered, write_batch
-from tests.viewer.browser import Page, find_chromium, running, tab
+from tests.viewer.browser import (
+    WIDE,
+    Page,
+    becomes,
+    find_chromium,
+    links,
+    opened,
+    running,
+    tab,
+)
 from tests.viewer.site import TOKEN
 from tests.viewer.tasks import add_task, append_output
 
 pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs chromium on the PATH")
 
-WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 FAILURES = (PASSED, FAILED, replace(FAILED, sample_id="other"))
 Steps = Callable[[Page, str], Awaitable[Any]]
 
@@ -64,27 +72,6 @@ def browse(browser: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     return go
 
 
-def becomes(condition: str) -> str:
-    """JavaScript that waits until the page fulfils a condition."""
-    return (
-        f"new Promise((done) => {{ const look = () => ({condition}) && (done(true), true);"
-        "if (!look()) new MutationObserver((_, seen) => look() && seen.disconnect())"
-        ".observe(document, {subtree: true, childList: true, attributes: true, characterData: true}); })"
-    )
-
-
-async def opened(page: Page, address: str) -> None:
-    """Opens an address and returns once the page is drawn."""
-    await page.visit(address)
-    await page.run(becomes("document.documentElement.dataset.ready"))
-
-
-async def links(page: Page, prefix: str) -> list[str]:
-    return await page.run(
-        f"[...document.querySelectorAll('main a[href^=\"{prefix}\"]')].map((link) => link.href)"
-    )
-
-
 async def main_pages(page: Page, address: str) -> list[str]:
     """The address of each kind of page."""
     lists = {
@@ -102,7 +89,9 @@ async def main_pages(page: Page, address: str) -> list[str]:
         if start == "batches":
             a, b = (each.rpartition("/")[2] for each in dict.fromkeys(of_kind))
             found.append(f"{address}/compare?a={a}&b={b}")
-            await opened(page, found[-2])
+            found.append(f"{address}/label/{b}")
+            found.append(f"{address}/label/{b}?labeller=ada")
+            await opened(page, found[-4])
             found.append((await links(page, "/sample/"))[0])
     return found
 
@@ -113,7 +102,8 @@ def write_project(root: Path) -> None:
         [*EACH, *hostile()],
         cells=[{"template": "answer", "variant": "small"}, *hostile_cells()],
     )
-    write_batch(root / "b", [replace(each, content="other words " * 50) for each in EACH])
+    other = [replace(each, content="other words " * 50) for each in EACH]
+    write_batch(root / "b", other, scorers={"includes": {}}, state="stopped")
     journal = TaskStore(root / "tasks").create("r", {"text": "\n".join(HOSTILE)}, template="t")
     args = {"messages": [{"role": "user", "content": text} for text in HOSTILE]}
     journal.note(

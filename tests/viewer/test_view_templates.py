@@ -14,6 +14,10 @@ XML = """<library>
 <task name="greet" type="atomic"><description>greets</description>
 <inputs><input name="who"/><input name="times" type="number" required="false" default="2"/></inputs>
 <instructions>Greet {{ who }} {{ times }} times</instructions></task>
+<task name="twice" type="sequential"><description>greets twice</description>
+<inputs><input name="who">Whom to greet</input></inputs>
+<examples><example><input name="who">Ada</input><output>hello</output></example></examples>
+<steps><call template="greet"><arg name="who">{{ who }}</arg></call><call template="greet"><arg name="who">{{ who }}</arg></call></steps></task>
 <task name="mark" type="script"><description>leaves a mark</description><command>touch marked</command></task>
 </library>"""
 
@@ -59,6 +63,22 @@ def test_a_template_shows_its_source_a_form_and_the_bound_on_calls(project: Path
     assert [field["name"] for field in data["fields"]] == ["who", "times"]
     assert data["bound"] == "at most 1 model call"
     assert data["file"] == "templates/own.xml"
+
+
+def test_a_template_shows_what_evaluator_docs_writes_about_it(project: Path) -> None:
+    link = link_of(project, "twice")
+    found = page(project, f"{link}?model=openai/gpt-4o-mini").data["portrait"]
+    assert dict(found["facts"])["type"] == "sequential"
+    assert found["bound"] == "at most 2 model calls" and found["price"].startswith("at most $0.")
+    assert found["inputs"] == ["who: any – Whom to greet"]
+    edges = [[side["name"] for side in edge] for edge in found["edges"]]
+    assert edges == [["twice", "greet"]]
+    (example,) = found["prompts"]
+    assert example["expected"] == "hello" and "Greet Ada 2 times" in example["requests"][0]
+    called = page(project, link_of(project, "greet")).data["portrait"]
+    assert called["callers"] == [{"name": "twice", "href": link}] and called["calls"] == []
+    marks = page(project, link_of(project, "mark")).data["portrait"]
+    assert marks["reaches"] == ["program touch marked"] and not (project / "marked").exists()
 
 
 def test_the_prompt_for_given_inputs_is_shown_and_nothing_is_written(project: Path) -> None:

@@ -108,6 +108,7 @@ class RowMapping:
     `shuffle_choices`: the seed of the order of each row's options; None: as they are.
     `metadata`: names or paths, or `NAME={{ … }}`, or a table of names and texts; None uses every
     field that is not wholly input, id or target.
+    `allow_empty`: whether a required input may be empty.
     """
 
     inputs: Mapping[str, str] | None = None
@@ -116,6 +117,7 @@ class RowMapping:
     metadata: Sequence[str] | Mapping[str, str] | None = None
     answers: str | None = None
     shuffle_choices: int | None = None
+    allow_empty: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ class Mapper:
                     raise UsageError(f"{message}; {hint}" if hint else message)
         self._source = source
         self._required = required
+        self._not_empty = () if mapping.allow_empty else tuple(required)
         self._inputs = {name: getter(text, f"inputs.{name}") for name, text in given.items()}
         if declared is None:
             self._by_name = ()
@@ -312,6 +315,12 @@ class Mapper:
                     f"no field for the template's input `{name}`; {hint} (the row has: "
                     f"{listed(row)})"
                 )
+        for name in self._not_empty:
+            if is_blank(inputs.get(name)):
+                raise MissingField(
+                    f"the required input `{name}` is empty; give it a value, or allow empty ones "
+                    "with --empty keep"
+                )
         return inputs
 
     def _metadata_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,6 +330,11 @@ class Mapper:
             return {}
         consumed = self._consumed
         return {name: value for name, value in row.items() if name not in consumed}
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a value is a text without anything but white space."""
+    return isinstance(value, str) and not value.strip()
 
 
 def metadata_texts(metadata: Sequence[str] | Mapping[str, str]) -> dict[str, str]:

@@ -199,7 +199,8 @@ def _print_replay(found: Replay) -> None:
         name = "the record"
     else:
         name = f"TASK-{found.task_id}"
-    steps = f"{found.steps} step{'' if found.steps == 1 else 's'}"
+    answers = f"{found.answers} answer{'' if found.answers == 1 else 's'}"
+    steps = f"{found.steps} step{'' if found.steps == 1 else 's'}, {answers} from the record"
     if found.ok and found.ends_at is not None:
         echo(f"{name}: as recorded ({steps}) up to {found.ends_at}, where its record ends")
     elif found.ok:
@@ -210,7 +211,7 @@ def _print_replay(found: Replay) -> None:
             what = f"{many} step{'' if many == 1 else 's'} changed"
         else:
             what = "not as recorded"
-        echo(f"{name}: {what}; {found.steps} answers were taken from the record")
+        echo(f"{name}: {what}; {answers} taken from the record")
 
 
 @click.command("import", epilog="Example:  evaluator tasks import ~/other-program/tasks")

@@ -210,15 +210,41 @@ function templatesView(data) {
 
 function templateView(data) {
   return [
-    part("head", [data.description, data.called, data.title], () => [
-      make("h1", null, data.title),
-      make("p", null, brief(data.description, 2_000)),
-      data.called.length > 0 && remark("calls ", data.called.flatMap((each, place) => [place > 0 && ", ", link(each.href, null, each.name)])),
-    ]),
+    part("head", [data.description, data.title, data.file, data.portrait], () => [make("h1", null, data.title), make("p", null, brief(data.description, 2_000)), portraitOf(data)]),
     part("form", [data.href, data.token, data.fields.map((field) => field.name)], () => section("Prompt", promptForm(data))),
     part("preview", [data.fields, data.bound, data.problem, data.error_findings, data.previews], () => previewOf(data)),
+    part("examples", data.portrait.prompts, () => examplesOf(data.portrait)),
     part("source", [data.lines, data.findings], () => section(`Source: ${data.file || ""}`, data.findings.map(findingOf), fileLines(data.lines, "source"))),
   ];
+}
+
+/** What `evaluator docs` writes about a template. */
+function portraitOf({ portrait, file, href }) {
+  const names = (list) => list.flatMap((each, place) => [place > 0 && ", ", link(each.href, null, each.name)]);
+  const edges = portrait.edges.map(([caller, called]) => make("li", null, link(caller.href, null, caller.name), " calls ", link(called.href, null, called.name)));
+  const relations = remark(dotted(portrait.calls.length > 0 && ["calls ", names(portrait.calls)], portrait.callers.length > 0 && ["called by ", names(portrait.callers)]));
+  const graph = portrait.edges.length > portrait.calls.length && foldable("graph", "Graph of its calls", make("ul", null, edges), false);
+  if (portrait.error) return [relations, graph, notice(portrait.error)];
+  if (!portrait.facts) return [relations, graph, quiet("Calls and price are being computed.")];
+  const list = (items) => make("ul", null, items.map((each) => make("li", null, make("code", null, each))));
+  return [
+    facts([...portrait.facts.map(([name, text]) => [name, name === "sha256" ? make("code", null, text.slice(0, 12)) : text]), ["file", file], ["output", make("code", null, brief(portrait.output, 400))], ["calls", portrait.bound], ["price", portrait.price]]),
+    relations,
+    graph,
+    portrait.inputs.length > 0 && section("Inputs", list(portrait.inputs)),
+    portrait.reaches.length > 0 && section("What a run may reach", list(portrait.reaches)),
+    make("form", { class: "controls", method: "get", action: href }, labelled("Price with the model", make("input", { type: "search", id: "price-model", name: "model", value: portrait.model, size: 24, placeholder: "openai/gpt-4o-mini" })), make("button", null, "Show")),
+    portrait.explanation && foldable("bound", "How the calls are counted", make("pre", null, portrait.explanation), false),
+  ];
+}
+
+function examplesOf({ prompts }) {
+  if (!prompts) return null;
+  return section("Examples", prompts.map((each, place) => foldable(`example-${place}`, each.title, [
+    each.requests.map((text) => make("pre", null, text)),
+    each.error && notice(each.error),
+    each.expected !== null && [quiet("Expected output"), value(each.expected, "expected output")],
+  ], false)));
 }
 
 function promptForm(data) {

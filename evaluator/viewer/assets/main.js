@@ -6,10 +6,10 @@
 const VIEWS = {
   start: startView, search: searchView, batches: batchesView, batch: batchView, sample: sampleView, compare: compareView,
   runs: runsView, run: runView, queue: queueView, entry: entryView, background: backgroundView, task: taskView,
-  templates: templatesView, template: templateView, problem: problemView, report: reportView,
+  templates: templatesView, template: templateView, label: labelView, problem: problemView, report: reportView,
 };
 const SECTIONS = {
-  "/": ["Start", "start"], "/batches": ["Batches", "batches", "batch", "sample"], "/runs": ["Runs", "runs", "run"],
+  "/": ["Start", "start"], "/batches": ["Batches", "batches", "batch", "sample", "label"], "/runs": ["Runs", "runs", "run"],
   "/compare": ["Compare", "compare"], "/queue": ["Queue", "queue", "entry"],
   "/background": ["Background", "background", "task"], "/templates": ["Templates", "templates", "template"],
 };
@@ -55,11 +55,17 @@ async function visitLocal(href) {
 
 function show(data) {
   const before = page.data;
+  begin(data).forEach(update);
+  if (before) announceEnd(before, data);
+}
+
+/** Makes the frame of a page, if it is another one. Returns: its parts. */
+function begin(data) {
+  const before = page.data;
   page.data = data;
   document.title = `${data.title}${isServed() ? " · evaluator" : ""}`;
   if (!before || before.view !== data.view) build();
-  for (const each of VIEWS[data.view](data).flat().filter(Boolean)) update(each);
-  if (before) announceEnd(before, data);
+  return VIEWS[data.view](data).flat().filter(Boolean);
 }
 
 function build() {
@@ -216,9 +222,14 @@ function pressed(event) {
     byId("find").focus();
     event.preventDefault();
   }
+  const answers = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
   const rel = own(KEYS, event.key);
-  const found = rel && document.querySelector(`a[rel="${rel}"]`);
-  if (found) found.click();
+  const found = answers || (rel && document.querySelector(`a[rel="${rel}"]`));
+  if (!found) return;
+  if (found.matches("input, textarea")) {
+    found.focus();
+    event.preventDefault();
+  } else found.click();
 }
 
 function clicked(event) {
@@ -229,8 +240,16 @@ function clicked(event) {
   visitLocal(found.getAttribute("href"));
 }
 
+/** Draws the head of the page before the rest, which takes longer. A hidden page has no frames to wait for. */
 function start() {
-  show(JSON.parse(byId("data").textContent));
+  const [head, ...rest] = begin(JSON.parse(byId("data").textContent));
+  update(head);
+  if (document.hidden) finish(rest);
+  else requestAnimationFrame(() => setTimeout(() => finish(rest)));
+}
+
+function finish(rest) {
+  rest.forEach(update);
   document.addEventListener("keydown", pressed);
   document.addEventListener("click", clicked);
   // A change of the fragment alone needs no other data.

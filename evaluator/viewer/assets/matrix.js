@@ -5,11 +5,12 @@
 
 const CHIPS = {
   all: "All", failed: "Failed", error: "Errors", passed: "Passed", unscored: "Unscored",
-  different: "Different", flipped: "Flipped", repaired: "Repaired",
+  different: "Different", flipped: "Flipped", repaired: "Repaired", labelled: "Labelled",
 };
 const CHIP_HELP = {
   different: "results of the row have different verdicts", flipped: "another column passed where the baseline failed, or the reverse",
   repaired: "an answer was read with a repair or a warning",
+  labelled: "a person has labelled an answer",
 };
 const RESULT_COLUMNS = { duration: "time", tokens: "tokens", cost: "cost", turns: "turns", warnings: "warnings", length: "length" };
 
@@ -296,8 +297,10 @@ function reasonLine(result) {
 /** A batch on the server. */
 function batchView(data) {
   return [
-    part("head", [data.title, data.progress], () => batchHead(data)),
-    part("figures", data.numbers.data, () => data.numbers.data && make("section", { id: "key-figures" }, keyFigures(data.numbers.data))),
+    part("head", [data.title, data.progress, data.control?.form?.is_paused], () => batchHead(data)),
+    part("control", data.control && data.control.form, () => controlForm(data)),
+    part("commands", data.control && data.control.commands, () => commandsOf(data.control)),
+    part("figures", [data.numbers.data, data.progress.state], () => data.numbers.data && make("section", { id: "key-figures" }, keyFigures(data.numbers.data), data.progress.state === "complete" && notesOf(data.numbers.data))),
     ...matrixParts(data.matrix, data.progress.is_searching && data.progress.unread > 0),
     part("numbers", data.numbers, () => numbersSection(data.numbers)),
   ];
@@ -308,16 +311,47 @@ function batchHead(data) {
   const known = progress.total === null ? `${whole(progress.results)} results (total unknown)` : `${ofAll(progress.results, progress.total)} results`;
   const read = Math.round(100 * (1 - progress.unread));
   return [
-    make("div", { class: "title" }, make("h1", null, data.title), badge(progress.state), simulatedBadge(progress.simulated), notifyButton(data)),
+    make("div", { class: "title" }, make("h1", null, data.title), badge(data.control?.form?.is_paused ? "paused" : progress.state), simulatedBadge(progress.simulated), notifyButton(data)),
     make("p", { class: "lead" }, make("b", null, known), `: ${countsText(progress.counts)}`),
     progress.total > progress.results && make("progress", { max: progress.total, value: progress.results, "aria-label": "Results of the batch" }),
-    remark(dotted(data.name, `cost ${money(progress.cost)}`, progress.rate !== null && `${short(progress.rate)} results/s`, progress.left_s !== null && `about ${seconds(progress.left_s)} left`, link(data.compare, null, "compare"), link(data.runs, null, "task files"), link("#numbers", null, "numbers"))),
+    remark(dotted(data.name, `cost ${money(progress.cost)}`, progress.rate !== null && `${short(progress.rate)} results/s`, progress.left_s !== null && `about ${seconds(progress.left_s)} left`, link(data.compare, null, "compare"), link(data.label, null, "label"), link(data.runs, null, "task files"), link("#numbers", null, "numbers"))),
     progress.unfinished && progress.resume && notice(`Not finished: ${progress.unfinished}.`),
     command(progress.resume, "To continue it:"),
     progress.session && sessionOf(progress.session),
     progress.unread > 0 && make("p", { class: "notice", role: "status" }, `${read} % of the results are ${progress.is_searching ? "searched" : "read"} so far; the others follow by themselves.`),
     progress.problem && alertNote(progress.problem),
   ];
+}
+
+const UNITS = { max_cost: ", US$", max_time: ", s" };
+
+/** Commands to the session that runs, or to the next one. */
+function controlForm(data) {
+  const form = data.control && data.control.form;
+  if (data.control && data.control.problem) return alertNote(data.control.problem);
+  if (!form) return null;
+  const button = (action, text) => make("button", { name: "action", value: action }, text);
+  const limits = form.limits.map(([name, limit]) => labelled(name.replace(/_/g, " ") + (own(UNITS, name) || ""), make("input", { id: `limit-${name}`, name: `limit.${name}`, value: limit, size: 8, inputmode: "decimal", placeholder: "none" })));
+  const errors = select("error", [["", "any error"], ...form.errors.map((kind) => [kind, kind])], "");
+  return [
+    form.is_running && make("form", { method: "post", action: data.href, class: "controls" }, make("input", { type: "hidden", name: "token", value: form.token }), form.is_paused ? button("continue", "Continue") : button("pause", "Pause"), button("stop", "Stop after the samples in flight")),
+    foldable("commands-menu", form.is_running ? "Limits, retry and skip" : "Limits, retry and skip, for the session that resumes it", [
+      confirmed(data.href, form.token, "Change the limits, also for sessions that resume the batch", button("set", "Set limits"), make("div", { class: "controls" }, limits)),
+      confirmed(data.href, form.token, "Run the samples again that ended with an error", button("retry", "Retry"), make("div", { class: "controls" }, labelled("Error", errors))),
+      confirmed(data.href, form.token, "Leave out a sample that has not begun; it counts as an error", button("skip", "Skip"), make("div", { class: "controls" }, labelled("Sample id", make("input", { id: "skip-sample", name: "sample", size: 16 })))),
+    ], false),
+  ];
+}
+
+function commandsOf(control) {
+  if (!control || !control.commands.length) return null;
+  const columns = [
+    column("Command", (each) => make("code", null, each.text), { className: "name" }),
+    column("State", (each) => badge(each.state)),
+    column("Message", (each) => each.message, { className: "text" }),
+    column("Sent", (each) => each.at, { className: "measure" }),
+  ];
+  return foldable("commands-sent", plural(control.commands.length, "command"), table({ caption: "Commands", columns, rows: control.commands, className: "list" }), !control.commands.every((each) => each.state === "done"));
 }
 
 function sessionOf(session) {

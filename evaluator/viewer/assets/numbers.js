@@ -37,7 +37,31 @@ function keyFigures(data) {
     rest && numeric("judged", (group) => ofAll(group.accuracy.judged, group.accuracy.of)),
     rest && numeric("if the rest failed … passed", (group) => accuracyRow(group).rest),
   ];
-  return table({ caption: "Results by verdict, and the share that passed", columns: columns.filter(Boolean), rows: groups });
+  return [table({ caption: "Results by verdict, and the share that passed", columns: columns.filter(Boolean), rows: groups }), correctedTable(groups)];
+}
+
+/** The number of each scorer with labels beside the one that the labels correct. */
+function correctedTable(groups) {
+  const rows = groups.flatMap((group) => Object.values(group.calibrations || {}).map((found) => ({ ...found, name: groups.length > 1 ? `${group.name}: ${found.scorer}` : found.scorer })));
+  if (!rows.length) return null;
+  const axis = make("span", { class: "ends" }, make("span", null, "0 %"), make("span", null, "100 %"));
+  const shown = (title, of, count) => [
+    column(axis.cloneNode(true), (row) => intervalPlot(row[of], 0, 1), { className: "drawn" }),
+    numeric(title, (row) => make("b", null, percent(row[of].mean))),
+    numeric("95 % interval", (row) => spanText(row[of], percent)),
+    numeric("n of N", count),
+  ];
+  const columns = [
+    nameColumn,
+    ...shown("scorer says", "judge", (row) => ofAll(row.of, row.of)),
+    ...shown("corrected", "corrected", (row) => ofAll(row.labels, row.of)),
+    column("", (row) => row.missing, { className: "remark" }),
+  ];
+  return [make("h2", null, "Corrected by labels of people"), table({ caption: "Corrected by labels of people", columns, rows })];
+}
+
+function notesOf(data) {
+  return data.batches.flatMap((batch) => (batch.summary.notes || []).map((each) => notice(each)));
 }
 
 function details(data) {

@@ -13,7 +13,9 @@ const TONES = {
   passed: ["tick", "good"], completed: ["tick", "good"], complete: ["tick", "good"], success: ["tick", "good"], done: ["tick", "good"],
   failed: ["cross", "bad"], blocked: ["cross", "bad"], unreadable: ["cross", "bad"],
   error: ["triangle", "error"],
-  aborted: ["pause", "stopped"], interrupted: ["pause", "stopped"], stopped: ["pause", "stopped"], killed: ["pause", "stopped"],
+  aborted: ["pause", "stopped"], interrupted: ["pause", "stopped"], stopped: ["pause", "stopped"], killed: ["pause", "stopped"], paused: ["pause", "stopped"],
+  refused: ["cross", "bad"], accepted: ["now", "now"], sent: ["dash", "none"],
+  undecided: ["dash", "none"], better: ["tick", "good"], worse: ["cross", "bad"], tie: ["dash", "none"],
   running: ["now", "now"], pending: ["dash", "none"], unscored: ["dash", "none"], skipped: ["dash", "none"],
 };
 

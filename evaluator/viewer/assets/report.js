@@ -31,7 +31,7 @@ function reportHead(data) {
       const { counts } = batch.summary;
       return make("p", { class: "lead" }, data.batches.length > 1 && make("b", null, `${batch.name}: `), `${ofAll(counts.results, counts.total)} results. ${countsText(counts)}.`);
     }),
-    data.batches.flatMap((batch) => (batch.summary.notes || []).map((each) => notice(each))),
+    notesOf(data),
   ];
 }
 

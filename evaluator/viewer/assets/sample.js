@@ -58,6 +58,7 @@ function sampleBody(result, context) {
       section("Target", result.target === null ? quiet("There is no target.") : value(result.target, "target"), compared && foldable("against", "Answer against the target", compared, true))
     ),
     section("Scores", scoresOf(result)),
+    context.labels && context.labels.length > 0 && section("Labels of people", labelTable(context.labels)),
     transcripts.map((each, place) => transcriptOf(each, context, place)),
     timeOf(transcripts),
     section("Details", factsOf(result), Object.keys(result.metadata).length > 0 && pairs(result.metadata, "metadata"), context.command && command(context.command, "To repeat it:")),
@@ -100,6 +101,18 @@ function scoresOf(result) {
       score.metadata && foldable(`score-${place}`, "Metadata of the score", value(score.metadata, "metadata"), false)
     );
   });
+}
+
+function labelTable(labels) {
+  const columns = [
+    column("Labeller", (label) => label.labeller),
+    column("Label", (label) => [badge(label.verdict), label.grade && ` ${label.grade}`, !label.grade && label.value !== null && ` ${short(label.value)}`, label.is_stale && make("div", { class: "under" }, "stale: the text has changed since")]),
+    column("For", (label) => label.scorer),
+    column("Note", (label) => label.note, { className: "text" }),
+    column("When", (label) => label.at, { className: "measure" }),
+    numeric("Took", (label) => (label.seconds ? seconds(label.seconds) : "")),
+  ];
+  return table({ caption: "Labels of people", columns, rows: labels, className: "list" });
 }
 
 /** A task file of a sample: its own, or that of a judge. */

@@ -16,7 +16,6 @@ them out:
 Source: https://owasp.org/www-project-web-security-testing-guide/, "DNS rebinding" and "Cross Site
 Request Forgery".
 
-wrong.
 """
 
 from __future__ import annotations
@@ -48,6 +47,8 @@ from evaluator.viewer.json_form import (
 from evaluator.viewer.server.background import background_page, kill_task, task_page
 from evaluator.viewer.server.batches import batch_page, batches_page, sample_page
 from evaluator.viewer.server.comparison import compare_page
+from evaluator.viewer.server.control import control
+from evaluator.viewer.server.labels import give_label, label_page
 from evaluator.viewer.server.project import NoSuchPage, Project
 from evaluator.viewer.server.queues import change_entry, entry_page, queue_page
 from evaluator.viewer.server.runs import run_page, runs_page
@@ -183,6 +184,7 @@ def make_app(root: Path, token: str) -> web.Application:
         "/batch/{folder}": batch_page,
         "/sample/{folder}/{key}": sample_page,
         "/compare": compare_page,
+        "/label/{folder}": label_page,
         "/queue": queue_page,
         "/queue/{folder}/{entry}": entry_page,
         "/background": background_page,
@@ -197,6 +199,8 @@ def make_app(root: Path, token: str) -> web.Application:
     actions: dict[str, Act] = {
         "/queue/{folder}/{entry}": change_entry,
         "/background/{folder}/{task}": kill_task,
+        "/label/{folder}": give_label,
+        "/batch/{folder}": control,
     }
     for path, act in actions.items():
         app.router.add_post(path, partial(_action, state, act))

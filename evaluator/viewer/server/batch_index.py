@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from evaluator import clock
-from evaluator.batch.folder import RESULTS, BatchFolder
+from evaluator.batch.folder import LABELS, RESULTS, BatchFolder
 from evaluator.batch.identity import Interner
+from evaluator.batch.labels import CurrentLabels, Label, read_labels
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors import RecordError
 from evaluator.viewer.server.text_store import TextStore
@@ -113,6 +114,8 @@ class BatchIndex:
         self._has_texts.set()
         self._inode = -1
         self.version = 0
+        self._labels_at: tuple[int, ...] = ()
+        self._labels = CurrentLabels()
         self._reset()
 
     def _reset(self) -> None:
@@ -193,6 +196,7 @@ class BatchIndex:
             if chosen != (self._cells, self._left_out):
                 self._cells, self._left_out = chosen
                 self.version += 1
+            self._read_labels()
             if self._has_texts.is_set():
                 self._start()
         begun = clock.monotonic()
@@ -200,6 +204,24 @@ class BatchIndex:
             event.wait(
                 None if math.isinf(wait_s) else max(0.0, wait_s - (clock.monotonic() - begun))
             )
+
+    def _read_labels(self) -> None:
+        """Reads the labels, if they have changed. Damaged ones are left out: the numbers of the
+        batch say where the damage is.
+        """
+        try:
+            found = os.stat(self._path.with_name(LABELS))
+            at = (found.st_ino, found.st_size, found.st_mtime_ns)
+        except OSError:
+            at = ()
+        if at == self._labels_at:
+            return
+        self._labels_at = at
+        self.version += 1
+        try:
+            self._labels = CurrentLabels(read_labels(self._path.parent))
+        except RecordError:
+            self._labels = CurrentLabels()
 
     def _start(self) -> None:
         """Begins to read, unless nothing has changed; a little is read at once."""
@@ -504,6 +526,26 @@ class BatchIndex:
             if found is not None and self.key(found) == key:
                 return found
             return None
+
+    @property
+    def stamp(self) -> tuple[int, ...]:
+        """What results and labels there are; changes with every one that is added."""
+        return (self._end, *self._labels_at)
+
+    def labelled(self) -> list[int]:
+        """The numbers of the results that have a label."""
+        labels = self._labels
+        keys = {key for scorer in labels.scorers for key in labels.of(scorer)}
+        keys.update(key for both in labels.pairs for key in both)
+        return [row for key in keys if (row := self.row(key)) is not None]
+
+    def labels_of(self, row: int) -> list[Label]:
+        """The labels of a result, without comparisons with another one."""
+        key = self.key(row)
+        labels = self._labels
+        return [
+            label for scorer in labels.scorers for label in labels.of(scorer).get(key, {}).values()
+        ]
 
     def result(self, row: int) -> SampleResult:
         """Raises: RecordError, if the line was changed since it was read."""

@@ -13,6 +13,7 @@ from evaluator import clock
 from evaluator.batch import Batch
 from evaluator.batch.export.output_path import About
 from evaluator.batch.folder import MANIFEST, BatchFolder
+from evaluator.batch.labels import Label, shown_digest
 from evaluator.batch.reading import open_batch
 from evaluator.batch.records import SampleResult
 from evaluator.errors import EvaluatorError
@@ -21,6 +22,7 @@ from evaluator.viewer.histograms import Distributions
 from evaluator.viewer.json_form import JsonForm, Page
 from evaluator.viewer.samples import result_data, transcripts
 from evaluator.viewer.server.batch_index import BatchIndex
+from evaluator.viewer.server.control import control_data
 from evaluator.viewer.server.matrix import Matrix, MatrixQuery, read_query
 from evaluator.viewer.server.progress import (
     batch_state,
@@ -30,7 +32,7 @@ from evaluator.viewer.server.progress import (
     simulated_cells,
 )
 from evaluator.viewer.server.project import NoSuchPage
-from evaluator.viewer.server.state import LATER, State, items, mapping
+from evaluator.viewer.server.state import LATER, State, items, mapping, minute
 
 ROWS_PER_PAGE = 50
 MAX_BATCHES = 500
@@ -156,7 +158,7 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
     index = matrix.index
     about = About(batch.manifest)
     unread = index.unread or (index.unsearched if has_text else 0.0)
-    version = (index.end, (batch.folder / MANIFEST).stat().st_mtime_ns)
+    version = (index.stamp, (batch.folder / MANIFEST).stat().st_mtime_ns)
     # The numbers read the whole file too, so they wait until the samples are there.
     if index.unread:
         numbers = LATER
@@ -164,13 +166,20 @@ def batch_page(state: State, query: Mapping[str, str]) -> Page:
         numbers = state.summaries.get(batch.folder, version, lambda: _numbers(batch, index))
     is_running = batch_state(about) == "running"
     shown = matrix_data(matrix, batch, query)
+    progress = progress_data(batch, state.project.name_of(batch.folder), index, about)
     values = {
         "name": state.project.name_of(batch.folder),
         "href": f"/batch/{query['folder']}",
         "runs": f"/runs?folder={query['folder']}",
         "compare": f"/compare?a={query['folder']}",
-        "progress": progress_data(batch, state.project.name_of(batch.folder), index, about)
-        | {"unread": unread, "is_searching": has_text},
+        "label": f"/label/{query['folder']}",
+        "progress": progress | {"unread": unread, "is_searching": has_text},
+        "control": control_data(
+            state,
+            batch,
+            is_running=progress["session"] is not None,
+            errors=_error_kinds(numbers.value),
+        ),
         "matrix": shown,
         "numbers": {
             "error": numbers.error,
@@ -280,6 +289,14 @@ def sample_href(query: Mapping[str, str], key: str, **changes: str) -> str:
     return address
 
 
+def _error_kinds(numbers: Any) -> list[str]:
+    """The kinds of errors in a summary."""
+    summaries = [mapping(each).get("summary") for each in items(mapping(numbers).get("batches"))]
+    groups = [group for each in summaries for group in items(mapping(each).get("groups"))]
+    errors = [error for group in groups for error in items(mapping(group).get("errors"))]
+    return sorted({str(mapping(error).get("kind")) for error in errors})
+
+
 def _numbers(batch: Batch, index: BatchIndex) -> Any:
     """The summary of a batch and the distributions for its plots, as plain JSON."""
     summary = batch.summarise()
@@ -340,9 +357,28 @@ def sample_page(state: State, query: Mapping[str, str]) -> Page:
         "run": f"/run/{query['folder']}/",
         "attachments": f"/attachment/{query['folder']}/",
         "command": repeat_command(batch, result),
+        "labels": label_data(index.labels_of(row), shown_digest(result)),
         "transcripts": [each.to_dict() for each in transcripts(batch.folder, result)],
     }
     return Page("sample", result.title or "(empty id)", values)
+
+
+def label_data(labels: Sequence[Label], shown: str) -> list[dict[str, Any]]:
+    """Labels of one result. `shown` is the digest of its text now."""
+    return [
+        {
+            "labeller": label.labeller,
+            "scorer": label.scorer,
+            "verdict": label.verdict.value,
+            "grade": label.grade,
+            "value": label.value,
+            "note": label.note,
+            "at": minute(label.at),
+            "seconds": label.seconds,
+            "is_stale": label.shown != shown,
+        }
+        for label in labels
+    ]
 
 
 def _neighbour(

@@ -34,8 +34,8 @@ class ComparedCell:
         return self.batch.cells[self.cell]
 
     @property
-    def version(self) -> tuple[int, int]:
-        return self.index.end, (self.batch.folder / MANIFEST).stat().st_mtime_ns
+    def version(self) -> tuple[object, ...]:
+        return self.index.stamp, (self.batch.folder / MANIFEST).stat().st_mtime_ns
 
     def to_dict(self) -> dict[str, Any]:
         return {

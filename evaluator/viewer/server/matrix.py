@@ -22,8 +22,19 @@ from evaluator.viewer.server.batch_index import (
     Group,
 )
 
-CHIPS = ("all", "failed", "error", "passed", "unscored", "different", "flipped", "repaired")
+CHIPS = (
+    "all",
+    "failed",
+    "error",
+    "passed",
+    "unscored",
+    "different",
+    "flipped",
+    "repaired",
+    "labelled",
+)
 _PASSED, _FAILED = (1 << VERDICTS.index(each) for each in ("passed", "failed"))
+_LABELLED = 1 << 5
 _FLIPPED = 1 << 6
 _REPAIRED = 1 << 7
 _VERDICT_BITS = (1 << len(VERDICTS)) - 1
@@ -138,7 +149,7 @@ class Matrix:
 
     def _kept_masks(self, wanted: MatrixQuery, cells: Sequence[Group]) -> bytearray:
         """By sample, a bit for each verdict of its results, for a flip against the column `base`,
-        and for a result with warnings; 0 for a sample without results.
+        for a result with warnings and for one with a label; 0 for a sample without results.
         """
         key = ("masks", wanted.cell, wanted.base)
         return self._keep(key, lambda: self._masks(wanted, cells))
@@ -156,6 +167,12 @@ class Matrix:
         for row in rows:
             if warnings[row]:
                 masks[samples[row]] |= _REPAIRED
+        labelled = set(index.labelled())
+        if labelled and wanted.cell is not None:
+            labelled.intersection_update(rows)
+        for row in labelled:
+            if masks[samples[row]]:
+                masks[samples[row]] |= _LABELLED
         if len(cells) > 1 and wanted.cell is None:
             self._mark_flips(masks, rows, base=index.group_number(cells[wanted.base]))
         return masks
@@ -376,6 +393,8 @@ def _has(mask: int, chip: str) -> bool:
             return bool(mask & _FLIPPED)
         case "repaired":
             return bool(mask & _REPAIRED)
+        case "labelled":
+            return bool(mask & _LABELLED)
         case _:
             return bool(mask & 1 << [each.value for each in VERDICTS].index(chip))
 

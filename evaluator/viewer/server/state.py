@@ -25,7 +25,7 @@ from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.matrix import Matrix
 from evaluator.viewer.server.project import Project
 
-WAIT_S = 0.3
+WAIT_S = 0.2
 """How long a page waits for numbers before it is shown without them."""
 COMPUTING_MS = 1_000
 """How often a page asks for what is being computed."""
@@ -152,10 +152,14 @@ class State:
 
     boards: Computed = field(default_factory=lambda: Computed(share=10))
 
-    def check_confirmed(self, query: Mapping[str, str], what: str) -> None:
-        """Raises: UsageError, if a form is not of this server, or `what` it asks for was not
-        confirmed.
-        """
+    portraits: Computed = field(default_factory=lambda: Computed(share=10))
+    labellers: Computed = field(default_factory=Computed)
+    """The sessions of labellers, see `labelling`."""
+    labelling: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a session of a labeller is asked something."""
+
+    def check_form(self, query: Mapping[str, str]) -> None:
+        """Raises: UsageError, if a form is not of this server."""
         if not hmac.compare_digest(
             query.get("token", "").encode("utf-8", "replace"), self.form_token.encode()
         ):
@@ -163,6 +167,12 @@ class State:
                 "the form is not of this server, or the server was started again; open the page "
                 "again"
             )
+
+    def check_confirmed(self, query: Mapping[str, str], what: str) -> None:
+        """Raises: UsageError, if a form is not of this server, or `what` it asks for was not
+        confirmed.
+        """
+        self.check_form(query)
         if query.get("confirm") != "yes":
             raise UsageError(f"{what} was not confirmed; tick the box beside the button")
 

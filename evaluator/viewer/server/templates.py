@@ -1,5 +1,5 @@
-"""The templates of the project and the shipped ones: source with findings, the prompt for given
-inputs, a run.
+"""The templates of the project and the shipped ones: what each is for, takes, calls and costs,
+source with findings, the prompt for given inputs, a run.
 
 Showing and rendering run nothing and import nothing from the project. Only `simulated_run` does,
 and it needs the form of this server with a confirmation.
@@ -7,23 +7,27 @@ and it needs the form of this server with a confirmation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from evaluator.authoring.pages import callers_of, graph_of
+from evaluator.authoring.portraits import Portrait, calls_text, portrait
 from evaluator.errors import UsageError
 from evaluator.errors.results import TaskError
+from evaluator.handler.profiles import load_profiles
 from evaluator.language.types import read_typed
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library import CallBound, TemplateLibrary
 from evaluator.library.bounds import bound
 from evaluator.library.loader import Template
 from evaluator.nodes import Function
-from evaluator.viewer.json_form import Page
+from evaluator.viewer.json_form import JsonForm, Page
 from evaluator.viewer.server.project import NoSuchPage
 from evaluator.viewer.server.sources import excerpt, read_lines
-from evaluator.viewer.server.state import State
+from evaluator.viewer.server.state import COMPUTING_MS, State
 
 MAX_LINES = 3_000
 MAX_SHOWN = 1_000
@@ -83,10 +87,6 @@ def template_page(state: State, query: Mapping[str, str]) -> Page:
         "description": _description(template),
         "findings": _findings(template.diagnostics),
         "fields": fields,
-        "called": [
-            {"href": f"/template/{template_id(name)}", "name": name}
-            for name in sorted(library.called_by(template.name))[:MAX_CALLED]
-        ],
         "token": state.form_token,
         "problem": "",
         "previews": [],
@@ -94,6 +94,8 @@ def template_page(state: State, query: Mapping[str, str]) -> Page:
         "bound": "",
         "error_findings": [],
     }
+    described, is_current = _portrait(state, library, template, query.get("model", "").strip())
+    shown["portrait"] = described
     if not isinstance(template.node, Function):
         limit = bound(template.node, library, inputs=values if is_given else None)
         shown["bound"] = describe_bound(limit)
@@ -108,7 +110,55 @@ def template_page(state: State, query: Mapping[str, str]) -> Page:
                     "problem": outcome.message,
                     "error_findings": _findings(outcome.violations),
                 }
-    return Page("template", template.name, shown)
+    return Page("template", template.name, shown, live_ms=0 if is_current else COMPUTING_MS)
+
+
+def _portrait(
+    state: State, library: TemplateLibrary, template: Template, model: str
+) -> tuple[dict[str, Any], bool]:
+    """What `evaluator docs` writes about a template, with prices of `model`, and whether it is that
+    of now. It runs nothing and sends nothing.
+    """
+    name = template.name
+    graph = graph_of(library, name)
+    related = sorted({name, *(called for _, called in graph)})
+    callers = callers_of(library, [name])[name]
+
+    def make() -> Portrait:
+        return portrait(library, load_profiles(trust=True), name, model=model or None)
+
+    known = [library.templates[each].sha256 for each in related if each in library.templates]
+    value = state.portraits.get((name, model), tuple(known), make)
+    shown: dict[str, Any] = {
+        "model": model,
+        "error": value.error,
+        "calls": _links(library, sorted(library.called_by(name))),
+        "callers": _links(library, sorted(callers)),
+        "edges": [_links(library, edge) for edge in graph[:MAX_CALLED]],
+    }
+    if value.value is not None:
+        one: Portrait = value.value
+        shown |= {
+            "facts": [("type", one.kind), ("version", one.version), ("sha256", one.sha256)],
+            "inputs": one.inputs,
+            "output": one.output,
+            "bound": calls_text(one.bound),
+            "price": one.price,
+            "explanation": one.bound.explanation,
+            "reaches": one.reaches,
+            "prompts": one.prompts,
+        }
+    return JsonForm().plain(shown), value.is_current
+
+
+def _links(library: TemplateLibrary, names: Iterable[str]) -> list[dict[str, str]]:
+    return [
+        {
+            "name": name,
+            "href": f"/template/{template_id(name)}" if name in library.templates else "",
+        }
+        for name in list(names)[:MAX_CALLED]
+    ]
 
 
 def simulated_run(state: State, query: Mapping[str, str]) -> str:
@@ -140,7 +190,6 @@ def describe_bound(limit: CallBound) -> str:
 
 def _evaluator(library: TemplateLibrary, state: State, *, tasks_dir: Path | None) -> Any:
     """An Evaluator that calls the simulated model only, whatever the profile."""
-    from evaluator.handler.profiles import load_profiles
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.models.simulated import SimulatedBackend
 

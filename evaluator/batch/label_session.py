@@ -1,0 +1,325 @@
+"""A labeller's session: the questions, one after the other, and the labels that answer them.
+
+Several sessions may label a batch at the same time, also in other processes: before each question a
+session reads the labels that were added. A label is on the disk before the next question is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from evaluator.batch.calibration import JudgedResults
+from evaluator.batch.folder import BatchFolder
+from evaluator.batch.label_sheet import Answer, LabelSheet
+from evaluator.batch.labelling import LabelQueue
+from evaluator.batch.labels import (
+    CurrentLabels,
+    Label,
+    LabelVerdict,
+    append_labels,
+    read_labels,
+    shown_digest,
+)
+from evaluator.batch.reading import Batch, judged_results
+from evaluator.batch.records import SampleResult
+from evaluator.errors import UsageError
+from evaluator.errors.messages import did_you_mean, listed
+from evaluator.record.journal import now
+from evaluator.record.redact import Redactor
+
+DEFAULT_PRECISION = 3.0
+Find = Callable[[str], SampleResult | None]
+"""The result with a key, as it is now; None if the batch has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a labeller is asked about one result, or about the answers of two.
+
+    `keys` are those of the results, `identity` that of the first one. `shown` is the digest of the
+    text in `sections`, which are
+    titles and texts in their order. `choices` are the keys that answer, with their meanings;
+    `has_value`: a number from 0 to 1 answers too.
+    """
+
+    keys: tuple[str, ...]
+    identity: str
+    shown: str
+    sections: tuple[tuple[str, str], ...]
+    choices: tuple[tuple[str, str], ...]
+    has_value: bool = False
+
+    @property
+    def id(self) -> str:
+        return "-".join(self.keys)
+
+    @property
+    def help(self) -> str:
+        """What may be typed, in one line."""
+        keys = [f"{key} {meaning}" for key, meaning in self.choices]
+        if self.has_value:
+            keys.insert(2, "a number from 0 to 1")
+        return f"{', '.join(keys)}; s skip, u undo, q quit; a note may follow after a space"
+
+
+class Subject(Protocol):
+    """What is asked about: `answers` results at once. `scorer` is empty for a comparison."""
+
+    scorer: str
+    answers: int
+
+    def next(self, skipped: Collection[str]) -> str | None:
+        """The id of the next question; None where nothing is left, or the precision is reached."""
+        ...
+
+    def question(self, keys: Sequence[str], results: Sequence[SampleResult]) -> Question: ...
+
+    def answer(self, question: Question, word: str) -> Answer:
+        """The answer for a key, a verdict or a value. Raises: ValueError, with the reason."""
+        ...
+
+    def add(self, label: Label) -> None:
+        """Counts a label that was given just now."""
+        ...
+
+    def needed(self) -> int | None:
+        """About how many more labels are needed; None where that is unknown."""
+        ...
+
+    def lines(self) -> list[str]:
+        """How well the numbers are known. They name what is hidden from a labeller."""
+        ...
+
+
+class AnswerSubject:
+    """Single results, as to the question of one scorer.
+
+    Raises: UsageError, if the scorer has judged no result.
+    """
+
+    answers = 1
+
+    def __init__(
+        self,
+        batch: Batch,
+        scorer: str,
+        labeller: str,
+        labels: CurrentLabels,
+        precision: float = DEFAULT_PRECISION,
+    ) -> None:
+        judged: dict[tuple[str, str], JudgedResults] = {
+            cell: found[scorer]
+            for cell, found in judged_results(batch, {scorer: scorer}, labels).items()
+            if len(found[scorer])
+        }
+        if not judged:
+            raise UsageError(f"{batch.folder}: the scorer {scorer!r} has judged no result yet")
+        self.scorer = scorer
+        self._precision = precision
+        self._queue = LabelQueue(judged, labeller, precision=precision)
+        self._sheet = LabelSheet.of(batch.manifest.get("scorers", {}).get(scorer) or {})
+
+    def next(self, skipped: Collection[str]) -> str | None:
+        return self._queue.next(skipped)
+
+    def question(self, keys: Sequence[str], results: Sequence[SampleResult]) -> Question:
+        (result,) = results
+        sheet = self._sheet
+        return Question(
+            tuple(keys),
+            result.identity,
+            shown_digest(result),
+            sections=tuple(sheet.sections(result)),
+            choices=sheet.choices,
+            has_value=not sheet.grades,
+        )
+
+    def answer(self, question: Question, word: str) -> Answer:
+        return self._sheet.read(word)
+
+    def add(self, label: Label) -> None:
+        self._queue.add(label)
+
+    def needed(self) -> int | None:
+        counts = [progress.needed for progress in self._queue.progress()]
+        if None in counts:
+            return None
+        return sum(count or 0 for count in counts)
+
+    def lines(self) -> list[str]:
+        return [progress.line(self._precision) for progress in self._queue.progress()]
+
+
+class LabelSession:
+    """The questions of one labeller about a batch.
+
+    `subject` was made from `labels`. Results that are written later are not asked about.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        labeller: str,
+        *,
+        labels: Sequence[Label],
+        subject: Subject,
+        find: Find | None = None,
+    ) -> None:
+        """`find` None: the results are those of now."""
+        self._batch = batch
+        self._labeller = labeller
+        self._subject = subject
+        # After the subject read the results: a batch that is running adds results.
+        self._find = find or _finder(batch)
+        self._skipped: list[str] = []
+        self._read = len(labels)
+        self._given: dict[str, Label] = {}
+        for label in labels:
+            self._note(label)
+
+    @property
+    def given(self) -> dict[str, Label]:
+        """The labels of this labeller that count, by the id of the question, the latest last."""
+        return dict(self._given)
+
+    @property
+    def subject(self) -> Subject:
+        return self._subject
+
+    def next(self) -> Question | None:
+        """The next question; None where nothing is left, or the wanted width is reached."""
+        self._refresh()
+        found = self._subject.next(self._skipped)
+        if found is None:
+            return None
+        return self.question(found)
+
+    def question(self, id: str) -> Question:
+        """A question by its id. Raises: UsageError, if the batch has no such result."""
+        found = self._asked(id)
+        if found is None:
+            raise UsageError(f"{self._batch.folder}: there is no such result to label now")
+        return found
+
+    def answer(self, question: Question, word: str, *, note: str = "", seconds: float = 0) -> None:
+        """Stores an answer. Raises: ValueError, for a word that does not answer; UsageError, as
+        `Label`; RecordError, if it cannot be written.
+        """
+        self._write(question, self._subject.answer(question, word), note=note, seconds=seconds)
+
+    def skip(self, question: Question) -> None:
+        """Leaves a question out in this session."""
+        self._skipped.append(question.id)
+
+    def undo(self) -> Question | None:
+        """Withdraws the labeller's last label, also of an earlier session. Returns: its question;
+        None without one.
+        """
+        self._refresh()
+        for id in reversed(self._given):
+            question = self._asked(id)
+            if question is not None:
+                self._write(question, Answer(LabelVerdict.REMOVED))
+                return question
+        return None
+
+    def _write(
+        self, question: Question, answer: Answer, *, note: str = "", seconds: float = 0
+    ) -> None:
+        key, *others = question.keys
+        label = Label(
+            key,
+            question.identity,
+            question.shown,
+            scorer=self._subject.scorer,
+            labeller=self._labeller,
+            verdict=answer.verdict,
+            value=answer.value,
+            grade=answer.grade,
+            note=note,
+            at=now(),
+            seconds=seconds,
+            other="".join(others),
+        )
+        append_labels(self._batch.folder, [label], Redactor.from_environment())
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Counts the labels that were written since, by this labeller and by others."""
+        labels = read_labels(self._batch.folder)
+        for label in labels[self._read :]:
+            self._note(label)
+            if label.scorer == self._subject.scorer:
+                question = self._asked(_id_of(label))
+                is_current = question is not None and label.shown == question.shown
+                if is_current or label.verdict is LabelVerdict.REMOVED:
+                    self._subject.add(label)
+        self._read = len(labels)
+
+    def _note(self, label: Label) -> None:
+        if label.labeller != self._labeller or label.scorer != self._subject.scorer:
+            return
+        id = _id_of(label)
+        self._given.pop(id, None)
+        if label.verdict is not LabelVerdict.REMOVED:
+            self._given[id] = label
+
+    def _asked(self, id: str) -> Question | None:
+        keys = id.split("-")
+        results = [result for key in keys if (result := self._find(key)) is not None]
+        if len(results) != self._subject.answers or len(keys) != len(results):
+            return None
+        return self._subject.question(keys, results)
+
+
+def _id_of(label: Label) -> str:
+    return "-".join(key for key in (label.key, label.other) if key)
+
+
+def _finder(batch: Batch) -> Find:
+    folder = BatchFolder.reader(batch.folder)
+    index = folder.index()
+
+    def find(key: str) -> SampleResult | None:
+        entry = index.get(key)
+        return None if entry is None else folder.read_at(entry.offset)
+
+    return find
+
+
+def label_answers(
+    batch: Batch,
+    scorer: str,
+    labeller: str,
+    precision: float = DEFAULT_PRECISION,
+    find: Find | None = None,
+) -> LabelSession:
+    """A session that asks about single results. Raises: UsageError, as `AnswerSubject`;
+    RecordError, for damaged results or labels.
+    """
+    labels = read_labels(batch.folder)
+    subject = AnswerSubject(batch, scorer, labeller, CurrentLabels(labels), precision=precision)
+    return LabelSession(batch, labeller, labels=labels, subject=subject, find=find)
+
+
+def scorer_to_label(batch: Batch, scorer: str | None) -> str:
+    """The scorer that is checked. Raises: UsageError, if the batch has no such scorer, or several
+    to choose from.
+    """
+    known = list(batch.manifest.get("scorers") or {})
+    if scorer is not None:
+        if scorer not in known:
+            hint = did_you_mean(scorer, known) or f"its scorers are {listed(known)}"
+            raise UsageError(f"{batch.folder} has no scorer {scorer!r}; {hint}")
+        return scorer
+    if not known:
+        raise UsageError(f"{batch.folder} has no scorer, so there is no verdict to check")
+    judges = [name for name in known if name in (batch.manifest.get("judges") or {})]
+    candidates = judges or known
+    if len(candidates) > 1:
+        raise UsageError(
+            f"{batch.folder} has several scorers; name one with --scorer: {listed(candidates)}"
+        )
+    return candidates[0]
