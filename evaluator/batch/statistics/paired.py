@@ -27,6 +27,7 @@ from evaluator.fields import JsonForm
 
 RESAMPLES = 2_000
 _ROUNDING = 1e-12
+_SMALLEST_P = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,26 @@ def mean_difference(
     return PairedDifference(
         seen.mean, seen.se, low, high, p, seen.n, method, seen.clusters, confidence
     )
+
+
+def signed_z(
+    differences: Sequence[float], clusters: Sequence[Hashable] | None = None
+) -> float | None:
+    """The normal score of `mean_difference`: its sign is that of the mean, and its two tails are p.
+
+    Where all differences (or clusters) are equal it is that of the sign test. None for fewer than
+    two.
+
+    Raises: UsageError, as `mean_interval`.
+    """
+    found = mean_difference(differences, clusters)
+    if found.mean is None or found.se is None:
+        return None
+    p = found.p
+    if p is None:
+        units = found.n if found.clusters is None else found.clusters
+        p = 2 * 0.5**units
+    return math.copysign(normal_quantile(max(p, _SMALLEST_P) / 2), found.mean)
 
 
 def _interval_without_spread(
@@ -252,6 +273,19 @@ def pairs_needed(
     return max(2, math.ceil((_reach(spread, power, confidence=confidence) / difference) ** 2))
 
 
+def power_of(spread: float, difference: float, pairs: int, confidence: float = CONFIDENCE) -> float:
+    """The probability that this number of pairs shows a true difference of that size.
+
+    Raises: UsageError, without a pair, or for a spread that is not above 0, or a wrong confidence.
+    """
+    check_confidence(confidence)
+    if whole("pairs", pairs) < 1 or not (math.isfinite(spread) and spread > 0):
+        raise UsageError("power needs at least one pair, and a spread above 0")
+    reach = normal_quantile((1 + confidence) / 2)
+    drift = abs(difference) / spread * math.sqrt(pairs)
+    return normal_below(drift - reach) + normal_below(-drift - reach)
+
+
 def smallest_difference(
     spread: float, pairs: int, power: float = 0.8, confidence: float = CONFIDENCE
 ) -> float:
@@ -272,3 +306,33 @@ def _reach(spread: float, power: float, confidence: float) -> float:
         raise UsageError(f"the power is {power}, expected a number from 0.5 to below 1")
     check_confidence(confidence)
     return (normal_quantile((1 + confidence) / 2) + normal_quantile(power)) * spread
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(JsonForm):
+    """The variance of the value of a row, or of its difference: `rows` is the part that epochs do
+    not change, `epoch` that of a single epoch.
+    """
+
+    rows: float
+    epoch: float = 0.0
+
+    def with_epochs(self, epochs: int) -> float:
+        """The standard deviation of rows with so many epochs, for `pairs_needed`."""
+        return math.sqrt(self.rows + self.epoch / epochs)
+
+
+def paired_spread(variance_a: float, b: Spread, correlation: float) -> Spread:
+    """The spread of b − a: `variance_a` is that of a's rows as they were measured, `correlation`
+    the one of the rows of both sides.
+
+    Source: Miller (2024), on paired differences: Var(b − a) = Var a + Var b − 2 Cov.
+
+    Raises: UsageError, if the correlation is not from −1 to 1, or a variance negative.
+    """
+    if not -1 <= correlation <= 1:
+        raise UsageError(f"the correlation is {correlation!r}, expected a number from -1 to 1")
+    if not (variance_a >= 0 and b.rows >= 0 and b.epoch >= 0):
+        raise UsageError("variances have to be numbers of at least 0")
+    shared = 2 * correlation * math.sqrt(variance_a * b.rows)
+    return Spread(max(0.0, variance_a + b.rows - shared), b.epoch)
