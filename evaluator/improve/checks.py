@@ -58,6 +58,7 @@ class CandidateChecker:
         self.node = template.node
         self.file = os.path.realpath(template.file)
         self.text = text
+        self.notice = evaluator.services.notice
         self._evaluator = evaluator
         self._model = model
         self._handler = handler

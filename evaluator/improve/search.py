@@ -1,4 +1,4 @@
-"""The search: rounds of proposals, races on the selection rows, and one decision on the sealed rows.
+"""The search: rounds of proposals, races on the selection rows, a decision on the sealed rows.
 
 A search is a function of its settings, its rows and its evidence: what a template did on each row,
 and what was proposed. Evidence is made once and recorded, so a search that is repeated with the
