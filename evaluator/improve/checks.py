@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
-from evaluator.errors import EvaluatorError, UsageError
+from evaluator.errors import EvaluatorError, TemplateError, UsageError
 from evaluator.interpreter.cost_bounds import CostBounds
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.linting import Linter
@@ -90,8 +90,8 @@ class CandidateChecker:
         try:
             evaluator = self.evaluator_of(text)
             node = evaluator.library.get(self.name).node
-        except EvaluatorError as error:
-            return [str(error)]
+        except TemplateError as error:
+            return [f"{each.code}: {each.message}" for each in error.diagnostics]
         found = [
             f"{code}: {message}"
             for code, message in sorted(self._lint(evaluator.library) - self._known_findings)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from evaluator import clock, randomness
 from evaluator.batch.cost_plan import plan_costs
+from evaluator.batch.identity import digest
 from evaluator.batch.options import BatchOptions
 from evaluator.batch.plan import BatchPlan, make_plan
 from evaluator.batch.rows import RowsInput, Selection
@@ -197,7 +198,7 @@ async def improve(
     written outside of the folder, see `write_template`.
     Raises: UsageError, TemplateError or ConfigurationError, for what cannot be used; RecordError,
     for a folder that cannot be used or whose records were changed; TaskBusy, if another process
-    works on it.
+    works on it; OutOfBudget, if the budget does not allow the first or the last step.
     """
     options = ImproveOptions(
         proposer=proposer,
@@ -294,7 +295,7 @@ async def run_search(plan: SearchPlan) -> Certificate:
     notice = checker.notice
     if options.output is None and options.resume:
         raise UsageError("resume continues the search in a folder: name it as output")
-    folder = _absolute(options.output or _new_folder(checker.name))
+    folder = searched_folder(plan)
     has_log = (folder / LOG).exists()
     if has_log and not options.resume:
         raise RecordError(
@@ -393,7 +394,7 @@ def _begin(plan: SearchPlan, settings: Settings) -> dict[str, Any]:
         "handler": cell.handler_part,
         "scorers": plan.batch.scoring_part,
         "proposer": plan.options.proposer,
-        "proposals": len(plan.options.proposals),
+        "proposals": digest(list(plan.options.proposals)),
         "measure": plan.options.measure,
         "cluster": plan.batch.options.cluster,
         "reach": plan.reach.to_dict(),
@@ -425,7 +426,9 @@ def _is_clustered(plan: SearchPlan) -> bool:
     return len({row.cluster for row in rows}) < len(rows)
 
 
-def _absolute(path: str | Path) -> Path:
+def searched_folder(plan: SearchPlan) -> Path:
+    """The folder of the search; a new one, if the options name none."""
+    path = plan.options.output or _new_folder(plan.checker.name)
     return Path(os.path.abspath(path))
 
 

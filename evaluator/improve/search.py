@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Protocol
 
 from evaluator.batch.statistics import race
+from evaluator.errors import EvaluatorError
 from evaluator.improve.decide import Claim, Decision, Outcome, decide, paired_difference
 from evaluator.improve.edits import Edit, edit_to_dict
 from evaluator.improve.split import Row, Split
@@ -32,7 +33,7 @@ Outcomes = Mapping[str, Outcome]
 """Outcomes by the ids of rows."""
 
 
-class OutOfBudget(Exception):
+class OutOfBudget(EvaluatorError):
     """The budget does not allow the next step of the search."""
 
 
