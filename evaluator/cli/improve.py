@@ -195,14 +195,14 @@ def _run(planned: Any) -> Certificate:
 
     try:
         return asyncio.run(run())
-    except BaseException as error:
-        if folder and (folder[0] / "log.jsonl").exists():
+    except (OutOfBudget, KeyboardInterrupt) as error:
+        if folder:
             place = shlex.quote(str(folder[0]))
             echo(f"\nresume with the same options and --output {place} --resume", err=True)
-        if isinstance(error, OutOfBudget):
-            echo(f"incomplete: {error}; resume with a larger --max-cost", err=True)
-            raise click.exceptions.Exit(EXIT_INCOMPLETE) from None
-        raise
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        echo(f"incomplete: {error}; it needs a larger --max-cost", err=True)
+        raise click.exceptions.Exit(EXIT_INCOMPLETE) from None
 
 
 def _read_proposals(path: str | None) -> tuple[Any, ...]:

@@ -209,7 +209,8 @@ def read_edit(table: Any, *, is_proposed: bool = True) -> Edit:
     """
     if not isinstance(table, dict):
         raise EditError("an edit is a JSON object with the member op")
-    values = {name: value for name, value in cast("dict[str, Any]", table).items() if value != ""}
+    entries = cast("dict[str, Any]", table).items()
+    values = {name: value for name, value in entries if value != "" or name == "text"}
     op = values.pop("op", None)
     cls = EDITS.get(op) if isinstance(op, str) else None
     if cls is None:

@@ -22,9 +22,11 @@ from evaluator.improve.split import Row, Split
 LOOKS = 3
 """Looks of a race; after each, hopeless candidates leave it."""
 LEAST_ROWS_OF_LOOK = 20
-RACE_ALPHA = 0.5
-"""The chance that a race drops any candidate for one that is not better. A candidate that is
-dropped by mistake costs power and no validity, so it is high."""
+RACE_ALPHA = 0.1
+"""The chance that a race drops a candidate for another one that is not better. A candidate that is
+dropped by mistake costs power and no validity, so it is high.
+"""
+MAX_RACE_ALPHA = 0.9
 CHEAPER = 0.98
 """A candidate is cheaper if its price is below this share of the template's."""
 BASE = "c0"
@@ -196,23 +198,26 @@ class Search:
         found: dict[str, dict[str, Outcome]] = {each.id: {} for each in candidates}
         left = list(candidates)
         dropped: dict[str, Any] = {}
-        for look, end in enumerate(ends):
+        for look, end in enumerate(ends if candidates else ()):
             start = ends[look - 1] if look else 0
             for candidate in left:
                 part = await self._evidence.evaluate(
                     candidate, rows[start:end], f"selection-{look + 1}"
                 )
                 found[candidate.id].update(part)
+            if end == len(rows):
+                break
             seen = [row.id for row in rows[:end]]
             values = {each.id: [found[each.id][row].score for row in seen] for each in left}
             values[champion.id] = [best[row].score for row in seen]
+            variants = 1 + len(candidates)
             losers = race(
                 values,
                 [stop / len(rows) for stop in ends[: look + 1]],
                 looks,
-                1 + len(candidates),
+                variants,
                 [row.cluster for row in rows[:end]] if self._settings.is_clustered else None,
-                alpha=RACE_ALPHA,
+                alpha=min(MAX_RACE_ALPHA, RACE_ALPHA * variants * (variants - 1) / 2),
             )
             for loser in losers:
                 if loser.name != champion.id:
