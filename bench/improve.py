@@ -55,7 +55,9 @@ WORLDS = {
 
 def kinds(edits: Sequence[Edit]) -> list[str]:
     """The planted kinds of edits, each effect once."""
-    return list(dict.fromkeys(edit.text.split("/")[0] for edit in edits if isinstance(edit, SetText)))
+    return list(
+        dict.fromkeys(edit.text.split("/")[0] for edit in edits if isinstance(edit, SetText))
+    )
 
 
 def true_gain(edits: Sequence[Edit]) -> float:
@@ -164,11 +166,28 @@ def main() -> None:
             if decision is not None and decision.accepted:
                 accepted += 1
                 gain = true_gain(edits)
-                is_true = gain > 0 if decision.claim == "better" else gain > -0.05 and true_price(edits) < PRICE
+                is_true = (
+                    gain > 0
+                    if decision.claim == "better"
+                    else gain > -0.05 and true_price(edits) < PRICE
+                )
                 false += not is_true
                 harm += gain < 0
                 gains += gain
-        print(name, arguments.searches, "accepted", accepted, "false", false, "harmful", harm, "mean gain", gains / max(1, accepted), "calls", calls / arguments.searches)
+        print(
+            name,
+            arguments.searches,
+            "accepted",
+            accepted,
+            "false",
+            false,
+            "harmful",
+            harm,
+            "mean gain",
+            gains / max(1, accepted),
+            "calls",
+            calls / arguments.searches,
+        )
 
 
 if __name__ == "__main__":

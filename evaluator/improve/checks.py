@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
 from evaluator.errors import EvaluatorError, TemplateError, UsageError
+from evaluator.improve.edits import Edit, apply_edits
 from evaluator.interpreter.cost_bounds import CostBounds
 from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.linting import Linter
@@ -73,6 +74,10 @@ class CandidateChecker:
         """The expressions that candidates may use."""
         inputs = {f"{{{{{one.name}}}}}" for one in self.node.inputs}
         return frozenset(inputs.union(_markup_in(self.node)))
+
+    def edited(self, edits: Sequence[Edit]) -> str:
+        """The text with edits made to the template. Raises: EditError."""
+        return apply_edits(self.text, self.name, edits)
 
     def evaluator_of(self, text: str) -> Evaluator:
         """An evaluator whose template has this text."""

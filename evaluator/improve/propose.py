@@ -16,7 +16,7 @@ from typing import Any, cast
 from evaluator.batch.records import SampleResult, Verdict
 from evaluator.errors.messages import cut
 from evaluator.improve.checks import CandidateChecker
-from evaluator.improve.edits import AddExample, Edit, EditError, apply_edits, read_edit
+from evaluator.improve.edits import AddExample, Edit, EditError, read_edit
 from evaluator.improve.search import Candidate, Proposal, Request
 
 TEMPLATE = "propose_edits"
@@ -92,7 +92,7 @@ class ProposalReader:
 
 def check_edits(checker: CandidateChecker, edits: Sequence[Edit]) -> str:
     """The hash of the text that edits make. Raises: EditError, if it is no candidate."""
-    text = apply_edits(checker.text, checker.name, edits)
+    text = checker.edited(edits)
     findings = checker.findings(text)
     if findings:
         raise EditError("; ".join(findings[:5]))
@@ -122,7 +122,7 @@ def question(
     }
 
 
-def _chosen(results: Mapping[str, SampleResult], random: Random) -> list[SampleResult]:
+def _chosen(results: Mapping[str, SampleResult], draws: Random) -> list[SampleResult]:
     failed: list[SampleResult] = []
     others: list[SampleResult] = []
     for result in results.values():
@@ -130,7 +130,7 @@ def _chosen(results: Mapping[str, SampleResult], random: Random) -> list[SampleR
     chosen: list[SampleResult] = []
     for part, most in ((failed, FAILURES), (others, SUCCESSES)):
         # Of the methods of Random, only this one gives the same numbers in every version.
-        ordered = sorted(part, key=lambda result: random.random())
+        ordered = sorted(part, key=lambda result: draws.random())
         chosen += ordered[:most]
     return chosen
 

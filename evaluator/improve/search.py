@@ -279,7 +279,7 @@ class Search:
 Pool = Mapping[str, tuple[Candidate, Outcomes]]
 
 
-def choose_parent(pool: Pool, random: Random) -> Candidate:
+def choose_parent(pool: Pool, draws: Random) -> Candidate:
     """A candidate of the Pareto front, drawn by the number of rows on which none is better. Rows on
     which all are equal do not count; the lowest price counts as a row.
 
@@ -299,7 +299,7 @@ def choose_parent(pool: Pool, random: Random) -> Candidate:
                 weights[name] += 1
     if not any(weights.values()):
         return pool[names[0]][0]
-    drawn = random.random() * sum(weights.values())
+    drawn = draws.random() * sum(weights.values())
     for name in names:
         drawn -= weights[name]
         if drawn < 0:

@@ -106,9 +106,7 @@ def _rows(certificate: Certificate, decision: Decision) -> Iterator[Sequence[str
     prices = decision.price_before, decision.price_after
     unit = certificate.content["price_unit"]
     yield (f"{unit} per row", *(f"{price:.4g}" for price in prices), _change(*prices))
-    seconds: list[float] = [
-        certificate.measured[f"seconds_{side}"] for side in ("before", "after")
-    ]
+    seconds: list[float] = [certificate.measured[f"seconds_{side}"] for side in ("before", "after")]
     yield ("seconds per row", *(f"{value:.3g}" for value in seconds), _change(*seconds))
 
 

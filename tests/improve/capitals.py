@@ -62,15 +62,13 @@ class Model:
             row = text.split('{"id": "', 1)[1].split('"', 1)[0]
             return json.dumps({"proposals": self.proposals}).replace("ROW", row)
         number = request.messages[-1].content.split("country-")[1].split("?")[0]
-        chance = 0.5 + 0.3 * ("name alone" in text) - 0.4 * ("Be wrong" in text)
+        chance = 0.4 + 0.4 * ("name alone" in text) - 0.4 * ("Be wrong" in text)
         drawn = random.Random(number).random() * 0.8 + random.Random(text).random() * 0.2
         return f"city-{number}" if drawn < chance else "none"
 
 
-def rows(count: int = 120) -> list[dict[str, Any]]:
-    return [
-        {"id": str(n), "country": f"country-{n}", "target": f"city-{n}"} for n in range(count)
-    ]
+def rows(count: int = 80) -> list[dict[str, Any]]:
+    return [{"id": str(n), "country": f"country-{n}", "target": f"city-{n}"} for n in range(count)]
 
 
 def evaluator_in(folder: Path, model: Model, **options: Any) -> Evaluator:
@@ -79,9 +77,7 @@ def evaluator_in(folder: Path, model: Model, **options: Any) -> Evaluator:
     if not (templates / "capital.xml").exists():
         (templates / "capital.xml").write_text(TEMPLATE)
     options.setdefault("notice", lambda line: None)
-    return Evaluator(
-        templates, backend=SimulatedBackend(script=model), tasks_dir=None, **options
-    )
+    return Evaluator(templates, backend=SimulatedBackend(script=model), tasks_dir=None, **options)
 
 
 def search(folder: Path, model: Model, **options: Any) -> Certificate:

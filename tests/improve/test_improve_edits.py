@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator import TemplateLibrary
-from evaluator.improve.edits import EditError, apply_edits, edit_to_dict, read_edit, with_certificate
+from evaluator.improve.edits import (
+    EditError,
+    apply_edits,
+    edit_to_dict,
+    read_edit,
+    with_certificate,
+)
 from evaluator.nodes import Atomic
 
 FILE = """\
@@ -60,12 +66,26 @@ def changed(text: str) -> list[str]:
     [
         (
             {"op": "set", "element": "description", "text": "Sort <it> & go"},
-            ["-     <description>Sort a ticket</description>", "+     <description>Sort &lt;it&gt; &amp; go</description>"],
+            [
+                "-     <description>Sort a ticket</description>",
+                "+     <description>Sort &lt;it&gt; &amp; go</description>",
+            ],
         ),
-        ({"op": "set", "element": "system", "text": "Be brief"}, ["+     <system>Be brief</system>"]),
         (
-            {"op": "replace", "element": "instructions", "find": "Which queue?", "text": "The queue of <<ticket>>?"},
-            ["- Which queue? <<ticket>> & {{ ticket }}", "+ The queue of {{ ticket }}? {{ticket}} & {{ ticket }}"],
+            {"op": "set", "element": "system", "text": "Be brief"},
+            ["+     <system>Be brief</system>"],
+        ),
+        (
+            {
+                "op": "replace",
+                "element": "instructions",
+                "find": "Which queue?",
+                "text": "The queue of <<ticket>>?",
+            },
+            [
+                "- Which queue? <<ticket>> & {{ ticket }}",
+                "+ The queue of {{ ticket }}? {{ticket}} & {{ ticket }}",
+            ],
         ),
         (
             {"op": "reword_example", "index": 2, "input": "ticket", "text": "c"},
@@ -81,7 +101,12 @@ def test_an_edit_changes_only_its_lines(table: dict[str, Any], expected: list[st
 
 
 def test_examples_are_added_as_few_shot_turns_and_reordered() -> None:
-    row = {"op": "add_example", "row": "7", "inputs": {"ticket": 'x "<y>"'}, "output": '{"queue": "C"}'}
+    row = {
+        "op": "add_example",
+        "row": "7",
+        "inputs": {"ticket": 'x "<y>"'},
+        "output": '{"queue": "C"}',
+    }
     node = node_of(edited(row, {"op": "order_examples", "order": [3, 1]}))
     assert [(each.inputs["ticket"], each.output) for each in node.examples] == [
         ('x "<y>"', '{"queue": "C"}'),
@@ -103,7 +128,10 @@ def test_the_description_of_an_output_member_is_set() -> None:
         ({"op": "set", "element": "tools", "text": "bash"}, "element is 'tools'"),
         ({"op": "set", "element": "system", "text": "a\x00b"}, "U+0000"),
         ({"op": "set", "element": "system", "text": 3}, "text is 3"),
-        ({"op": "replace", "element": "instructions", "find": "ticket", "text": ""}, "occurs 2 times"),
+        (
+            {"op": "replace", "element": "instructions", "find": "ticket", "text": ""},
+            "occurs 2 times",
+        ),
         ({"op": "order_examples", "order": [1, 1]}, "not different numbers"),
         ({"op": "order_examples", "order": [3]}, "not different numbers"),
         ({"op": "reword_example", "index": 3, "text": ""}, "there are 2 examples"),

@@ -171,7 +171,9 @@ def test_further_looks_at_the_same_rows_need_more() -> None:
 def test_rows_without_a_value_are_taken_at_their_worst() -> None:
     before = outcomes([0.0] * 30 + [1.0] * 30)
     gained = [1.0] * 12 + [0.0] * 18
-    whole = decide(before, outcomes([*gained, *[1.0] * 30]), None, claim="better", look=1, margin=None)
+    whole = decide(
+        before, outcomes([*gained, *[1.0] * 30]), None, claim="better", look=1, margin=None
+    )
     holes = [*gained, *[1.0] * 20, *[None] * 10]
     torn = decide(before, outcomes(holes), None, claim="better", look=1, margin=None)
     assert whole.accepted
@@ -183,7 +185,10 @@ def test_rows_without_a_value_are_taken_at_their_worst() -> None:
 def test_clusters_and_graded_scores_are_compared_by_t() -> None:
     rng = random.Random(1)
     before = outcomes([rng.random() / 2 for _ in range(60)])
-    after = {row: Outcome((each.value or 0) + rng.random() / 4, None, 1.0) for row, each in before.items()}
+    after = {
+        row: Outcome((each.value or 0) + rng.random() / 4, None, 1.0)
+        for row, each in before.items()
+    }
     clusters = {row: int(row) // 6 for row in before}
     decision = decide(before, after, clusters, claim="better", look=1, margin=None)
     assert decision.accepted
