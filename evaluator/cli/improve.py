@@ -89,7 +89,7 @@ def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--verify",
     metavar="CERTIFICATE",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    type=click.Path(path_type=Path, dir_okay=False),
     help="Recompute a certificate from the records in its folder, without a call.",
 )
 @click.option("--write", is_flag=True, help="Write the template if a candidate is accepted.")

@@ -1,4 +1,4 @@
-"""Asks a model for edits: what it sees, and what becomes of its answer.
+"""Asks a model for edits: what it sees, and how its answer is read.
 
 It sees the template, rows of the train part with what was answered, and the values of earlier
 candidates. Its answer is data: each edit is read as one of the known operations and checked, and
