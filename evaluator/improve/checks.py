@@ -22,8 +22,8 @@ from evaluator.interpreter.evaluator import Evaluator
 from evaluator.interpreter.linting import Linter
 from evaluator.library import TemplateLibrary
 from evaluator.library.bounds import CallCounter
-from evaluator.nodes import Atomic, OutputFormat, TopLevel
-from evaluator.nodes.walk import texts
+from evaluator.nodes import Function, Task, TopLevel
+from evaluator.nodes.walk import descendants, replace_children, tasks, texts
 from evaluator.xml.write import to_xml
 
 GROWTH = 4
@@ -47,12 +47,8 @@ class CandidateChecker:
         library = evaluator.library
         template = library.get(name)
         text = library.source_text(template.file)
-        if not isinstance(template.node, Atomic):
-            kind = getattr(template.node, "type", "function")
-            raise UsageError(
-                f"{name} is a {kind} template, and only atomic ones have a prompt to edit; name "
-                "the template of one of its steps"
-            )
+        if not any(task.asks_model for task in tasks(template.node)):
+            raise UsageError(f"{name} asks no model, so it has no prompt to edit")
         if template.file is None or text is None:
             raise UsageError(f"{name} is in no file; save it in a folder of templates")
         self.name = name
@@ -72,8 +68,9 @@ class CandidateChecker:
     @cached_property
     def _markup(self) -> frozenset[str]:
         """The expressions that candidates may use."""
-        inputs = {f"{{{{{one.name}}}}}" for one in self.node.inputs}
-        return frozenset(inputs.union(_markup_in(self.node)))
+        inputs = {f"{{{{{name}}}}}" for task in tasks(self.node) for name in input_names(task)}
+        own = {f"{{{{{name}}}}}" for name in input_names(self.node)}
+        return frozenset(inputs | own | set(_markup_in(self.node)))
 
     def edited(self, edits: Sequence[Edit]) -> str:
         """The text with edits made to the template. Raises: EditError."""
@@ -110,7 +107,7 @@ class CandidateChecker:
 
     def _larger(self, evaluator: Evaluator, node: TopLevel) -> Iterator[str]:
         """What the candidate has more of than the template."""
-        if not isinstance(node, Atomic) or to_xml(_masked(node, self.node)) != to_xml(self.node):
+        if to_xml(_masked(node)) != to_xml(_masked(self.node)):
             yield "more changed than descriptions, prompts and examples"
             return
         before = CallCounter(self._evaluator.library).bound(self.node)
@@ -131,7 +128,7 @@ class CandidateChecker:
             bounds = CostBounds(
                 evaluator.without_network(), model=self._model, handler=self._handler
             )
-            return bounds.most(cast("Atomic", node), {})[None].cost_usd
+            return bounds.most(node, {})[None].cost_usd
         except EvaluatorError:
             return None
 
@@ -145,41 +142,50 @@ class CandidateChecker:
         )
 
     def _shown_inputs(self) -> str:
-        return ", ".join(f"{{{{ {one.name} }}}}" for one in self.node.inputs) or "no variable"
+        names = input_names(self.node)
+        return ", ".join(f"{{{{ {name} }}}}" for name in names) or "no variable"
+
+
+def input_names(node: TopLevel) -> list[str]:
+    """The names of a template's inputs, or of a function's parameters."""
+    return [one.name for one in (node.params if isinstance(node, Function) else node.inputs)]
 
 
 def _markup_in(node: TopLevel) -> Iterator[str]:
-    for text in texts(node):
-        value = getattr(text, "value", None)
-        if isinstance(value, str):
-            yield from ("".join(piece.split()) for piece in _MARKUP.findall(value))
+    for each in descendants(node):
+        for text in texts(each):
+            value = getattr(text, "value", None)
+            if isinstance(value, str):
+                yield from ("".join(piece.split()) for piece in _MARKUP.findall(value))
 
 
-def _masked(node: Atomic, base: Atomic) -> Atomic:
-    """`node` with everything that edits may change as it is in `base`."""
+def _masked(node: Any) -> Any:
+    """A node without what edits may change, in it and in the tasks inside it."""
+    node = replace_children(node, _masked)
+    if isinstance(node, Function):
+        return replace(node, description="")
+    if not isinstance(node, Task):
+        return node
     output = node.output
-    if _without_descriptions(output) == _without_descriptions(base.output):
-        output = base.output
+    if output is not None and output.schema is not None:
+        output = replace(output, schema=_without_descriptions(output.schema))
     return replace(
         node,
-        description=base.description,
-        instructions=base.instructions,
-        system=base.system,
-        criteria=base.criteria,
-        examples=base.examples,
-        shots=base.shots,
+        description=replace(node.description, value="", marks=()),
+        instructions=None,
+        system=None,
+        criteria=None,
+        examples=(),
+        shots=False,
         output=output,
     )
 
 
-def _without_descriptions(output: OutputFormat | None) -> Any:
-    if output is None or output.schema is None:
-        return output and (output.type, output.schema)
+def _without_descriptions(schema: str) -> str:
     try:
-        schema = json.loads(output.schema)
+        return json.dumps(_stripped(json.loads(schema)), sort_keys=True)
     except ValueError:
-        schema = output.schema
-    return output.type, _stripped(schema)
+        return schema
 
 
 def _stripped(schema: Any) -> Any:

@@ -34,7 +34,14 @@ class EditError(UsageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetText(Checked, error=EditError):
+class _Edit(Checked, error=EditError):
+    """An edit of the template, or of the task inside it that has the name `task`."""
+
+    task: Annotated[Name | None, Doc("The name of a step; without it, the template itself.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetText(_Edit, error=EditError):
     """Replaces the whole text of an element, which is added if it is missing."""
 
     element: Annotated[TextElement, Doc("The element.")]
@@ -48,7 +55,7 @@ class SetText(Checked, error=EditError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplacePhrase(Checked, error=EditError):
+class ReplacePhrase(_Edit, error=EditError):
     """Replaces a phrase that occurs exactly once in an element."""
 
     element: Annotated[TextElement, Doc("The element.")]
@@ -71,7 +78,7 @@ class ReplacePhrase(Checked, error=EditError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddExample(Checked, error=EditError):
+class AddExample(_Edit, error=EditError):
     """Adds a train row as the last few-shot example. `inputs` and `output` are taken from the row
     and are never a model's.
     """
@@ -107,7 +114,7 @@ class AddExample(Checked, error=EditError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderExamples(Checked, error=EditError):
+class OrderExamples(_Edit, error=EditError):
     """Puts the examples into another order; those that are not named are removed."""
 
     order: Annotated[tuple[Count, ...], Doc("Numbers of examples, counted from 1.")]
@@ -135,7 +142,7 @@ class OrderExamples(Checked, error=EditError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewordExample(Checked, error=EditError):
+class RewordExample(_Edit, error=EditError):
     """Replaces the text of an example's output, or of one of its inputs."""
 
     index: Annotated[Count, Doc("The number of the example, counted from 1.")]
@@ -159,7 +166,7 @@ class RewordExample(Checked, error=EditError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeOutput(Checked, error=EditError):
+class DescribeOutput(_Edit, error=EditError):
     """Sets the description of a member in the inline JSON Schema of the output."""
 
     path: Annotated[Name, Doc("The member, such as answer or items.name.")]
@@ -236,7 +243,7 @@ def apply_edits(text: str, name: str, edits: Sequence[Edit]) -> str:
     for edit in edits:
         source = read_source(text)
         try:
-            text = edit.apply(source, _task(source, name))
+            text = edit.apply(source, _task_in(_template(source, name), edit.task))
         except TemplateError as error:  # pragma: no cover (texts are escaped)
             raise EditError(f"{_NAMES[type(edit)]}: {error}") from error
     return text
@@ -245,10 +252,10 @@ def apply_edits(text: str, name: str, edits: Sequence[Edit]) -> str:
 def with_certificate(text: str, name: str, comment: str) -> str:
     """The text with the template's version raised, and a comment before the template."""
     source = read_source(text)
-    task = _task(source, name)
-    start, end = source.tag_of(task)
+    template = _template(source, name)
+    start, end = source.tag_of(template)
     tag = text[start:end]
-    version = task.get("version")
+    version = template.get("version")
     if version is None:
         head = re.match(r"<[\w:.-]+", tag)
         assert head is not None
@@ -264,12 +271,27 @@ def with_certificate(text: str, name: str, comment: str) -> str:
     return f"{text[:start]}<!-- {comment.replace('--', '- -')} -->\n{indent}{tag}{text[end:]}"
 
 
-def _task(source: Source, name: str) -> Element:
-    candidates = [source.root, *source.root.iterchildren("task")]
-    found = [each for each in candidates if each.tag == "task" and each.get("name") == name]
+def _template(source: Source, name: str) -> Element:
+    candidates = [source.root, *source.root.iterchildren("task", "template")]
+    kinds = ("task", "template")
+    found = [each for each in candidates if each.tag in kinds and each.get("name") == name]
     if len(found) != 1:
-        raise EditError(f"{source.file or 'the file'} has no task {name!r} at its top level")
+        raise EditError(f"{source.file or 'the file'} has no template {name!r} at its top level")
     return found[0]
+
+
+def _task_in(template: Element, name: str | None) -> Element:
+    """The task with this name inside a template. Without a name: the template itself, or the only
+    task of a function.
+    """
+    if name is None and template.tag == "task":
+        return template
+    inner = list(template.iterdescendants("task"))
+    found = [each for each in inner if name in (None, each.get("name"))]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(str(each.get("name")) for each in inner if each.get("name"))
+    raise EditError(f"task is {name!r}, expected the name of one task in it: {known or 'none'}")
 
 
 def _children(element: Element, tag: str) -> list[Element]:

@@ -257,7 +257,12 @@ class Live(Recorded):
                 found, findings = reader.read({"proposals": list(self._given)})
         else:
             inputs = question(
-                self.text_of(request.parent.edits), request, results, self._wanted, self._seed
+                self.text_of(request.parent.edits),
+                request,
+                results,
+                batch=self.folder / BATCHES / f"{request.parent.id}-train",
+                count=self._wanted,
+                seed=self._seed,
             )
             for attempt in ("", "-again"):
                 answer = await self._ask(f"proposals-{request.round}{attempt}", inputs)

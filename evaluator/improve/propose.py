@@ -10,14 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
+from evaluator.batch.folder import TASKS
 from evaluator.batch.records import SampleResult, Verdict
+from evaluator.errors import EvaluatorError
 from evaluator.errors.messages import cut
-from evaluator.improve.checks import CandidateChecker
+from evaluator.improve.checks import CandidateChecker, input_names
 from evaluator.improve.edits import AddExample, Edit, EditError, read_edit
 from evaluator.improve.search import Candidate, Proposal, Request
+from evaluator.nodes import Atomic
+from evaluator.record.conversation import conversations
+from evaluator.record.store import TaskStore
 
 TEMPLATE = "propose_edits"
 FAILURES = 6
@@ -26,6 +32,8 @@ SUCCESSES = 3
 MAX_CHARS = 2_000
 """Characters of one text of a row that the proposer sees."""
 MAX_EDITS = 12
+MAX_STEPS = 20
+"""Steps of a composite template that the proposer sees of a row."""
 
 
 class ProposalReader:
@@ -72,7 +80,10 @@ class ProposalReader:
         result = self._results.get(edit.row)
         if result is None:
             raise EditError(f"add_example: {edit.row!r} is not the id of a row that was shown")
-        kind = self._checker.node.output
+        node = self._checker.node
+        if not isinstance(node, Atomic) or edit.task is not None:
+            raise EditError("add_example: rows are examples of atomic templates only")
+        kind = node.output
         if result.verdict is Verdict.PASSED:
             output = result.content
         elif isinstance(result.target, str) and (kind is None or kind.type == "text"):
@@ -81,7 +92,7 @@ class ProposalReader:
             raise EditError(
                 f"add_example: row {edit.row} has no right answer in the form of the output"
             )
-        declared = [one.name for one in self._checker.node.inputs]
+        declared = input_names(node)
         inputs = {
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             for name, value in result.inputs.items()
@@ -104,13 +115,21 @@ def hash_of(text: str) -> str:
 
 
 def question(
-    text: str, request: Request, results: Mapping[str, SampleResult], count: int, seed: int
+    text: str,
+    request: Request,
+    results: Mapping[str, SampleResult],
+    *,
+    batch: Path,
+    count: int,
+    seed: int,
 ) -> dict[str, Any]:
-    """The inputs of the proposer's template. `text` is that of the parent."""
+    """The inputs of the proposer's template. `text` is that of the parent, `batch` the folder of
+    its results on train rows.
+    """
     return {
         "template": text,
         "rows": "\n".join(
-            json.dumps(_shown(result), ensure_ascii=False)
+            json.dumps(_shown(result, batch), ensure_ascii=False)
             for result in _chosen(results, Random(f"{seed}/{request.round}/rows"))
         ),
         "count": count,
@@ -135,7 +154,7 @@ def _chosen(results: Mapping[str, SampleResult], draws: Random) -> list[SampleRe
     return chosen
 
 
-def _shown(result: SampleResult) -> dict[str, Any]:
+def _shown(result: SampleResult, batch: Path) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     for name, score in result.scores.items():
         parts = {"value": score.value, "explanation": score.explanation, "error": score.error}
@@ -152,7 +171,24 @@ def _shown(result: SampleResult) -> dict[str, Any]:
     }
     if result.failure is not None:
         found["error"] = _cut(result.failure.message)
+    steps = _steps(result, batch)
+    if len(steps) > 1:
+        found["steps"] = steps
     return found
+
+
+def _steps(result: SampleResult, batch: Path) -> list[dict[str, Any]]:
+    """What each step of a composite template answered, from the record of the run."""
+    if result.task_id is None:
+        return []
+    try:
+        recording = TaskStore(batch / TASKS).read(result.task_id)
+    except EvaluatorError:
+        return []
+    return [
+        {"step": talk.path, "answer": _cut(talk.messages[-1].get("content"))}
+        for talk in conversations(recording)[:MAX_STEPS]
+    ]
 
 
 def _cut(value: Any) -> Any:

@@ -180,8 +180,8 @@ async def improve(
     resume: bool = False,
     **batch: Any,
 ) -> Certificate:
-    """Searches for a better version of an atomic template, and decides on rows that the search has
-    not seen whether it is better.
+    """Searches for a better version of a template, and decides on rows that the search has not seen
+    whether it is better.
 
     The rows are split by `cluster`: the proposer sees train rows, candidates race on selection
     rows, and the last one is compared with the template on sealed rows, once. `proposer` is the

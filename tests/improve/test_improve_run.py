@@ -262,11 +262,16 @@ def test_a_search_with_other_options_is_not_resumed(
         search(tmp_path, Model())
 
 
-def test_only_atomic_templates_with_a_file_are_edited(tmp_path: Path) -> None:
+def test_only_templates_with_a_prompt_and_a_file_are_edited(tmp_path: Path) -> None:
     evaluator = evaluator_in(tmp_path, Model())
-    for name, why in (("report", "a sequential template"), ("title_of", "a function template")):
-        with pytest.raises(UsageError, match=why):
-            improve_sync(name, rows(), evaluator=evaluator, scorers=["exact"])
+    script = tmp_path / "templates" / "listing.xml"
+    script.write_text(
+        '<task name="listing" type="script"><description>d</description>'
+        "<command>ls</command></task>"
+    )
+    evaluator.library.reload()
+    with pytest.raises(UsageError, match="asks no model"):
+        improve_sync("listing", rows(), evaluator=evaluator, scorers=["exact"])
     evaluator.library.add('<task name="loose" type="atomic"><description>d</description></task>')
     with pytest.raises(UsageError, match="is in no file"):
         improve_sync("loose", rows(), evaluator=evaluator, scorers=["exact"])
