@@ -250,7 +250,7 @@ def main() -> None:
     arguments = parser.parse_args()
     split = split_of(arguments.rows)
     figures: list[Figure] = []
-    for name, plants in WORLDS.items():
+    for name, plants in WORLDS.items() if arguments.searches else ():
         margin = MARGIN if name in CHEAPER else None
         ended = [searched(seed, split, plants, margin) for seed in range(arguments.searches)]
         figures += world_figures(name, ended)

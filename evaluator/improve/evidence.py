@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from evaluator import disk
+from evaluator.batch.folder import MANIFEST
 from evaluator.batch.identity import digest
 from evaluator.batch.options import BatchOptions
 from evaluator.batch.plan import make_plan
@@ -302,7 +303,7 @@ class Live(Recorded):
     async def _ask(self, place: str, inputs: Mapping[str, Any]) -> Any:
         """What the proposer answers; None without a usable answer."""
         path = self.folder / BATCHES / place
-        if not is_complete(path):
+        if not is_complete(path) or _provider_failure(path) is not None:
             self._notice(f"asking for {self._wanted} proposals")
             await self._run(
                 path,
@@ -318,10 +319,10 @@ class Live(Recorded):
                 ),
                 reserve=self._reserve(),
             )
-        answer = next(iter(open_batch(path).results()))
-        if answer.failure is not None:
-            self._notice(f"the proposer's answer cannot be used: {answer.failure.message}")
-        return answer.parsed
+        failure = _provider_failure(path)
+        if failure is not None:
+            raise UsageError(f"the proposer failed: {failure}; resume the search")
+        return next(iter(open_batch(path).results())).parsed
 
     async def _run(
         self,
@@ -340,11 +341,13 @@ class Live(Recorded):
             if most <= 0:
                 raise OutOfBudget("the budget is spent")
         evaluator = self._checker.evaluator_of(text)
+        is_resumed = (path / MANIFEST).exists()
         options = replace(
             options,
             name=path.name,
             output=str(path),
-            resume=(path / "manifest.json").exists(),
+            resume=is_resumed,
+            retry_errors=is_resumed,
             limits=replace(options.limits, max_cost=most),
             display="none",
             unfinished="stop",
@@ -415,9 +418,17 @@ def recorded_proposals(
 
 def is_complete(path: Path) -> bool:
     """Whether there is a complete batch in a folder."""
-    if not (path / "manifest.json").exists():
+    if not (path / MANIFEST).exists():
         return False
     return open_batch(path).manifest.get("state") == "complete"
+
+
+def _provider_failure(path: Path) -> str | None:
+    """Why the provider gave no answer for the only row of a batch; None if it gave one."""
+    failure = next(iter(open_batch(path).results())).failure
+    if failure is None or failure.kind != "provider_failure":
+        return None
+    return failure.message
 
 
 def _digest_of(results: Mapping[str, SampleResult]) -> str:

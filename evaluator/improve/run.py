@@ -13,7 +13,7 @@ from evaluator import clock, randomness
 from evaluator.batch.cost_plan import plan_costs
 from evaluator.batch.identity import digest
 from evaluator.batch.options import BatchOptions
-from evaluator.batch.plan import BatchPlan, make_plan
+from evaluator.batch.plan import BatchPlan, make_cells, make_plan, make_variants
 from evaluator.batch.rows import RowsInput, Selection
 from evaluator.batch.rows.json_values import Rows
 from evaluator.batch.rows.row_source import open_origin
@@ -50,7 +50,7 @@ from evaluator.improve.checks import CandidateChecker
 from evaluator.improve.edits import with_certificate
 from evaluator.improve.evidence import Live, Recorder
 from evaluator.improve.log import open_log
-from evaluator.improve.propose import hash_of
+from evaluator.improve.propose import TEMPLATE, hash_of
 from evaluator.improve.search import Search, Settings
 from evaluator.improve.split import Reach, Row, Split, reach_of, rows_of, split_rows
 from evaluator.interpreter.sync import run_sync
@@ -254,6 +254,9 @@ async def plan_search(
     checker = CandidateChecker(
         evaluator, template, model=model, handler=next(iter(batch.handlers), None)
     )
+    if not options.proposals:
+        models = batch.models if options.proposer is None else (options.proposer,)
+        make_cells(evaluator, [TEMPLATE], make_variants(models, batch.handlers))
     planned = make_plan(evaluator, template, rows=rows, options=batch)
     if options.measure is not None and options.measure not in planned.scorer_parts:
         hint = did_you_mean(options.measure, planned.scorer_parts)

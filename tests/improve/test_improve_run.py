@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from evaluator.errors import EvaluatorError, RecordError, TaskBusy, UsageError
+from evaluator.errors import EvaluatorError, ProviderError, RecordError, TaskBusy, UsageError
 from evaluator.files.atomic import locked_file
 from evaluator.improve.certificate import Certificate, read_certificate, verify
 from evaluator.improve.run import improve_sync, write_template
@@ -277,6 +277,19 @@ def test_only_templates_with_a_prompt_and_a_file_are_edited(tmp_path: Path) -> N
         improve_sync("loose", rows(), evaluator=evaluator, scorers=["exact"])
 
 
+def test_a_proposer_that_fails_is_asked_again_when_the_search_is_resumed(tmp_path: Path) -> None:
+    class Down(Model):
+        def __call__(self, request: Any) -> Any:
+            text = super().__call__(request)
+            if "Propose" in request.messages[-1].content:
+                return ProviderError("HTTP 401: no", kind="auth", status=401, retryable=False)
+            return text
+
+    with pytest.raises(UsageError, match=r"the proposer failed: .*401.*; resume the search"):
+        search(tmp_path, Down(), rounds=1)
+    assert search(tmp_path, Model([BETTER]), rounds=1).is_accepted
+
+
 def test_a_budget_that_does_not_reach_the_decision_is_said(tmp_path: Path) -> None:
     class Dear(Model):
         def __call__(self, request: Any) -> Any:
@@ -288,9 +301,9 @@ def test_a_budget_that_does_not_reach_the_decision_is_said(tmp_path: Path) -> No
 
     model = Dear([BETTER])
     with pytest.raises(OutOfBudget):
-        search(tmp_path, model, limits={"concurrency": 4, "max_cost": 0.1})
+        search(tmp_path, model, limits={"concurrency": 4, "max_cost": 0.1}, rounds=1)
     assert model.calls.total() <= 14
-    certificate = search(tmp_path, model, limits={"concurrency": 4, "max_cost": 4.0})
+    certificate = search(tmp_path, model, limits={"concurrency": 4, "max_cost": 4.0}, rounds=1)
     assert certificate.is_accepted
     assert certificate.content["price_unit"] == "US dollars"
     assert certificate.measured["spent_usd"] <= 4
