@@ -171,10 +171,15 @@ def as_markdown(changes: list[TemplateChange]) -> str:
             ]
             lines.append("")
         for title, diff in (change.prompts or {}).items():
-            fence = "`" * max(3, _longest_run(diff) + 1)
-            lines += [f"Prompts, {title}:", "", f"{fence}diff", diff, fence, ""]
+            lines += [f"Prompts, {title}:", "", *code_block(diff, "diff"), ""]
     lines.append(f"{_count(changes)}.")
     return "\n".join(lines)
+
+
+def code_block(text: str, language: str) -> list[str]:
+    """The lines of a block of code in Markdown, which nothing in `text` can end."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return [f"{fence}{language}", text, fence]
 
 
 def _count(changes: list[TemplateChange]) -> str:

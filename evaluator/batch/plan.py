@@ -314,6 +314,8 @@ def _check_rows(
         number += 1
         for node, inputs in declared:
             values = read_inputs(node, sample.inputs)
+            if isinstance(node, Function):
+                continue
             try:
                 bind_inputs(inputs, values, location=node.span)
             except InputError as error:

@@ -74,6 +74,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "label": ("label", "Label answers by hand, so that a judge can be measured and corrected."),
         "calibrate": ("label", "Show how often a judge is right, by labels, and correct it."),
         "compare": ("results", "Compare two batches, or two variants of one, sample by sample."),
+        "improve": ("improve", "Search for a better version of a template, and prove the gain."),
         "report": ("results", "Write one self-contained HTML page of batches."),
         "export": ("results", "Write a batch's results in another format."),
         "cache": ("cache", "Show or clear a file of responses."),

@@ -316,6 +316,14 @@ class Evaluator:
             {**self.init_args, "sandbox": sandbox}, replace(self.services, sandbox=sandbox)
         )
 
+    def with_library(self, library: TemplateLibrary) -> Self:
+        """A copy of this Evaluator with these templates. Closing either closes the connections of
+        both.
+        """
+        return self._of(
+            {**self.init_args, "library": library}, replace(self.services, library=library)
+        )
+
     def without_files(self, denied: Iterable[Path]) -> Self:
         """A copy of this Evaluator whose file tools cannot access the paths in `denied`. Closing
         either closes the connections of both.

@@ -451,6 +451,16 @@ class TemplateLibrary:
             self._state = after = _assemble(tuple(groups), before.refused, before.steps)
         return _changed(before, after)
 
+    def with_edit(self, path: str, text: str) -> TemplateLibrary:
+        """A copy of this library that reads `text` in place of the file with this absolute path."""
+        copy = TemplateLibrary(ranker=self._make_ranker)
+        with self._lock:
+            copy._roots = self._roots
+            copy._edited = {root: dict(texts) for root, texts in self._edited.items()}
+            copy._state = self._state
+        copy.edit(path, text)
+        return copy
+
     def add(self, xml_text: str, file: str | None = None) -> tuple[str, ...]:
         """Adds the templates of a text, ahead of all folders; an added name replaces the one added
         before.

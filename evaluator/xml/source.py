@@ -209,6 +209,11 @@ class Source:
             return self.locate(element)
         return self._layout.span(found.start())
 
+    def tag_of(self, element: Element) -> tuple[int, int]:
+        """Where the element's start tag begins and ends in `text`."""
+        place = self._places[element]
+        return place.start, self._opening_tag(place).end()
+
     def starts_with(self, span: Span, written: str) -> bool:
         """Whether `written` is at `span` in the author's text."""
         return self._layout.text.startswith(written, self._layout.offset(span))

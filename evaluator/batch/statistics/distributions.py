@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence, Sized
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -112,6 +113,7 @@ def student_two_sided(t: float, df: float) -> float:
     return incomplete_beta(df / (df + t * t), df / 2, b=0.5, rest=t * t / (df + t * t))
 
 
+@lru_cache(maxsize=4096)
 def student_quantile(probability: float, df: float) -> float:
     """The quantile of Student's t with `df` degrees of freedom at `probability`, which is strictly
     between 0 and 1.

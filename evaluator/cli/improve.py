@@ -1,0 +1,233 @@
+"""`evaluator improve`: searches for a better version of a template, and proves the gain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evaluator.cli.batch import EXIT_INCOMPLETE, EXIT_THRESHOLD
+from evaluator.cli.common import (
+    load_library,
+    print_json,
+    read_text,
+    terminal_width,
+    warn_of_unknown_roles,
+)
+from evaluator.cli.echo import echo
+from evaluator.cli.evaluator_options import trust_option
+from evaluator.cli.flags import SectionedCommand, SectionOption, flag_options, read_flags
+from evaluator.cli.trust import permit_schemas, project_profiles, shown_profiles
+from evaluator.errors import UsageError
+from evaluator.errors.messages import json_problem
+from evaluator.fields.listing import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evaluator.improve.certificate import Certificate
+
+_BATCH_FLAGS = (
+    "--rows",
+    "--library",
+    "--root",
+    "--map",
+    "--id",
+    "--target",
+    "--metadata",
+    "--where",
+    "--limit",
+    "--shuffle-choices",
+    "--cluster",
+    "--model",
+    "--handler",
+    "--model-role",
+    "--scorer",
+    "--count-as-failed",
+    "--limited",
+    "--max-cost",
+    "--concurrency",
+    "--rpm",
+    "--tpm",
+    "--cache",
+    "--engine",
+    "--workers",
+    "--sandbox",
+)
+
+
+def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    from evaluator.batch.definition import BatchDefinition
+    from evaluator.improve.run import ImproveOptions
+
+    return flag_options(BatchDefinition, _BATCH_FLAGS)(flag_options(ImproveOptions)(command))
+
+
+@click.command(
+    cls=SectionedCommand,
+    epilog="Examples:\n\n\b\n  evaluator improve classify --rows tickets.jsonl --scorer exact "
+    "--model openai/gpt-4o-mini\n      --proposer openai/gpt-4o --max-cost 5 --dry-run\n"
+    "  evaluator improve --verify improvements/classify-20260102-150405/certificate.json\n\n"
+    "Exit codes: 0 a better template was accepted, or the certificate is valid; 4 no gain is "
+    "significant; 5 incomplete; 2 wrong usage; 3 configuration, or changed records; "
+    "130 interrupted.",
+)
+@click.argument("template", required=False)
+@_flags
+@click.option(
+    "--proposals",
+    cls=SectionOption,
+    section="Search",
+    metavar="FILE",
+    help="Proposals of your own, as JSON; no model is asked for others.",
+)
+@click.option(
+    "--verify",
+    metavar="CERTIFICATE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Recompute a certificate from the records in its folder, without a call.",
+)
+@click.option("--write", is_flag=True, help="Write the template if a candidate is accepted.")
+@click.option("--dry-run", is_flag=True, help="Print what can be found and what it costs.")
+@trust_option
+@click.option("--markdown", is_flag=True, help="Print Markdown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
+def improve(
+    template: str | None,
+    verify: Path | None,
+    proposals: str | None,
+    write: bool,
+    dry_run: bool,
+    markdown: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Search for a better version of TEMPLATE, and prove on rows that the search has not seen
+    whether it is better.
+
+    The rows are split into train rows, which the proposer sees, selection rows, on which candidates
+    race, and sealed rows, which decide once. All calls are recorded in the folder of the search.
+    """
+    from evaluator.improve.certificate import verify as verified
+    from evaluator.improve.run import write_template
+
+    if markdown and as_json:
+        raise UsageError("--json and --markdown are two formats; give one of them")
+    if verify is not None:
+        if template is not None:
+            raise UsageError("--verify takes no TEMPLATE: the certificate names it")
+        verification = asyncio.run(verified(verify))
+        _print(verification.certificate, markdown=markdown, as_json=as_json)
+        whose = "this user's" if verification.is_own else "another user's, or another machine's"
+        echo(f"valid: the records give this certificate; it has {whose} signature", err=True)
+        return
+    if template is None or not given["rows"]:
+        raise UsageError("name a TEMPLATE, and the rows with --rows FILE")
+    evaluator, planned = _plan(template, given, proposals, dry_run=dry_run)
+    if dry_run:
+        plan = asyncio.run(planned)
+        for line in plan.lines():
+            echo(line)
+        return
+    certificate = _run(planned)
+    _print(certificate, markdown=markdown, as_json=as_json)
+    echo(f"records: {certificate.folder}", err=True)
+    if not certificate.is_accepted:
+        raise click.exceptions.Exit(EXIT_THRESHOLD)
+    if write:
+        echo(f"written: {write_template(certificate, evaluator)}", err=True)
+    else:
+        echo("nothing is written; to write the template, resume with --write", err=True)
+
+
+def _plan(
+    template: str, given: dict[str, Any], proposals: str | None, *, dry_run: bool
+) -> tuple[Any, Any]:
+    """The evaluator, and the coroutine that plans the search."""
+    from evaluator.batch.definition import BatchDefinition, definition_from
+    from evaluator.improve.run import ImproveOptions, plan_search
+    from evaluator.interpreter.evaluator import Evaluator
+
+    own = read_flags(ImproveOptions, given)
+    session = read_flags(ImproveOptions, given, is_stored=False)
+    table = {name: value for name, value in given.items() if name not in (*own, *session)}
+    session_of_batch = read_flags(BatchDefinition, table, is_stored=False)
+    wanted = definition_from(merge({"templates": [template]}, read_flags(BatchDefinition, table)))
+    options = ImproveOptions.from_table(own)
+    options = replace(options, proposals=_read_proposals(proposals), **session)
+    roles = wanted.model_roles or {}
+    library = load_library([Path(path) for path in wanted.library])
+    warn_of_unknown_roles(library, roles)
+    if not dry_run:
+        permit_schemas(library, given["trust"])
+    evaluator = Evaluator(
+        library,
+        model_roles=roles,
+        tasks_dir=None,
+        roots=wanted.roots,
+        notice=lambda line: echo(line, err=True),
+        sandbox=session_of_batch.get("sandbox"),
+        profiles=shown_profiles() if dry_run else project_profiles(given["trust"]),
+        trust=given["trust"],
+    )
+    batch = replace(wanted.options, **session_of_batch)
+    planning = evaluator.without_network() if dry_run else evaluator
+    return evaluator, plan_search(planning, template, wanted.rows, options, batch)
+
+
+def _run(planned: Any) -> Certificate:
+    from evaluator.improve.run import run_search, searched_folder
+    from evaluator.improve.search import OutOfBudget
+
+    folder: list[Path] = []
+
+    async def run() -> Certificate:
+        plan = await planned
+        for line in plan.lines():
+            echo(line, err=True)
+        folder.append(searched_folder(plan))
+        return await run_search(replace(plan, options=replace(plan.options, output=str(folder[0]))))
+
+    try:
+        return asyncio.run(run())
+    except (OutOfBudget, KeyboardInterrupt) as error:
+        if folder:
+            place = shlex.quote(str(folder[0]))
+            echo(f"\nresume with the same options and --output {place} --resume", err=True)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        echo(f"incomplete: {error}; it needs a larger --max-cost", err=True)
+        raise click.exceptions.Exit(EXIT_INCOMPLETE) from None
+
+
+def _read_proposals(path: str | None) -> tuple[Any, ...]:
+    """The proposals in a file: a list, or an object with the member `proposals`."""
+    if path is None:
+        return ()
+    try:
+        found = json.loads(read_text(path))
+    except ValueError as error:
+        raise UsageError(f"--proposals {path}: invalid JSON: {json_problem(error)}") from error
+    if isinstance(found, dict):
+        found = found.get("proposals")
+    if not isinstance(found, list) or not found:
+        raise UsageError(
+            f"--proposals {path}: expected a list of objects with the members why and edits"
+        )
+    return tuple(found)
+
+
+def _print(certificate: Certificate, *, markdown: bool, as_json: bool) -> None:
+    from evaluator.improve.show import as_lines, as_page
+
+    if as_json:
+        print_json(certificate.to_dict())
+    elif markdown:
+        echo(as_page(certificate), nl=False)
+    else:
+        echo(as_lines(certificate, terminal_width()), nl=False)

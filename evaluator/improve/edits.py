@@ -1,0 +1,376 @@
+"""Edits of a template's XML: typed operations that change texts, examples and the descriptions of
+the output, and leave every other character of the file as it is.
+
+An edit is written as a table, `{"op": "set", "element": "instructions", "text": "…"}`. Texts in it
+are data: they are escaped, and their variables are checked, see `checks`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
+
+from evaluator.errors import TemplateError, UsageError
+from evaluator.fields import Checked, Count, Doc, Name, to_dict
+from evaluator.patterns import Pattern
+from evaluator.xml.format import end_tag
+from evaluator.xml.source import Source, read_source
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element as Element
+
+TextElement = Literal["description", "instructions", "system", "criteria"]
+_ILLEGAL = Pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_PLACEHOLDER = re.compile(r"<<\s*([A-Za-z_][\w.]*)\s*>>")
+_VERSION = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
+_INDENT = "  "
+
+
+class EditError(UsageError):
+    """An edit that cannot be made to this template."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Edit(Checked, error=EditError):
+    """An edit of the template, or of the task inside it that has the name `task`."""
+
+    task: Annotated[Name | None, Doc("The name of a step; without it, the template itself.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetText(_Edit, error=EditError):
+    """Replaces the whole text of an element, which is added if it is missing."""
+
+    element: Annotated[TextElement, Doc("The element.")]
+    text: Annotated[str, Doc("Its new text.")]
+
+    def apply(self, source: Source, task: Element) -> str:
+        found = _child(task, self.element)
+        if found is None:
+            return _insert(source, task, f"<{self.element}>{_escaped(self.text)}</{self.element}>")
+        return _set_content(source, found, self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacePhrase(_Edit, error=EditError):
+    """Replaces a phrase that occurs exactly once in an element."""
+
+    element: Annotated[TextElement, Doc("The element.")]
+    find: Annotated[Name, Doc("The phrase, as it is written.")]
+    text: Annotated[str, Doc("What replaces it.")]
+
+    def apply(self, source: Source, task: Element) -> str:
+        found = _child(task, self.element)
+        if found is None:
+            raise EditError(f"replace: the template has no <{self.element}>")
+        before = source.text_of(found).value
+        phrase = _PLACEHOLDER.sub(r"{{\1}}", self.find)
+        for wanted in (self.find, phrase):
+            if before.count(wanted) == 1:
+                return _set_content(source, found, before.replace(wanted, self.text))
+        raise EditError(
+            f"replace: {self.find[:60]!r} occurs {before.count(self.find)} times in "
+            f"<{self.element}>, expected once"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddExample(_Edit, error=EditError):
+    """Adds a train row as the last few-shot example. `inputs` and `output` are taken from the row
+    and are never a model's.
+    """
+
+    row: Annotated[Name, Doc("The id of a row that was shown.")]
+    inputs: Mapping[str, str] | None = None
+    output: str | None = None
+
+    def apply(self, source: Source, task: Element) -> str:
+        parts = [
+            f"<input name={_quoted(name)}>{_escaped(value)}</input>"
+            for name, value in (self.inputs or {}).items()
+        ]
+        parts.append(f"<output>{_escaped(self.output or '')}</output>")
+        examples = _child(task, "examples")
+        if examples is None:
+            example = _joined("example", parts, _indent_in(source, task) + _INDENT)
+            indent = _indent_in(source, task)
+            inner = f"\n{indent}{_INDENT}{example}\n{indent}"
+            return _insert(source, task, f'<examples shots="true">{inner}</examples>')
+        text = source.text
+        indent = _indent_in(source, examples)
+        example = _joined("example", parts, indent)
+        start, end = source.tag_of(examples)
+        last = _children(examples, "example")
+        place = _extent(source, last[-1])[1] if last else end
+        text = f"{text[:place]}\n{indent}{example}{text[place:]}"
+        if examples.get("shots") in ("true", "1"):
+            return text
+        tag = re.sub(r"\sshots\s*=\s*(\"[^\"]*\"|'[^']*')", "", text[start:end])
+        name_end = start + len("<examples")
+        return f'{text[:name_end]} shots="true"{tag[len("<examples") :]}{text[end:]}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderExamples(_Edit, error=EditError):
+    """Puts the examples into another order; those that are not named are removed."""
+
+    order: Annotated[tuple[Count, ...], Doc("Numbers of examples, counted from 1.")]
+
+    def apply(self, source: Source, task: Element) -> str:
+        examples = _child(task, "examples")
+        parts = [] if examples is None else _children(examples, "example")
+        if len(set(self.order)) < len(self.order) or any(n > len(parts) for n in self.order):
+            raise EditError(
+                f"order_examples: {list(self.order)} are not different numbers from 1 to "
+                f"{len(parts)}"
+            )
+        if examples is None or not self.order:
+            raise EditError("order_examples: at least one example has to stay")
+        text = source.text
+        extents = [_extent(source, part) for part in parts]
+        wanted = [text[slice(*extents[number - 1])] for number in self.order]
+        for number in range(len(parts), 0, -1):
+            start, end = extents[number - 1]
+            if number <= len(wanted):
+                text = text[:start] + wanted[number - 1] + text[end:]
+            else:
+                text = text[:start].rstrip() + text[end:]
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewordExample(_Edit, error=EditError):
+    """Replaces the text of an example's output, or of one of its inputs."""
+
+    index: Annotated[Count, Doc("The number of the example, counted from 1.")]
+    text: Annotated[str, Doc("The new text.")]
+    input: Annotated[Name | None, Doc("The input; without it, the output is replaced.")] = None
+
+    def apply(self, source: Source, task: Element) -> str:
+        examples = _child(task, "examples")
+        parts = [] if examples is None else _children(examples, "example")
+        if self.index > len(parts):
+            raise EditError(f"reword_example: there are {len(parts)} examples, not {self.index}")
+        example = parts[self.index - 1]
+        if self.input is None:
+            found = _child(example, "output")
+        else:
+            inputs = _children(example, "input")
+            found = next((each for each in inputs if each.get("name") == self.input), None)
+        if found is None:
+            raise EditError(f"reword_example: example {self.index} has no {self.input or 'output'}")
+        return _set_content(source, found, self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeOutput(_Edit, error=EditError):
+    """Sets the description of a member in the inline JSON Schema of the output."""
+
+    path: Annotated[Name, Doc("The member, such as answer or items.name.")]
+    text: Annotated[str, Doc("Its description.")]
+
+    def apply(self, source: Source, task: Element) -> str:
+        output = _child(task, "output_format")
+        schema: Any = None
+        if output is not None:
+            try:
+                schema = json.loads(source.text_of(output).value)
+            except ValueError:
+                schema = None
+        if output is None or not isinstance(schema, dict):
+            raise EditError("describe_output: the template has no inline JSON Schema")
+        member: Any = schema
+        for step in self.path.split("."):
+            member = member.get("items", member) if isinstance(member, dict) else {}
+            member = cast("dict[str, Any]", member).get("properties", {}).get(step)
+            if not isinstance(member, dict):
+                raise EditError(f"describe_output: the schema has no member {self.path!r}")
+        cast("dict[str, Any]", member)["description"] = self.text
+        return _set_content(source, output, json.dumps(schema, ensure_ascii=False, indent=2))
+
+
+Edit: TypeAlias = (
+    SetText | ReplacePhrase | AddExample | OrderExamples | RewordExample | DescribeOutput
+)
+EDITS: Mapping[str, type[Edit]] = {
+    "set": SetText,
+    "replace": ReplacePhrase,
+    "add_example": AddExample,
+    "order_examples": OrderExamples,
+    "reword_example": RewordExample,
+    "describe_output": DescribeOutput,
+}
+_NAMES = {cls: name for name, cls in EDITS.items()}
+_OF_ROWS = frozenset({"inputs", "output"})
+"""Fields of `AddExample` that only a row gives."""
+
+
+def read_edit(table: Any, *, is_proposed: bool = True) -> Edit:
+    """The edit in a table. `is_proposed`: a model or a person wrote it, who names rows and does not
+    write their content.
+
+    Raises: EditError.
+    """
+    if not isinstance(table, dict):
+        raise EditError("an edit is a JSON object with the member op")
+    entries = cast("dict[str, Any]", table).items()
+    values = {name: value for name, value in entries if value != "" or name == "text"}
+    op = values.pop("op", None)
+    cls = EDITS.get(op) if isinstance(op, str) else None
+    if cls is None:
+        raise EditError(f"op is {op!r:.60}, expected one of {', '.join(EDITS)}")
+    if is_proposed and cls is AddExample and _OF_ROWS & values.keys():
+        raise EditError("add_example: name the row; its inputs and output are taken from the data")
+    try:
+        return cls.from_table(values)
+    except EditError as error:
+        raise EditError(f"{op}: {error}") from None
+
+
+def edit_to_dict(edit: Edit) -> dict[str, Any]:
+    """The table that `read_edit` reads."""
+    return {"op": _NAMES[type(edit)], **to_dict(edit, only_changed=True)}
+
+
+def apply_edits(text: str, name: str, edits: Sequence[Edit]) -> str:
+    """The text of a file of templates with the edits made to the template `name`.
+
+    Raises: EditError, for an edit that does not fit.
+    """
+    for edit in edits:
+        source = read_source(text)
+        try:
+            text = edit.apply(source, _task_in(_template(source, name), edit.task))
+        except TemplateError as error:  # pragma: no cover (texts are escaped)
+            raise EditError(f"{_NAMES[type(edit)]}: {error}") from error
+    return text
+
+
+def with_certificate(text: str, name: str, comment: str) -> str:
+    """The text with the template's version raised, and a comment before the template."""
+    source = read_source(text)
+    template = _template(source, name)
+    start, end = source.tag_of(template)
+    tag = text[start:end]
+    version = template.get("version")
+    if version is None:
+        head = re.match(r"<[\w:.-]+", tag)
+        assert head is not None
+        tag = f'{head[0]} version="2"{tag[head.end() :]}'
+    else:
+        parts = _VERSION.fullmatch(version)
+        number = "2" if parts is None else f"{parts[1]}{int(parts[2]) + 1}{parts[3]}"
+        old = re.search(r"\sversion\s*=\s*(\"[^\"]*\"|'[^']*')", tag)
+        assert old is not None
+        tag = f"{tag[: old.start()]} version={_quoted(number)}{tag[old.end() :]}"
+    line = text.rfind("\n", 0, start) + 1
+    indent = text[line:start] if not text[line:start].strip() else ""
+    return f"{text[:start]}<!-- {comment.replace('--', '- -')} -->\n{indent}{tag}{text[end:]}"
+
+
+def _template(source: Source, name: str) -> Element:
+    candidates = [source.root, *source.root.iterchildren("task", "template")]
+    kinds = ("task", "template")
+    found = [each for each in candidates if each.tag in kinds and each.get("name") == name]
+    if len(found) != 1:
+        raise EditError(f"{source.file or 'the file'} has no template {name!r} at its top level")
+    return found[0]
+
+
+def _task_in(template: Element, name: str | None) -> Element:
+    """The task with this name inside a template. Without a name: the template itself, or the only
+    task of a function.
+    """
+    if name is None and template.tag == "task":
+        return template
+    inner = list(template.iterdescendants("task"))
+    found = [each for each in inner if name in (None, each.get("name"))]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(str(each.get("name")) for each in inner if each.get("name"))
+    raise EditError(f"task is {name!r}, expected the name of one task in it: {known or 'none'}")
+
+
+def _children(element: Element, tag: str) -> list[Element]:
+    return list(element.iterchildren(tag))
+
+
+def _child(element: Element, tag: str) -> Element | None:
+    return next(iter(element.iterchildren(tag)), None)
+
+
+def _extent(source: Source, element: Element) -> tuple[int, int]:
+    """Where the element begins and ends in the text."""
+    start, end = source.tag_of(element)
+    closing = end_tag(source.text, start)
+    if closing is not None:
+        end = source.text.index(">", closing[1]) + 1
+    return start, end
+
+
+def _set_content(source: Source, element: Element, value: str) -> str:
+    """The text of the file with `value` as the element's only content, laid out as it was."""
+    text = source.text
+    start, begin = source.tag_of(element)
+    closing = end_tag(text, start)
+    if closing is None:
+        name = str(element.tag)
+        return f"{text[: begin - 2].rstrip()}>{_escaped(value)}</{name}>{text[begin:]}"
+    close = closing[0] - 2
+    if text[begin:close].lstrip().startswith("<![CDATA[") and "]]>" not in value:
+        plain = _readable(value).strip("\n")
+        return f"{text[:begin]}<![CDATA[\n{plain}\n]]>{text[close:]}"
+    preserves = element.get("{http://www.w3.org/XML/1998/namespace}space") == "preserve"
+    lines = _escaped(value).strip("\n").split("\n")
+    is_block = text[begin:close].lstrip(" \t").startswith("\n")
+    if preserves or (len(lines) == 1 and not is_block):
+        return text[:begin] + _escaped(value) + text[close:]
+    line = text.rfind("\n", 0, start) + 1
+    indent = re.match(r"[ \t]*", text[line:])
+    outer = "" if indent is None else indent[0]
+    shown = [f"{outer}{_INDENT}{each}" if each.strip() else "" for each in lines]
+    return text[:begin] + "\n" + "\n".join(shown) + "\n" + outer + text[close:]
+
+
+def _insert(source: Source, task: Element, written: str) -> str:
+    """The text with an element after the task's description."""
+    text = source.text
+    described = _child(task, "description")
+    if described is None:
+        place = source.tag_of(task)[1]
+    else:
+        place = _extent(source, described)[1]
+    return f"{text[:place]}\n{_indent_in(source, task)}{written}{text[place:]}"
+
+
+def _indent_in(source: Source, element: Element) -> str:
+    """The indentation of the children of an element."""
+    text = source.text
+    children = list(element.iterchildren("*"))
+    start = source.tag_of(children[0] if children else element)[0]
+    line = text.rfind("\n", 0, start) + 1
+    indent = text[line:start] if not text[line:start].strip() else ""
+    return indent if children else indent + _INDENT
+
+
+def _joined(name: str, parts: Sequence[str], indent: str) -> str:
+    inner = "".join(f"\n{indent}{_INDENT}{part}" for part in parts)
+    return f"<{name}>{inner}\n{indent}</{name}>"
+
+
+def _readable(value: str) -> str:
+    """The value with its variables in braces. Raises: EditError, for what XML cannot hold."""
+    if found := _ILLEGAL.search(value):
+        raise EditError(f"the character U+{ord(found[0]):04X} is not allowed in XML")
+    return _PLACEHOLDER.sub(r"{{ \1 }}", value)
+
+
+def _escaped(value: str) -> str:
+    return _readable(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _quoted(value: str) -> str:
+    return '"' + _escaped(value).replace('"', "&quot;").replace("\n", "&#10;") + '"'

@@ -1,0 +1,346 @@
+"""The search: rounds of proposals, races on the selection rows, a decision on the sealed rows.
+
+A search is a function of its settings, its rows and its evidence: what a template did on each row,
+and what was proposed. Evidence is made once and recorded, so a search that is repeated with the
+records of an earlier one comes to the same end. Resuming and verifying do just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+from random import Random
+from typing import Any, Protocol
+
+from evaluator.batch.statistics import race
+from evaluator.errors import EvaluatorError
+from evaluator.improve.decide import Claim, Decision, Outcome, decide, paired_difference
+from evaluator.improve.edits import Edit, edit_to_dict
+from evaluator.improve.split import Row, Split
+
+LOOKS = 3
+"""Looks of a race; after each, hopeless candidates leave it."""
+LEAST_ROWS_OF_LOOK = 20
+RACE_ALPHA = 0.1
+"""The chance that a race drops a candidate for another one that is not better. A candidate that is
+dropped by mistake costs power and no validity, so it is high.
+"""
+MAX_RACE_ALPHA = 0.9
+CHEAPER = 0.98
+"""A candidate is cheaper if its price is below this share of the template's."""
+BASE = "c0"
+
+Outcomes = Mapping[str, Outcome]
+"""Outcomes by the ids of rows."""
+
+
+class OutOfBudget(EvaluatorError):
+    """The budget does not allow the next step of the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Edits of a template that were checked. `sha` is the hash of the whole text that they make."""
+
+    edits: tuple[Edit, ...]
+    why: str
+    sha: str
+    parents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A version of the template: the edits that make it from the template."""
+
+    id: str
+    edits: tuple[Edit, ...] = ()
+    why: str = ""
+    sha: str = ""
+    parents: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "parents": list(self.parents),
+            "why": self.why,
+            "sha": self.sha,
+            "edits": [edit_to_dict(edit) for edit in self.edits],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a search is told. `margin`: the loss that a cheaper template may have; None: cheaper
+    templates are not looked for.
+    """
+
+    rounds: int
+    candidates: int
+    seed: int
+    margin: float | None
+    is_clustered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the next proposals are made from: edits of `parent`, seeing its outcomes on train rows
+    and the mean values of earlier candidates on selection rows.
+    """
+
+    round: int
+    parent: Candidate
+    train: Outcomes
+    history: Sequence[tuple[Candidate, float]]
+
+
+class Evidence(Protocol):
+    """What a search is a function of."""
+
+    async def evaluate(self, candidate: Candidate, rows: Sequence[Row], place: str) -> Outcomes:
+        """The outcomes of a candidate on rows; `place` names the rows. Raises: OutOfBudget."""
+        ...
+
+    async def propose(self, request: Request) -> Sequence[Proposal]:
+        """Checked edits of the request's parent. Raises: OutOfBudget."""
+        ...
+
+    def check(self, edits: Sequence[Edit]) -> str | None:
+        """The hash of the text that edits of the template make; None if that is no candidate."""
+        ...
+
+    def count_look(self, rows: Sequence[Row]) -> int:
+        """The number of this search's look at sealed rows, from 1."""
+        ...
+
+
+Record = Callable[[str, Mapping[str, Any]], None]
+"""Gets each event of a search, in order."""
+
+
+@dataclass(slots=True)
+class _State:
+    """The candidates that ran all selection rows, and every candidate by its hash."""
+
+    pool: dict[str, tuple[Candidate, Outcomes]]
+    known: set[str]
+    tried: set[frozenset[str]] = field(default_factory=set[frozenset[str]])
+    count: int = 0
+
+
+class Search:
+    """One search; `run` returns the decision, or None if there was nothing to decide on."""
+
+    def __init__(self, evidence: Evidence, split: Split, settings: Settings, record: Record):
+        self._evidence = evidence
+        self._split = split
+        self._settings = settings
+        self._record = record
+        self._selection = list(split.selection)
+
+    async def run(self, base_sha: str) -> Decision | None:
+        """Raises: OutOfBudget, if the budget does not allow the first or the last step."""
+        base = Candidate(BASE, sha=base_sha)
+        outcomes = await self._evidence.evaluate(base, self._selection, "selection")
+        state = _State({BASE: (base, outcomes)}, {base_sha})
+        self._record("base", {"sha": base_sha, "mean": _mean(outcomes)})
+        for number in range(1, self._settings.rounds + 1):
+            try:
+                await self._round(number, state)
+            except OutOfBudget as error:
+                self._record("budget", {"round": number, "reason": str(error)})
+                break
+        return await self._decide(state)
+
+    async def _round(self, number: int, state: _State) -> None:
+        parent = choose_parent(state.pool, Random(f"{self._settings.seed}/{number}"))
+        train = await self._evidence.evaluate(parent, self._split.train, "train")
+        history = [(candidate, _mean(found)) for candidate, found in state.pool.values()]
+        request = Request(number, parent, train, history)
+        proposals = list(await self._evidence.propose(request))
+        merged = self._merge(state)
+        if merged is not None:
+            proposals.append(merged)
+        candidates: list[Candidate] = []
+        for proposal in proposals:
+            if proposal.sha not in state.known:
+                state.known.add(proposal.sha)
+                name = f"c{state.count + len(candidates) + 1}"
+                candidates.append(
+                    Candidate(name, proposal.edits, proposal.why, proposal.sha, proposal.parents)
+                )
+        finished, dropped = await self._race(candidates, state)
+        self._record(
+            "round",
+            {
+                "round": number,
+                "parent": parent.id,
+                "candidates": [candidate.to_dict() for candidate in candidates],
+                "means": {name: _mean(found) for name, found in finished.items()},
+                "dropped": dropped,
+            },
+        )
+        state.count += len(candidates)
+        for candidate in candidates:
+            if candidate.id in finished:
+                state.pool[candidate.id] = candidate, finished[candidate.id]
+
+    async def _race(
+        self, candidates: Sequence[Candidate], state: _State
+    ) -> tuple[dict[str, Outcomes], dict[str, Any]]:
+        """Runs candidates on the selection rows. Returns: the outcomes of those that ran all rows,
+        and where the others were dropped.
+        """
+        champion, best = _best(state.pool)
+        rows = self._selection
+        looks = max(1, min(LOOKS, len(rows) // LEAST_ROWS_OF_LOOK))
+        ends = [len(rows) * (look + 1) // looks for look in range(looks)]
+        found: dict[str, dict[str, Outcome]] = {each.id: {} for each in candidates}
+        left = list(candidates)
+        dropped: dict[str, Any] = {}
+        for look, end in enumerate(ends if candidates else ()):
+            start = ends[look - 1] if look else 0
+            for candidate in left:
+                part = await self._evidence.evaluate(
+                    candidate, rows[start:end], f"selection-{look + 1}"
+                )
+                found[candidate.id].update(part)
+            if end == len(rows):
+                break
+            seen = [row.id for row in rows[:end]]
+            values = {each.id: [found[each.id][row].score for row in seen] for each in left}
+            values[champion.id] = [best[row].score for row in seen]
+            variants = 1 + len(candidates)
+            losers = race(
+                values,
+                [stop / len(rows) for stop in ends[: look + 1]],
+                looks,
+                variants,
+                [row.cluster for row in rows[:end]] if self._settings.is_clustered else None,
+                alpha=min(MAX_RACE_ALPHA, RACE_ALPHA * variants * (variants - 1) / 2),
+            )
+            for loser in losers:
+                if loser.name != champion.id:
+                    dropped[loser.name] = {"look": look + 1, "by": loser.by, "rows": end}
+            left = [each for each in left if each.id not in dropped]
+        return {each.id: found[each.id] for each in left}, dropped
+
+    def _merge(self, state: _State) -> Proposal | None:
+        """The edits of two candidates together: the best pair that was not tried."""
+        pool = sorted(state.pool.values(), key=lambda each: -_mean(each[1]))
+        for place, (first, _) in enumerate(pool):
+            for second, _ in pool[place + 1 :]:
+                pair = frozenset((first.id, second.id))
+                added = tuple(edit for edit in second.edits if edit not in first.edits)
+                is_new = bool(added) and any(edit not in second.edits for edit in first.edits)
+                if not is_new or pair in state.tried:
+                    continue
+                state.tried.add(pair)
+                edits = (*first.edits, *added)
+                sha = self._evidence.check(edits)
+                if sha is not None and sha not in state.known:
+                    why = f"the edits of {first.id} and {second.id}"
+                    return Proposal(edits, why, sha, (first.id, second.id))
+        return None
+
+    async def _decide(self, state: _State) -> Decision | None:
+        chosen = choose_finalist(
+            state.pool,
+            self._settings.margin,
+            {row.id: row.cluster for row in self._selection} if self._is_clustered else None,
+        )
+        if chosen is None:
+            self._record("nothing", {"reason": "no candidate was better on the selection rows"})
+            return None
+        finalist, claim = chosen
+        rows = self._split.sealed
+        self._record("finalist", {"candidate": finalist.id, "claim": claim})
+        look = self._evidence.count_look(rows)
+        self._record("look", {"look": look})
+        base = state.pool[BASE][0]
+        before = await self._evidence.evaluate(base, rows, "sealed")
+        after = await self._evidence.evaluate(finalist, rows, "sealed")
+        decision = decide(
+            before,
+            after,
+            {row.id: row.cluster for row in rows} if self._is_clustered else None,
+            claim=claim,
+            look=look,
+            margin=self._settings.margin,
+        )
+        self._record("decision", {"candidate": finalist.id, **decision.to_dict()})
+        return decision
+
+    @property
+    def _is_clustered(self) -> bool:
+        return self._settings.is_clustered
+
+
+Pool = Mapping[str, tuple[Candidate, Outcomes]]
+
+
+def choose_parent(pool: Pool, draws: Random) -> Candidate:
+    """A candidate of the Pareto front, drawn by the number of rows on which none is better. Rows on
+    which all are equal do not count; the lowest price counts as a row.
+
+    Source: Agrawal et al., "GEPA: Reflective Prompt Evolution" (2025, arXiv:2507.19457), section
+    3.1, with the price as a further criterion.
+    """
+    names = list(pool)
+    weights = dict.fromkeys(names, 0)
+    rows = pool[names[0]][1]
+    columns = [{name: pool[name][1][row].score for name in names} for row in rows]
+    columns.append({name: -_price(pool[name][1]) for name in names})
+    for column in columns:
+        highest = max(column.values())
+        winners = [name for name in names if column[name] == highest]
+        if len(winners) < len(names):
+            for name in winners:
+                weights[name] += 1
+    if not any(weights.values()):
+        return pool[names[0]][0]
+    drawn = draws.random() * sum(weights.values())
+    for name in names:
+        drawn -= weights[name]
+        if drawn < 0:
+            return pool[name][0]
+    return pool[names[-1]][0]
+
+
+def choose_finalist(
+    pool: Pool, margin: float | None, clusters: Mapping[str, Any] | None
+) -> tuple[Candidate, Claim] | None:
+    """The candidate and the claim that the selection rows support most; None without a gain."""
+    base = pool[BASE][1]
+    rows = list(base)
+    groups = None if clusters is None else [clusters[row] for row in rows]
+    best: tuple[float, float, Candidate, Claim] | None = None
+    for candidate, outcomes in pool.values():
+        if candidate.id == BASE:
+            continue
+        found = paired_difference(
+            [base[row].score for row in rows], [outcomes[row].score for row in rows], groups
+        )
+        gain = found.mean or 0.0
+        # One row of slack where no answer differs.
+        spread = max(found.se or 0.0, 1 / len(rows))
+        claims: list[tuple[float, Claim]] = [(gain / spread, "better")] if gain > 0 else []
+        if margin is not None and _price(outcomes) < CHEAPER * _price(base) and gain > -margin:
+            claims.append(((gain + margin) / spread, "cheaper"))
+        for support, claim in claims:
+            key = support, -_price(outcomes), candidate, claim
+            if best is None or key[:2] > best[:2]:
+                best = key
+    return None if best is None else best[2:]
+
+
+def _best(pool: Pool) -> tuple[Candidate, Outcomes]:
+    return max(pool.values(), key=lambda each: (_mean(each[1]), -_price(each[1])))
+
+
+def _mean(outcomes: Outcomes) -> float:
+    return fsum(each.score for each in outcomes.values()) / len(outcomes)
+
+
+def _price(outcomes: Outcomes) -> float:
+    return fsum(each.price for each in outcomes.values()) / len(outcomes)
