@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from evaluator import clock
 from evaluator.batch.control import ControlLog
 from evaluator.batch.engines import Engine, make_engine
-from evaluator.batch.folder import DAMAGED, BatchFolder
+from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.labels import repair_labels
 from evaluator.batch.notebook import DisplayName, make_display
@@ -25,6 +25,7 @@ from evaluator.batch.options import (
     BatchLimits,
     BatchOptions,
     OnChanged,
+    ProviderBatchRest,
     Stop,
     TaskFiles,
     limits_to_dict,
@@ -49,12 +50,14 @@ from evaluator.interpreter.recovery import OnUnfinished
 from evaluator.interpreter.sync import run_sync
 from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.limits.rate_limiter import RateLimiter
+from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import now
 
 if TYPE_CHECKING:
     from evaluator.batch.metrics import MetricSpec
     from evaluator.batch.scorers import ScorerSpec
+    from evaluator.batch.waves import Waves
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.models.cache import ResponseCache
 
@@ -138,6 +141,11 @@ async def run_batch(
     count_as_failed: str | Sequence[str] = COUNTED,
     limited: Limited = "scored",
     limits: BatchLimits | Mapping[str, Any] | None = None,
+    provider_batch: bool = False,
+    provider_batch_rest: ProviderBatchRest = "batch",
+    provider_batch_deadline: float | str | None = None,
+    keep_provider_files: bool = False,
+    wait: bool = False,
     cluster: str | None = None,
     group_by: str | None = None,
     output: str | Path | None = None,
@@ -189,7 +197,9 @@ async def run_batch(
     whose samples are evaluated again, and accepts a changed manifest;
     `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them
     again, "keep" them; `unfinished`: what to do about a side effect without a recorded end, see
-    `Evaluator.resume`. `cache`: a file of responses. `engine`: "local" (default), "processes",
+    `Evaluator.resume`. `provider_batch`: calls are made with the provider's batch API; the call
+    returns when they are submitted, and `resume` collects, unless it is to `wait` (see
+    `docs/howto/pay-half-price.md`). `cache`: a file of responses. `engine`: "local" (default), "processes",
     "ray" or your own; `workers`: the number of processes, for "ray" on each node. `sandbox`: as for
     `Evaluator`. `display`: "auto" (live progress on a terminal and in a notebook, else nothing),
     "live", "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples
@@ -307,7 +317,7 @@ async def run_plan(
                 before=before,
                 tally=tally,
                 notices=notices,
-                log=ControlLog(path, manifest["created"]),
+                created=manifest["created"],
                 on_limits=store_limits,
             )
             folder.sync()
@@ -409,7 +419,7 @@ async def _run_session(
     before: Mapping[str, Any],
     tally: Tally,
     notices: Sequence[str],
-    log: ControlLog,
+    created: str,
     on_limits: Callable[[BatchLimits], None],
 ) -> tuple[SessionEnd, Columns | None]:
     """The end of the session, and all results of the batch; None if they have to be read."""
@@ -419,6 +429,9 @@ async def _run_session(
     earlier = folder.index()
     stop = options.stop or Stop()
     display = SafeDisplay(make_display(options.display))
+    waves = _make_waves(
+        evaluator, plan, folder, limiter, stop=stop, display=display, created=created
+    )
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
             evaluator.with_limiter(
@@ -427,9 +440,19 @@ async def _run_session(
                 options.cache,
                 [folder.path],
                 is_packed=options.task_files == "packed",
+                parking=waves,
             )
         )
         store = own.services.store
+        if waves is not None and store is not None:
+            stack.push_async_callback(waves.aclose)
+            store.parked_end = waves.end_of
+            await waves.begin()
+            if waves.calls and not options.provider_batch:
+                raise UsageError(
+                    f"{waves.reason()}; resume with --provider-batch, or cancel them: evaluator "
+                    f"batch cancel {folder.path}"
+                )
         part = shard_of(options.select)
         if store is not None and part is not None:
             store.skip_to(part.number * SHARD_IDS)
@@ -467,7 +490,7 @@ async def _run_session(
         reason = "the batch was stopped before it was this call's turn"
         stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
         steering = Steering(
-            log,
+            ControlLog(folder.path, created),
             plan,
             folder=folder,
             limiter=limiter,
@@ -488,10 +511,68 @@ async def _run_session(
                 steering=steering,
                 tally=tally,
                 columns=None if earlier else Columns(options.cluster, options.group_by),
+                waves=waves,
             )
             ended = await session.run(earlier)
             span.set_result(ended)
         return ended, session.columns
+
+
+def _make_waves(
+    evaluator: Evaluator,
+    plan: BatchPlan,
+    folder: BatchFolder,
+    limiter: RateLimiter,
+    *,
+    stop: Stop,
+    display: SafeDisplay,
+    created: str,
+) -> Waves | None:
+    """The provider batches of a batch; None if it has none. Raises: UsageError, if the batch cannot
+    have any.
+    """
+    options = plan.options
+    if not options.provider_batch and not (folder.path / PROVIDER).exists():
+        return None
+    from evaluator.batch.wave_log import WaveLog
+    from evaluator.batch.waves import Waves
+
+    services = evaluator.services
+
+    def resolve(label: str, profile: str) -> ProviderBatches | None:
+        choice = services.chooser.choose(label, None, services.profile(profile))
+        return batches_of(choice.backend, choice.model)
+
+    if options.provider_batch:
+        if options.engine not in (None, "local"):
+            raise UsageError("provider_batch needs the engine local: nothing runs while calls wait")
+        if plan.rows.is_live or not plan.rows.is_repeatable:
+            raise UsageError(
+                "provider_batch needs rows that can be read again; write them to a file"
+            )
+        for _, variant in plan.cells:
+            config = services.profile(variant.handler)
+            choice = services.chooser.choose(variant.model or evaluator.model, None, config)
+            if batches_of(choice.backend, choice.model) is None:
+                raise UsageError(
+                    f"{choice.label} has no batch API that this version knows; remove "
+                    "provider_batch, or choose a model of OpenAI, of Anthropic, or of a server "
+                    "with /v1/batches"
+                )
+    return Waves(
+        WaveLog(folder.path, created),
+        limiter,
+        stop,
+        resolve,
+        notice=lambda line: display.show("notice", line),
+        scrub=services.redactor,
+        is_waiting=options.wait,
+        deadline_s=options.provider_batch_deadline,
+        rest=options.provider_batch_rest,
+        keep=options.keep_provider_files,
+        unfinished=options.unfinished,
+        is_open=options.provider_batch,
+    )
 
 
 def new_folder(name: str, shard: Shard | None = None) -> Path:

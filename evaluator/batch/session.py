@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
@@ -40,6 +40,9 @@ from evaluator.limits.endpoints import host_of
 from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.store import TaskStore
+
+if TYPE_CHECKING:
+    from evaluator.batch.waves import Waves
 
 MAX_EXPLAINED = 100_000
 _MISSING = object()
@@ -239,7 +242,8 @@ class Session:
     """One session of a batch. Its `run` may be called once.
 
     `columns` gets each result that is written; None if there are earlier results, and after an
-    error, which the summary raises again.
+    error, which the summary raises again. With `waves`, further passes over the rows resume the
+    samples whose provider batches are over.
     """
 
     plan: BatchPlan
@@ -252,6 +256,7 @@ class Session:
     steering: Steering
     tally: Tally = field(default_factory=Tally)
     columns: Columns | None = None
+    waves: Waves | None = None
     _work: AsyncGenerator[WorkItem] = field(init=False)
     _has_read_all: bool = False
     _repeated: tuple[str, int] = ("", 0)
@@ -260,6 +265,7 @@ class Session:
     _write_error: Exception | None = None
     _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
+    _parked: set[str] = field(default_factory=set[str])
 
     async def run(self, earlier: dict[str, ResultEntry]) -> SessionEnd:
         """Evaluates the samples that have no result in `earlier`. A row that cannot be read ends
@@ -293,12 +299,11 @@ class Session:
         ticker = asyncio.ensure_future(self._tick())
         try:
             with self.stop.calling(partial(_call_in, asyncio.get_running_loop(), self._end_wait)):
-                await self.engine.run(
-                    self.worker,
-                    self._next,
-                    self._finish,
-                    lambda: self.stop.state is not None,
-                )
+                await self._run_engine()
+                while self.waves is not None and await self.waves.advance():
+                    self._write_results()
+                    self._start_wave()
+                    await self._run_engine()
             self._write_results()
             total = self.tally.total = await self._count_rest(work, pending.counts)
             self.tally.earlier = 0
@@ -321,11 +326,14 @@ class Session:
         self.steering.poll()
         self.steering.close(read_all=self._has_read_all)
         state = self._state(total)
+        reason = self.stop.reason
+        if state == "waiting" and self.waves is not None:
+            reason = self.waves.reason()
         snapshot = self._snapshot()
         self.display.show("end", snapshot, state)
         return SessionEnd(
             state,
-            self.stop.reason,
+            reason,
             ran=self.tally.ran,
             total=total,
             counts=pending.counts,
@@ -335,6 +343,18 @@ class Session:
             error=self._error,
         )
 
+    async def _run_engine(self) -> None:
+        await self.engine.run(
+            self.worker, self._next, self._finish, lambda: self.stop.state is not None
+        )
+
+    def _start_wave(self) -> None:
+        """Begins a further pass, for the samples that have no result yet."""
+        self.stop.state = None
+        self.stop.reason = ""
+        self.limiter.start_again()
+        self._work = self._unanswered()
+
     async def _next(self) -> WorkItem | None:
         """The next work, as soon as the limiter has room for one more sample; None at the end."""
         while self.stop.state is None:
@@ -343,7 +363,9 @@ class Session:
                 if self.stop.state is not None or not self._has_retries():
                     return None
                 continue
-            if self._skip(found):
+            if self._skip(found) or (
+                self.waves is not None and self.waves.waits_for(found.identity.value)
+            ):
                 continue
             await self.limiter.start_sample()
             # A command may have come while it waited.
@@ -374,22 +396,37 @@ class Session:
             self._work = self._again(entries)
         return bool(entries)
 
+    async def _unanswered(self) -> AsyncGenerator[WorkItem]:
+        """The work for the samples that have no result, or that were parked again."""
+        entries = self.folder.index()
+        for key in self._parked:
+            entries.pop(key, None)
+        self._parked.clear()
+        pending = self._pending(entries, on_changed="keep")
+        async with aclosing(aiter(self.plan.rows)) as rows:
+            async for work in pending.work(rows):
+                yield work
+
     async def _again(self, entries: Mapping[str, ResultEntry]) -> AsyncGenerator[WorkItem]:
         """The work for the samples of `entries`, which ended with an error."""
-        pending = PendingWork(
-            self.plan.cells,
-            self.plan.options.epochs,
-            earlier=dict(entries),
-            read_result=self.folder.read_at,
-            on_kept=lambda verdict: None,
-            scoring_part=self.plan.scoring_part,
-            retry_errors=True,
-            on_changed="run",
-        )
+        pending = self._pending(dict(entries), on_changed="run")
         async with aclosing(aiter(self.plan.rows)) as rows:
             async for work in pending.work(rows):
                 if work.identity.key in entries:
                     yield work
+
+    def _pending(self, entries: dict[str, ResultEntry], on_changed: OnChanged) -> PendingWork:
+        """The work of a further pass; with "run", that of errors too."""
+        return PendingWork(
+            self.plan.cells,
+            self.plan.options.epochs,
+            earlier=entries,
+            read_result=self.folder.read_at,
+            on_kept=lambda verdict: None,
+            scoring_part=self.plan.scoring_part,
+            retry_errors=on_changed == "run",
+            on_changed=on_changed,
+        )
 
     async def _read(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
         try:
@@ -456,6 +493,11 @@ class Session:
         self.limiter.end_sample()
         if self._write_error is not None:
             raise self._write_error
+        if done.parked is not None:
+            self.steering.end(done.work)
+            self.worker.unrecorded.update(done.parked)
+            self._parked.add(done.work.identity.key)
+            return
         if done.result is None:
             self.steering.end(done.work)
             # Without a call that the limiter rejected, it is this machine that could not do the
@@ -536,6 +578,9 @@ class Session:
     def _state(self, total: int | None) -> State:
         if total is not None and self.tally.done >= total:
             return "complete"
+        is_waiting = self.waves is not None and self.waves.calls > 0
+        if is_waiting and self.stop.state in (None, "budget"):
+            return "waiting"
         return self.stop.state or "incomplete"
 
     async def _tick(self) -> None:

@@ -238,6 +238,11 @@ class RateLimiter:
             endpoint.waiting.clear()
         self._start_samples()
 
+    def start_again(self) -> None:
+        """Permits calls again after `stop` or a rejection; what was spent stays."""
+        self._stopped = None
+        self.refused = None
+
     def _check_stopped(self) -> None:
         if self._stopped is not None:
             raise self._rejection(self._stopped)
