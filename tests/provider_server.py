@@ -381,7 +381,7 @@ class _Request(BaseHTTPRequestHandler):
             return "delete"
         if self.command == "POST":
             return "upload" if parts == ["files"] else "create"
-        if parts[-1] == "batches":
+        if parts[-1] in ("batches", "files"):
             return "list"
         return "get"
 
@@ -428,6 +428,9 @@ class _Request(BaseHTTPRequestHandler):
             data = fields["file"].get_payload(decode=True)
             number = server.add_file(fields["file"].get_filename() or "", data, "batch")
             return 200, self._show_file(number)
+        if operation == "list":
+            shown = [self._show_file(number) for number in server.files]
+            return 200, {"object": "list", "data": shown, "has_more": False}
         file = server.files.get(parts[1])
         if file is None:
             return 404, {"error": {"message": f"no file {parts[1]}", "type": "not_found_error"}}
@@ -469,6 +472,9 @@ class _Request(BaseHTTPRequestHandler):
 
     def _list(self, is_openai: bool) -> dict[str, Any]:
         jobs = [job for job in self.server.jobs.values() if job.is_openai == is_openai][::-1]
+        self.server.now += self.server.step_s
+        for job in jobs:
+            self.server.tick(job)
         after = self.query.get("after") or self.query.get("after_id")
         names = [job.id for job in jobs]
         if after in names:

@@ -23,6 +23,7 @@ from evaluator.fields import (
     Checked,
     Count,
     Doc,
+    FieldError,
     Flag,
     Name,
     Names,
@@ -108,7 +109,7 @@ def _as_seconds(value: Any) -> Any:
     try:
         return float(value[:-1]) * _UNITS[value[-1:]]
     except (KeyError, ValueError):
-        raise ValueError(f"is {value!r}, expected a time such as 90m or 6h") from None
+        raise FieldError(f"is {value!r}, expected a time such as 90m or 6h") from None
 
 
 def _without_spaces(value: Any) -> Any:

@@ -57,7 +57,7 @@ class LoggedCall(NamedTuple):
 class Submission:
     """A provider batch as the log has it. `state` is the last entry's event.
 
-    `expires` is a Unix time. `counts` say what became of its calls; `cost_usd` is what the answers
+    `expires` is a Unix time. `is_upload_begun`: the provider may have the file of requests. `counts` say what became of its calls; `cost_usd` is what the answers
     cost, None if that is unknown.
     """
 
@@ -81,6 +81,7 @@ class Submission:
     cost_usd: float | None = None
     answers_digest: str = ""
     reason: str = ""
+    is_upload_begun: bool = False
 
     @property
     def is_sent(self) -> bool:

@@ -121,12 +121,9 @@ class Waves:
         return f"{self._tag}-{randomness.token_hex(8)}"
 
     def reserve(self, call: ParkedCall) -> None:
-        spending = self.limiter.spending
-        is_ended = self.is_cancelled or self.stop.state not in (None, "budget")
-        # Calls that wait may use less than is reserved for them; a later wave tries again.
-        if is_ended or not spending.fits(call.planned):
+        # Calls that wait may use less than is reserved for them: a later wave tries again.
+        if self.is_cancelled or self._is_stopped or not self.limiter.reserve(call.planned):
             raise CallParked
-        spending.reserve(call.planned)
 
     def park(self, call: ParkedCall) -> None:
         planned = call.planned
@@ -221,6 +218,7 @@ class Waves:
                 self._index(submission)
         self._remove_requests()
         for submission in list(log.submissions.values()):
+            submission.is_upload_begun = submission.state == "intent"
             if submission.is_open and not submission.is_sent:
                 self._check_requests(submission)
         if any(log.sent()):
@@ -337,7 +335,7 @@ class Waves:
         api = self._api(submission)
         try:
             if submission.state == "intent":
-                upload = await _retried(lambda: api.upload(path, submission.tag))
+                upload = await _retried(partial(self._upload, submission))
                 if upload is not None:
                     self.log.add(number, "uploaded", upload=upload)
             self.log.add(number, "creating")
@@ -353,6 +351,12 @@ class Waves:
                 self._say(self._failed(submission, "created yet", error))
             return
         self._created(submission, created)
+
+    async def _upload(self, submission: Submission) -> str | None:
+        is_repeated = submission.is_upload_begun
+        submission.is_upload_begun = True
+        path = self._requests(submission.number)
+        return await self._api(submission).upload(path, submission.tag, is_repeated=is_repeated)
 
     def _created(self, submission: Submission, batch: ProviderBatch) -> None:
         self.log.add(submission.number, "created", batch=batch.id, expires=batch.expires)

@@ -45,7 +45,7 @@ class AnthropicBatches:
     def request_line(self, custom_id: str, request: ModelRequest) -> bytes:
         return encode_json({"custom_id": custom_id, "params": message_request(request)}) + b"\n"
 
-    async def upload(self, path: Path, tag: str) -> str | None:
+    async def upload(self, path: Path, tag: str, *, is_repeated: bool) -> str | None:
         return None
 
     async def create(self, path: Path, upload: str | None, tag: str) -> ProviderBatch:

@@ -46,11 +46,16 @@ class OpenAIBatches:
         line = {"custom_id": custom_id, "method": "POST", "url": self._path, "body": body}
         return encode_json(line) + b"\n"
 
-    async def upload(self, path: Path, tag: str) -> str | None:
+    async def upload(self, path: Path, tag: str, *, is_repeated: bool) -> str | None:
+        name = f"{tag}.jsonl"
+        if is_repeated:
+            async for file in self._pages("/files?purpose=batch&limit=100"):
+                if file.get("filename") == name and file.get("bytes") == size_of(path):
+                    return _text(file, "id")
         head = (
             f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
             f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; '
-            f'filename="{tag}.jsonl"\r\nContent-Type: application/jsonl\r\n\r\n'
+            f'filename="{name}"\r\nContent-Type: application/jsonl\r\n\r\n'
         ).encode()
         end = f"\r\n--{_BOUNDARY}--\r\n".encode()
 
@@ -87,11 +92,16 @@ class OpenAIBatches:
         return self._read(await self._api.call("POST", "/batches", body))
 
     async def listed(self) -> AsyncIterator[ProviderBatch]:
+        async for entry in self._pages("/batches?limit=100"):
+            yield self._read(entry)
+
+    async def _pages(self, path: str) -> AsyncIterator[Mapping[str, Any]]:
+        """The entries of a list in pages."""
         after = ""
         while True:
-            page = await self._api.call("GET", f"/batches?limit=100{after}")
+            page = await self._api.call("GET", f"{path}{after}")
             for entry in page.get("data") or ():
-                yield self._read(entry)
+                yield entry
             if not page.get("has_more"):
                 return
             after = f"&after={quote(_text(page, 'last_id'), safe='')}"
@@ -131,8 +141,14 @@ class OpenAIBatches:
 
     async def clean_up(self, batch: ProviderBatch, upload: str | None) -> None:
         for file in (upload, *batch.files):
-            if file is not None:
+            if file is None:
+                continue
+            try:
                 await self._api.call("DELETE", f"/files/{quote(file, safe='')}")
+            except ProviderError as error:
+                # It was deleted before.
+                if error.kind != "not_found":
+                    raise
 
     async def aclose(self) -> None:
         await self._api.aclose()

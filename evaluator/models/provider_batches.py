@@ -78,8 +78,10 @@ class ProviderBatches(Protocol):
         """
         ...
 
-    async def upload(self, path: Path, tag: str) -> str | None:
-        """Sends a file of requests. Returns: its id; None where `create` sends the requests."""
+    async def upload(self, path: Path, tag: str, *, is_repeated: bool) -> str | None:
+        """Sends a file of requests, unless `is_repeated` and the provider has it already. Returns:
+        its id; None where `create` sends the requests.
+        """
         ...
 
     async def create(self, path: Path, upload: str | None, tag: str) -> ProviderBatch:
