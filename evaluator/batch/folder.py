@@ -8,6 +8,7 @@
     summary.json     the numbers, replaced atomically at the end of each session
     progress.json    while a session runs: its progress of a moment ago
     control.jsonl    the commands of other processes and their states, see `control`
+    provider/        the log of provider batches, their requests and answers, see `waves`
     changed.txt      for each result whose question has changed since: what has changed
     tasks/           the task file of each sample, and of each judge's call
 
@@ -57,6 +58,7 @@ TASKS = "tasks"
 CHANGED = "changed.txt"
 DAMAGED = "damaged.jsonl"
 PROGRESS = "progress.json"
+PROVIDER = "provider"
 _HEAD = re.compile(
     rb'\{"crc32":"[0-9a-f]{8}","key":"([0-9a-f]{16})","identity":"([0-9a-f]{32})","scored_by":"(['
     rb'0-9a-f]*)",'

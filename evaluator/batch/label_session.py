@@ -7,7 +7,6 @@ session reads the labels that were added. A label is on the disk before the next
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from evaluator.batch.calibration import JudgedResults
@@ -26,6 +25,7 @@ from evaluator.batch.reading import Batch, judged_results
 from evaluator.batch.records import SampleResult
 from evaluator.errors import UsageError
 from evaluator.errors.messages import did_you_mean, listed
+from evaluator.lazy_dataclass import dataclass
 from evaluator.record.journal import now
 from evaluator.record.redact import Redactor
 

@@ -24,6 +24,7 @@ from evaluator.fields import (
     Checked,
     Count,
     Doc,
+    FieldError,
     Flag,
     Name,
     Names,
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 OnChanged = Literal["leave", "run", "keep"]
 Empty = Literal["keep", "error"]
 TaskFiles = Literal["packed", "each"]
-State = Literal["complete", "incomplete", "stopped", "budget", "repeated error"]
+State = Literal["complete", "incomplete", "waiting", "stopped", "budget", "repeated error"]
+ProviderBatchRest = Literal["batch", "interactive"]
 RESUMING = "With --resume"
 """The section of options that have an effect only on a batch that is resumed."""
 EngineName = Literal["local", "processes", "ray"]
@@ -98,6 +100,19 @@ def _as_conditions(value: Any) -> Any:
 
 def _as_sandbox(value: Any) -> Any:
     return Sandbox.parse(value) if isinstance(value, str) else value
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _as_seconds(value: Any) -> Any:
+    """Seconds of a text such as `90m`; another value as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value[:-1]) * _UNITS[value[-1:]]
+    except (KeyError, ValueError):
+        raise FieldError(f"is {value!r}, expected a time such as 90m or 6h") from None
 
 
 def _without_spaces(value: Any) -> Any:
@@ -302,6 +317,44 @@ class BatchOptions(Checked, error=UsageError):
     ] = None
     decide: Deciding = Deciding()
     limits: Annotated[BatchLimits, Section("Limits")] = BatchLimits()
+    provider_batch: Annotated[
+        bool,
+        Section("Provider batches"),
+        Flag(
+            "--provider-batch",
+            "Make the calls with the provider's batch API, at half price and within a day.",
+        ),
+    ] = False
+    provider_batch_rest: Annotated[
+        ProviderBatchRest,
+        Flag(
+            "--provider-batch-rest",
+            "What follows where a provider batch has no answer: one further batch, or an "
+            "interactive call.",
+        ),
+    ] = "batch"
+    provider_batch_deadline: Annotated[
+        Positive | None,
+        Before(_as_seconds),
+        Flag(
+            "--provider-batch-deadline",
+            "So long after the first submission, as in 6h, cancel what still runs and make the "
+            "rest interactively.",
+            metavar="TIME",
+        ),
+    ] = None
+    keep_provider_files: Annotated[
+        bool,
+        Flag(
+            "--keep-provider-files",
+            "Do not delete files and results at the provider after they were collected.",
+        ),
+    ] = False
+    wait: Annotated[
+        bool,
+        SESSION,
+        Flag("--wait", "Wait until the provider batches are over."),
+    ] = False
     name: Annotated[
         Name,
         Section("Where it runs"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evaluator.batch.averages import MacroAverage, WeightedAverage
 from evaluator.batch.decision import Decision
 from evaluator.batch.design import PlannedDecision, plan_decision
-from evaluator.batch.fields import check_fields, check_targets, is_blank
+from evaluator.batch.fields import check_fields, check_targets
 from evaluator.batch.folder import MANIFEST, BatchFolder
 from evaluator.batch.identity import (
     SCHEMA,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from evaluator.batch.calibration import Cell
@@ -28,6 +27,7 @@ from evaluator.batch.statistics import Estimate, score_interval
 from evaluator.batch.summary.tables import Table, percent, percent_interval
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 Keys = tuple[str, str]
 _VALUES = {LabelVerdict.BETTER: 0.0, LabelVerdict.TIE: 0.5, LabelVerdict.WORSE: 1.0}

@@ -18,7 +18,7 @@ from evaluator import clock
 from evaluator.batch.control import ControlLog
 from evaluator.batch.decision import Deciding, Decision
 from evaluator.batch.engines import Engine, make_engine
-from evaluator.batch.folder import DAMAGED, BatchFolder
+from evaluator.batch.folder import DAMAGED, PROVIDER, BatchFolder
 from evaluator.batch.identity import REPAIR
 from evaluator.batch.labels import repair_labels
 from evaluator.batch.looks import Looks
@@ -28,6 +28,7 @@ from evaluator.batch.options import (
     BatchOptions,
     Empty,
     OnChanged,
+    ProviderBatchRest,
     Stop,
     TaskFiles,
     limits_to_dict,
@@ -59,12 +60,14 @@ from evaluator.interpreter.sync import run_sync
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.call_limiter import fit_concurrency
 from evaluator.limits.rate_limiter import RateLimiter
+from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.processes.sandboxes import Sandbox
 from evaluator.record.journal import now
 
 if TYPE_CHECKING:
     from evaluator.batch.metrics import MetricSpec
     from evaluator.batch.scorers import ScorerSpec
+    from evaluator.batch.waves import Waves
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.models.cache import ResponseCache
 
@@ -150,6 +153,11 @@ async def run_batch(
     limited: Limited = "scored",
     decide: Deciding | Mapping[str, Any] | None = None,
     limits: BatchLimits | Mapping[str, Any] | None = None,
+    provider_batch: bool = False,
+    provider_batch_rest: ProviderBatchRest = "batch",
+    provider_batch_deadline: float | str | None = None,
+    keep_provider_files: bool = False,
+    wait: bool = False,
     cluster: str | None = None,
     group_by: str | None = None,
     output: str | Path | None = None,
@@ -203,7 +211,9 @@ async def run_batch(
     whose samples are evaluated again, and accepts a changed manifest;
     `on_changed`: what to do with results whose question has changed: "leave" them out, "run" them
     again, "keep" them; `unfinished`: what to do about a side effect without a recorded end, see
-    `Evaluator.resume`. `cache`: a file of responses. `engine`: "local" (default), "processes",
+    `Evaluator.resume`. `provider_batch`: calls are made with the provider's batch API; the call
+    returns when they are submitted, and `resume` collects, unless it is to `wait` (see
+    `docs/howto/pay-half-price.md`). `cache`: a file of responses. `engine`: "local" (default), "processes",
     "ray" or your own; `workers`: the number of processes, for "ray" on each node. `sandbox`: as for
     `Evaluator`. `display`: "auto" (live progress on a terminal and in a notebook, else nothing),
     "live", "plain", "none", or your own `Display`. `stop.ask()` ends the session after the samples
@@ -354,7 +364,7 @@ async def run_in_folder(
             before=before,
             tally=tally,
             notices=notices,
-            log=ControlLog(path, manifest["created"]),
+            created=manifest["created"],
             on_limits=store_limits,
             on_decision=store_decision,
             make_work=make_work,
@@ -466,7 +476,7 @@ async def _run_session(
     before: Mapping[str, Any],
     tally: Tally,
     notices: Sequence[str],
-    log: ControlLog,
+    created: str,
     on_limits: Callable[[BatchLimits], None],
     on_decision: Callable[[Decision], None],
     make_work: MakeWork | None = None,
@@ -478,6 +488,9 @@ async def _run_session(
     earlier = folder.index()
     stop = options.stop or Stop()
     display = SafeDisplay(make_display(options.display))
+    waves = _make_waves(
+        evaluator, plan, folder, limiter, stop=stop, display=display, created=created
+    )
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(
             evaluator.with_limiter(
@@ -486,9 +499,19 @@ async def _run_session(
                 options.cache,
                 [folder.path],
                 is_packed=options.task_files == "packed",
+                parking=waves,
             )
         )
         store = own.services.store
+        if waves is not None and store is not None:
+            stack.push_async_callback(waves.aclose)
+            store.parked_end = waves.end_of
+            await waves.begin()
+            if waves.calls and not options.provider_batch:
+                raise UsageError(
+                    f"{waves.reason()}; resume with --provider-batch, or cancel them: evaluator "
+                    f"batch cancel {folder.path}"
+                )
         part = shard_of(options.select)
         if store is not None and part is not None:
             store.skip_to(part.number * SHARD_IDS)
@@ -527,7 +550,7 @@ async def _run_session(
         reason = "the batch was stopped before it was this call's turn"
         stack.enter_context(stop.calling(lambda: loop.call_soon_threadsafe(limiter.stop, reason)))
         steering = Steering(
-            log,
+            ControlLog(folder.path, created),
             plan,
             folder=folder,
             limiter=limiter,
@@ -554,10 +577,68 @@ async def _run_session(
                 columns=None if earlier else Columns(options.cluster, options.group_by),
                 make_work=make_work,
                 looks=looks,
+                waves=waves,
             )
             ended = await session.run(earlier)
             span.set_result(ended)
         return ended, session.columns
+
+
+def _make_waves(
+    evaluator: Evaluator,
+    plan: BatchPlan,
+    folder: BatchFolder,
+    limiter: RateLimiter,
+    *,
+    stop: Stop,
+    display: SafeDisplay,
+    created: str,
+) -> Waves | None:
+    """The provider batches of a batch; None if it has none. Raises: UsageError, if the batch cannot
+    have any.
+    """
+    options = plan.options
+    if not options.provider_batch and not (folder.path / PROVIDER).exists():
+        return None
+    from evaluator.batch.wave_log import WaveLog
+    from evaluator.batch.waves import Waves
+
+    services = evaluator.services
+
+    def resolve(label: str, profile: str) -> ProviderBatches | None:
+        choice = services.chooser.choose(label, None, services.profile(profile))
+        return batches_of(choice.backend, choice.model)
+
+    if options.provider_batch:
+        if options.engine not in (None, "local"):
+            raise UsageError("provider_batch needs the engine local: nothing runs while calls wait")
+        if plan.rows.is_live or not plan.rows.is_repeatable:
+            raise UsageError(
+                "provider_batch needs rows that can be read again; write them to a file"
+            )
+        for _, variant in plan.cells:
+            config = services.profile(variant.handler)
+            choice = services.chooser.choose(variant.model or evaluator.model, None, config)
+            if batches_of(choice.backend, choice.model) is None:
+                raise UsageError(
+                    f"{choice.label} has no batch API that this version knows; remove "
+                    "provider_batch, or choose a model of OpenAI, of Anthropic, or of a server "
+                    "with /v1/batches"
+                )
+    return Waves(
+        WaveLog(folder.path, created),
+        limiter,
+        stop,
+        resolve,
+        notice=lambda line: display.show("notice", line),
+        scrub=services.redactor,
+        is_waiting=options.wait,
+        deadline_s=options.provider_batch_deadline,
+        rest=options.provider_batch_rest,
+        keep=options.keep_provider_files,
+        unfinished=options.unfinished,
+        is_open=options.provider_batch,
+    )
 
 
 def new_folder(name: str, shard: Shard | None = None) -> Path:

@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import field, replace
 from functools import partial
 from itertools import count
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from evaluator import clock
 from evaluator.batch.engines import ClusterLost, Engine
@@ -43,6 +43,9 @@ from evaluator.limits.rate_limiter import RateLimiter
 from evaluator.processes.concurrency import short_tasks
 from evaluator.record.owner import current_owner, owner_text
 from evaluator.record.store import TaskStore
+
+if TYPE_CHECKING:
+    from evaluator.batch.waves import Waves
 
 MAX_EXPLAINED = 100_000
 _MISSING = object()
@@ -263,7 +266,8 @@ class Session:
 
     `columns` gets each result that is written; None if there are earlier results, and after an
     error, which the summary raises again. `make_work` returns other work than that of the rows.
-    `looks` decide whether the batch continues.
+    `looks` decide whether the batch continues. With `waves`, further passes over the rows resume
+    the samples whose provider batches are over.
     """
 
     plan: BatchPlan
@@ -278,6 +282,7 @@ class Session:
     columns: Columns | None = None
     make_work: MakeWork | None = None
     looks: Looks | None = None
+    waves: Waves | None = None
     _work: AsyncGenerator[WorkItem] = field(init=False)
     _has_read_all: bool = False
     _has_more_looks: bool = False
@@ -289,6 +294,7 @@ class Session:
     _write_error: Exception | None = None
     _reads_since: float | None = None
     _wait: asyncio.Timeout | None = None
+    _parked: set[str] = field(default_factory=set[str])
 
     async def run(self, earlier: dict[str, ResultEntry]) -> SessionEnd:
         """Evaluates the samples that have no result in `earlier`. A row that cannot be read ends
@@ -347,11 +353,13 @@ class Session:
         self.steering.poll()
         self.steering.close(read_all=self._has_read_all)
         state = self._state(total)
+        reason = self.stop.reason
+        if state == "waiting" and self.waves is not None:
+            reason = self.waves.reason()
+        elif self.looks is not None and not reason:
+            reason = self.looks.decision.status
         snapshot = self._snapshot()
         self.display.show("end", snapshot, state)
-        reason = self.stop.reason
-        if self.looks is not None and not reason:
-            reason = self.looks.decision.status
         return SessionEnd(
             state,
             reason,
@@ -366,12 +374,14 @@ class Session:
 
     async def _run_rows(self, pending: PendingWork, look: int | None = None) -> int | None:
         """Evaluates all rows, or those of a look. Returns: the number of samples; None if unknown."""
-        rows = aiter(self.plan.rows) if look is None else self.plan.samples(look)
+        rows = self._rows(look)
         work = self._work = pending.work(rows)
         try:
-            await self.engine.run(
-                self.worker, self._next, self._finish, lambda: self.stop.state is not None
-            )
+            await self._run_engine()
+            while self.waves is not None and await self.waves.advance():
+                self._write_results()
+                self._start_wave(pending.cells, look)
+                await self._run_engine()
             self._write_results()
             return await self._count_rest(work, pending)
         finally:
@@ -391,7 +401,7 @@ class Session:
             pending.cells = [(cell, variant) for cell, variant in cells if cell in left]
             self._has_more_looks = look + 1 < design.looks
             await self._run_rows(pending, look)
-            if self.stop.state is not None:
+            if self.stop.state is not None or self._is_waiting:
                 break
             if look == len(taken):
                 problem = looks.take(pending.stale)
@@ -402,6 +412,26 @@ class Session:
                 self.tally.total = looks.total
         return looks.total
 
+    async def _run_engine(self) -> None:
+        await self.engine.run(
+            self.worker, self._next, self._finish, lambda: self.stop.state is not None
+        )
+
+    def _rows(self, look: int | None) -> AsyncGenerator[Sample]:
+        return aiter(self.plan.rows) if look is None else self.plan.samples(look)
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether calls wait for a provider batch."""
+        return self.waves is not None and self.waves.calls > 0
+
+    def _start_wave(self, cells: Sequence[tuple[Cell, Variant]], look: int | None) -> None:
+        """Begins a further pass, for the samples that have no result yet."""
+        self.stop.state = None
+        self.stop.reason = ""
+        self.limiter.start_again()
+        self._work = self._unanswered(cells, look)
+
     async def _next(self) -> WorkItem | None:
         """The next work, as soon as the limiter has room for one more sample; None at the end."""
         while self.stop.state is None:
@@ -410,7 +440,9 @@ class Session:
                 if self.stop.state is not None or self._has_more_looks or not self._has_retries():
                     return None
                 continue
-            if self._skip(found):
+            if self._skip(found) or (
+                self.waves is not None and self.waves.waits_for(found.identity.value)
+            ):
                 continue
             await self.limiter.start_sample()
             # A command may have come while it waited.
@@ -441,22 +473,41 @@ class Session:
             self._work = self._again(entries)
         return bool(entries)
 
+    async def _unanswered(
+        self, cells: Sequence[tuple[Cell, Variant]], look: int | None
+    ) -> AsyncGenerator[WorkItem]:
+        """The work for the samples that have no result, or that were parked again."""
+        entries = self.folder.index()
+        for key in self._parked:
+            entries.pop(key, None)
+        self._parked.clear()
+        pending = self._pending(entries, on_changed="keep")
+        pending.cells = cells
+        async with aclosing(self._rows(look)) as rows:
+            async for work in pending.work(rows):
+                yield work
+
     async def _again(self, entries: Mapping[str, ResultEntry]) -> AsyncGenerator[WorkItem]:
         """The work for the samples of `entries`, which ended with an error."""
-        pending = PendingWork(
-            self.plan.cells,
-            self.plan.options.epochs,
-            earlier=dict(entries),
-            read_result=self.folder.read_at,
-            on_kept=lambda verdict: None,
-            scoring_part=self.plan.scoring_part,
-            retry_errors=True,
-            on_changed="run",
-        )
+        pending = self._pending(dict(entries), on_changed="run")
         async with aclosing(aiter(self.plan.rows)) as rows:
             async for work in pending.work(rows):
                 if work.identity.key in entries:
                     yield work
+
+    def _pending(self, entries: dict[str, ResultEntry], on_changed: OnChanged) -> PendingWork:
+        """The work of a further pass; with "run", that of errors too."""
+        return PendingWork(
+            self.plan.cells,
+            self.plan.options.epochs,
+            earlier=entries,
+            read_result=self.folder.read_at,
+            on_kept=lambda verdict: None,
+            scoring_part=self.plan.scoring_part,
+            versions=self.plan.versions,
+            retry_errors=on_changed == "run",
+            on_changed=on_changed,
+        )
 
     async def _read(self, work: AsyncGenerator[WorkItem]) -> WorkItem | None:
         try:
@@ -523,6 +574,11 @@ class Session:
         self.limiter.end_sample()
         if self._write_error is not None:
             raise self._write_error
+        if done.parked is not None:
+            self.steering.end(done.work)
+            self.worker.unrecorded.update(done.parked)
+            self._parked.add(done.work.identity.key)
+            return
         if done.result is None:
             self.steering.end(done.work)
             # Without a call that the limiter rejected, it is this machine that could not do the
@@ -610,6 +666,8 @@ class Session:
     def _state(self, total: int | None) -> State:
         if total is not None and self.tally.done >= total:
             return "complete"
+        if self._is_waiting and self.stop.state in (None, "budget"):
+            return "waiting"
         return self.stop.state or "incomplete"
 
     async def _tick(self) -> None:

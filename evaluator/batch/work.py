@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
@@ -33,7 +34,7 @@ from evaluator.batch.rows.fewshot import FEWSHOT, shot_values
 from evaluator.batch.scorers import Scorer, ScorerInput, run_scores, score_names
 from evaluator.batch.scorers.calls_scorer import calls_of
 from evaluator.batch.scorers.contract import GivenBack
-from evaluator.errors import CallRejected, MachineError, RecordError, UsageError
+from evaluator.errors import CallParked, CallRejected, MachineError, RecordError, UsageError
 from evaluator.errors.results import (
     ErrorType,
     FailureReason,
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from evaluator.interpreter.evaluator import Evaluator
     from evaluator.interpreter.runs import PreparedRequest
 
+SAMPLE: ContextVar[str] = ContextVar("SAMPLE", default="")
+"""The identity of the sample that this task evaluates."""
 _SAMPLE_LABEL = "sample"
 GRADER = "grader"
 # Repeated calls of a judge, and further tries of a task, run in epochs of their own, so that a
@@ -103,13 +106,15 @@ class WorkResult:
     """The end of a Work. `result` is None if it stays pending, for the reason in `pending`.
 
     `line` is the line of results, if the process that evaluated has made it. Then `result` lacks
-    what only the line needs: the answer, its parsed value and the warnings.
+    what only the line needs: the answer, its parsed value and the warnings. `parked`: it waits for
+    a provider batch; its tasks and those of its judges by label.
     """
 
     work: WorkItem
     result: SampleResult | None
     pending: str = ""
     line: bytes = b""
+    parked: Mapping[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -128,7 +133,7 @@ class Worker:
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     count_as_failed: Collection[str] = ()
     limited: Limited = "scored"
-    unrecorded: Mapping[str, int] = field(default_factory=dict[str, int])
+    unrecorded: dict[str, int] = field(default_factory=dict[str, int])
     unfinished: OnUnfinished = "ask"
     repair: bool = False
     _prepared: dict[tuple[str, str], PreparedRequest] = field(
@@ -144,6 +149,7 @@ class Worker:
         """
         sample = work.sample
         cell = work.cell
+        SAMPLE.set(work.identity.value)
         tracer = self.evaluator.services.tracer
         with tracer.sample(sample.id, work.epoch, cell.template, cell.variant) as span:
             done = await self._perform(work)
@@ -170,6 +176,8 @@ class Worker:
                 outcome = replace(outcome, parsed_content=outcome.parsed_data)
             # Waiting for the rate limiter depends on the batch's limits, not on the model.
             duration_s = max(0.0, clock.monotonic() - began - outcome.notes.get("waited_s", 0.0))
+        if isinstance(outcome, TaskError) and isinstance(outcome.cause, CallParked):
+            return self._parked(work, outcome, {})
         if (
             isinstance(outcome, TaskError)
             and (reason := _rejection(outcome) or self.budget_ended()) is not None
@@ -179,7 +187,7 @@ class Worker:
         answer = self._answer_of(work, outcome)
         scores: dict[str, Score] = {}
         if isinstance(answer, TaskResult):
-            rejected: list[str] = []
+            rejected: list[TaskError] = []
             judged: dict[str, int] = {}
             for scorer in self.scorers:
                 if all(name in work.keeps for name in score_names(scorer)):
@@ -200,7 +208,9 @@ class Worker:
                     raise
             if rejected:
                 # A judge is missing, whatever the scorer returned.
-                return WorkResult(work, None, pending=rejected[0])
+                if all(isinstance(error.cause, CallParked) for error in rejected):
+                    return self._parked(work, outcome, judged)
+                return WorkResult(work, None, pending=rejected[0].message)
             if (
                 any(score.error for score in scores.values())
                 and (reason := self.budget_ended()) is not None
@@ -236,6 +246,14 @@ class Worker:
             name: replace(score, version=self.versions.get(name, ""), at=at)
             for name, score in scores.items()
         }
+
+    @staticmethod
+    def _parked(work: WorkItem, outcome: Outcome, judged: Mapping[str, int]) -> WorkResult:
+        """The result of a sample, or of its judges, that wait for a provider batch."""
+        tasks = dict(judged)
+        if outcome.task_id is not None:
+            tasks[work.identity.value] = outcome.task_id
+        return WorkResult(work, None, pending="waits for a provider batch", parked=tasks)
 
     def _answer_of(self, work: WorkItem, outcome: Outcome) -> TaskResult | str | None:
         """The answer to score; why it counts as failed; or None for an error, which nothing
@@ -470,11 +488,11 @@ class Worker:
         work: WorkItem,
         scorer: Scorer,
         outcome: TaskResult,
-        rejected: list[str],
+        rejected: list[TaskError],
         completed: dict[str, int],
     ) -> ScorerInput:
-        """What the scorer sees. The reasons of rejected judge calls are added to `rejected`, the
-        tasks of others by label to `completed`.
+        """What the scorer sees. Judges whose calls were rejected are added to `rejected`, the tasks
+        of others, and of those that are parked, by label to `completed`.
         """
         calls = count(1)
 
@@ -500,9 +518,11 @@ class Worker:
                     model_roles=self._grader(options.get("model"), work.variant.handler),
                     handler=work.variant.handler,
                 )
-            if (reason := _rejection(judged)) is not None:
-                rejected.append(reason)
-            elif judged.task_id is not None:
+            if isinstance(judged, TaskError) and _rejection(judged) is not None:
+                rejected.append(judged)
+                if not isinstance(judged.cause, CallParked):
+                    return judged
+            if judged.task_id is not None:
                 completed[label] = judged.task_id
             return judged
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 EXIT_THRESHOLD = 4
 EXIT_INCOMPLETE = 5
+EXIT_WAITING = 6
 EXIT_INTERRUPTED = 130
 # A scorer that is a function in a file.
 _FILE = re.compile(r"[^:]+\.py:")
@@ -73,9 +74,8 @@ def _definition_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     "--scorer includes\n"
     "  evaluator batch capitals.toml --limit 20 --dry-run\n"
     "  evaluator batch --resume batches/capitals-20260102-150405 --retry-errors\n\n"
-    "Exit codes: 0 complete and every threshold is met; 4 a threshold is missed; 5 incomplete; 2 "
-    "wrong usage; "
-    "3 configuration; 130 interrupted.",
+    "Exit codes: 0 complete and every threshold is met; 4 a threshold is missed; 5 incomplete; 6 "
+    "waiting for provider batches; 2 wrong usage; 3 configuration; 130 interrupted.",
 )
 @click.argument("definition", required=False, type=click.Path(path_type=Path))
 @_definition_flags
@@ -526,6 +526,8 @@ def _print(result: BatchResult, *, as_json: bool) -> None:
 def _exit_code(result: BatchResult, stop: Stop) -> int:
     if stop.state == "stopped":
         return EXIT_INTERRUPTED
+    if result.ended.state == "waiting":
+        return EXIT_WAITING
     return exit_code_of_thresholds(
         result.thresholds, is_complete=result.is_complete and not has_only_errors(result)
     )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from evaluator.errors import UsageError
-from evaluator.fields import FieldError, Flag, Place
+from evaluator.fields import Before, FieldError, Flag, Place
 from evaluator.fields.listing import Entry, entries_of, put
 
 OTHER = "Other options"
@@ -79,7 +79,7 @@ def _option(entry: Entry, *, with_default: bool) -> Decorator:
             dir_okay=place.folder,
             path_type=Path if words.of is Path else None,
         )
-    elif words.of in (int, float):
+    elif words.of in (int, float) and entry.field.mark(Before) is None:
         settings["type"] = words.of
     return click.option(
         *flag.name.split("/"),

@@ -31,6 +31,7 @@
     ├── SessionClosed           caller: a Handler was used after its task had ended
     ├── LimitReached            a limit: becomes a TaskError of type RESOURCE_EXHAUSTION
     │   └── CallRejected        a limit: a batch stops or has spent its budget; ends the run
+    │       └── CallParked      the call waits for a provider batch; ends the run until then
     └── TaskFailed              carries a TaskError; raised only by `TaskError.unwrap()`
 
 "Caller" and "environment" name the owner of the fault. `TaskError` (in `errors.results`) and
@@ -357,6 +358,16 @@ class CallRejected(LimitReached):
     It ends the whole run that wanted the call; no task or model of the run sees it. The run can be
     resumed later.
     """
+
+
+class CallParked(CallRejected):
+    """A call that waits for a provider batch. Its run ends, and is resumed with the answer."""
+
+    def __init__(self) -> None:
+        super().__init__("time", 0.0, limit=0.0, message="waits for the answer of a provider batch")
+
+    def __reduce__(self) -> tuple[type[CallParked], tuple[()]]:
+        return CallParked, ()
 
 
 _ADVICE: dict[int, str] = {

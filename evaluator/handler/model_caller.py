@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from evaluator import clock
 from evaluator.errors import (
+    CallParked,
     CallRejected,
     LimitReached,
     ProviderError,
@@ -30,13 +31,28 @@ from evaluator.handler.conversation import OnText, Session, SessionPlan
 from evaluator.handler.model_choice import ModelChoice
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import UNKNOWN_USAGE
-from evaluator.limits.call_limiter import UNLIMITED, UNUSED, Permit, PlannedCall
+from evaluator.limits.call_limiter import (
+    UNLIMITED,
+    UNUSED,
+    CallParking,
+    ParkedCall,
+    Permit,
+    PlannedCall,
+)
 from evaluator.limits.endpoints import host_of
 from evaluator.models import prices
 from evaluator.models.backend import ModelRequest, ModelResponse, prepare
 from evaluator.models.cache_store import CacheKey
+from evaluator.models.provider_batches import ProviderBatches, batches_of
 from evaluator.models.structured import is_refusal, kind_of
-from evaluator.record.steps import REASON_SEPARATOR, TIMEOUT, StepEnd, abort_reason, cut_off_reason
+from evaluator.record.steps import (
+    NEXT,
+    REASON_SEPARATOR,
+    TIMEOUT,
+    StepEnd,
+    abort_reason,
+    cut_off_reason,
+)
 
 if TYPE_CHECKING:
     from evaluator.models.cache import ResponseCache
@@ -44,6 +60,9 @@ if TYPE_CHECKING:
 MAYBE_BILLED = (
     "an attempt without an answer may have been billed: tokens and cost are not known in full"
 )
+
+_TURNS_BESIDE = 3
+"""So many turns of the event loop a parked call leaves to the calls beside it in its run."""
 
 
 @dataclass(slots=True)
@@ -92,7 +111,7 @@ async def call_model(session: Session, turn: int) -> ModelResponse:
 # -- prices ----------------------------------------------------------------------------------------
 
 
-def _max_turn_cost(session: Session) -> float | None:
+def _max_turn_cost(session: Session, *, is_batch: bool = False) -> float | None:
     plan = session.plan
     output = plan.max_output_tokens
     if output is None:
@@ -102,12 +121,18 @@ def _max_turn_cost(session: Session) -> float | None:
     tokens = session.tokens
     usage = Usage(tokens, output, cached_tokens=0, reasoning_tokens=0, cost_usd=None, turns=1)
     written = tokens if plan.config.cache else 0
-    return _cost(plan, usage, cache_write_tokens=written)
+    return _cost(plan, usage, cache_write_tokens=written, is_batch=is_batch)
 
 
-def _cost(plan: SessionPlan, usage: Usage, cache_write_tokens: int = 0) -> float | None:
+def _cost(
+    plan: SessionPlan, usage: Usage, cache_write_tokens: int = 0, *, is_batch: bool = False
+) -> float | None:
     if plan.is_free:
         return 0.0
+    if is_batch:
+        return prices.batch_cost_usd(
+            plan.choice.label, usage, cache_write_tokens, profile=plan.config.prices
+        )
     if plan.config.prices is None:
         return prices.cost_usd(plan.choice.label, usage, cache_write_tokens)
     if usage.input_tokens is None or usage.output_tokens is None:
@@ -169,6 +194,8 @@ async def _attempts(call: _TurnCall, extra: Mapping[str, Any] | None = None) -> 
     session = call.session
     log = session.log
     choice = session.plan.choice
+    if choice.parking is not None:
+        await _park(call, choice.parking)
     waits = session.plan.config.backoff_s
     attempt = 1
     attempts = len(waits) + 1
@@ -218,6 +245,77 @@ async def _attempts(call: _TurnCall, extra: Mapping[str, Any] | None = None) -> 
             waited = max(waited, result.retry_after_s or 0.0)
         retries += 1
         await _wait(session, waited, result)
+
+
+# -- provider batches ------------------------------------------------------------------------------
+
+
+async def _park(call: _TurnCall, parking: CallParking) -> None:
+    """Leaves the call to a provider batch. Returns if it is to be made at once: the model has no
+    batch API, or the batch had no answer and the rest is made interactively.
+
+    Raises: CallParked; ProviderError, if a batch had no answer and no other is tried.
+    """
+    session = call.session
+    plan = session.plan
+    choice = plan.choice
+    steps = session.log.steps
+    budget = session.budget
+    failed = steps.batch_failure(call.path)
+    following = None if failed is None or failed.extra is None else failed.extra[NEXT]
+    batches = batches_of(choice.backend, choice.model)
+    if batches is None or following == "interactive":
+        return
+    if failed is not None and following == "error":
+        raise _located(_failure_of(failed), choice)
+    if not parking.is_open:
+        return
+    if budget.refused is not None:
+        raise budget.refused
+    custom_id = parking.new_id()
+    parked = ParkedCall(
+        custom_id,
+        _batch_line(call, batches, custom_id),
+        batches,
+        plan.config.name,
+        planned=PlannedCall(
+            choice.label,
+            choice.endpoint,
+            input_tokens=session.tokens,
+            output_tokens=plan.max_output_tokens,
+            cost_usd=_max_turn_cost(session, is_batch=True),
+        ),
+        prices=plan.config.prices,
+        is_further=failed is not None,
+    )
+    error: CallRejected = CallParked()
+    try:
+        parking.reserve(parked)
+        await steps.begin(
+            call.path, "model", choice.label, call.args, call.fingerprint, custom_id=custom_id
+        )
+        parking.park(parked)
+        # Calls that run beside this one are parked too, instead of in a later batch.
+        for _ in range(_TURNS_BESIDE):
+            await clock.sleep(0)
+    except CallRejected as rejected:
+        error = rejected
+    budget.refuse(error)
+    raise error
+
+
+def _batch_line(call: _TurnCall, batches: ProviderBatches, custom_id: str) -> bytes:
+    """The request as a line. Raises: ProviderError, for one that the batch API cannot take."""
+    session = call.session
+    choice = session.plan.choice
+    while True:
+        request = _request(session)
+        try:
+            return batches.request_line(custom_id, request)
+        except ProviderError as error:
+            if request.schema is None or not is_refusal(error):
+                raise _located(error, choice) from None
+            choice.refused_schemas.add(kind_of(request.schema))
 
 
 def _located(error: ProviderError, choice: ModelChoice) -> ProviderError:
@@ -422,18 +520,22 @@ def _recorded_response(end: StepEnd, session: Session) -> ModelResponse:
     """Raises: ProviderError, for a call that failed when it was recorded, and is not made again."""
     budget = session.budget
     if end.status != "success":
-        separator = REASON_SEPARATOR if end.reason_word == TIMEOUT else ": "
-        kind, _, message = (end.error or "").partition(separator)
-        if kind in get_args(ProviderErrorKind):
-            known = cast("ProviderErrorKind", kind)
-        else:
-            known = "server"
-        raise _located(ProviderError(message or kind, kind=known), session.plan.choice)
+        raise _located(_failure_of(end), session.plan.choice)
     response = ModelResponse.from_dict(end.output, end.usage)
     if end.extra is not None and end.extra.get("cached") is True:
         budget.count_cached()
     budget.partial = response.content or budget.partial
     return response
+
+
+def _failure_of(end: StepEnd) -> ProviderError:
+    """The error of a call that failed when it was recorded."""
+    separator = REASON_SEPARATOR if end.reason_word == TIMEOUT else ": "
+    kind, _, message = (end.error or "").partition(separator)
+    known: ProviderErrorKind = "server"
+    if kind in get_args(ProviderErrorKind):
+        known = cast("ProviderErrorKind", kind)
+    return ProviderError(message or kind, kind=known)
 
 
 def _is_from_outside(error: asyncio.CancelledError | SystemExit, on_text: OnText | None) -> bool:

@@ -29,7 +29,7 @@ from evaluator.handler.backends import (
 from evaluator.handler.config import BackendName, HandlerConfig
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.structure import host_in
-from evaluator.limits.call_limiter import CallLimiter
+from evaluator.limits.call_limiter import CallLimiter, CallParking
 from evaluator.models.backend import Backend, ModelRequest, ModelResponse
 from evaluator.models.failures import clean
 from evaluator.models.key_transport import refuse_plain_http
@@ -53,7 +53,7 @@ class ModelChoice:
     `is_stand_in`: the simulated model, because nothing else was found. `refused_schemas`: the kinds
     of schema that this model of this backend does not accept, filled in by the Handlers that find
     out. `endpoint` says where the model is reached, without secrets. Each attempt acquires a permit
-    of `limiter`; `cache` holds earlier responses.
+    of `limiter`, unless `parking` takes the call; `cache` holds earlier responses.
     """
 
     backend: Backend
@@ -64,6 +64,7 @@ class ModelChoice:
     refused_schemas: set[str] = field(default_factory=set[str], compare=False)
     endpoint: str = ""
     limiter: CallLimiter | None = field(default=None, compare=False)
+    parking: CallParking | None = field(default=None, compare=False)
     cache: ResponseCache | None = field(default=None, compare=False)
 
     @property
@@ -204,21 +205,26 @@ class ModelChooser:
         notice: Callable[[str], None] | None = None,
         cache: ResponseCache | None = None,
         limiter: CallLimiter | None = None,
+        parking: CallParking | None = None,
         pool: BackendPool | None = None,
     ) -> None:
         self._pool = pool or BackendPool(
             os.environ if environ is None else environ, probe_local, given=backend, notice=notice
         )
         self._limiter = limiter
+        self._parking = parking
         self._cache = cache
         self._choices: dict[tuple[object, ...], ModelChoice] = {}
 
-    def with_limiter(self, limiter: CallLimiter, cache: ResponseCache | None) -> ModelChooser:
-        """A chooser that shares the backends of this one, whose choices use `limiter` and `cache`.
+    def with_limiter(
+        self, limiter: CallLimiter, cache: ResponseCache | None, parking: CallParking | None = None
+    ) -> ModelChooser:
+        """A chooser that shares the backends of this one, whose choices use `limiter`, `cache` and
+        `parking`.
 
         Closing either closes the backends.
         """
-        return ModelChooser(limiter=limiter, cache=cache, pool=self._pool)
+        return ModelChooser(limiter=limiter, cache=cache, parking=parking, pool=self._pool)
 
     def without_network(self) -> ModelChooser:
         """A chooser for plans, which contacts no server and needs no key: where a server would be
@@ -286,7 +292,7 @@ class ModelChooser:
         )
         if choice.is_free:
             return choice
-        return replace(choice, cache=self._cache)
+        return replace(choice, cache=self._cache, parking=self._parking)
 
     def _named(
         self, explicit: str | None, template: str | None, config: HandlerConfig

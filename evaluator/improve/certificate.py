@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +27,7 @@ from evaluator.improve.log import read_log
 from evaluator.improve.propose import hash_of
 from evaluator.improve.search import BASE, OutOfBudget, Search, Settings
 from evaluator.improve.split import Row, Split, part_of
+from evaluator.lazy_dataclass import dataclass
 
 FORMAT = "evaluator-improve/1"
 CERTIFICATE = "certificate.json"

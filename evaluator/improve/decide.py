@@ -9,7 +9,6 @@ levels.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import fsum
 from typing import Literal
 
@@ -20,6 +19,7 @@ from evaluator.errors import RecordError
 from evaluator.fields import JsonForm
 from evaluator.files.locations import user_folder
 from evaluator.improve.log import open_log
+from evaluator.lazy_dataclass import dataclass
 
 LEDGER = "looks.jsonl"
 Claim = Literal["better", "cheaper"]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 from evaluator.errors import TemplateError, UsageError
 from evaluator.fields import Checked, Count, Doc, Name, to_dict
+from evaluator.lazy_dataclass import dataclass
 from evaluator.patterns import Pattern
 from evaluator.xml.format import end_tag
 from evaluator.xml.source import Source, read_source

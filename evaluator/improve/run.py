@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -54,6 +54,7 @@ from evaluator.improve.propose import TEMPLATE, hash_of
 from evaluator.improve.search import Search, Settings
 from evaluator.improve.split import Reach, Row, Split, reach_of, rows_of, split_rows
 from evaluator.interpreter.sync import run_sync
+from evaluator.lazy_dataclass import dataclass
 from evaluator.xml.source import encoding_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ records of an earlier one comes to the same end. Resuming and verifying do just 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import fsum
 from random import Random
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from evaluator.errors import EvaluatorError
 from evaluator.improve.decide import Claim, Decision, Outcome, decide, paired_difference
 from evaluator.improve.edits import Edit, edit_to_dict
 from evaluator.improve.split import Row, Split
+from evaluator.lazy_dataclass import dataclass
 
 LOOKS = 3
 """Looks of a race; after each, hopeless candidates leave it."""

@@ -9,7 +9,6 @@ one cluster never stand on two sides.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from evaluator.batch.records import Sample
 from evaluator.batch.statistics import pairs_needed, smallest_difference
 from evaluator.errors import UsageError
 from evaluator.fields import JsonForm
+from evaluator.lazy_dataclass import dataclass
 
 Part = Literal["train", "selection", "sealed"]
 SEALED_SHARE = 0.5

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from evaluator.interpreter.background import BackgroundService
     from evaluator.interpreter.compile import CompiledTask
     from evaluator.interpreter.preview import Preview
-    from evaluator.limits.call_limiter import CallLimiter
+    from evaluator.limits.call_limiter import CallLimiter, CallParking
     from evaluator.models.cache import ResponseCache
 
 MAX_REPORTED = 5
@@ -281,9 +281,11 @@ class Evaluator:
         denied: Iterable[Path] = (),
         *,
         is_packed: bool = False,
+        parking: CallParking | None = None,
     ) -> Self:
         """A copy of this Evaluator whose calls pass through `limiter`, with task files in
-        `tasks_dir`, packed into segments with `is_packed`.
+        `tasks_dir`, packed into segments with `is_packed`. `parking` takes calls for provider
+        batches.
 
         `cache` replaces this evaluator's, if given. File tools cannot access paths in `denied`.
         Closing either evaluator closes the connections of both.
@@ -295,7 +297,7 @@ class Evaluator:
             cache = open_cache(cache, services.notice)
         services = replace(
             services,
-            chooser=services.chooser.with_limiter(limiter, cache),
+            chooser=services.chooser.with_limiter(limiter, cache, parking),
             store=TaskStore(
                 tasks_dir,
                 redactor=services.redactor,

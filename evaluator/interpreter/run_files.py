@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from evaluator.errors import (
+    CallParked,
     CallRejected,
     ConfigurationError,
     CorruptRecord,
@@ -232,6 +233,9 @@ async def close_task_file(run: Run, outcome: Outcome, duration_s: float) -> Outc
     if journal is None:
         return outcome
     if was_not_resumed:
+        journal.abandon()
+        return outcome
+    if isinstance(outcome, TaskError) and isinstance(outcome.cause, CallParked):
         journal.abandon()
         return outcome
     if isinstance(steps.earlier, ResumedSteps):

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 from evaluator.errors import ProviderError
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass
+from evaluator.models.provider_batches import ProviderBatches
 
 UNUSED: Final = Usage()
 """The usage of a call that was permitted and not made: no turn, no token, no cost."""
@@ -88,6 +89,51 @@ class _Unlimited:
 
 UNLIMITED: Final[Permit] = _Unlimited()
 """The permit of every call where there is no limiter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedCall:
+    """A model call for a provider batch: `line` is its request, `planned` has the most that it may
+    use there.
+
+    `profile` is the name of its handler profile, `prices` are that profile's, in US dollars for a
+    million tokens in and out. `is_further`: another batch had no answer for it.
+    """
+
+    custom_id: str
+    line: bytes
+    batches: ProviderBatches
+    profile: str
+    planned: PlannedCall
+    prices: tuple[float, float] | None = None
+    is_further: bool = False
+
+
+class CallParking(Protocol):
+    """Takes calls that wait for a provider batch. Their runs end, and are resumed with the
+    answer.
+    """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are parked; otherwise they are made at once."""
+        ...
+
+    def new_id(self) -> str:
+        """A custom id that no other request has."""
+        ...
+
+    def reserve(self, call: ParkedCall) -> None:
+        """Called before the step of `call` is begun. Raises: CallRejected, if the budget does not
+        allow it.
+        """
+        ...
+
+    def park(self, call: ParkedCall) -> None:
+        """Writes a reserved call to a file of requests. Raises: MachineError, if it cannot be
+        written.
+        """
+        ...
 
 
 EACH_SAMPLE = 8

@@ -247,6 +247,26 @@ class RateLimiter:
             endpoint.waiting.clear()
         self._start_samples()
 
+    def reserve(self, call: PlannedCall) -> bool:
+        """Reserves what a call may use that is not made now; False, if it does not fit while others
+        have reserved more than they may use.
+
+        Raises: CallRejected, if it would pass a limit whatever others use.
+        """
+        try:
+            fits = self.spending.fits(call)
+        except CallRejected as error:
+            self.refused = self.refused or error
+            raise
+        if fits:
+            self.spending.reserve(call)
+        return fits
+
+    def start_again(self) -> None:
+        """Permits calls again after `stop` or a rejection; what was spent stays."""
+        self._stopped = None
+        self.refused = None
+
     def _check_stopped(self) -> None:
         if self._stopped is not None:
             raise self._rejection(self._stopped)

@@ -1,4 +1,5 @@
-"""POSTs to one URL over kept connections: HTTP/1.1 on asyncio's transports, parsed by httptools.
+"""Requests to one server over kept connections: HTTP/1.1 on asyncio's transports, parsed by
+httptools.
 
 A client belongs to one event loop. It follows no redirect, repeats nothing, keeps no cookies and
 takes no compressed answers. A POST costs a third of the processor time that aiohttp takes for it
@@ -11,7 +12,7 @@ import asyncio
 import base64
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -77,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._has_head = False
         self._is_complete = False
         self._without_body = 0
+        self._room: asyncio.Future[None] | None = None
         self.lost = self._loop.create_future()
         self.idle_since = 0.0
         self.status = 0
@@ -119,6 +121,12 @@ class Connection(asyncio.Protocol):
         self._without_body = 0
         self._parts = []
         self._transport.write(request)
+
+    async def write(self, piece: bytes) -> None:
+        """Sends more of the request, as fast as the server takes it."""
+        self._transport.write(piece)
+        if self._room is not None:
+            await self._room
 
     async def head(self) -> None:
         """Waits for the head of the answer."""
@@ -182,6 +190,14 @@ class Connection(asyncio.Protocol):
             self._fail(malformed("the headers of the response are too large", retryable=False))
         self._wake()
 
+    def pause_writing(self) -> None:
+        self._room = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
     def eof_received(self) -> None:
         if self._is_asked and self._has_head and self._ends_with_connection():
             self._complete()
@@ -189,6 +205,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._opened.discard(self)
+        self.resume_writing()
         if not self.lost.done():
             self.lost.set_result(None)
         if self._is_asked and not self._is_complete:
@@ -267,7 +284,8 @@ class HttpClient:
         self._proxy = Hop.of(proxy) if proxy is not None else None
         self._connect_timeout_s = connect_timeout_s
         self._secrets = secrets
-        self._head = self._request_head(url, headers)
+        self._headers = headers
+        self._head = self._request_head("POST", url, {})
         self._slots = asyncio.Semaphore(limit) if limit else None
         self._opened: set[Connection] = set()
         self._idle: list[Connection] = []
@@ -277,11 +295,13 @@ class HttpClient:
         self._context: ssl.SSLContext | None = None
         self._at_loop_end: AsyncGenerator[None] | None = None
 
-    def _request_head(self, url: str, headers: Mapping[str, str]) -> bytes:
-        """The head of each request, up to the value of Content-Length."""
+    def _request_head(self, method: str, url: str, headers: Mapping[str, str]) -> bytes:
+        """The head of a request, up to the value of Content-Length."""
         parts = urlsplit(url)
         server = self._server
         target = quote(parts.path, safe="/%:@!$&'()*+,;=~-._")
+        if parts.query:
+            target += f"?{parts.query}"
         host = server.address
         if server.port == (443 if server.is_tls else 80):
             host = host.rpartition(":")[0]
@@ -292,21 +312,46 @@ class HttpClient:
             target = f"http://{host}{target}"
             if self._proxy.authorization is not None:
                 lines["Proxy-Authorization"] = self._proxy.authorization
+        lines.update(self._headers)
         lines.update(headers)
         fields = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        head = f"POST {target} HTTP/1.1\r\n{fields}Content-Length: "
+        head = f"{method} {target} HTTP/1.1\r\n{fields}Content-Length: "
         return head.encode("utf-8", "surrogateescape")
 
     async def post(self, body: bytes) -> Connection:
         """Sends one request and waits for the head of the answer; `release` takes the connection
         back. Raises: ProviderError.
         """
+        return await self._send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        pieces: Iterable[bytes] = (),
+        length: int = 0,
+    ) -> Connection:
+        """As `post`, for any URL of the server and a body of `length` bytes in pieces. It opens a
+        connection of its own: one that was kept may be lost while it is used.
+        """
+        head = self._request_head(method, url, headers)
+        return await self._send(b"%b%d\r\n\r\n" % (head, length), pieces, is_new=True)
+
+    async def _send(
+        self, request: bytes, pieces: Iterable[bytes] = (), *, is_new: bool = False
+    ) -> Connection:
         if self._slots is not None:
             await self._slots.acquire()
         connection: Connection | None = None
         try:
-            connection = self._kept() or await self._connected()
-            connection.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body))
+            if not is_new:
+                connection = self._kept()
+            connection = connection or await self._connected()
+            connection.send(request)
+            for piece in pieces:
+                await connection.write(piece)
             await connection.head()
         except BaseException:
             self.release(connection)

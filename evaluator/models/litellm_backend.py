@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -20,7 +21,9 @@ from typing import Any
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
+from evaluator.models.anthropic_batches import VERSION, AnthropicBatches
 from evaluator.models.backend import ModelRequest, ModelResponse
+from evaluator.models.batch_api import BatchApi
 from evaluator.models.chat_wire import decode_json, read_completion, request_body
 from evaluator.models.failures import (
     MAX_RESPONSE_BYTES,
@@ -30,7 +33,7 @@ from evaluator.models.failures import (
     failure,
     malformed,
 )
-from evaluator.models.key_transport import refuse_plain_http
+from evaluator.models.key_transport import proxy_of, refuse_plain_http
 from evaluator.models.litellm_errors import READ_FAILURES, causes, provider_error
 from evaluator.models.litellm_guard import (
     NO_KEY,
@@ -42,8 +45,10 @@ from evaluator.models.litellm_guard import (
     reason_of,
 )
 from evaluator.models.prices import cost_usd
+from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly
 
+ANTHROPIC_URL = "https://api.anthropic.com"
 # Backends that have made a call: LiteLLM's connections are shared, and closed with the last of
 # these.
 _active: weakref.WeakSet[LiteLLMBackend] = weakref.WeakSet()
@@ -104,6 +109,23 @@ class LiteLLMBackend:
         if self._base_url:
             return clean(self._base_url, self._secrets)
         return None
+
+    def batches(self, model: str) -> ProviderBatches | None:
+        """The batch API of Anthropic for its models; there is none for others."""
+        if not model.startswith("anthropic/"):
+            return None
+        key = self._secrets[0] if self._secrets else None
+        url = self._base_url
+        if url is None:
+            key = key or os.environ.get("ANTHROPIC_API_KEY")
+            url = os.environ.get("ANTHROPIC_API_BASE") or ANTHROPIC_URL
+        refuse_plain_http(url, bool(key))
+        headers = {"anthropic-version": VERSION}
+        if key:
+            headers["x-api-key"] = key
+        secrets = (key,) if key else ()
+        url = url.rstrip("/").removesuffix("/v1")
+        return AnthropicBatches(BatchApi(f"{url}/v1", headers, secrets, proxy_of(url)))
 
     def __repr__(self) -> str:
         if self._base_url:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.models.backend import ModelRequest, ModelResponse
+from evaluator.models.batch_api import BatchApi
 from evaluator.models.chat_wire import decode_json, encode_json, read_completion, request_body
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
@@ -31,6 +32,8 @@ from evaluator.models.failures import (
 )
 from evaluator.models.http_client import Connection, HttpClient
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
+from evaluator.models.openai_batches import OpenAIBatches
+from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly, EventParser
 
 
@@ -101,6 +104,13 @@ class OpenAICompatibleBackend:
     def endpoint(self) -> str:
         """The base URL, without secrets."""
         return clean(self._url.removesuffix("/chat/completions"), self._secrets)
+
+    def batches(self, model: str) -> ProviderBatches:
+        """The batch API of the server, which not every server has."""
+        api = BatchApi(
+            self._url.removesuffix("/chat/completions"), self._headers, self._secrets, self._proxy
+        )
+        return OpenAIBatches(api, self._max_tokens_field)
 
     @property
     def connections(self) -> int | None:

@@ -98,6 +98,24 @@ def cost_usd(
     )
 
 
+def batch_cost_usd(
+    model: str,
+    usage: Usage,
+    cache_write_tokens: int = 0,
+    *,
+    profile: tuple[float, float] | None = None,
+) -> float | None:
+    """The cost of `usage` in a provider batch: by the table's batch prices, else by those of the
+    `profile`, in US dollars for a million tokens in and out; None where both are unknown.
+    """
+    cost = cost_usd(model, usage, cache_write_tokens, is_batch=True)
+    if cost is not None or profile is None:
+        return cost
+    if usage.input_tokens is None or usage.output_tokens is None:
+        return None
+    return (usage.input_tokens * profile[0] + usage.output_tokens * profile[1]) / 1e6
+
+
 def _batch_entry(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """`entry` with its prices of the batch API, under the names of the others."""
     return {

@@ -190,6 +190,8 @@ def _begin_fields(start: StepStart) -> str:
     body = f"\n- **Attempt**: {start.attempt}/{start.max_attempts}\n"
     if start.started is not None:
         body += f"- **Started**: {inline(start.started)}\n"
+    if start.custom_id is not None:
+        body += f"- **Custom id**: {inline(start.custom_id)}\n"
     if start.backoff_s is not None:
         body += f"- **Backoff**: {_milliseconds(start.backoff_s)}\n"
     body += f"- **Kind**: {start.kind}\n- **Path**: {inline(start.path)}\n"

@@ -406,6 +406,7 @@ def _start(name: str, fields: dict[str, Any]) -> StepStart:
         max_attempts=int(attempts),
         backoff_s=None if backoff is None else _seconds(backoff),
         started=fields.get("Started"),
+        custom_id=fields.get("Custom id"),
     )
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import count
@@ -174,10 +175,16 @@ class Journal:
         return record
 
     def resume(
-        self, state: JournalState, size: int, resumption: Resumption, *, is_done: bool
+        self,
+        state: JournalState,
+        size: int,
+        resumption: Resumption,
+        *,
+        is_done: bool,
+        ends: Mapping[int, StepEnd],
     ) -> None:
-        """Continues where `state` ends, in a file of `size` bytes; steps in flight are ended as
-        aborted.
+        """Continues where `state` ends, in a file of `size` bytes; steps in flight get their end in
+        `ends`, by number, else are ended as aborted.
 
         Nothing is changed on disk before the first `flush`.
         """
@@ -201,7 +208,7 @@ class Journal:
         self._add(partial(encode_resumption, resumption))
         for number, index in state.open.items():
             self._open[number] = state.steps[index].start
-            self.end(number, StepEnd("aborted", None, 0.0, IN_FLIGHT))
+            self.end(number, ends.get(number) or StepEnd("aborted", None, 0.0, IN_FLIGHT))
 
     @property
     def path(self) -> Path:

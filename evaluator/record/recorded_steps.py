@@ -35,6 +35,7 @@ from evaluator.record.grammar import content_text
 from evaluator.record.json_difference import first_difference
 from evaluator.record.steps import (
     DENIED,
+    NEXT,
     NOT_RUN,
     TIMEOUT,
     Recording,
@@ -186,6 +187,17 @@ class RecordedSteps:
         if last is None or last.end is None:
             return None
         return last.end.usage
+
+    def batch_failure(self, path: str) -> StepEnd | None:
+        """The end of the last attempt at `path`, if a provider batch had no answer for it. A run
+        that has failed as a whole starts anew.
+        """
+        last = self._last(path)
+        if last is None or last.end is None or self.recording.status != "interrupted":
+            return None
+        if last.end.extra is None or NEXT not in last.end.extra:
+            return None
+        return last.end
 
     def duration_s(self) -> float:
         """The duration of the recorded run: its summary's, else the sum of its calls and

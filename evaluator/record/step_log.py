@@ -90,6 +90,14 @@ class StepLog:
             return None
         return self.earlier.usage_at(path)
 
+    def batch_failure(self, path: str) -> StepEnd | None:
+        """Why the provider batch of this run did not answer the call at `path`; None if it did not
+        fail there last.
+        """
+        if self.earlier is None:
+            return None
+        return self.earlier.batch_failure(path)
+
     async def may_repeat(self, path: str) -> bool:
         """Whether a step with a side effect may run, although an earlier run may have had that
         effect already.
@@ -113,6 +121,7 @@ class StepLog:
         attempt: int = 1,
         max_attempts: int = 1,
         backoff_s: float | None = None,
+        custom_id: str | None = None,
     ) -> int:
         """Writes that a step begins; on disk when this returns. Attempts of an earlier run are
         counted too.
@@ -135,7 +144,18 @@ class StepLog:
         if journal is None:
             return 0
         number = journal.begin(
-            StepStart(path, kind, name, args, fingerprint, attempt, max_attempts, backoff_s, now())
+            StepStart(
+                path,
+                kind,
+                name,
+                args,
+                fingerprint,
+                attempt,
+                max_attempts,
+                backoff_s,
+                now(),
+                custom_id,
+            )
         )
         await self._flush(journal)
         return number

@@ -36,7 +36,8 @@ class StepStart(JsonForm):
     is a JSON value, None if there is nothing to show. `backoff_s` is the wait before this attempt,
     in seconds with microsecond precision. A retry has the path of the attempt before it and
     `attempt` above 1. `started` is an ISO time, UTC; None for a step without an effect, which takes
-    no time, and in files of earlier versions.
+    no time, and in files of earlier versions. `custom_id` names the request in a provider batch, for
+    a model call that is not sent by itself.
     """
 
     path: str
@@ -48,6 +49,7 @@ class StepStart(JsonForm):
     max_attempts: int = 1
     backoff_s: float | None = None
     started: str | None = None
+    custom_id: str | None = None
 
 
 # The words with which the reason of an aborted step begins. After the first two the step had no
@@ -60,6 +62,10 @@ FAILED = "failed"
 
 
 REASON_SEPARATOR = " — "
+NEXT = "next"
+"""The key of `StepEnd.extra` that says what follows where a provider batch had no answer: another
+"batch", an "interactive" call, or "error".
+"""
 
 
 def abort_reason(word: str, text: str) -> str:

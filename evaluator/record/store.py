@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from heapq import merge
 from itertools import islice
@@ -48,6 +48,7 @@ from evaluator.record.steps import (
     Resumption,
     RunStatus,
     Scrub,
+    StepEnd,
     Summary,
 )
 
@@ -116,6 +117,8 @@ class TaskStore:
         self.root = given_path(root, "the folder of task files")
         self._segments = Segments(self.root)
         self.redactor = redactor
+        # The end of a call that was parked, by its custom id; None while it is in flight.
+        self.parked_end: Callable[[str], StepEnd | None] | None = None
         self._sync: Sync = sync
         self._lock = threading.Lock()
         self._pid = 0
@@ -294,13 +297,30 @@ class TaskStore:
             recording = state.recording()
             if recording.status == "running":
                 recording = replace(recording, status="interrupted")
+            ends = {
+                number: self._parked_end(task_id, state.steps[place].start.custom_id or "")
+                for number, place in state.open.items()
+                if state.steps[place].start.custom_id is not None
+            }
+            if ends:
+                steps = [
+                    step if step.end is not None else replace(step, end=ends.get(step.number))
+                    for step in recording.steps
+                ]
+                recording = replace(recording, steps=tuple(steps))
             # After a loss of power there may be no file of a subtask, and an older count of ids.
             self.skip_to(max((step.subtask_id or 0 for step in recording.steps), default=0))
             journal = Journal(
                 fd, folders, name=path.name, task_id=task_id, sync=self._sync, scrub=self.redactor
             )
             resumption = Resumption(now(), current_owner(), len(content) - state.offset, allowed)
-            journal.resume(state, len(content), resumption, is_done=path.parent.name == "done")
+            journal.resume(
+                state,
+                len(content),
+                resumption,
+                is_done=path.parent.name == "done",
+                ends=ends,
+            )
             return journal, recording
         except OSError as error:
             disk.close(fd)
@@ -308,6 +328,15 @@ class TaskStore:
         except BaseException:
             disk.close(fd)
             raise
+
+    def _parked_end(self, task_id: int, custom_id: str) -> StepEnd:
+        """The end of a call that was parked. Raises: TaskBusy, if it may still be answered."""
+        end = None if self.parked_end is None else self.parked_end(custom_id)
+        if end is None:
+            raise TaskBusy(
+                f"TASK-{task_id} waits for a provider batch; resume the batch that it belongs to"
+            )
+        return end
 
     def _unpack(self, task_id: int, folders: OpenFolders) -> None:
         """Makes the task file of a task in a segment, which then is the task's record. Raises:

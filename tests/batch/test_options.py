@@ -64,6 +64,7 @@ def test_the_command_line_has_every_option() -> None:
         (("--unfinished", "ask"), "unfinished", "ask"),
         ((), "unfinished", "stop"),
         (("--retry-errors",), "retry_errors", True),
+        (("--provider-batch-deadline", "6h"), "provider_batch_deadline", 21_600.0),
     ],
 )
 def test_a_flag_of_the_command_line_has_an_effect(
@@ -103,6 +104,10 @@ def test_a_definition_has_every_option_that_a_file_can_hold_and_stores_it() -> N
         "limited": "error",
         "decide": {"detect": 0.05, "baseline": "b", "like": "c", "stop_early": True},
         "limits": {"max_cost": 1.5},
+        "provider_batch": True,
+        "provider_batch_rest": "interactive",
+        "provider_batch_deadline": 21600.0,
+        "keep_provider_files": True,
         "output": "o",
         "task_files": "each",
         "cache": "c",

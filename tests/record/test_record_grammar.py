@@ -184,6 +184,7 @@ STARTS = st.builds(
     max_attempts=st.integers(1, 4),
     backoff_s=st.none() | SECONDS,
     started=st.none() | TEXT,
+    custom_id=st.none() | TEXT,
 )
 ENDS = st.builds(
     StepEnd,

@@ -8,7 +8,6 @@ and it needs the form of this server with a confirmation.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any

@@ -1,0 +1,294 @@
+"""Anthropic's batch API over its own wire: one POST creates a batch with all its requests.
+
+The API has no tags, and names the requests of a batch only in its results.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+from evaluator.errors import ProviderError
+from evaluator.models import prices
+from evaluator.models.attachments import Attachment, with_unsent
+from evaluator.models.backend import Message, ModelRequest, ModelResponse
+from evaluator.models.batch_api import BatchApi, size_of
+from evaluator.models.chat_wire import encode_json, respond, tool_call
+from evaluator.models.failures import error_in_body, malformed
+from evaluator.models.provider_batches import BatchAnswer, ProviderBatch, unanswered
+
+VERSION = "2023-06-01"
+_PREFIX = "anthropic/"
+_MAX_TOKENS = 4096
+"""The longest answer where neither the profile nor the price table says one: the API needs it."""
+_START = b'{"requests":['
+_END = b"]}"
+_MARK = {"type": "ephemeral"}
+
+
+class AnthropicBatches:
+    """See `ProviderBatches`. `api` reaches `…/v1` with the headers of the API."""
+
+    format = "anthropic"
+    max_requests = 100_000
+    max_bytes = 256_000_000
+
+    def __init__(self, api: BatchApi) -> None:
+        self._api = api
+
+    def request_line(self, custom_id: str, request: ModelRequest) -> bytes:
+        return encode_json({"custom_id": custom_id, "params": message_request(request)}) + b"\n"
+
+    async def upload(self, path: Path, tag: str, *, is_repeated: bool) -> str | None:
+        return None
+
+    async def create(self, path: Path, upload: str | None, tag: str) -> ProviderBatch:
+        # A comma takes the place of each line end but the last.
+        size = size_of(path) - 1
+
+        def pieces() -> Iterable[bytes]:
+            yield _START
+            left = size
+            with open(path, "rb") as file:
+                for line in file:
+                    yield line.replace(b"\n", b",")[:left]
+                    left -= len(line)
+            yield _END
+
+        length = len(_START) + size + len(_END)
+        path_of_batches = "/messages/batches"
+        return self._read(
+            await self._api.send("POST", path_of_batches, pieces=pieces(), length=length)
+        )
+
+    async def listed(self) -> AsyncIterator[ProviderBatch]:
+        after = ""
+        while True:
+            page = await self._api.call("GET", f"/messages/batches?limit=100{after}")
+            for entry in page.get("data") or ():
+                yield self._read(entry)
+            if not page.get("has_more"):
+                return
+            after = f"&after_id={quote(str(page.get('last_id')), safe='')}"
+
+    async def look(self, batch: str) -> ProviderBatch:
+        return self._read(await self._api.call("GET", _path_of(batch)))
+
+    async def answers(self, batch: ProviderBatch) -> AsyncIterator[BatchAnswer]:
+        async for line in self._api.lines(f"{_path_of(batch.id)}/results"):
+            yield self._answer(line)
+
+    def _answer(self, line: Mapping[str, Any]) -> BatchAnswer:
+        custom_id = str(line.get("custom_id"))
+        result = line.get("result")
+        if not isinstance(result, dict):
+            result = {}
+        found = cast("Mapping[str, Any]", result)
+        kind = found.get("type")
+        try:
+            if kind == "succeeded":
+                return BatchAnswer(custom_id, read_message(found.get("message")))
+        except ProviderError as error:
+            return BatchAnswer(custom_id, error=error)
+        if kind == "errored":
+            # The error of a request stands inside the error of its result.
+            error = error_in_body(found.get("error"), secrets=self._api.secrets)
+            if error is None:
+                error = malformed("the provider reported an error without a reason")
+            error.maybe_billed = False
+            return BatchAnswer(custom_id, error=error)
+        return BatchAnswer(custom_id, error=unanswered(self._api.shown(kind)))
+
+    async def cancel(self, batch: str) -> None:
+        await self._api.call("POST", f"{_path_of(batch)}/cancel")
+
+    async def clean_up(self, batch: ProviderBatch, upload: str | None) -> None:
+        await self._api.call("DELETE", _path_of(batch.id))
+
+    async def aclose(self) -> None:
+        await self._api.aclose()
+
+    def _read(self, data: Mapping[str, Any]) -> ProviderBatch:
+        number = data.get("id")
+        if not isinstance(number, str) or not number:
+            raise malformed("the response has no id of a batch", retryable=False)
+        counts = data.get("request_counts")
+        total = None
+        if isinstance(counts, dict):
+            numbers = cast("Mapping[str, Any]", counts).values()
+            total = sum(number for number in numbers if isinstance(number, int))
+        status = str(data.get("processing_status"))
+        return ProviderBatch(
+            number,
+            status,
+            is_over=status == "ended",
+            created=_seconds(data.get("created_at")),
+            expires=_seconds(data.get("expires_at")),
+            requests=total,
+        )
+
+
+def _path_of(batch: str) -> str:
+    return f"/messages/batches/{quote(batch, safe='')}"
+
+
+def _seconds(value: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except (TypeError, ValueError):
+        return None
+
+
+# -- the wire --------------------------------------------------------------------------------------
+
+
+def message_request(request: ModelRequest) -> dict[str, Any]:
+    """The body of a request. Raises: ProviderError, for a field that the API cannot take."""
+    if request.schema is not None:
+        raise _refused("no JSON schema is sent with a provider batch of Anthropic")
+    if request.seed is not None or request.extra_body:
+        name = "extra_body" if request.extra_body else "seed"
+        raise _refused(f"Anthropic takes no {name}; remove it from the profile")
+    most = request.max_output_tokens or prices.max_output_tokens(request.model) or _MAX_TOKENS
+    system = [_text(m.content) for m in request.messages if m.role == "system" and m.content]
+    messages = [m for m in request.messages if m.role != "system"]
+    turns: list[dict[str, Any]] = []
+    for role, group in groupby(messages, key=lambda m: _role(m)):
+        turns.append({"role": role, "content": [block for m in group for block in _blocks(m)]})
+    if request.cache:
+        # What is sent again: the system text, and all where tools make the conversation continue.
+        marked = [system, turns[-1]["content"] if request.tools else []]
+        for blocks in marked:
+            if blocks:
+                blocks[-1] = {**blocks[-1], "cache_control": _MARK}
+    body: dict[str, Any] = {
+        "model": request.model.removeprefix(_PREFIX),
+        "max_tokens": most,
+        "messages": turns,
+    }
+    if system:
+        body["system"] = system
+    for name in ("temperature", "top_p", "top_k"):
+        value = getattr(request, name)
+        if value is not None:
+            body[name] = value
+    if request.stop:
+        body["stop_sequences"] = list(request.stop)
+    if request.tools:
+        body["tools"] = [
+            dict(tool.native)
+            if tool.native is not None
+            else {
+                "name": tool.name,
+                "description": tool.description,
+                "input_schema": dict(tool.parameters),
+            }
+            for tool in request.tools
+        ]
+    return body
+
+
+def _refused(message: str) -> ProviderError:
+    return ProviderError(message, kind="bad_request")
+
+
+def _role(message: Message) -> str:
+    if message.role == "assistant":
+        return "assistant"
+    return "user"
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    """The content of a message. The API refuses empty texts."""
+    if message.role == "tool":
+        text = with_unsent(message.content, message.attachments)
+        content = [_text(text)] if text else []
+        content += [_part(each) for each in message.attachments if each.data]
+        result = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+        return [{**result, "content": content}]
+    blocks = [dict(block) for block in message.thinking]
+    blocks += [_part(each) for each in message.attachments if each.data]
+    if message.content:
+        blocks.append(_text(message.content))
+    for call in message.tool_calls:
+        block = {"type": "tool_use", "id": call.id, "name": call.name}
+        blocks.append({**block, "input": _arguments(call.arguments)})
+    return blocks
+
+
+def _part(attachment: Attachment) -> dict[str, Any]:
+    data = base64.b64encode(attachment.data).decode("ascii")
+    source = {"type": "base64", "media_type": attachment.media_type, "data": data}
+    return {"type": "image" if attachment.is_image else "document", "source": source}
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return cast("dict[str, Any]", found)
+    return {"invalid_arguments": text}
+
+
+def read_message(data: Any) -> ModelResponse:
+    """The answer in a message. Raises: ProviderError, for a shape that is not an answer."""
+    if not isinstance(data, dict):
+        raise malformed("the response is not a JSON object")
+    message = cast("Mapping[str, Any]", data)
+    content = message.get("content")
+    if not isinstance(content, list):
+        raise malformed("the message has no content")
+    found = cast("list[Any]", content)
+    blocks = [cast("Mapping[str, Any]", block) for block in found if isinstance(block, dict)]
+    texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
+    thoughts = [block for block in blocks if block.get("type") in _THINKING]
+    calls = [block for block in blocks if block.get("type") == "tool_use"]
+    model = message.get("model")
+    return respond(
+        "".join(texts),
+        reason=message.get("stop_reason"),
+        calls=tuple(
+            tool_call(
+                index,
+                call.get("id"),
+                name=call.get("name"),
+                arguments=json.dumps(call.get("input") or {}),
+            )
+            for index, call in enumerate(calls)
+        ),
+        reasoning="".join(str(block.get("thinking", "")) for block in thoughts) or None,
+        refusal=None,
+        usage=_usage(message.get("usage")),
+        model=model if isinstance(model, str) else None,
+        thinking=thoughts,
+    )
+
+
+_THINKING = ("thinking", "redacted_thinking")
+
+
+def _usage(usage: Any) -> Any:
+    """The usage under the names of chat completions, where cached tokens are part of the prompt."""
+    if not isinstance(usage, dict):
+        return None
+    counts = cast("Mapping[str, Any]", usage)
+    cached = counts.get("cache_read_input_tokens") or 0
+    written = counts.get("cache_creation_input_tokens") or 0
+    sent = counts.get("input_tokens")
+    return {
+        "prompt_tokens": sent + cached + written if isinstance(sent, int) else None,
+        "completion_tokens": counts.get("output_tokens"),
+        "prompt_tokens_details": {"cached_tokens": cached, "cache_creation_tokens": written},
+    }

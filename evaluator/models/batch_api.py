@@ -1,0 +1,178 @@
+"""HTTP requests to a batch API, with the checks of a model call: no redirect is followed, sizes and
+times are bounded, and secrets are masked in errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any, cast
+
+from evaluator.errors import ProviderError
+from evaluator.lazy_dataclass import dataclass
+from evaluator.models.chat_wire import decode_json, encode_json
+from evaluator.models.failures import (
+    MAX_ERROR_BODY,
+    MAX_RESPONSE_BYTES,
+    TimeLimit,
+    clean,
+    failure,
+    malformed,
+    message_of,
+    retry_after,
+)
+from evaluator.models.http_client import Connection, HttpClient
+
+MAX_RESULT_BYTES = 4_000_000_000
+"""Larger files of results are not read."""
+_REQUEST_S = 3600.0
+_SILENCE_S = 120.0
+_CONNECT_S = 30.0
+_PIECE_BYTES = 256 * 1024
+
+
+@dataclass(slots=True)
+class BatchApi:
+    """HTTP requests to `base_url`. `headers` may hold a key; `secrets` are masked in errors."""
+
+    base_url: str
+    headers: Mapping[str, str]
+    secrets: tuple[str, ...]
+    proxy: str | None
+    _client: HttpClient | None = field(default=None, init=False)
+
+    async def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """The JSON object that a request answers."""
+        data = b"" if body is None else encode_json(body)
+        pieces = [data] if data else []
+        return await self.send(method, path, pieces=pieces, length=len(data))
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        pieces: Iterable[bytes],
+        length: int,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """As `call`, with a body in pieces."""
+        read: list[bytes] = []
+        size = 0
+        async with self._opened(method, path, pieces, length, content_type) as parts:
+            async for part in parts:
+                read.append(part)
+                size += len(part)
+                if size > MAX_RESPONSE_BYTES:
+                    raise malformed("the response is too large", retryable=False)
+        found = decode_json(b"".join(read))
+        if not isinstance(found, dict):
+            raise malformed("the response is not a JSON object")
+        return cast("dict[str, Any]", found)
+
+    async def lines(self, path: str) -> AsyncIterator[Mapping[str, Any]]:
+        """The JSON objects of a file of lines. A line that is none is left out."""
+        rest = b""
+        size = 0
+        async with self._opened("GET", path) as parts:
+            async for part in parts:
+                size += len(part)
+                if size > MAX_RESULT_BYTES:
+                    raise malformed("the file of results is too large", retryable=False)
+                *whole, rest = (rest + part).split(b"\n")
+                for line in whole:
+                    if (found := _object(line)) is not None:
+                        yield found
+        if (found := _object(rest)) is not None:
+            yield found
+
+    @contextlib.asynccontextmanager
+    async def _opened(
+        self,
+        method: str,
+        path: str,
+        pieces: Iterable[bytes] = (),
+        length: int = 0,
+        content_type: str = "application/json",
+    ) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """The body of a successful answer. Raises: ProviderError."""
+        if self._client is None:
+            self._client = HttpClient(
+                self.base_url,
+                self.headers,
+                proxy=self.proxy,
+                limit=0,
+                connect_timeout_s=_CONNECT_S,
+                secrets=self.secrets,
+            )
+        client = self._client
+        url = f"{self.base_url}{path}"
+        headers = {"Content-Type": content_type} if length else {}
+        async with TimeLimit(_REQUEST_S, _SILENCE_S, answer=None) as limit:
+            limit.reset_idle()
+
+            def sent() -> Iterable[bytes]:
+                for piece in pieces:
+                    limit.reset_idle()
+                    yield piece
+
+            connection = await client.request(method, url, headers, pieces=sent(), length=length)
+
+            async def received() -> AsyncIterator[bytes]:
+                while part := await connection.piece():
+                    limit.reset_idle()
+                    yield part
+
+            try:
+                if not 200 <= connection.status < 300:
+                    raise await self._failure(connection)
+                yield received()
+            finally:
+                client.release(connection)
+
+    async def _failure(self, connection: Connection) -> ProviderError:
+        body = b""
+        with contextlib.suppress(ProviderError):
+            while len(body) < MAX_ERROR_BODY and (part := await connection.piece()):
+                body += part
+        message, code = message_of(body[:MAX_ERROR_BODY])
+        return failure(
+            connection.status,
+            message or connection.reason,
+            code=code,
+            retry_after_s=retry_after(connection.headers),
+            secrets=self.secrets,
+        )
+
+    async def aclose(self) -> None:
+        client = self._client
+        self._client = None
+        if client is not None:
+            await client.aclose()
+
+    def shown(self, text: object) -> str:
+        """A text of the provider for a message."""
+        return clean(str(text), self.secrets)
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file of requests."""
+    return os.path.getsize(path)
+
+
+def file_pieces(path: Path) -> Iterable[bytes]:
+    """The bytes of a file of requests, in pieces."""
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+
+def _object(line: bytes) -> Mapping[str, Any] | None:
+    with contextlib.suppress(ProviderError):
+        found = decode_json(line) if line.strip() else None
+        if isinstance(found, dict):
+            return cast("Mapping[str, Any]", found)
+    return None

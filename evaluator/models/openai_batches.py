@@ -1,0 +1,198 @@
+"""OpenAI's batch API, and that of servers with its shape: a file of requests, then a batch of it.
+
+Azure's differs: paths of requests have no version, an uploaded file is checked before it can be
+used, and batches do not expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
+
+from evaluator import clock
+from evaluator.errors import ProviderError
+from evaluator.models.backend import ModelRequest
+from evaluator.models.batch_api import BatchApi, file_pieces, size_of
+from evaluator.models.chat_wire import encode_json, read_completion, request_body
+from evaluator.models.failures import failure, message_of
+from evaluator.models.provider_batches import BatchAnswer, ProviderBatch, unanswered
+
+_OVER = ("completed", "failed", "expired", "cancelled")
+_ENQUEUED = ("token_limit_exceeded", "enqueued")
+_BOUNDARY = "evaluator-file-of-requests"
+_CHECK_S = 2.0
+_MAX_CHECKS = 300
+
+
+class OpenAIBatches:
+    """See `ProviderBatches`. `api` reaches `…/v1`."""
+
+    format = "openai"
+    max_requests = 50_000
+    max_bytes = 200_000_000
+
+    def __init__(self, api: BatchApi, max_tokens_field: str) -> None:
+        self._api = api
+        self._max_tokens_field = max_tokens_field
+        host = urlsplit(api.base_url).hostname or ""
+        self._path = "/v1/chat/completions"
+        if host.endswith(".azure.com"):
+            self._path = "/chat/completions"
+
+    def request_line(self, custom_id: str, request: ModelRequest) -> bytes:
+        body = request_body(request, max_tokens_field=self._max_tokens_field)
+        line = {"custom_id": custom_id, "method": "POST", "url": self._path, "body": body}
+        return encode_json(line) + b"\n"
+
+    async def upload(self, path: Path, tag: str, *, is_repeated: bool) -> str | None:
+        name = f"{tag}.jsonl"
+        if is_repeated:
+            async for file in self._pages("/files?purpose=batch&limit=100"):
+                if file.get("filename") == name and file.get("bytes") == size_of(path):
+                    return _text(file, "id")
+        head = (
+            f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+            f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; '
+            f'filename="{name}"\r\nContent-Type: application/jsonl\r\n\r\n'
+        ).encode()
+        end = f"\r\n--{_BOUNDARY}--\r\n".encode()
+
+        def pieces() -> Iterable[bytes]:
+            yield head
+            yield from file_pieces(path)
+            yield end
+
+        file = await self._api.send(
+            "POST",
+            "/files",
+            pieces=pieces(),
+            length=len(head) + size_of(path) + len(end),
+            content_type=f"multipart/form-data; boundary={_BOUNDARY}",
+        )
+        number = _text(file, "id")
+        for _ in range(_MAX_CHECKS):
+            if file.get("status") not in ("pending", "running"):
+                break
+            await clock.sleep(_CHECK_S)
+            file = await self._api.call("GET", f"/files/{quote(number, safe='')}")
+        if file.get("status") == "error":
+            reason = self._api.shown(file.get("status_details") or "no reason given")
+            raise ProviderError(f"the file of requests was refused: {reason}", kind="bad_request")
+        return number
+
+    async def create(self, path: Path, upload: str | None, tag: str) -> ProviderBatch:
+        body = {
+            "input_file_id": upload,
+            "endpoint": self._path,
+            "completion_window": "24h",
+            "metadata": {"evaluator": tag},
+        }
+        return self._read(await self._api.call("POST", "/batches", body))
+
+    async def listed(self) -> AsyncIterator[ProviderBatch]:
+        async for entry in self._pages("/batches?limit=100"):
+            yield self._read(entry)
+
+    async def _pages(self, path: str) -> AsyncIterator[Mapping[str, Any]]:
+        """The entries of a list in pages."""
+        after = ""
+        while True:
+            page = await self._api.call("GET", f"{path}{after}")
+            for entry in page.get("data") or ():
+                yield entry
+            if not page.get("has_more"):
+                return
+            after = f"&after={quote(_text(page, 'last_id'), safe='')}"
+
+    async def look(self, batch: str) -> ProviderBatch:
+        return self._read(await self._api.call("GET", f"/batches/{quote(batch, safe='')}"))
+
+    async def answers(self, batch: ProviderBatch) -> AsyncIterator[BatchAnswer]:
+        for file in batch.files:
+            async for line in self._api.lines(f"/files/{quote(file, safe='')}/content"):
+                yield self._answer(line)
+
+    def _answer(self, line: Mapping[str, Any]) -> BatchAnswer:
+        custom_id = str(line.get("custom_id"))
+        response = line.get("response")
+        secrets = self._api.secrets
+        if isinstance(response, dict):
+            answer = cast("Mapping[str, Any]", response)
+            status = answer.get("status_code")
+            body = answer.get("body")
+            try:
+                if type(status) is not int or 200 <= status < 300:
+                    return BatchAnswer(custom_id, read_completion(body, secrets))
+            except ProviderError as error:
+                return BatchAnswer(custom_id, error=error)
+            message, code = message_of(encode_json(body if isinstance(body, dict) else {}))
+            error = failure(status, message, code=code, secrets=secrets)
+            # Only answers are billed.
+            error.maybe_billed = False
+            return BatchAnswer(custom_id, error=error)
+        error = line.get("error")
+        code = cast("Mapping[str, Any]", error).get("code") if isinstance(error, dict) else None
+        return BatchAnswer(custom_id, error=unanswered(self._api.shown(code or "no reason given")))
+
+    async def cancel(self, batch: str) -> None:
+        await self._api.call("POST", f"/batches/{quote(batch, safe='')}/cancel")
+
+    async def clean_up(self, batch: ProviderBatch, upload: str | None) -> None:
+        for file in (upload, *batch.files):
+            if file is None:
+                continue
+            try:
+                await self._api.call("DELETE", f"/files/{quote(file, safe='')}")
+            except ProviderError as error:
+                # It was deleted before.
+                if error.kind != "not_found":
+                    raise
+
+    async def aclose(self) -> None:
+        await self._api.aclose()
+
+    def _read(self, data: Mapping[str, Any]) -> ProviderBatch:
+        status = _text(data, "status")
+        counts = _mapping(data.get("request_counts"))
+        reasons = [_mapping(each) for each in _mapping(data.get("errors")).get("data") or ()]
+        problem = None
+        if status == "failed":
+            found = [f"{each.get('code')}: {each.get('message')}" for each in reasons[:3]]
+            problem = self._api.shown("; ".join(found) or "no reason given")
+        files = (data.get("output_file_id"), data.get("error_file_id"))
+        codes = " ".join(str(each.get("code")) for each in reasons)
+        total = counts.get("total")
+        return ProviderBatch(
+            _text(data, "id"),
+            status,
+            is_over=status in _OVER,
+            tag=str(_mapping(data.get("metadata")).get("evaluator", "")),
+            created=_number(data.get("created_at")),
+            expires=_number(data.get("expires_at")),
+            requests=total if isinstance(total, int) else None,
+            problem=problem,
+            is_refused_now=any(word in codes for word in _ENQUEUED),
+            # An empty string stands for no file.
+            files=tuple(file for file in files if isinstance(file, str) and file),
+        )
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not value:
+        raise ProviderError(f"the response has no {name}", kind="malformed_response")
+    return value
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, dict):
+        return cast("Mapping[str, Any]", value)
+    return {}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float):
+        return float(value)
+    return None

@@ -1,0 +1,305 @@
+"""Batches with provider batches: each state of a provider batch is read, and each dollar is counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator.batch import BatchResult, open_batch, waves
+from evaluator.batch.wave_log import WaveLog
+from evaluator.errors import BatchDamaged, UsageError
+from tests.batch.wave_driver import TWO, load_library, run_session, write_project
+from tests.provider_server import DAY_S, Fault, ProviderServer
+
+FORMATS = ["openai", "anthropic"]
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(waves, "POLL_S", 0.001)
+    monkeypatch.setattr(waves, "SETTLE_S", 0.0)
+    monkeypatch.setattr(waves, "RETRY_AFTER_S", (0.0, 0.0, 0.0))
+
+
+@pytest.fixture
+def server() -> Iterator[ProviderServer]:
+    with ProviderServer() as server:
+        yield server
+
+
+class Batch:
+    """A batch in `folder`."""
+
+    def __init__(
+        self, folder: Path, server: ProviderServer, format: str, rows: int = 4, template: Any = None
+    ) -> None:
+        self.folder = folder
+        write_project(folder, server.url, format, rows, *([] if template is None else [template]))
+
+    def run(self, **options: Any) -> BatchResult:
+        return run_session(self.folder, **options)
+
+    def log(self) -> WaveLog:
+        manifest = json.loads((self.folder / "batch" / "manifest.json").read_text())
+        log = WaveLog(self.folder / "batch", manifest["created"])
+        log.read()
+        return log
+
+    def counts(self) -> list[dict[str, int]]:
+        return [dict(each.counts) for each in self.log().submissions.values()]
+
+
+def answers(result: BatchResult) -> dict[str, str]:
+    return {sample.sample_id: sample.content for sample in result.results()}
+
+
+def cost(result: BatchResult) -> float | None:
+    costs = [sample.usage.cost_usd for sample in result.results()]
+    if None in costs:
+        return None
+    return sum(each for each in costs if each is not None)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_provider_batch_has_the_results_of_an_interactive_one_at_half_price(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
+    usual = Batch(tmp_path / "usual", server, "openai", template=TWO).run(
+        provider_batch=False, wait=False
+    )
+    server.interactive.clear()
+    batch = Batch(tmp_path / "half", server, format, template=TWO)
+    half = batch.run()
+    assert half.is_complete and answers(half) == answers(usual)
+    assert server.interactive == [] and len(server.ledger) == 8 and server.twice == []
+    assert cost(half) == pytest.approx(server.billed, rel=1e-9)
+    if format == "openai":
+        assert cost(half) == pytest.approx((cost(usual) or 0.0) / 2, rel=1e-9)
+    assert batch.counts() == [{"answered": 4}, {"answered": 4}]
+    assert not server.files and not (format == "anthropic" and server.jobs)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_session_that_does_not_wait_ends_and_later_ones_collect(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
+    batch = Batch(tmp_path / "b", server, format, template=TWO)
+    states: list[str] = []
+    for _ in range(4):
+        states.append(batch.run(wait=False).ended.state)
+        server.now += 3600
+    assert states == ["waiting", "waiting", "complete", "complete"]
+    assert server.operations.count("create") == 2
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("fate", "first", "calls", "is_known"),
+    [
+        ("expired", "unanswered", 5, True),
+        ("failed", "failed", 5, True),
+        ("missing", "missing", 5, False),
+        ("double", "answered", 4, True),
+        ("foreign", "answered", 4, True),
+    ],
+)
+def test_a_call_without_an_answer_goes_into_one_further_batch(
+    server: ProviderServer,
+    tmp_path: Path,
+    format: str,
+    fate: str,
+    first: str,
+    calls: int,
+    is_known: bool,
+) -> None:
+    server.fate = _once(server, fate)
+    batch = Batch(tmp_path / "b", server, format)
+    result = batch.run()
+    assert result.is_complete and answers(result) == {"r0": "1", "r1": "2", "r2": "3", "r3": "4"}
+    counts = batch.counts()
+    if fate in ("double", "foreign"):
+        assert counts == [{"answered": 4, fate: 1}]
+    else:
+        assert counts == [{"answered": 3, first: 1}, {"answered": 1}]
+    assert sum(map(len, server.ledger.values())) == calls - (fate in ("expired", "failed"))
+    if is_known:
+        assert cost(result) == pytest.approx(server.billed, rel=1e-9)
+    else:
+        assert cost(result) is None
+
+
+def _asks(body: Any, prompt: str) -> bool:
+    return body["messages"][-1]["content"] in (prompt, [{"type": "text", "text": prompt}])
+
+
+def _once(server: ProviderServer, fate: str) -> Any:
+    """The fate of the question xx in the first batch."""
+    first: list[str] = []
+
+    def of(custom_id: str, body: Any) -> str:
+        if not _asks(body, "xx"):
+            return "succeeded"
+        if not first:
+            first.append(custom_id)
+        return fate if custom_id == first[0] else "succeeded"
+
+    return of
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_invalid_request_and_a_second_failure_are_errors(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
+    server.fate = lambda custom_id, body: (
+        "errored" if _asks(body, "x") else "expired" if _asks(body, "xx") else "succeeded"
+    )
+    batch = Batch(tmp_path / "b", server, format, rows=3)
+    result = batch.run()
+    failures = {s.sample_id: s.failure.kind for s in result.results() if s.failure is not None}
+    assert result.is_complete and failures == {"r0": "provider_failure", "r1": "provider_failure"}
+    assert batch.counts() == [{"answered": 1, "unanswered": 1, "refused": 1}, {"unanswered": 1}]
+    assert cost(result) == pytest.approx(server.billed, rel=1e-9)
+    server.fate = lambda custom_id, body: "succeeded"
+    again = batch.run(retry_errors=True)
+    assert answers(again) == {"r0": "1", "r1": "2", "r2": "3"}
+
+
+def test_the_rest_is_made_interactively_on_request(server: ProviderServer, tmp_path: Path) -> None:
+    server.fate = _once(server, "expired")
+    result = Batch(tmp_path / "b", server, "openai").run(provider_batch_rest="interactive")
+    assert result.is_complete and len(server.interactive) == 1
+    assert cost(result) == pytest.approx(server.billed, rel=1e-9)
+
+
+def test_an_empty_file_id_is_no_file(server: ProviderServer, tmp_path: Path) -> None:
+    server.empty_ids = True
+    result = Batch(tmp_path / "b", server, "openai").run()
+    assert result.is_complete and cost(result) == pytest.approx(server.billed, rel=1e-9)
+
+
+def test_a_batch_that_fails_its_validation_is_an_error_and_not_billed(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    server.invalid = "invalid_json_line"
+    result = Batch(tmp_path / "b", server, "openai", rows=2).run()
+    assert [
+        s.failure is not None and "invalid_json_line" in s.failure.message for s in result.results()
+    ] == [True] * 2
+    assert server.billed == 0 and cost(result) == 0
+
+
+def test_a_batch_refused_for_enqueued_tokens_is_split(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    new_job = server.new_job
+
+    def limited(requests: Any, **fields: Any) -> Any:
+        server.invalid = "token_limit_exceeded" if len(requests) > 2 else None
+        return new_job(requests, **fields)
+
+    server.new_job = limited  # type: ignore[method-assign]
+    batch = Batch(tmp_path / "b", server, "openai")
+    result = batch.run()
+    assert result.is_complete and server.twice == [] and len(server.ledger) == 4
+    assert [len(each.calls) for each in batch.log().submissions.values()] == [4, 2, 2]
+    assert cost(result) == pytest.approx(server.billed, rel=1e-9)
+
+
+@pytest.mark.parametrize("operation", ["upload", "get", "results", "delete", "create"])
+@pytest.mark.parametrize("what", [503, 429, "before", "after"])
+def test_a_passing_failure_changes_nothing(
+    server: ProviderServer, tmp_path: Path, operation: str, what: int | str
+) -> None:
+    server.faults = [Fault(operation, what, times=2)]
+    result = Batch(tmp_path / "b", server, "openai", rows=2).run()
+    assert result.is_complete and server.twice == [] and len(server.ledger) == 2
+    assert cost(result) == pytest.approx(server.billed, rel=1e-9)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_results_that_are_gone_may_have_been_billed(
+    server: ProviderServer, tmp_path: Path, format: str
+) -> None:
+    batch = Batch(tmp_path / "b", server, format, rows=2)
+    batch.run(wait=False)
+    server.now += DAY_S
+    server.faults = [Fault("get", 404, times=9)]
+    result = batch.run()
+    assert result.is_complete and cost(result) is None
+    assert all(s.failure is not None and "is gone" in s.failure.message for s in result.results())
+
+
+def test_past_the_deadline_what_runs_is_cancelled_and_the_rest_is_interactive(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    server.takes_s = DAY_S
+    batch = Batch(tmp_path / "b", server, "openai")
+    batch.run(wait=False)
+    result = batch.run(wait=False, provider_batch_deadline=0.000001)
+    assert result.is_complete and answers(result) == {"r0": "1", "r1": "2", "r2": "3", "r3": "4"}
+    assert batch.counts() == [{"answered": 2, "unanswered": 2}]
+    assert len(server.ledger) == 2 and len(server.interactive) == 2
+    assert cost(result) == pytest.approx(server.billed, rel=1e-9)
+
+
+def test_the_budget_holds_before_anything_is_submitted(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai")
+    # A call costs at most 0.0000161; two of them fit.
+    result = batch.run(limits={"max_cost": 0.00004})
+    assert all((each.max_cost_usd or 1) <= 0.00004 for each in batch.log().submissions.values())
+    assert len(batch.log().submissions[1].calls) == 2
+    assert result.is_complete and server.billed <= 0.00004
+    created = server.operations.count("create")
+    none = Batch(tmp_path / "c", server, "openai").run(limits={"max_cost": 0.000001})
+    assert none.ended.state == "budget" and server.operations.count("create") == created
+
+
+def test_a_creation_that_nobody_can_find_out_about_ends_the_session(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai")
+    server.faults = [Fault("create", "after"), Fault("list", 403, times=9)]
+    with pytest.raises(UsageError, match="--unfinished repeat"):
+        batch.run(unfinished="stop")
+    told = batch.run(unfinished="tell")
+    assert told.is_complete and cost(told) is None
+    assert server.operations.count("create") == 1
+
+
+def test_a_log_that_was_changed_ends_the_session(server: ProviderServer, tmp_path: Path) -> None:
+    batch = Batch(tmp_path / "b", server, "openai")
+    batch.run(wait=False)
+    path = tmp_path / "b" / "batch" / "provider" / "log.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"batch_", b"batch-"))
+    with pytest.raises(BatchDamaged, match="may be paid already"):
+        batch.run()
+    path.write_bytes(whole + whole.splitlines(keepends=True)[-1][:20])
+    assert batch.run().is_complete
+
+
+def test_a_batch_with_running_calls_is_not_resumed_without_its_provider_batches(
+    server: ProviderServer, tmp_path: Path
+) -> None:
+    batch = Batch(tmp_path / "b", server, "openai")
+    batch.run(wait=False)
+    server.takes_s = DAY_S
+    with pytest.raises(UsageError, match="4 calls wait in 1 provider batches"):
+        batch.run(provider_batch=False, wait=False)
+    assert server.interactive == []
+
+
+@pytest.mark.parametrize("options", [{"engine": "processes"}, {"provider_batch_deadline": "soon"}])
+def test_what_cannot_work_is_refused_before_anything_runs(
+    server: ProviderServer, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError):
+        Batch(tmp_path / "b", server, "openai").run(**options)
+    assert server.operations == []

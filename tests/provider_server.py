@@ -1,0 +1,541 @@
+"""The batch APIs of OpenAI and Anthropic on loopback, with a virtual clock and a ledger.
+
+Both wire formats are served at one port. Batches end by the virtual clock; `ledger` has the dollars
+that were billed for each `custom_id`, one entry for each time. `faults` says what goes wrong.
+"""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import json
+import os
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+START = 1_790_000_000
+DAY_S = 86_400
+PRICES = {
+    "gpt-4o-mini": (1.5e-7, 6e-7),
+    "claude-haiku-4-5": (1e-6, 5e-6),
+}
+"""Dollars for a token in and out; a batch pays half."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong at a request of `operation`, after `skip` others.
+
+    Operations: upload, create, get, list, results, cancel, delete, call. `what`: an HTTP status;
+    "before" or "after" (the connection is closed before or after the effect); "kill before" or
+    "kill after" (the client is killed then).
+    """
+
+    operation: str
+    what: int | str
+    skip: int = 0
+    times: int = 1
+
+
+@dataclass
+class Job:
+    """One batch. `fates` has what becomes of each request."""
+
+    id: str
+    is_openai: bool
+    created: float
+    requests: list[tuple[str, Mapping[str, Any]]]
+    input_file_id: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    endpoint: str = ""
+    status: str = "in_progress"
+    ended: float | None = None
+    cancelled: float | None = None
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    fates: list[str] = field(default_factory=list)
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+
+
+class ProviderServer(ThreadingHTTPServer):
+    """Serves both APIs in threads, inside `with`.
+
+    `now` is the virtual time; each look at a batch adds `step_s`. A batch ends after `takes_s`.
+    `fate` says what becomes of a request, by its custom_id and body: succeeded, errored (the request
+    is invalid), failed (the server had an error), expired, missing, double, foreign. `invalid` makes
+    OpenAI's validation fail with that code. A cancelled batch has answered `share` of its requests.
+    `answer` makes the text of an answer from the last prompt.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.lock = threading.RLock()
+        self.now = float(START)
+        self.step_s = 600.0
+        self.takes_s = 1800.0
+        self.share = 0.5
+        self.fate: Callable[[str, Mapping[str, Any]], str] = lambda custom_id, body: "succeeded"
+        self.answer: Callable[[str], str] = lambda prompt: str(len(prompt))
+        self.invalid: str | None = None
+        self.empty_ids = False
+        self.is_azure = False
+        self.faults: list[Fault] = []
+        self.ledger: defaultdict[str, list[float]] = defaultdict(list)
+        self.interactive: list[float] = []
+        self.files: dict[str, dict[str, Any]] = {}
+        self.jobs: dict[str, Job] = {}
+        self.operations: list[str] = []
+        self.created = 0
+        self.victim: int | None = None
+        self.keys: set[str] = set()
+        threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
+
+    def __exit__(self, *_: Any) -> None:
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    @property
+    def billed(self) -> float:
+        """All dollars of the ledger."""
+        return sum(map(sum, self.ledger.values())) + sum(self.interactive)
+
+    @property
+    def twice(self) -> list[str]:
+        """The requests that were billed more than once."""
+        return [custom_id for custom_id, bills in self.ledger.items() if len(bills) > 1]
+
+    def take_fault(self, operation: str) -> int | str | None:
+        with self.lock:
+            self.operations.append(operation)
+            for fault in self.faults:
+                if fault.operation != operation or not fault.times:
+                    continue
+                if fault.skip:
+                    fault.skip -= 1
+                    continue
+                fault.times -= 1
+                return fault.what
+        return None
+
+    def kill(self) -> None:
+        if self.victim is not None:
+            os.kill(self.victim, signal.SIGKILL)
+            self.victim = None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """The other side is gone, as it should be."""
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    def new_job(self, requests: list[tuple[str, Mapping[str, Any]]], **fields: Any) -> Job:
+        self.created += 1
+        number = self.created
+        is_openai = fields["is_openai"]
+        name = f"batch_{number}" if is_openai else f"msgbatch_{number}"
+        job = Job(name, created=self.now, requests=requests, **fields)
+        self.jobs[name] = job
+        seen = [custom_id for custom_id, _ in requests]
+        if is_openai and (self.invalid or len(set(seen)) < len(seen)):
+            job.status = "failed"
+            code = self.invalid or "duplicate_custom_id"
+            job.errors = [{"code": code, "message": f"invalid: {code}", "line": 1, "param": None}]
+        return job
+
+    def tick(self, job: Job) -> None:
+        """Ends a job whose time has come."""
+        if job.ended is not None or job.status == "failed":
+            return
+        if job.cancelled is not None:
+            done = int(len(job.requests) * self.share)
+            fates = [self.fate(*request) for request in job.requests]
+            job.fates = [fate if place < done else "cancelled" for place, fate in enumerate(fates)]
+            self._end(job, "cancelled")
+        elif self.now >= job.created + self.takes_s:
+            job.fates = [self.fate(*request) for request in job.requests]
+            self._end(job, "expired" if "expired" in job.fates else "completed")
+
+    def _end(self, job: Job, status: str) -> None:
+        job.ended = self.now
+        job.status = status
+        for (custom_id, body), fate in zip(job.requests, job.fates, strict=True):
+            if fate in ("succeeded", "missing", "double", "foreign"):
+                self.ledger[custom_id].append(price_of(body, self.reply(body)) / 2)
+        if job.is_openai:
+            good: list[bytes] = []
+            bad: list[bytes] = []
+            # Order is not kept.
+            pairs = reversed(list(zip(job.requests, job.fates, strict=True)))
+            for (custom_id, body), fate in pairs:
+                self._openai_lines(custom_id, body, fate, good=good, bad=bad)
+            job.output_file_id = self._output(good)
+            job.error_file_id = self._output(bad)
+
+    def _output(self, lines: list[bytes]) -> str | None:
+        if not lines:
+            return "" if self.empty_ids else None
+        return self.add_file("output.jsonl", b"".join(lines), "batch_output")
+
+    def _openai_lines(
+        self,
+        custom_id: str,
+        body: Mapping[str, Any],
+        fate: str,
+        good: list[bytes],
+        bad: list[bytes],
+    ) -> None:
+        line: dict[str, Any] = {"id": f"line-{custom_id}", "custom_id": custom_id, "error": None}
+        answer = {"status_code": 200, "request_id": "r", "body": self.reply(body)}
+        if fate == "foreign":
+            good.append(_line({**line, "custom_id": "somebody-elses", "response": answer}))
+            fate = "succeeded"
+        if fate in ("succeeded", "double"):
+            good += [_line({**line, "response": answer})] * (1 + (fate == "double"))
+        elif fate in ("expired", "cancelled"):
+            code = f"batch_{fate}"
+            error = {"code": code, "message": f"This request could not be executed: {code}"}
+            bad.append(_line({**line, "response": None, "error": error}))
+        elif fate in ("errored", "failed"):
+            status = 400 if fate == "errored" else 500
+            error = {"message": f"{fate} request", "type": "error", "param": None, "code": None}
+            response = {"status_code": status, "request_id": "r", "body": {"error": error}}
+            bad.append(_line({**line, "response": response}))
+
+    def anthropic_lines(self, job: Job) -> bytes:
+        lines: list[bytes] = []
+        for (custom_id, body), fate in zip(job.requests, job.fates, strict=True):
+            message = {"type": "succeeded", "message": self.reply(body)}
+            if fate == "foreign":
+                lines.append(_line({"custom_id": "somebody-elses", "result": message}))
+                fate = "succeeded"
+            if fate in ("succeeded", "double"):
+                line = _line({"custom_id": custom_id, "result": message})
+                lines += [line] * (1 + (fate == "double"))
+            elif fate in ("expired", "cancelled"):
+                kind = {"expired": "expired", "cancelled": "canceled"}[fate]
+                lines.append(_line({"custom_id": custom_id, "result": {"type": kind}}))
+            elif fate in ("errored", "failed"):
+                kind = "invalid_request_error" if fate == "errored" else "api_error"
+                error = {"type": "error", "error": {"type": kind, "message": f"{fate} request"}}
+                result = {"type": "errored", "error": error}
+                lines.append(_line({"custom_id": custom_id, "result": result}))
+        return b"".join(reversed(lines))
+
+    def add_file(self, name: str, data: bytes, purpose: str) -> str:
+        self.created += 1
+        number = f"file-{self.created}"
+        status = "pending" if self.is_azure and purpose == "batch" else "processed"
+        self.files[number] = {"name": name, "data": data, "purpose": purpose, "status": status}
+        return number
+
+    def reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a request: the call of its first tool, or a text."""
+        prompt = last_prompt(body)
+        tools = body.get("tools")
+        asks_tool = bool(tools) and not _has_tool_answer(body)
+        tokens = len(json.dumps(body["messages"])) // 4
+        if "max_completion_tokens" in body or not _is_anthropic(body):
+            message: dict[str, Any] = {"role": "assistant", "content": self.answer(prompt)}
+            if asks_tool:
+                function = {"name": tools[0]["function"]["name"], "arguments": "{}"}
+                call = {"id": "call_1", "type": "function", "function": function}
+                message = {"role": "assistant", "content": None, "tool_calls": [call]}
+            reason = "tool_calls" if asks_tool else "stop"
+            choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+            usage = {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
+            head = {"id": "chatcmpl-1", "object": "chat.completion", "created": START}
+            return {**head, "model": body["model"], "choices": [choice], "usage": usage}
+        content: list[dict[str, Any]] = [{"type": "text", "text": self.answer(prompt)}]
+        if asks_tool:
+            content = [{"type": "tool_use", "id": "call_1", "name": tools[0]["name"], "input": {}}]
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            "content": content,
+            "stop_reason": "tool_use" if asks_tool else "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": tokens, "output_tokens": 3},
+        }
+
+
+def _is_anthropic(body: Mapping[str, Any]) -> bool:
+    return str(body["model"]).startswith("claude")
+
+
+def _has_tool_answer(body: Mapping[str, Any]) -> bool:
+    return '"tool_call_id"' in json.dumps(body) or '"tool_result"' in json.dumps(body)
+
+
+def last_prompt(body: Mapping[str, Any]) -> str:
+    content = body["messages"][-1]["content"]
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text", "")) for part in content)
+
+
+def price_of(body: Mapping[str, Any], answer: Mapping[str, Any]) -> float:
+    """The interactive price of an answer, in dollars."""
+    price_in, price_out = PRICES.get(str(body["model"]), (0.0, 0.0))
+    usage = answer["usage"]
+    sent = usage.get("prompt_tokens", usage.get("input_tokens"))
+    made = usage.get("completion_tokens", usage.get("output_tokens"))
+    return sent * price_in + made * price_out
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _iso(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+class _Closed(Exception):
+    """The connection is closed without an answer."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: ProviderServer
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing on standard error."""
+
+    def do_GET(self) -> None:
+        self._handle()
+
+    def do_POST(self) -> None:
+        self._handle()
+
+    def do_DELETE(self) -> None:
+        self._handle()
+
+    def _handle(self) -> None:
+        server = self.server
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        url = urlsplit(self.path)
+        self.query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        parts = [part for part in url.path.removeprefix("/v1").split("/") if part]
+        server.keys.add(self.headers.get("Authorization") or self.headers.get("x-api-key") or "")
+        operation = self._operation(parts)
+        fault = server.take_fault(operation)
+        if fault == "kill before":
+            server.kill()
+            fault = "before"
+        if fault == "before":
+            self._close()
+            return
+        if isinstance(fault, int):
+            headers = {"Retry-After": "0"} if fault in (429, 503) else {}
+            self._send({"error": {"message": f"fault {fault}", "type": "error"}}, fault, headers)
+            return
+        with server.lock:
+            status, answer = self._answer(operation, parts)
+        if fault == "kill after":
+            server.kill()
+        if fault in ("after", "kill after"):
+            self._close()
+            return
+        self._send(answer, status)
+
+    def _close(self) -> None:
+        self.close_connection = True
+
+    def _send(self, answer: Any, status: int, headers: Mapping[str, str] | None = None) -> None:
+        data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _operation(self, parts: list[str]) -> str:
+        if parts[-1:] == ["completions"] or parts == ["messages"]:
+            return "call"
+        if parts[-1] in ("content", "results"):
+            return "results"
+        if parts[-1] == "cancel":
+            return "cancel"
+        if self.command == "DELETE":
+            return "delete"
+        if self.command == "POST":
+            return "upload" if parts == ["files"] else "create"
+        if parts[-1] in ("batches", "files"):
+            return "list"
+        return "get"
+
+    def _answer(self, operation: str, parts: list[str]) -> tuple[int, Any]:
+        server = self.server
+        if operation == "call":
+            body = json.loads(self.body)
+            answer = server.reply(body)
+            server.interactive.append(price_of(body, answer))
+            return 200, answer
+        if parts[0] == "files":
+            return self._files(operation, parts)
+        is_openai = parts[0] == "batches"
+        if operation == "create":
+            return 200, self._show(self._create(is_openai))
+        if operation == "list":
+            return 200, self._list(is_openai)
+        name = parts[1] if is_openai else parts[2]
+        job = server.jobs.get(name)
+        if job is None or job.is_openai != is_openai:
+            return 404, {"error": {"message": f"no batch {name}", "type": "not_found_error"}}
+        if operation == "get":
+            server.now += server.step_s
+        if operation == "cancel" and job.ended is None and job.cancelled is None:
+            job.cancelled = server.now
+            return 200, self._show(job)
+        server.tick(job)
+        if operation == "results":
+            return 200, server.anthropic_lines(job)
+        if operation == "delete":
+            del server.jobs[name]
+            return 200, {"id": name, "type": "message_batch_deleted"}
+        return 200, self._show(job)
+
+    def _files(self, operation: str, parts: list[str]) -> tuple[int, Any]:
+        server = self.server
+        if operation == "upload":
+            head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
+            form = email.message_from_bytes(head + self.body, policy=email.policy.HTTP)
+            fields = {
+                part.get_param("name", header="content-disposition"): part
+                for part in form.iter_parts()
+            }
+            data = fields["file"].get_payload(decode=True)
+            number = server.add_file(fields["file"].get_filename() or "", data, "batch")
+            return 200, self._show_file(number)
+        if operation == "list":
+            shown = [self._show_file(number) for number in server.files]
+            return 200, {"object": "list", "data": shown, "has_more": False}
+        file = server.files.get(parts[1])
+        if file is None:
+            return 404, {"error": {"message": f"no file {parts[1]}", "type": "not_found_error"}}
+        if operation == "results":
+            return 200, file["data"]
+        if operation == "delete":
+            del server.files[parts[1]]
+            return 200, {"id": parts[1], "object": "file", "deleted": True}
+        shown = self._show_file(parts[1])
+        file["status"] = "processed"
+        return 200, shown
+
+    def _show_file(self, number: str) -> dict[str, Any]:
+        file = self.server.files[number]
+        return {
+            "id": number,
+            "object": "file",
+            "bytes": len(file["data"]),
+            "created_at": int(self.server.now),
+            "filename": file["name"],
+            "purpose": file["purpose"],
+            "status": file["status"],
+        }
+
+    def _create(self, is_openai: bool) -> Job:
+        body = json.loads(self.body)
+        if not is_openai:
+            requests = [(each["custom_id"], each["params"]) for each in body["requests"]]
+            return self.server.new_job(requests, is_openai=False)
+        data = self.server.files[body["input_file_id"]]["data"]
+        lines = [json.loads(line) for line in data.splitlines()]
+        return self.server.new_job(
+            [(line["custom_id"], line["body"]) for line in lines],
+            is_openai=True,
+            input_file_id=body["input_file_id"],
+            metadata=body.get("metadata") or {},
+            endpoint=body["endpoint"],
+        )
+
+    def _list(self, is_openai: bool) -> dict[str, Any]:
+        jobs = [job for job in self.server.jobs.values() if job.is_openai == is_openai][::-1]
+        self.server.now += self.server.step_s
+        for job in jobs:
+            self.server.tick(job)
+        after = self.query.get("after") or self.query.get("after_id")
+        names = [job.id for job in jobs]
+        if after in names:
+            jobs = jobs[names.index(after) + 1 :]
+        size = int(self.query.get("limit", "20"))
+        page = [self._show(job) for job in jobs[:size]]
+        ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+        found = {"data": page, "has_more": len(jobs) > size, **ends}
+        return {"object": "list", **found} if is_openai else found
+
+    def _show(self, job: Job) -> dict[str, Any]:
+        return self._show_openai(job) if job.is_openai else self._show_anthropic(job)
+
+    def _show_openai(self, job: Job) -> dict[str, Any]:
+        status = job.status
+        if job.cancelled is not None and job.ended is None:
+            status = "cancelling"
+        absent = "" if self.server.empty_ids else None
+        times = {f"{status}_at": int(job.ended)} if job.ended is not None else {}
+        done = sum(fate in ("succeeded", "double", "foreign") for fate in job.fates)
+        counts = {"total": len(job.requests), "completed": done, "failed": len(job.fates) - done}
+        return {
+            "id": job.id,
+            "object": "batch",
+            "endpoint": job.endpoint,
+            "errors": {"object": "list", "data": job.errors} if job.errors else None,
+            "input_file_id": job.input_file_id,
+            "completion_window": "24h",
+            "status": status,
+            "output_file_id": job.output_file_id or absent,
+            "error_file_id": job.error_file_id or absent,
+            "created_at": int(job.created),
+            "expires_at": int(job.created + DAY_S),
+            "request_counts": None if job.errors else counts,
+            "metadata": dict(job.metadata),
+            **times,
+        }
+
+    def _show_anthropic(self, job: Job) -> dict[str, Any]:
+        fates = [
+            "succeeded" if fate in ("double", "foreign", "missing") else fate for fate in job.fates
+        ]
+        errored = fates.count("errored") + fates.count("failed")
+        status = "in_progress" if job.cancelled is None else "canceling"
+        return {
+            "id": job.id,
+            "type": "message_batch",
+            "processing_status": "ended" if job.ended is not None else status,
+            "request_counts": {
+                "processing": 0 if fates else len(job.requests),
+                "succeeded": fates.count("succeeded"),
+                "errored": errored,
+                "canceled": fates.count("cancelled"),
+                "expired": fates.count("expired"),
+            },
+            "ended_at": _iso(job.ended),
+            "created_at": _iso(job.created),
+            "expires_at": _iso(job.created + DAY_S),
+            "archived_at": None,
+            "cancel_initiated_at": _iso(job.cancelled),
+            "results_url": None
+            if job.ended is None
+            else f"{self.server.url}/messages/batches/{job.id}/results",
+        }
