@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 # test process: this is why nothing of it is imported above.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# In memory, where there is room: tests wait tens of thousands of times until files are on the disk.
+MEMORY = Path("/dev/shm")
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # A shell ignores Ctrl-C for what it starts in the background, and `nohup` the end of a terminal. Processes inherit that;
 # tests send both signals to themselves.

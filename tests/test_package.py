@@ -298,11 +298,19 @@ def test_imports_run_one_way():
 PRIVATE_IMPORTS: set[str] = set()
 
 
+# An import statement, and a private name in one.
+_IMPORT = re.compile(r"^ *(?:from [\w.]+ import (?:\([^)]*\)|.*)|import .*)$", re.MULTILINE)
+_PRIVATE = re.compile(r"(?<!\w)_(?!_)\w")
+
+
 def test_no_package_imports_a_private_name_or_module_of_another():
     found = set()
     for path in (ROOT / "evaluator").rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        if not any(map(_PRIVATE.search, _IMPORT.findall(source))):
+            continue  # it need not be parsed
         own = path.relative_to(ROOT).with_suffix("").parts[:2]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             elif isinstance(node, ast.Import):
@@ -374,9 +382,19 @@ EFFECT_EXCEPTIONS = {
 }
 
 
+# What a module without effects does not hold; others are parsed.
+_CALLS = [rf"\b{module}\.(?:{'|'.join(names or ['[a-z]'])})" for module, names in EFFECTS.items()]
+_MAY_HAVE_EFFECTS = re.compile(
+    rf"from (?:{'|'.join(EFFECTS)}) import|{'|'.join(_CALLS)}"
+    rf"|(?<!disk\.)\b(?:{'|'.join(PATH_METHODS)})\(|\bos\.open\(|\bopen\([^)]*['\"]\w*[wxa+]"
+)
+
+
 def effects_in(source: str) -> set[str]:
     """The effects that a module has by itself, as `os.write`."""
     found = set()
+    if not _MAY_HAVE_EFFECTS.search(source):
+        return found
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             names = EFFECTS.get(node.value.id, ())
@@ -395,6 +413,9 @@ def effects_in(source: str) -> set[str]:
 
 
 def effect_of_call(call: ast.Call) -> set[str]:
+    method = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if method != "open" and method not in PATH_METHODS:
+        return set()
     name = ast.unparse(call.func)
     arguments = [ast.unparse(argument) for argument in call.args]
     if name == "os.open" and "os.devnull" not in arguments[0]:
@@ -403,7 +424,6 @@ def effect_of_call(call: ast.Call) -> set[str]:
     if name == "open" or name.endswith(".open"):
         modes = [text for text in arguments if re.fullmatch(r"'[rwxabt+]{1,4}'", text)]
         return {f"open with {mode}" for mode in modes if set(mode) & set("wxa+")}
-    method = name.rpartition(".")[2]
     if method in PATH_METHODS and not name.startswith("disk."):
         return {f".{method}()"}
     return set()

@@ -63,7 +63,7 @@ def linted(path: Path, text: str) -> list[Diagnostic]:
     return [d for d in found if Path(d.span.file or "").resolve() == path]
 
 
-def test_a_session_of_2000_keystrokes_finds_what_lint_finds(project: Project) -> None:
+def test_a_session_of_many_keystrokes_finds_what_lint_finds(project: Project) -> None:
     """The author types a template, makes mistakes, and deletes and types parts of it again; the
     editor closes each tag.
     """
@@ -74,7 +74,7 @@ def test_a_session_of_2000_keystrokes_finds_what_lint_finds(project: Project) ->
     waiting = list(PLAN.replace('name="plan"', 'name="new"'))
     before_mistake = None
     compared = 0
-    for keystroke in range(2000):
+    for keystroke in range(800):
         if before_mistake is not None and keystroke % 8 == 7:
             text, cursor = before_mistake
             before_mistake = None
@@ -102,7 +102,7 @@ def test_a_session_of_2000_keystrokes_finds_what_lint_finds(project: Project) ->
         findings = project.findings().get(str(path), [])
         if keystroke % 25 == 0:
             ask_everything(project, str(path), cursor)
-        if is_well_formed(text) and keystroke % 10 == 0:
+        if is_well_formed(text) and keystroke % 6 == 0:
             compared += 1
             assert findings == linted(path, text)
     assert compared > 30

@@ -132,7 +132,7 @@ def points(whole: dict[str, Any], kinds: tuple[str, ...], hows: tuple[str, ...])
 
 
 def test_a_torn_last_frame_is_ignored(sessions: Sessions, whole: dict[str, Any]) -> None:
-    found = sessions.kills(points(whole, ("pwrite",), ("half",)))
+    found = sessions.kills(points(whole, ("pwrite",), ("half",))[::3])
     for killed in found:
         check(killed, whole)
     assert any(killed.called for killed in found)
@@ -184,8 +184,11 @@ def test_killed_at_any_other_effect_it_ends_the_same(
     sessions: Sessions, whole: dict[str, Any]
 ) -> None:
     kinds = {kind for kind, *_ in whole["effects"]} - {"pwrite", "results"}
-    for killed in sessions.kills(points(whole, tuple(kinds), ("after",))):
-        check(killed, whole)
+    for kind in kinds:
+        found = points(whole, (kind,), ("after",))
+        # Each distinct effect once, and of those that recur some.
+        for killed in sessions.kills([*found[:1], *found[1::3]]):
+            check(killed, whole)
 
 
 @pytest.mark.parametrize("sync", ["task", "step"])
@@ -194,5 +197,5 @@ def test_with_syncs_too(sessions: Sessions, whole: dict[str, Any], sync: str) ->
     assert said is not None
     crashes = points(said, ("fdatasync", "pwrite"), ("before",))
     assert any(kind == "fdatasync" for kind, *_ in said["effects"])
-    for killed in sessions.kills(crashes[::3], sync=sync):
+    for killed in sessions.kills(crashes[::7], sync=sync):
         check(killed, whole)

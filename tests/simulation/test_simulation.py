@@ -12,9 +12,9 @@ from tests.simulation.mutants import MUTANTS, found_after
 from tests.simulation.schedule import plan_of, run
 from tests.simulation.simulated_loop import Hang, SimulatedLoop
 
-SEEDS = 300
-BATCH_SEEDS = 20
-MACHINE_SEEDS = 15
+SEEDS = 200
+BATCH_SEEDS = 10
+MACHINE_SEEDS = 10
 # How many schedules a planted fault may take until it is found.
 MOST = 80
 
