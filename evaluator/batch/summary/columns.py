@@ -11,7 +11,10 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import compress
+from operator import ne
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.fields import MOST_FIELDS, reader_of
@@ -34,6 +37,28 @@ _MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
 Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
 """Each judge with its vote; None where it did not vote."""
+
+
+def values_at(column: array[Any], rows: Iterable[int]) -> Iterator[Any]:
+    """The values of a column in these rows; a summary reads each of them several times, so that a
+    generator would cost more than the values.
+    """
+    return map(column.__getitem__, rows)
+
+
+def known_values(column: array[Any], rows: Iterable[int]) -> Iterator[Any]:
+    """Those that are not NONE."""
+    return filter(_is_known, values_at(column, rows))
+
+
+def rows_where(
+    is_wanted: Callable[[Any], bool], column: array[Any], rows: array[int]
+) -> array[int]:
+    """Those of `rows` whose value in a column is wanted."""
+    return array("i", compress(rows, map(is_wanted, values_at(column, rows))))
+
+
+_is_known = partial(ne, NONE)
 
 
 def number_of(name: str, names: dict[str, int]) -> int:
@@ -305,7 +330,7 @@ class Columns:
     def spending(self, rows: array[int]) -> Spending:
         """The usage of the results in `rows`."""
         amounts = {name: _amount(column, rows) for name, column in self.used.items()}
-        return Spending(**amounts, cached_calls=sum(self.cached_calls[row] for row in rows))
+        return Spending(**amounts, cached_calls=sum(values_at(self.cached_calls, rows)))
 
     def replaced_spending(self) -> Spending | None:
         """The usage of replaced and left out results; None without such results."""
@@ -368,14 +393,17 @@ class Columns:
             if result.verdict is not Verdict.ERROR and result.failure.resource is not None:
                 kind = f"{result.failure.resource} limit, not an error"
         else:
-            faults = ((name, fault_of(score)) for name, score in result.scores.items())
-            found = next(((name, fault) for name, fault in faults if fault is not None), None)
-            if found is None and result.verdict is not Verdict.ERROR:
-                return NONE
-            if found is None:
-                kind, message = ("unknown", "")
+            kind = "unknown"
+            message = ""
+            for name, score in result.scores.items():
+                fault = fault_of(score)
+                if fault is not None:
+                    kind = f"scorer {name}"
+                    message = fault
+                    break
             else:
-                kind, message = (f"scorer {found[0]}", found[1])
+                if result.verdict is not Verdict.ERROR:
+                    return NONE
         number = number_of(kind, self.errors)
         self.examples[number] = message[:_MAX_EXAMPLE_CHARS]
         return number
@@ -388,23 +416,24 @@ def _run_of(result: SampleResult) -> int:
     return hash((result.task_id, "" if result.task_id is not None else result.started)) & _MOST
 
 
-def _used(result: SampleResult) -> tuple[float, ...]:
+def _used(result: SampleResult) -> list[float]:
     """The cost, the scoring cost and the tokens of a result, NONE where unknown, in the order of
     `Columns.used`.
     """
     usage = result.usage
-    cost = usage.cost_usd
-    scoring_cost = result.scoring_usage.cost_usd
-    tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
-    return (
-        NONE if cost is None else cost,
-        NONE if scoring_cost is None else scoring_cost,
-        *(NONE if count is None else min(count, _MOST) for count in tokens),
-    )
+    used: list[float] = []
+    for cost in (usage.cost_usd, result.scoring_usage.cost_usd):
+        used.append(NONE if cost is None else cost)
+    for count in (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.reasoning_tokens,
+    ):
+        used.append(NONE if count is None else min(count, _MOST))
+    return used
 
 
 def _amount(column: array[Any], rows: Sequence[int]) -> Amount:
-    known = array(
-        "d" if column.typecode == "d" else "q", (column[row] for row in rows if column[row] != NONE)
-    )
+    known = array("d" if column.typecode == "d" else "q", known_values(column, rows))
     return Amount(math.fsum(known) if known.typecode == "d" else sum(known), len(known), len(rows))
