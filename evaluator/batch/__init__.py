@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from evaluator.batch.progress import EndpointStatus as EndpointStatus
     from evaluator.batch.progress import NoDisplay as NoDisplay
     from evaluator.batch.progress import Remaining as Remaining
+    from evaluator.batch.progress import SilentProcess as SilentProcess
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
     from evaluator.batch.reading import Declared as Declared

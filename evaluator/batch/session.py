@@ -440,13 +440,14 @@ class Session:
                 if self.stop.state is not None or self._has_more_looks or not self._has_retries():
                     return None
                 continue
-            if self._skip(found) or (
-                self.waves is not None and self.waves.waits_for(found.identity.value)
-            ):
+            if self.steering.has_skips and self._skip(found):
+                continue
+            if self.waves is not None and self.waves.waits_for(found.identity.value):
                 continue
             await self.limiter.start_sample()
             # A command may have come while it waited.
-            if self.stop.state is None and not self._skip(found):
+            is_stopped = self.stop.state is not None
+            if not is_stopped and not (self.steering.has_skips and self._skip(found)):
                 self.steering.begin(found)
                 return found
             self.limiter.end_sample()

@@ -210,6 +210,11 @@ class Steering:
             self._unseen[command.id] = command
         return "accepted", message
 
+    @property
+    def has_skips(self) -> bool:
+        """Whether a command skips samples that have not come yet."""
+        return bool(self._skips)
+
     def take_skip(self, work: WorkItem) -> Command | None:
         """The command that skips `work`; the caller stores the result and calls `finish_skip`."""
         command = self._skips.pop(work.identity.key, None)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from zlib import crc32
 
 from evaluator.errors import UsageError
-from evaluator.record.payload import inline, json_field, text_field, value_field
+from evaluator.record.payload import inline, json_field, text_field, value_field, without_fences
 from evaluator.record.steps import (
     FinalStatus,
     Header,
@@ -182,7 +182,7 @@ def encode_begin(
         number=number,
         body=_begin_fields(start) + args,
         chain=chain,
-        text=f"{name}\n{args}",
+        text=f"{name}\n{without_fences(args)}",
     )
 
 

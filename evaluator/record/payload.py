@@ -50,6 +50,7 @@ _POINTER = re.compile(r"(?:/[A-Za-z0-9_.-]+)*")
 _BACKTICKS = re.compile("`{3,}")
 _FENCE = re.compile(rb"(`{3,})(json|text) ([0-9]+)(?: ((?:/[A-Za-z0-9_.-]+)*))?\n")
 _FIELD = re.compile(rb"\n*- \*\*([A-Z][A-Za-z0-9 -]*)\*\*:(?: ([^\n]*))?\n")
+_PLACE = re.compile(r"(```text [0-9]+ /[^ \n]*)\n")
 _BETWEEN = re.compile(rb"(?:\n|<!-- [^\n]*\n)*")
 # Replaces a text that follows below; reading puts the text back.
 _BELOW = "↓"
@@ -227,6 +228,13 @@ def _lift(value: Any, pointer: str, lifted: list[tuple[str, str]], depth: int) -
     if copy is None:
         return container
     return copy
+
+
+def without_fences(field: str) -> str:
+    """A field whose fences do not look as if a long word went on in the next line, as a secret
+    does that is broken into lines.
+    """
+    return _PLACE.sub("\\1\0", field)
 
 
 def read_fields(data: bytes, start: int, end: int) -> dict[str, Any]:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
 from evaluator.processes.concurrency import short_tasks
+
+
+@pytest.fixture(autouse=True)
+def _nothing_frozen() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """The process of the tests has frozen what it imported."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_objects_from_before_are_left_out_until_the_last_run_ends() -> None:

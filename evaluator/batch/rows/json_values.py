@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 from evaluator.errors import UsageError
@@ -84,7 +84,12 @@ def json_row(row: Any) -> dict[str, Any]:
         raise UsageError(
             f"a row is an object (a mapping of names to values), not {type(row).__name__}"
         )
-    return {_key(name, "the row"): json_value(value, str(name)) for name, value in row.items()}
+    values: dict[str, Any] = {}
+    for name, value in cast("Mapping[Any, Any]", row).items():
+        # Most are plain texts, which need no call.
+        key = name if name.__class__ is str else _key(name, "the row")
+        values[key] = value if value.__class__ is str else json_value(value, str(name))
+    return values
 
 
 def json_value(value: Any, path: str, depth: int = 0) -> Any:

@@ -52,6 +52,8 @@ _FORMATS: dict[str, tuple[str, Callable[[Path], Rows]]] = {
     ".parquet": ("parquet", read_parquet),
 }
 _MAX_HOLD_S = 0.005
+MAX_CHECKED = 5_000
+"""The most samples that are kept between `RowSource.check` and the first reading."""
 _SAME_NAMES = RowMapping()
 _ALL = Selection()
 
@@ -111,8 +113,9 @@ RowsInput: TypeAlias = (
 class RowSource:
     """The samples of a source: `async for sample in rows`, each time from the first one.
 
-    Rows are read on demand and not kept, except those of a `sample`. Reading yields to the event
-    loop every few milliseconds. An iterator can be read only once. An asynchronous generator is
+    Rows are read on demand and not kept, except those of a `sample`, and between `check` and the
+    first reading those of a small source. Reading yields to the event loop every few
+    milliseconds. An iterator can be read only once. An asynchronous generator is
     closed when reading stops.
 
     Iterating raises: RowError, at the first row that cannot be used, after the samples before it,
@@ -131,6 +134,8 @@ class RowSource:
         self._origin = origin
         self._selection = selection
         self._is_used = False
+        self._has_shots = choose_shots is not None
+        self._checked: list[Sample] | None = None
         mapper = partial(Mapper, mapping, origin.name, declared, required)
         self._pass = partial(_Pass, origin.name, partial(mapper, choose_shots))
         self._pass_without_shots = partial(_Pass, origin.name, mapper)
@@ -196,9 +201,16 @@ class RowSource:
                 "instead"
             )
         self._is_used = True
-        this = self._pass(self._selection)
         part = shard_of(self._selection)
         places = count()
+        checked = self._checked
+        self._checked = None
+        if checked is not None:
+            for sample in checked:
+                if part is None or part.takes(next(places)):
+                    yield sample
+            return
+        this = self._pass(self._selection)
         rows = self._origin.read()
         if isinstance(rows, AsyncGenerator):
             async with aclosing(rows):
@@ -237,13 +249,18 @@ class RowSource:
             this = self._pass(self._selection)
         else:
             this = self._pass_without_shots(self._selection)
+        checked: list[Sample] = []
         for sample in self._all(this):
+            if len(checked) <= MAX_CHECKED:
+                checked.append(sample)
             try:
                 check(sample)
             except UsageError as error:
                 raise RowError(
                     str(error), source=self.name, line=this.line, place=sample.place, id=sample.id
                 ) from error
+        if len(checked) <= MAX_CHECKED and with_shots == self._has_shots:
+            self._checked = checked
 
     def _all(self, this: _Pass) -> Iterator[Sample]:
         yield from self._taken(this)

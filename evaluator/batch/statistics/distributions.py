@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence, Sized
+from contextlib import suppress
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
@@ -54,6 +55,9 @@ def whole(name: str, count: Any) -> int:
 
 def check_finite(values: Sequence[float]) -> None:
     """Raises: UsageError with the index of the first value that is not a finite number."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if all(map(math.isfinite, values)):
+            return
     for place, value in enumerate(values):
         if not _is_number(value):
             raise UsageError(f"value {place} is {value!r}, expected a finite number")

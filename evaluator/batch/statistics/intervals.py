@@ -99,7 +99,7 @@ def score_interval(
 
     Raises: UsageError, as `mean_interval`.
     """
-    if len(values) and all(value in (0, 1) for value in values):
+    if len(values) and all(map((0, 1).__contains__, values)):
         return proportion_interval(values, clusters, confidence=confidence)
     found = mean_interval(values, clusters, confidence=confidence)
     if found.mean is None or found.se is None or found.low is None or found.high is None:
@@ -166,7 +166,7 @@ def proportion_interval(
     """
     check_confidence(confidence)
     check_clusters(values, clusters)
-    if any(value not in (0, 1) for value in values):
+    if not all(map((0, 1).__contains__, values)):
         raise UsageError("the values of a proportion have to be 0 or 1")
     n = len(values)
     if clusters is None or n == 0:

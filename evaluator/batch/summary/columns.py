@@ -11,7 +11,10 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import compress
+from operator import ne
 from typing import Any, TypeAlias, cast
 
 from evaluator.batch.fields import MOST_FIELDS, reader_of
@@ -35,6 +38,28 @@ _MAX_BALLOTS = 20_000
 _MOST = 2**31 - 1
 Ballot: TypeAlias = tuple[tuple[str, bool | None], ...]
 """Each judge with its vote; None where it did not vote."""
+
+
+def values_at(column: array[Any], rows: Iterable[int]) -> Iterator[Any]:
+    """The values of a column in these rows; a summary reads each of them several times, so that a
+    generator would cost more than the values.
+    """
+    return map(column.__getitem__, rows)
+
+
+def known_values(column: array[Any], rows: Iterable[int]) -> Iterator[Any]:
+    """Those that are not NONE."""
+    return filter(_is_known, values_at(column, rows))
+
+
+def rows_where(
+    is_wanted: Callable[[Any], bool], column: array[Any], rows: array[int]
+) -> array[int]:
+    """Those of `rows` whose value in a column is wanted."""
+    return array("i", compress(rows, map(is_wanted, values_at(column, rows))))
+
+
+_is_known = partial(ne, NONE)
 
 
 def number_of(name: str, names: dict[str, int]) -> int:
@@ -324,7 +349,7 @@ class Columns:
     def spending(self, rows: array[int]) -> Spending:
         """The usage of the results in `rows`."""
         amounts = {name: _amount(column, rows) for name, column in self.used.items()}
-        return Spending(**amounts, cached_calls=sum(self.cached_calls[row] for row in rows))
+        return Spending(**amounts, cached_calls=sum(values_at(self.cached_calls, rows)))
 
     def replaced_spending(self) -> Spending | None:
         """The usage of replaced and left out results; None without such results."""
@@ -434,7 +459,5 @@ def _count(tokens: int | None) -> int:
 
 
 def _amount(column: array[Any], rows: Sequence[int]) -> Amount:
-    known = array(
-        "d" if column.typecode == "d" else "q", (column[row] for row in rows if column[row] != NONE)
-    )
+    known = array("d" if column.typecode == "d" else "q", known_values(column, rows))
     return Amount(math.fsum(known) if known.typecode == "d" else sum(known), len(known), len(rows))

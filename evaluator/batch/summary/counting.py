@@ -12,8 +12,9 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, groupby
+from operator import eq, ne
 from typing import TypeAlias
 
 from evaluator.batch.fields import nearest_field
@@ -43,6 +44,9 @@ from evaluator.batch.summary.columns import (
     Ballot,
     Columns,
     ScorerColumns,
+    known_values,
+    rows_where,
+    values_at,
 )
 from evaluator.batch.summary.parts import (
     Accuracy,
@@ -141,6 +145,7 @@ def _same(counts: Iterable[tuple[tuple[Rating, ...], int]]) -> float | None:
 
 Rows: TypeAlias = "array[int]"
 _PASSED, _FAILED, _ERROR, _UNSCORED = range(len(VERDICTS))
+_JUDGED = frozenset({_PASSED, _FAILED})
 _WITHOUT = "(none)"
 # A target that hardly ever repeats is an answer, not a label.
 _LEAST_PER_LABEL = 2
@@ -315,7 +320,6 @@ class _Group:
         rows = self.rows
         if wanted is None:
             wanted = [reducer("mean")] if self.epochs > 1 else []
-        tokens = columns.used["output_tokens"]
         return GroupSummary(
             *key,
             part=self.part(rows, self.pending),
@@ -327,7 +331,7 @@ class _Group:
             spending=columns.spending(rows),
             durations=_durations(columns, rows),
             output_tokens=_percentiles(
-                array("d", (tokens[row] for row in rows if tokens[row] != NONE))
+                array("d", known_values(columns.used["output_tokens"], rows))
             ),
             errors=_errors(columns, rows),
             confusion=dict(self.confusions()),
@@ -338,8 +342,8 @@ class _Group:
     def part(self, rows: Rows, pending: int | None) -> Part:
         columns = self.columns
         counts = _counts(columns, rows, pending=pending)
-        judged = array("i", (row for row in rows if columns.verdict[row] in (_PASSED, _FAILED)))
-        values = array("d", (columns.verdict[row] == _PASSED for row in judged))
+        judged = rows_where(_JUDGED.__contains__, columns.verdict, rows)
+        values = array("d", map(partial(eq, _PASSED), values_at(columns.verdict, judged)))
         results = counts.results
         accuracy = Accuracy(
             counts.passed,
@@ -356,10 +360,10 @@ class _Group:
         )
 
     def scorer(self, scorer: ScorerColumns, rows: Rows) -> ScorerSummary:
-        states = Counter(scorer.state[row] for row in rows)
-        valued = array("i", (row for row in rows if scorer.state[row] == VALUED))
-        judged = array("i", (row for row in rows if scorer.passed[row] != NONE))
-        passes = array("d", (scorer.passed[row] for row in judged))
+        states = Counter(values_at(scorer.state, rows))
+        valued = rows_where(partial(eq, VALUED), scorer.state, rows)
+        judged = rows_where(partial(ne, NONE), scorer.passed, rows)
+        passes = array("d", values_at(scorer.passed, judged))
         passed = int(sum(passes))
         return ScorerSummary(
             states[VALUED],
@@ -368,9 +372,7 @@ class _Group:
             states[UNSCORED],
             states[ABSENT],
             self.with_known_interval(
-                score_interval(
-                    array("d", (scorer.value[row] for row in valued)), self.clusters(valued)
-                )
+                score_interval(array("d", values_at(scorer.value, valued)), self.clusters(valued))
             ),
             passed,
             len(passes) - passed,
@@ -513,12 +515,12 @@ class _Group:
 
 
 def _counts(columns: Columns, rows: Rows, pending: int | None) -> VerdictCounts:
-    seen = Counter(columns.verdict[row] for row in rows)
+    seen = Counter(values_at(columns.verdict, rows))
     return VerdictCounts(seen[_PASSED], seen[_FAILED], seen[_ERROR], seen[_UNSCORED], pending)
 
 
 def _durations(columns: Columns, rows: Rows) -> Percentiles:
-    return _percentiles(array("d", (columns.duration[row] for row in rows)))
+    return _percentiles(array("d", values_at(columns.duration, rows)))
 
 
 def _percentiles(values: Sequence[float]) -> Percentiles:
