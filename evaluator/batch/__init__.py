@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from evaluator.batch.progress import EndpointStatus as EndpointStatus
     from evaluator.batch.progress import NoDisplay as NoDisplay
     from evaluator.batch.progress import Remaining as Remaining
+    from evaluator.batch.progress import SilentProcess as SilentProcess
     from evaluator.batch.progress import Snapshot as Snapshot
     from evaluator.batch.reading import Batch as Batch
     from evaluator.batch.reading import Declared as Declared
@@ -79,7 +80,14 @@ _HOMES = {
     ".identity": ("Cell", "Identity"),
     ".judges": ("Judges",),
     ".thresholds": ("Threshold", "ThresholdResult"),
-    ".progress": ("Display", "EndpointStatus", "NoDisplay", "Remaining", "Snapshot"),
+    ".progress": (
+        "Display",
+        "EndpointStatus",
+        "NoDisplay",
+        "Remaining",
+        "SilentProcess",
+        "Snapshot",
+    ),
     ".reading": ("Batch", "Declared", "Results", "open_batch"),
     ".work": ("Variant", "WorkItem", "WorkResult", "Worker"),
     ".records": ("Failure", "Sample", "SampleResult", "Score", "Shot", "Verdict"),
