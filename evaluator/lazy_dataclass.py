@@ -76,6 +76,9 @@ def _make(
     if frozen and slots:
         names = [field.name for field in fields]
         methods["__getstate__"], methods["__setstate__"] = _state(names)
+        is_plain = all(field.init and not field.kw_only for field in fields)
+        if is_plain and not hasattr(made, "__post_init__"):
+            methods["__reduce_ex__"] = _reduction(made, _values(names))
     for name, method in methods.items():
         if name not in own:
             setattr(made, name, method)
@@ -177,6 +180,19 @@ def _state(names: Sequence[str]) -> tuple[Callable[[Any], Any], Callable[[Any, A
             object.__setattr__(self, name, value)
 
     return __getstate__, __setstate__
+
+
+def _reduction(
+    cls: type, values: Callable[[Any], tuple[Any, ...]]
+) -> Callable[[Any, Any], str | tuple[Any, ...]]:
+    """The faster way for a class whose `__init__` only stores its arguments."""
+
+    def __reduce_ex__(self: Any, protocol: Any) -> str | tuple[Any, ...]:
+        if self.__class__ is cls:
+            return cls, values(self)
+        return object.__reduce_ex__(self, protocol)
+
+    return __reduce_ex__
 
 
 def _repr(names: Sequence[str]) -> Callable[[Any], str]:

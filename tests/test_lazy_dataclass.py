@@ -146,11 +146,34 @@ class Stored:
     y: tuple[int, ...] = ()
 
 
-def test_init_is_compiled_for_the_first_instance_and_instances_are_pickled() -> None:
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """With a field that `__init__` does not take."""
+
+    x: int
+    calls: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", self.calls + 1)
+
+
+class Derived(Stored):
+    """With a constructor of its own."""
+
+    __slots__ = ()
+
+    def __init__(self, text: str) -> None:
+        super().__init__(int(text))
+
+
+def test_init_is_compiled_for_the_first_instance() -> None:
     new = dataclass(frozen=True, slots=True)(type("New", (), {"__annotations__": {"x": "int"}}))
     assert not inspect.isfunction(vars(new)["__init__"])
     new(1)
     assert inspect.isfunction(vars(new)["__init__"])
 
-    stored = Stored(1, (2,))
-    assert pickle.loads(pickle.dumps(stored)) == stored
+
+@pytest.mark.parametrize("stored", [Stored(1, (2,)), Counted(1), Derived("3")])
+def test_instances_are_pickled_and_copied_without_a_second_initialization(stored: Any) -> None:
+    for again in (pickle.loads(pickle.dumps(stored)), copy.deepcopy(stored), copy.copy(stored)):
+        assert again == stored and type(again) is type(stored)

@@ -27,11 +27,11 @@ from evaluator.library.indexed import (
     impacts_of,
 )
 from evaluator.library.request_terms import (
-    EFFECTS,
     LONG,
     Reading,
     Word,
     bigram,
+    effects,
     input_name,
     kind_term,
 )
@@ -384,8 +384,8 @@ class Index:
             held = self._postings.get(stemmed, NOWHERE)
             related = related_stems(stemmed)
             # "sign" is related to "contract", but not every template for a contract signs it.
-            if stemmed in EFFECTS:
-                related &= EFFECTS
+            if stemmed in effects():
+                related &= effects()
             found = self._verbs[stemmed] = (held, self._holders(related, held))
         return found
 

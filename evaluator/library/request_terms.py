@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -150,7 +150,6 @@ _SLIGHT_WORDS = """
     various way ways wide
     within wonder wondering working assist assistance between above per good
 """
-_SLIGHT = frozenset(map(stem, _SLIGHT_WORDS.split()))
 # How much such a word counts, and a number or a letter, which is a value rather than a word.
 _SLIGHT_WEIGHT = 0.65
 _VALUE_WEIGHT = 0.5
@@ -185,7 +184,6 @@ _SLIGHT_VERBS = """
     work add build compose show describe suggest recommend provide search determine identify
     calculate analyze make do explain tell think decide choose pick
 """
-_SLIGHT_ACTIONS = frozenset(map(stem, _SLIGHT_VERBS.split()))
 # Verbs that change something outside of a text: no template does this that does not name it.
 _EFFECT_VERBS = """
     delete remove erase wipe discard move copy rename open close save print scan send email mail
@@ -200,7 +198,6 @@ _EFFECT_VERBS = """
     fly navigate carry bring pack fetch transfer withdraw deposit borrow lend marry wake empty fill
     flip roll follow unfollow
 """
-EFFECTS = frozenset(map(stem, _EFFECT_VERBS.split()))
 # How much it counts that a template does not hold the verb of a request: such a verb, another one.
 _EFFECT_MISSED = 3.0
 _ACTION_MISSED = 1.0
@@ -357,6 +354,16 @@ def _read(text: str) -> Reading:
     )
 
 
+def effects() -> frozenset[str]:
+    """The stems of verbs that change something outside of a text."""
+    return _stems(_EFFECT_VERBS)
+
+
+@cache
+def _stems(text: str) -> frozenset[str]:
+    return frozenset(map(stem, text.split()))
+
+
 def _action(every: Sequence[str], count: int) -> tuple[str, float] | None:
     """The stem of the verb that a request with these words begins with, `count` of them of content,
     and how much it counts where it is missed; None if it begins with no verb.
@@ -366,9 +373,9 @@ def _action(every: Sequence[str], count: int) -> tuple[str, float] | None:
         return None
     verb = every[begin]
     stemmed = stem(verb)
-    if stemmed in EFFECTS:
+    if stemmed in effects():
         weight = _EFFECT_MISSED
-    elif verb in NO_CONTENT or stemmed in _SLIGHT_ACTIONS:
+    elif verb in NO_CONTENT or stemmed in _stems(_SLIGHT_VERBS):
         return None
     elif not (
         _BEFORE_VERBS.isdisjoint(every[begin - 1 : begin])
@@ -405,7 +412,7 @@ def content_word(word: str) -> Word | None:
     if word in NO_CONTENT:
         return None
     stemmed = stem(word)
-    if stemmed in _SLIGHT:
+    if stemmed in _stems(_SLIGHT_WORDS):
         return Word(word, stemmed, weight=_SLIGHT_WEIGHT)
     return Word(word, stemmed, weight=_VALUE_WEIGHT if len(word) == 1 or word.isdecimal() else 1.0)
 

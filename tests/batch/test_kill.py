@@ -31,6 +31,7 @@ def run(
     output: str,
     kill_at: int | None,
     after: bool,
+    *options: str,
 ) -> int:
     """The exit code of one session, which the server may kill."""
     command = [
@@ -50,6 +51,7 @@ def run(
         str(CONCURRENCY),
         "--progress",
         "none",
+        *options,
     ]
     command += ["--resume" if (folder / output / "manifest.json").exists() else "--output", output]
     with server.lock:
@@ -69,6 +71,14 @@ def contents(folder: Path) -> dict[str, tuple[str, str]]:
     }
 
 
+def write(folder: Path, port: int) -> None:
+    (folder / "quiz.xml").write_text(QUIZ)
+    (folder / "handlers").mkdir()
+    (folder / "handlers" / "wire.xml").write_text(PROFILE.format(port=port))
+    rows = [{"id": f"r{n}", "question": "x" * n, "target": str(n)} for n in range(1, ROWS + 1)]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("template", "calls_a_row", "after"), [("quiz", 1, False), ("twice", 2, True)]
@@ -82,11 +92,7 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
-    (tmp_path / "quiz.xml").write_text(QUIZ)
-    (tmp_path / "handlers").mkdir()
-    (tmp_path / "handlers" / "wire.xml").write_text(PROFILE.format(port=server.server_port))
-    rows = [{"id": f"r{n}", "question": "x" * n, "target": str(n)} for n in range(1, ROWS + 1)]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write(tmp_path, server.server_port)
     assert run(tmp_path, server, template, "whole", None, after) == 0
     expected = contents(tmp_path / "whole")
     assert len(expected) == ROWS
@@ -107,3 +113,20 @@ def test_killed_again_and_again_it_ends_as_if_nothing_had_happened(
     assert repeated <= killed * CONCURRENCY, f"{repeated} calls were repeated after {killed} kills"
     assert run(tmp_path, server, template, "killed", None, after) == 0
     assert server.posts == ROWS * calls_a_row + repeated
+
+
+@pytest.mark.timeout(300)
+def test_the_process_that_writes_the_results_of_others_is_killed(
+    server: KillingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers end with it; what they have answered and nobody has written is read back."""
+    monkeypatch.setenv("EVALUATOR_TRUST", str(tmp_path))
+    write(tmp_path, server.server_port)
+    processes = ("--engine", "processes", "--workers", "2")
+    for kill_at, after in ((7, True), (11, False)):
+        assert run(tmp_path, server, "quiz", "killed", kill_at, after, *processes) == -9
+    assert run(tmp_path, server, "quiz", "killed", None, False, *processes) == 0
+
+    expected = {f"r{n}": ("passed", str(n)) for n in range(1, ROWS + 1)}
+    assert contents(tmp_path / "killed") == expected
+    assert ROWS <= server.posts <= ROWS + 2 * CONCURRENCY

@@ -17,10 +17,10 @@ import pytest
 from aiohttp import web
 
 from evaluator import Evaluator, TemplateLibrary
-from evaluator.batch.engines import Engine, LocalEngine
+from evaluator.batch.engines import Engine, LocalEngine, host
 from evaluator.batch.engines.base import ClusterLost
 from evaluator.batch.folder import parse_line
-from evaluator.batch.identity import Cell, Identity
+from evaluator.batch.identity import Cell, Identity, is_sealed
 from evaluator.batch.records import Sample, Verdict
 from evaluator.batch.scorers import make_scorers, scorer
 from evaluator.batch.session import find_unrecorded
@@ -462,6 +462,37 @@ async def a_lost_process_gives_its_work_back(bench: Bench) -> None:
     assert repeated(bench) <= CONCURRENCY and bench.server.asked["again: question 3"] == 1
 
 
+async def a_line_that_is_lost_with_its_process_is_made_again_without_a_call(bench: Bench) -> None:
+    ended = bench.folder / "ended"
+
+    @scorer(name="ends_later")
+    def ends_later(inputs: Any) -> bool:
+        """The process ends when the line of sample 3 is made, and before it is sent."""
+        pack = host.pack_result
+
+        def pack_and_end(result: Any, scrub: Any) -> Any:
+            packed = pack(result, scrub)
+            if result.sample_id == "s3":
+                try:
+                    ended.touch(exist_ok=False)
+                except FileExistsError:
+                    return packed
+                os._exit(3)
+            return packed
+
+        if inputs["question"] == "question 3":
+            host.pack_result = pack_and_end
+        return True
+
+    bench.scorers = [ends_later]
+    await bench.run(bench.works(8))
+    assert ended.exists()
+    assert bench.verdicts == {Verdict.PASSED: 8} and set(bench.samples.values()) == {1}
+    assert bench.server.asked["question 3"] == 1
+    [line] = [done.line for done in bench.done if done.work.sample.id == "s3"]
+    assert is_sealed(line) and parse_line(line).content == "question 3"
+
+
 async def the_calls_of_a_lost_process_are_released_and_count_as_in_doubt(bench: Bench) -> None:
     """Two calls may be in flight; if the lost process kept its permits, no further call could be made."""
     bench.limiter = RateLimiter(Pace(concurrency=2))
@@ -478,6 +509,7 @@ PROCESS_CHECKS: list[Check] = [
     a_process_without_work_takes_over_samples_that_wait,
     a_lost_process_gives_its_work_back,
     a_sample_that_ends_its_process_each_time_is_an_error,
+    a_line_that_is_lost_with_its_process_is_made_again_without_a_call,
     the_calls_of_a_lost_process_are_released_and_count_as_in_doubt,
 ]
 
