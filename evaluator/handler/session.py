@@ -20,6 +20,7 @@ from evaluator.handler.model_caller import call_model
 from evaluator.handler.tool_runner import ToolRunner
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import FinishReason, Hints, Message, ModelResponse, ToolCall
+from evaluator.models.logprobs import TokenLogprob
 from evaluator.models.prices import estimate_tokens
 from evaluator.tools import ToolContext, ToolRegistry
 
@@ -34,6 +35,7 @@ class HandlerAnswer:
     warnings: tuple[str, ...]
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Handler(Session):
@@ -121,6 +123,7 @@ class Handler(Session):
             warnings=self.warnings,
             reasoning=response.reasoning,
             tool_calls=response.tool_calls if self._only_offers else (),
+            logprobs=response.logprobs,
         )
 
     async def _answer(self) -> ModelResponse:
