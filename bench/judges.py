@@ -21,6 +21,7 @@ from figures import Figure, parser_for, report
 
 from evaluator.batch.statistics import (
     PartlyLabelled,
+    cautious_reach,
     corrected_difference,
     corrected_mean,
     proportion_interval,
@@ -118,8 +119,10 @@ def stopped(rounds: int, reach: float = 0.07, step: int = 5) -> Iterator[Figure]
             if len({drawn.strata[place] for place in places[:count]}) < 2:
                 continue
             found = corrected_mean(drawn.predictions, labels, strata=drawn.strata)
-            if found.low is None or found.high is None or found.high - found.low > 2 * reach:
+            side = replace(drawn, labels=labels)
+            if (own := cautious_reach(side, found)) is None or own > reach:
                 continue
+            assert found.low is not None and found.high is not None
             covered += found.low <= scenario.right <= found.high
             used.append(count)
             break

@@ -15,6 +15,7 @@ from evaluator.batch.statistics import Estimate, stratified_interval, weighted_i
 from evaluator.batch.summary.columns import fault_of
 from evaluator.batch.summary.parts import MetricValue
 from evaluator.errors import UsageError
+from evaluator.fields import Count
 from evaluator.lazy_dataclass import dataclass
 
 _NONE = "(none)"
@@ -30,7 +31,7 @@ class Counter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Average(Declared):
+class Average(Declared):
     """`of`: a scorer, whose values are averaged; None: whether results passed. `cluster`: the
     metadata field or expression of related samples, as that of a batch.
     """
@@ -45,7 +46,12 @@ class _Average(Declared):
     @property
     def reads(self) -> str | None:
         """The metadata field or expression that it needs."""
-        raise NotImplementedError
+        return None
+
+    @property
+    def of_scorers(self) -> Sequence[str]:
+        """The scorers whose values it needs."""
+        return () if self.of is None else (self.of,)
 
     def counter(self) -> Counter:
         raise NotImplementedError
@@ -82,7 +88,7 @@ class _Average(Declared):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MacroAverage(_Average):
+class MacroAverage(Average):
     """The mean over the groups of `by` of each group's mean, so that each group counts the same,
     whatever its size.
 
@@ -170,7 +176,7 @@ class _MacroCounter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedAverage(_Average):
+class WeightedAverage(Average):
     """The average of results weighted by `weight`, a metadata field or an expression with a number
     of at least 0.
     """
@@ -219,6 +225,94 @@ class _WeightedCounter:
         return {
             name: _metric_value(weighted_interval(self.found, self.weights, clusters=self.clusters))
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated(Average):
+    """How far confidences are from the truth. `confidence`: a scorer whose values in [0, 1] are the
+    confidences; the truth is whether results passed, or the value of the scorer `of`.
+    """
+
+    confidence: str
+
+    @property
+    def of_scorers(self) -> Sequence[str]:
+        return (self.confidence, *([] if self.of is None else [self.of]))
+
+    def pair_of(self, result: SampleResult) -> tuple[float, float] | None:
+        """The confidence and the truth of a result; None without both."""
+        truth = self.value_of(result)
+        score = result.scores.get(self.confidence)
+        if truth is None or score is None or score.value is None:
+            return None
+        return score.value, truth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrierScore(Calibrated):
+    """The mean of the squared differences between confidence and truth: 0 is perfect.
+
+    Source: Brier, Monthly Weather Review 78 (1950) 1.
+    """
+
+    type: ClassVar[str] = "brier"
+
+    def counter(self) -> Counter:
+        return _CalibrationCounter(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationError(Calibrated):
+    """The expected calibration error: the mean difference between confidence and truth in `bins` of
+    confidences of equal width, by their numbers of results. It has no interval.
+
+    Source: Guo et al., "On Calibration of Modern Neural Networks" (2017, arXiv:1706.04599).
+    """
+
+    type: ClassVar[str] = "ece"
+    bins: Count = 10
+
+    def counter(self) -> Counter:
+        return _CalibrationCounter(self)
+
+
+class _CalibrationCounter:
+    def __init__(self, average: BrierScore | CalibrationError) -> None:
+        self.average = average
+        self.cluster_of = average.cluster_reader()
+        self.confidences = array("d")
+        self.truths = array("d")
+        self.clusters = list[Hashable]()
+
+    def add(self, result: SampleResult) -> None:
+        pair = self.average.pair_of(result)
+        if pair is not None:
+            self.confidences.append(pair[0])
+            self.truths.append(pair[1])
+            self.clusters.append(self.cluster_of(result))
+
+    def values(self) -> Mapping[str, MetricValue]:
+        average = self.average
+        n = len(self.truths)
+        if not n:
+            error = f"no result has a value and one of {average.confidence}"
+            return {average.name: MetricValue(None, 0, error=error)}
+        if any(not 0 <= each <= 1 for each in (*self.confidences, *self.truths)):
+            error = "a confidence, or what it is compared with, is not between 0 and 1"
+            return {average.name: MetricValue(None, n, error=error)}
+        pairs = list(zip(self.confidences, self.truths, strict=True))
+        if isinstance(average, BrierScore):
+            squares = [(confidence - truth) ** 2 for confidence, truth in pairs]
+            found = weighted_interval(squares, [1.0] * n, clusters=self.clusters)
+            return {average.name: _metric_value(found)}
+        bins: dict[int, list[tuple[float, float]]] = {}
+        for confidence, truth in pairs:
+            place = min(average.bins - 1, math.ceil(confidence * average.bins) - 1)
+            bins.setdefault(max(0, place), []).append((confidence, truth))
+        total = math.fsum(
+            abs(math.fsum(confidence - truth for confidence, truth in own)) for own in bins.values()
+        )
+        return {average.name: MetricValue(total / n, n)}
 
 
 def _metric_value(found: Estimate) -> MetricValue:

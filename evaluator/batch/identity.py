@@ -61,7 +61,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 # Settings that were added later: folders of batches that were run before they existed stay valid.
-_ADDED = frozenset({"sandbox", "top_p", "top_k", "stop", "extra_body"})
+_ADDED = frozenset({"sandbox", "top_p", "top_k", "stop", "logprobs", "echo", "extra_body"})
 _NOT_SET: tuple[object, ...] = (NO_SANDBOX, None, (), {})
 
 # Settings that are short names; other strings may be long or private.

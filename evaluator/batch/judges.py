@@ -108,6 +108,8 @@ def _judges_of(evaluator: Evaluator, scorer: Scorer, handler: str) -> Iterator[_
     services = evaluator.services
     config = services.profile(handler or None)
     for member in member_scorers(scorer):
+        if getattr(member, "asks_tested_model", False):
+            continue
         described = describe_scorer(member, library)
         own = described.get("model")
         mapped = {**config.roles, **evaluator.model_roles}

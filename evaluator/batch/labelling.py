@@ -20,7 +20,7 @@ from random import Random
 
 from evaluator.batch.calibration import Cell, JudgedResults
 from evaluator.batch.labels import Label
-from evaluator.batch.statistics import Estimate
+from evaluator.batch.statistics import Estimate, cautious_reach
 from evaluator.lazy_dataclass import dataclass
 
 OVERLAP = 30
@@ -164,7 +164,11 @@ class LabelQueue:
             return LabelProgress(cell, share.labels, share.of, reach=None, needed=None, best=None)
         reach = 50 * (estimate.high - estimate.low)
         best = _reach_of(share.judge)
-        needed = _needed(share.labels, share.of, reach=reach, best=best, precision=self._precision)
+        judged = self._cells[cell]
+        cautious = cautious_reach(judged.partly_labelled(range(len(judged))), estimate) or 0.0
+        needed = _needed(
+            share.labels, share.of, reach=100 * cautious, best=best, precision=self._precision
+        )
         return LabelProgress(cell, share.labels, share.of, reach=reach, needed=needed, best=best)
 
     def _overlap(self) -> int:

@@ -14,7 +14,13 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias, cast, overload
 
-from evaluator.batch.averages import MacroAverage, WeightedAverage
+from evaluator.batch.averages import (
+    Average,
+    BrierScore,
+    CalibrationError,
+    MacroAverage,
+    WeightedAverage,
+)
 from evaluator.batch.records import SampleResult
 from evaluator.batch.scorers.builtin_scorer import check_name, suggestion
 from evaluator.batch.scorers.contract import exception_text, plain_scalar, type_name
@@ -75,11 +81,7 @@ def compute_metrics(
 
     All averages together read the results once, each function once more, and a StoredMetric never.
     """
-    counters = {
-        each.name: each.counter()
-        for each in metrics
-        if isinstance(each, MacroAverage | WeightedAverage)
-    }
+    counters = {each.name: each.counter() for each in metrics if isinstance(each, Average)}
     if counters:
         for result in read():
             for counter in counters.values():
@@ -270,9 +272,11 @@ class StoredMetric:
 
 # -- specs -----------------------------------------------------------------------------------------
 
-AVERAGES: Mapping[str, type[MacroAverage] | type[WeightedAverage]] = {
+AVERAGES: Mapping[str, type[Average]] = {
     "macro": MacroAverage,
     "weighted": WeightedAverage,
+    "brier": BrierScore,
+    "ece": CalibrationError,
 }
 
 
@@ -297,7 +301,7 @@ def make_metrics(
                     "batch"
                 )
             one = replace(one, by=group_by)
-        if isinstance(one, MacroAverage | WeightedAverage) and one.cluster is None:
+        if isinstance(one, Average) and one.cluster is None:
             one = replace(one, cluster=cluster)
         for name in metric_names(one):
             if name in names:

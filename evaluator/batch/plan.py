@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluator.batch.averages import MacroAverage, WeightedAverage
+from evaluator.batch.averages import Average
 from evaluator.batch.decision import Decision
 from evaluator.batch.design import PlannedDecision, plan_decision
 from evaluator.batch.fields import check_fields, check_targets
@@ -224,9 +224,7 @@ def make_plan(
         choose_shots=None if shots is None else shots.choose,
     )
     reads = {
-        f"metric {metric.name}": metric.reads
-        for metric in metrics
-        if isinstance(metric, MacroAverage | WeightedAverage)
+        f"metric {metric.name}": metric.reads for metric in metrics if isinstance(metric, Average)
     }
     check_fields(
         source,
@@ -344,13 +342,10 @@ def _names_of(metrics: Sequence[Metric], scorers: Collection[str]) -> list[str]:
     scorer.
     """
     for metric in metrics:
-        if isinstance(metric, MacroAverage | WeightedAverage):
-            of = metric.of
-        else:
-            of = None
-        if of is not None and of not in scorers:
-            hint = did_you_mean(of, scorers) or f"its scorers are {listed(scorers)}"
-            raise UsageError(f"metric {metric.name!r}: the batch has no scorer {of!r}; {hint}")
+        for of in metric.of_scorers if isinstance(metric, Average) else ():
+            if of not in scorers:
+                hint = did_you_mean(of, scorers) or f"its scorers are {listed(scorers)}"
+                raise UsageError(f"metric {metric.name!r}: the batch has no scorer {of!r}; {hint}")
     return [name for metric in metrics for name in metric_names(metric)]
 
 

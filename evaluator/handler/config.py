@@ -101,7 +101,9 @@ class HandlerConfig:
     and `prices` (US dollars per million input and output tokens) are for models that the price
     table does not know. `roles` maps the roles that templates name to models.
 
-    `temperature`, `top_p`, `top_k`, `seed` and `stop` are passed to the provider; `extra_body` has
+    `temperature`, `top_p`, `top_k`, `seed` and `stop` are passed to the provider. `logprobs` asks
+    for the log probabilities of the answer's tokens and of that many likely ones at each place;
+    with `echo` the model is not asked for an answer, but for those of the prompt. `extra_body` has
     further fields of the request for an OpenAI-compatible server, but not the model, messages,
     tools, keys, hosts and limits.
 
@@ -124,6 +126,8 @@ class HandlerConfig:
     top_p: UnitShare | None = None
     top_k: Natural | None = None
     stop: Annotated[tuple[str, ...], After(_checked_stop)] = ()
+    logprobs: Annotated[int, Range(least=0, most=20)] | None = None
+    echo: bool | None = None
     extra_body: Annotated[Mapping[str, Any], After(_checked_extra_body)] = field(
         default_factory=dict[str, Any]
     )
@@ -299,7 +303,10 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "backend": lambda element: _text(element) or "auto",
     **dict.fromkeys(("model", "base_url", "api_key_env"), lambda element: _text(element) or None),
     **dict.fromkeys(("temperature", "top_p"), lambda element: float(_text(element))),
-    **dict.fromkeys(("seed", "top_k", "context_window"), lambda element: int(_text(element))),
+    **dict.fromkeys(
+        ("seed", "top_k", "logprobs", "context_window"), lambda element: int(_text(element))
+    ),
+    "echo": lambda element: _text(element) in ("true", "1"),
     "stop": lambda element: read_stop(element.text or ""),
     "extra_body": lambda element: read_extra_body(element.text or ""),
     "retries": _read_waits,

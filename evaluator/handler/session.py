@@ -21,6 +21,7 @@ from evaluator.handler.tool_runner import ToolRunner
 from evaluator.lazy_dataclass import dataclass
 from evaluator.limits.budget import Budget
 from evaluator.models.backend import FinishReason, Hints, Message, ToolCall
+from evaluator.models.logprobs import TokenLogprob
 from evaluator.models.prices import estimate_tokens
 from evaluator.tools import ToolContext, ToolRegistry
 
@@ -35,6 +36,7 @@ class HandlerAnswer:
     warnings: tuple[str, ...]
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Handler(Session):
@@ -128,6 +130,7 @@ class Handler(Session):
             warnings=self.warnings,
             reasoning=response.reasoning,
             tool_calls=response.tool_calls if self._only_offers else (),
+            logprobs=response.logprobs,
         )
 
     async def _run_tools(self, calls: Sequence[ToolCall]) -> bool:

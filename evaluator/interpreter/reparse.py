@@ -223,6 +223,8 @@ async def _inherited(task: Task, bound: BoundTask) -> dict[str, Any]:
         top_k=config.top_k,
         seed=config.seed,
         stop=config.stop or None,
+        logprobs=config.logprobs,
+        echo=config.echo,
         extra_body=config.extra_body or None,
     )
     return {"handler": handler, "model": model, "model_role": task.model_role}

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from evaluator.errors.results import Usage
 from evaluator.lazy_dataclass import dataclass
 from evaluator.models.attachments import Attachment
+from evaluator.models.logprobs import TokenLogprob, from_rows, to_rows
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "refusal", "unknown"]
@@ -101,8 +102,10 @@ class ModelRequest:
     ProviderError of kind `bad_request` that says "JSON schema": the Handler repeats the call
     without it, see `structured`. `cache` marks what will be sent again, for providers that cache
     only what is marked. `call_mark` distinguishes the calls of a session that are text, see
-    `text_tools`; it is neither recorded nor part of a fingerprint or a cache key. `extra_body` has
-    further fields of the body for a server that takes them, see `nodes.sampling`.
+    `text_tools`; it is neither recorded nor part of a fingerprint or a cache key. `logprobs` asks
+    for the log probabilities of tokens, and of that many likely ones at each place; with `echo`
+    for those of the prompt, the last message, in place of an answer. `extra_body` has further
+    fields of the body for a server that takes them, see `nodes.sampling`.
     """
 
     model: str
@@ -119,6 +122,8 @@ class ModelRequest:
     top_p: float | None = None
     top_k: int | None = None
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    echo: bool | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -128,7 +133,8 @@ class ModelResponse:
 
     `thinking` is sent back with this answer, see Message. `cache_write_tokens` are input tokens
     that the provider wrote to its cache, which some providers bill higher. `warnings` say what was
-    repaired in the model's text.
+    repaired in the model's text. `logprobs` has the tokens of the text, if the request asked for
+    them.
     """
 
     content: str
@@ -142,6 +148,7 @@ class ModelResponse:
     thinking: tuple[Mapping[str, Any], ...] = ()
     cache_write_tokens: int | None = None
     warnings: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     def message(self) -> Message:
         """The response as a message of the conversation."""
@@ -168,6 +175,8 @@ class ModelResponse:
             data["cache_write_tokens"] = self.cache_write_tokens
         if self.warnings:
             data["warnings"] = list(self.warnings)
+        if self.logprobs:
+            data["logprobs"] = to_rows(self.logprobs)
         return data
 
     @classmethod
@@ -191,6 +200,7 @@ class ModelResponse:
             thinking=tuple(data.get("thinking", ())),
             cache_write_tokens=data.get("cache_write_tokens"),
             warnings=tuple(data.get("warnings", ())),
+            logprobs=from_rows(data.get("logprobs")),
         )
 
 

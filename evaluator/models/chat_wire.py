@@ -21,6 +21,7 @@ from evaluator.errors.results import Usage
 from evaluator.models.attachments import Attachment, with_unsent
 from evaluator.models.backend import FinishReason, Message, ModelRequest, ModelResponse, ToolCall
 from evaluator.models.failures import clean, error_in_body, malformed
+from evaluator.models.logprobs import TokenLogprob, read_chat, read_completion_tokens
 from evaluator.models.structured import response_format
 from evaluator.nodes.sampling import settings_given
 from evaluator.record.steps import json_encoder
@@ -147,10 +148,72 @@ def request_body(
         body[max_tokens_field] = request.max_output_tokens
     sampling = settings_given(request)
     extra = sampling.pop("extra_body", {})
+    sampling.pop("echo", None)
+    if (likely := sampling.pop("logprobs", None)) is not None:
+        body["logprobs"] = True
+        if likely:
+            body["top_logprobs"] = likely
     body.update(sampling)
     if request.schema is not None:
         body["response_format"] = response_format(request.schema)
     return {**extra, **body}
+
+
+def echo_body(request: ModelRequest) -> dict[str, Any]:
+    """The body of a completion that returns its prompt, the last message, with log probabilities.
+
+    Raises: ProviderError, for a request with other messages or tools.
+    """
+    if len(request.messages) != 1 or request.tools or request.messages[0].attachments:
+        raise ProviderError(
+            "echo takes a prompt of one message, without a system prompt, tools and attachments",
+            kind="bad_request",
+        )
+    return {
+        **request.extra_body,
+        "model": request.model,
+        "prompt": request.messages[0].content,
+        "max_tokens": 1,
+        "temperature": 0,
+        "echo": True,
+        "logprobs": max(1, request.logprobs or 0),
+    }
+
+
+def read_echo(data: Any, prompt: str, secrets: tuple[str, ...] = ()) -> ModelResponse:
+    """The prompt in a decoded completion with `echo`, with its tokens; the generated ones are left
+    out. Raises: ProviderError, as `read_completion`, and for a server that does not return the
+    prompt.
+    """
+    if not isinstance(data, dict):
+        raise malformed("the response is not a JSON object")
+    if (error := error_in_body(data, secrets=secrets)) is not None:
+        raise error
+    choices = data.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    tokens = read_completion_tokens(choice.get("logprobs") if isinstance(choice, dict) else None)
+    kept: list[TokenLogprob] = []
+    length = 0
+    for token in tokens:
+        if length >= len(prompt):
+            break
+        kept.append(token)
+        length += len(token.token)
+    if "".join(token.token for token in kept) != prompt:
+        raise ProviderError(
+            "the server did not return the tokens of the prompt: it has no completions with echo "
+            "and logprobs; use one that has, such as vLLM or llama.cpp",
+            kind="bad_request",
+            maybe_billed=True,
+        )
+    model = data.get("model")
+    return ModelResponse(
+        prompt,
+        "stop",
+        usage=read_usage(data.get("usage")),
+        model=model if isinstance(model, str) else None,
+        logprobs=tuple(kept),
+    )
 
 
 def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
@@ -186,6 +249,7 @@ def read_completion(data: Any, secrets: tuple[str, ...] = ()) -> ModelResponse:
         usage=data.get("usage"),
         model=model if isinstance(model, str) else None,
         thinking=thinking_of(message),
+        logprobs=read_chat(choices[0].get("logprobs")),
     )
 
 
@@ -199,6 +263,7 @@ def respond(
     usage: Any,
     model: str | None,
     thinking: Iterable[Mapping[str, Any]] = (),
+    logprobs: tuple[TokenLogprob, ...] = (),
 ) -> ModelResponse:
     """A ModelResponse from its parts as the provider gave them. Only this function interprets
     them.
@@ -233,6 +298,7 @@ def respond(
         model=model,
         thinking=signed,
         cache_write_tokens=max(written or 0, 0) or None,
+        logprobs=logprobs,
     )
 
 

@@ -44,6 +44,7 @@ from evaluator.models.litellm_guard import (
     load_litellm,
     reason_of,
 )
+from evaluator.models.logprobs import expect_logprobs, refuse_logprobs
 from evaluator.models.prices import cost_usd
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly
@@ -153,6 +154,8 @@ class LiteLLMBackend:
             await self._load()
         if request.extra_body:
             self._check_extra_body(request.model)
+        if request.echo:
+            refuse_logprobs(replace(request, logprobs=None), "LiteLLM")
         _active.add(self)
         if on_text is None:
             assembly = None
@@ -160,8 +163,10 @@ class LiteLLMBackend:
             assembly = Assembly(on_text, self._secrets)
         async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=assembly) as limit:
             if assembly is None:
-                return await self._whole(request)
-            return await self._streamed(request, assembly, reset_idle=limit.reset_idle)
+                response = await self._whole(request)
+            else:
+                response = await self._streamed(request, assembly, reset_idle=limit.reset_idle)
+            return expect_logprobs(request, response)
 
     async def aclose(self) -> None:
         """Closes LiteLLM's connections when no other backend uses them."""

@@ -13,13 +13,21 @@ import resource
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 from urllib.parse import urlsplit
 
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.models.backend import ModelRequest, ModelResponse
 from evaluator.models.batch_api import BatchApi
-from evaluator.models.chat_wire import decode_json, encode_json, read_completion, request_body
+from evaluator.models.chat_wire import (
+    decode_json,
+    echo_body,
+    encode_json,
+    read_completion,
+    read_echo,
+    request_body,
+)
 from evaluator.models.failures import (
     MAX_ERROR_BODY,
     MAX_RESPONSE_BYTES,
@@ -32,6 +40,7 @@ from evaluator.models.failures import (
 )
 from evaluator.models.http_client import Connection, HttpClient
 from evaluator.models.key_transport import proxy_of, refuse_plain_http
+from evaluator.models.logprobs import expect_logprobs
 from evaluator.models.openai_batches import OpenAIBatches
 from evaluator.models.provider_batches import ProviderBatches
 from evaluator.models.stream import Assembly, EventParser
@@ -87,10 +96,11 @@ class OpenAICompatibleBackend:
         else:
             self._max_tokens_field = "max_tokens"
         self._clients: dict[asyncio.AbstractEventLoop, HttpClient] = {}
+        self._completions: OpenAICompatibleBackend | None = None
         _live.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_clients": {}}
+        return {**vars(self), "_clients": {}, "_completions": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -143,6 +153,35 @@ class OpenAICompatibleBackend:
         self, request: ModelRequest, *, on_text: Callable[[str], None] | None = None
     ) -> ModelResponse:
         """One POST. Raises: ProviderError; an exception of `on_text` passes through."""
+        if request.echo:
+            return await self._for_completions().echo(request)
+        response = await self._answer(request, on_text)
+        return expect_logprobs(request, response)
+
+    async def echo(self, request: ModelRequest) -> ModelResponse:
+        """The prompt of `request` with its log probabilities, in one POST of a completion."""
+        loop = asyncio.get_running_loop()
+        client = self._clients.get(loop) or self._open(loop)
+        async with TimeLimit(request.timeout_s, self._idle_timeout_s, answer=None):
+            response = await client.post(encode_json(echo_body(request)))
+            try:
+                if not 200 <= response.status < 300:
+                    raise await self._status_error(response)
+                data = decode_json(await self._read(response))
+                return read_echo(data, request.messages[0].content, self._secrets)
+            finally:
+                client.release(response)
+
+    def _for_completions(self) -> OpenAICompatibleBackend:
+        """This backend with the path of completions without a chat."""
+        if self._completions is None:
+            self._completions = copy(self)
+            self._completions._url = self._url.removesuffix("/chat/completions") + "/completions"
+        return self._completions
+
+    async def _answer(
+        self, request: ModelRequest, on_text: Callable[[str], None] | None
+    ) -> ModelResponse:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop) or self._open(loop)
         body = self._body(request, stream=on_text is not None)
@@ -186,6 +225,8 @@ class OpenAICompatibleBackend:
         """Closes the pools. A later call opens a new one."""
         own = self._clients.pop(asyncio.get_running_loop(), None)
         self.abandon()
+        if self._completions is not None:
+            await self._completions.aclose()
         if own is not None:
             await own.aclose()
 

@@ -20,6 +20,7 @@ from evaluator import clock
 from evaluator.errors import ConfigurationError, ProviderError
 from evaluator.errors.results import Usage
 from evaluator.models.backend import FinishReason, Hints, ModelRequest, ModelResponse, ToolCall
+from evaluator.models.logprobs import refuse_logprobs
 from evaluator.models.prices import estimate_tokens
 from evaluator.models.synthesis import synthesise
 from evaluator.nodes.sampling import settings_given
@@ -130,6 +131,8 @@ class SimulatedBackend:
                 maybe_billed=True,
             )
         response = self._response(request, item, digest=digest)
+        if not response.logprobs:
+            refuse_logprobs(request, "the simulated model")
         if on_text is not None:
             for word in _WORDS.findall(response.content):
                 on_text(word)

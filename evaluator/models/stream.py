@@ -17,6 +17,7 @@ from evaluator.models.chat_wire import (
     tool_call,
 )
 from evaluator.models.failures import error_in_body, malformed
+from evaluator.models.logprobs import TokenLogprob, read_chat
 
 
 class EventParser:
@@ -79,6 +80,7 @@ class Assembly:
         self._reason: str | None = None
         self._usage: Any = None
         self._model: str | None = None
+        self._logprobs: list[TokenLogprob] = []
         self._has_choices = False
         self.done = False
 
@@ -132,6 +134,7 @@ class Assembly:
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
             self._reason = reason
+        self._logprobs += read_chat(choice.get("logprobs"))
         delta = choice.get("delta")
         if not isinstance(delta, dict):
             return
@@ -247,6 +250,7 @@ class Assembly:
                 usage=self._usage,
                 model=self._model,
                 thinking=self._signed,
+                logprobs=tuple(self._logprobs),
             )
         except ProviderError as exc:
             exc.partial = self.partial

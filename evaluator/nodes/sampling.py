@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from evaluator.patterns import Pattern
 
-SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "extra_body")
+SAMPLING = ("temperature", "top_p", "top_k", "seed", "stop", "logprobs", "echo", "extra_body")
 """The names of the settings: fields of a profile, of a model request and of a template's
 `<handler>`.
 """

@@ -169,6 +169,10 @@ class HandlerSpec:
     top_k: IntSetting | None = setting("integer", default=None, attribute="top_k", least=0)
     seed: IntSetting | None = setting("integer", default=None, attribute="seed")
     stop: tuple[str, ...] | None = literal("stop", default=None)
+    logprobs: IntSetting | None = setting(
+        "integer", default=None, attribute="logprobs", least=0, most=20
+    )
+    echo: BoolSetting | None = setting("boolean", default=None, attribute="echo")
     extra_body: Mapping[str, Any] | None = literal("extra_body", default=None)
     span: Span = Span()
 

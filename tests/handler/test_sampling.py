@@ -38,7 +38,7 @@ OF_PROFILE = {
     "min_p": 0.05,
     "chat_template_kwargs": {"enable_thinking": False},
 }
-STATED = """<handler temperature="{{ t }}" top_p="1" top_k="1" seed="3" stop="END " extra_body='{"min_p": 0, "echo": false}'/>"""
+STATED = """<handler temperature="{{ t }}" top_p="1" top_k="1" seed="3" stop="END " extra_body='{"min_p": 0, "min_tokens": 0}'/>"""
 OF_TEMPLATE = {
     **OF_PROFILE,
     "temperature": 0.0,
@@ -47,7 +47,7 @@ OF_TEMPLATE = {
     "top_k": 1,
     "stop": ["END "],
     "min_p": 0,
-    "echo": False,
+    "min_tokens": 0,
 }
 
 

@@ -100,7 +100,7 @@ class ChoiceScorer(ResultScorer):
         target: Any = scored.sample.target
         if target is None:
             return NO_TARGET
-        options = self._options(scored)
+        options = options_of(self.choices, scored)
         text = self.text(scored)
         if isinstance(target, str) and (
             several := listed_letters(target, options, words=options.values())
@@ -110,7 +110,7 @@ class ChoiceScorer(ResultScorer):
             target = [list(options)[at] for at in positions]
         if isinstance(target, list | tuple):
             return self._set_score(text, cast("Sequence[Any]", target), options=options)
-        wanted = _wanted(target, options)
+        wanted = wanted_letters(target, options)
         if self.strict is not None:
             letters = _inspect_letters(text, options)
             chosen = next(iter(letters)) if len(letters) == 1 else None
@@ -126,7 +126,7 @@ class ChoiceScorer(ResultScorer):
         )
 
     def _set_score(self, text: str, target: Sequence[Any], options: Mapping[str, str]) -> Score:
-        wanted = frozenset(letter for each in target for letter in _wanted(each, options))
+        wanted = frozenset(letter for each in target for letter in wanted_letters(each, options))
         if self.strict is None:
             chosen = choose_several(text, options)
         else:
@@ -143,14 +143,21 @@ class ChoiceScorer(ResultScorer):
             why = f"expected {_listed(wanted) or 'none'}, chose {_listed(chosen)}"
         return Score(value, wanted == chosen, answer=_listed(chosen), explanation=why)
 
-    def _options(self, scored: ScorerInput) -> dict[str, str]:
-        if self.choices is not None:
-            return _lettered(self.choices)
-        for place in (scored.sample.inputs, scored.sample.metadata):
-            for field in CHOICE_FIELDS:
-                if isinstance(found := place.get(field), list | tuple | Mapping):
-                    return _lettered(cast("Any", found))
-        return dict.fromkeys(_LETTERS, "")
+
+def options_of(
+    choices: Sequence[str] | Mapping[str, str] | None, scored: ScorerInput
+) -> dict[str, str]:
+    """Letters to the words of `choices`, or of the row's own; without any, A to Z without words.
+
+    Raises: UsageError, unless there are 2 to 26 options.
+    """
+    if choices is not None:
+        return _lettered(choices)
+    for place in (scored.sample.inputs, scored.sample.metadata):
+        for field in CHOICE_FIELDS:
+            if isinstance(found := place.get(field), list | tuple | Mapping):
+                return _lettered(cast("Any", found))
+    return dict.fromkeys(_LETTERS, "")
 
 
 def _listed(letters: Iterable[str]) -> str:
@@ -177,7 +184,7 @@ def _lettered(choices: Sequence[Any] | Mapping[str, Any]) -> dict[str, str]:
     return options
 
 
-def _wanted(target: Any, options: Mapping[str, str]) -> frozenset[str]:
+def wanted_letters(target: Any, options: Mapping[str, str]) -> frozenset[str]:
     """The letters of the right option: several if its words are given and other options have the
     same.
 

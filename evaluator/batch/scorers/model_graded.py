@@ -33,6 +33,7 @@ from evaluator.errors.results import Outcome, TaskError, TaskResult, Usage
 from evaluator.fields import Count, Names, Positive, Share
 from evaluator.language.types import describe as type_of
 from evaluator.lazy_dataclass import dataclass
+from evaluator.models.logprobs import TokenLogprob, from_rows
 
 UNSCORED = "unscored"
 _NOT_IN_NAME = re.compile(r"[^\w.-]")
@@ -113,6 +114,8 @@ _REASONS = ("reason", "explanation", "feedback", "advice")
 # As FastChat reads the ratings of MT-bench's judges.
 _RATING = re.compile(r"\[\[(\d{1,9}(?:\.\d{0,9})?)\]\]")
 _PLAIN_RATING = re.compile(r"\[(\d{1,9}(?:\.\d{0,9})?)\]")
+_SCORE = re.compile(r"(?:\"score\"\s*:|\A)\s*(\d+(?:\.\d+)?)")
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*")
 _POINTS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:points?|pts?)\b", re.IGNORECASE)
 # The judge sees this after a criterion's name, and may repeat it.
 _WITH_POINTS = re.compile(r"\(\d+(?:\.\d+)? points?\)\s*$")
@@ -298,6 +301,9 @@ class GradedScorer(ModelGradedScorer):
     `passed` (a boolean), `score` (a number, at most `out_of`), or both; or a text with ratings such
     as `[[7]]`, where the first counts. Without `pass_at` the boolean decides, else 0.5.
 
+    With `by_probability` the score is the mean of the numbers that the judge may have given, by the
+    probabilities of their tokens; the template needs `logprobs`, and a score of one token.
+
     `grades` is a table of grades to values in [0, 1] or "unscored"; the answer is then one of these
     grades: its name, or its letter (A for the first), alone, in the last line, or in the field
     `grade` of an object. The summary counts each grade.
@@ -307,10 +313,19 @@ class GradedScorer(ModelGradedScorer):
     out_of: Positive = 1.0
     pass_at: Share | None = None
     grades: Mapping[str, float | str] | None = None
+    by_probability: bool = False
 
     def check(self) -> None:
         if self.grades is not None:
             check_grades(self.type, self.grades)
+            if self.by_probability:
+                raise UsageError(f"{self.type}: by_probability is for a score, not for grades")
+
+    def describe(self) -> dict[str, Any]:
+        described = ModelGradedScorer.describe(self)
+        if not self.by_probability:
+            del described["by_probability"]  # as before it could be set
+        return described
 
     async def judge(self, scored: ScorerInput) -> Score:
         if scored.sample.target is None and self.needs_target():
@@ -319,8 +334,21 @@ class GradedScorer(ModelGradedScorer):
         if isinstance(answer, TaskResult) and answer.parsed_content is None:
             answer = replace(answer, parsed_content=answer.content)
         if self.grades is None:
-            return judgement(answer, self.read, about=self.about())
+            read = partial(self._read_weighted, answer) if self.by_probability else self.read
+            return judgement(answer, read, about=self.about())
         return judgement(answer, self._read_grade, about={**self.about(), "is_grade": True})
+
+    def _read_weighted(self, answer: Outcome, parsed: Any) -> Score:
+        score = self.read(parsed)
+        tokens = from_rows(answer.notes.get("logprobs"))
+        value = _expected_number(tokens, self.out_of) / self.out_of
+        weighted = graded_score(
+            value,
+            0.5 if self.pass_at is None else self.pass_at,
+            explanation=score.explanation,
+            answer=f"{value * self.out_of:.4g} of {self.out_of:g}",
+        )
+        return replace(weighted, metadata={"answered": score.value})
 
     def _read_grade(self, parsed: Any) -> Score:
         grades = self.grades or {}
@@ -376,6 +404,36 @@ class GradedScorer(ModelGradedScorer):
         if correct is not None and self.pass_at is None:
             return replace(score, passed=correct)
         return score
+
+
+def _expected_number(tokens: Sequence[TokenLogprob], most: float) -> float:
+    """The mean of the numbers up to `most` that may stand at the place of the judge's score, by
+    their probabilities.
+
+    Raises: InvalidJudgement, if the answer has no log probabilities, or its score is not one token.
+    """
+    if not tokens:
+        raise InvalidJudgement(
+            "it has no log probabilities: set logprobs in the <handler> of the judge's template"
+        )
+    text = "".join(token.token for token in tokens)
+    found = _RATING.search(text) or _PLAIN_RATING.search(text) or _SCORE.search(text)
+    at = 0 if found is None else found.start(1)
+    for token in tokens if found is not None else ():
+        if at < len(token.token):
+            likely = {**token.top, token.token: token.logprob or 0.0}
+            numbers: list[tuple[float, float]] = []
+            for other, logprob in likely.items():
+                number = _NUMBER.fullmatch(other)
+                if number is not None and float(number[1]) <= most:
+                    numbers.append((math.exp(logprob), float(number[1])))
+            own = _NUMBER.fullmatch(token.token)
+            if own is None or found is None or float(own[1]) != float(found[1]):
+                break
+            weight = math.fsum(share for share, _ in numbers)
+            return math.fsum(share * number for share, number in numbers) / weight
+        at -= len(token.token)
+    raise InvalidJudgement("its score is not a number of one token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

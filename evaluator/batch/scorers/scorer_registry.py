@@ -28,6 +28,11 @@ from evaluator.batch.scorers.math_scorer import MathScorer
 from evaluator.batch.scorers.model_graded import GradedScorer, ReferenceScorer, RubricScorer
 from evaluator.batch.scorers.numeric_scorer import NumericScorer
 from evaluator.batch.scorers.panels import MajorityScorer, PairwiseScorer
+from evaluator.batch.scorers.probability_scorers import (
+    ConfidenceScorer,
+    LoglikelihoodScorer,
+    PerplexityScorer,
+)
 from evaluator.batch.scorers.text_scorers import (
     ExactScorer,
     F1Scorer,
@@ -63,6 +68,9 @@ _CLASSES: tuple[type[BuiltinScorer], ...] = (
     MathScorer,
     CallsScorer,
     IfevalScorer,
+    ConfidenceScorer,
+    LoglikelihoodScorer,
+    PerplexityScorer,
 )
 
 

@@ -18,6 +18,7 @@ from evaluator.batch.statistics.averages import stratified_interval as stratifie
 from evaluator.batch.statistics.averages import variance as variance
 from evaluator.batch.statistics.averages import weighted_interval as weighted_interval
 from evaluator.batch.statistics.corrected import PartlyLabelled as PartlyLabelled
+from evaluator.batch.statistics.corrected import cautious_reach as cautious_reach
 from evaluator.batch.statistics.corrected import corrected_difference as corrected_difference
 from evaluator.batch.statistics.corrected import corrected_mean as corrected_mean
 from evaluator.batch.statistics.intervals import FEW_CLUSTERS as FEW_CLUSTERS

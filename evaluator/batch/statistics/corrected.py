@@ -118,8 +118,8 @@ def corrected_mean(
     if clusters is not None:
         variance = _clustered(parts, members, mean, clusters=clusters, count=count)
     se = math.sqrt(variance)
-    df = count - len(parts)
-    reach = student_quantile((1 + confidence) / 2, max(1, df)) * se
+    df = _freedom(parts, independent, most=count - len(parts))
+    reach = student_quantile((1 + confidence) / 2, df) * se
     if not is_share:
         low = mean - reach
         high = mean + reach
@@ -127,10 +127,49 @@ def corrected_mean(
             low = max(0.0, low)
             high = min(1.0, high)
         return replace(found, se=se, low=low, high=high)
-    # How much wider than for independent results.
+    # How much wider than for independent results, and than with a known variance.
     inflation = math.sqrt(variance / independent) if independent > 0 else 1.0
+    if se > _NO_SPREAD:
+        inflation *= reach / se / normal_quantile((1 + confidence) / 2)
     low, high = _limits(parts, mean, between, inflation=inflation, confidence=confidence)
     return replace(found, se=se, low=low, high=high)
+
+
+def _freedom(parts: Sequence[_Stratum], variance: float, most: int) -> float:
+    """Satterthwaite's degrees of freedom of the sum of the variances, at least 1: a stratum with a
+    few labels and much weight makes the variance uncertain.
+    """
+    variances = [(part.share**2 * (part.variance or 0.0), len(part.labels)) for part in parts]
+    spread = math.fsum(own * own / (n - 1) for own, n in variances if n > 1)
+    if spread <= 0:
+        return max(1, most)
+    return max(1.0, min(most, variance**2 / spread))
+
+
+def cautious_reach(side: PartlyLabelled, found: Estimate) -> float | None:
+    """Half the width of the interval of `found`, the corrected share of `side`, or more where the
+    labels are so few or so equal that the width may be small by chance: with two more labels of
+    each kind in each stratum. Labelling that ends when the width itself is small ends too early
+    too often, as it ends where the variance is underestimated.
+
+    Source: for the two more labels, Agresti and Coull, The American Statistician 52 (1998) 119.
+    """
+    if found.low is None or found.high is None or found.mean is None:
+        return None
+    total = len(side.predictions)
+    own = 0.0
+    cautious = 0.0
+    for name, places in _members(side.strata).items():
+        part = _stratum(name, places, side.predictions, labels=side.labels)
+        n = len(part.labels)
+        share = (math.fsum(part.labels) + 2) / (n + 4)
+        between = part.share * (part.mean - found.mean) ** 2 / (total - 1)
+        own += between + part.share**2 * (part.variance or 0.0)
+        cautious += between + part.share**2 * share * (1 - share) / max(1, n - 1)
+    reach = (found.high - found.low) / 2
+    if own <= 0:
+        return reach
+    return reach * math.sqrt(max(1.0, cautious / own))
 
 
 def _stratum(

@@ -36,6 +36,7 @@ from evaluator.language.syntax import has_markup
 from evaluator.lazy_dataclass import dataclass
 from evaluator.library.structure import host_in, model_with_host
 from evaluator.models.backend import Hints, Message, ModelRequest, ModelResponse
+from evaluator.models.logprobs import to_rows
 from evaluator.models.structured import native_schema
 from evaluator.nodes import Atomic, Text, Turn
 from evaluator.output import split_thinking
@@ -225,6 +226,8 @@ def _read_answer(
             reasoning = f"{reasoning}\n\n{thought}" if reasoning else thought
     if reasoning:
         notes["reasoning"] = reasoning
+    if answer.logprobs:
+        notes["logprobs"] = to_rows(answer.logprobs)
     model_notes = read_notes(content, asked=asks_for_notes(prompt, bound))
     content = model_notes.content
     notes["summary"] = model_notes.summary or summary_of(content)

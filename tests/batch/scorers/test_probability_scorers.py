@@ -1,0 +1,202 @@
+"""Scorers of token probabilities, against a server whose model has a table of exact ones."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluator import Evaluator, TemplateLibrary
+from evaluator.batch import BatchResult, SampleResult, run_batch, score_batch
+from evaluator.batch.averages import BrierScore, CalibrationError
+from evaluator.batch.records import Score
+from evaluator.batch.scorers import make_scorer
+from evaluator.batch.scorers.contract import ScorerInput, run_scorer
+from evaluator.batch.scorers.model_graded import GradedScorer
+from evaluator.errors import UsageError
+from evaluator.errors.results import Outcome, Status, TaskResult
+from evaluator.handler.config import HandlerConfig
+from evaluator.models.logprobs import TokenLogprob, to_rows
+from evaluator.testing.loopback import LoopbackServer
+from tests.batch.labelled import result_of
+from tests.models.table_model import likelihood, table_server
+
+QUIZ = (
+    '<task name="quiz" type="atomic"><description>Answer</description>'
+    '<inputs><input name="question" type="string" required="true">it</input></inputs>'
+    "<instructions>{{ question }}</instructions></task>"
+)
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "question": "an apple", "choices": ["zoo", "banana cat", "apple"], "target": "B"},
+    {"id": "b", "question": "the cat ", "choices": ["dog eel", "eagle", "cat cat"], "target": 2},
+]
+
+
+@pytest.fixture
+def server() -> Iterator[LoopbackServer]:
+    with table_server() as running:
+        yield running
+
+
+@pytest.fixture
+def evaluator(server: LoopbackServer, tmp_path: Path) -> Evaluator:
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "quiz.xml").write_text(QUIZ)
+    profile = HandlerConfig(name="table", base_url=server.base_url, model="table", backoff_s=())
+    return Evaluator(TemplateLibrary.load(folder), profile, tasks_dir=None)
+
+
+def _run(evaluator: Evaluator, tmp_path: Path, scorers: list[Any]) -> dict[str, SampleResult]:
+    result: BatchResult = asyncio.run(
+        run_batch(
+            "quiz",
+            ROWS,
+            evaluator=evaluator,
+            scorers=scorers,
+            output=tmp_path / "batch",
+            metadata=["choices"],
+        )
+    )
+    return {one.sample_id: one for one in result.results()}
+
+
+def test_the_most_likely_option_is_chosen_as_lm_eval_does(
+    evaluator: Evaluator, server: LoopbackServer, tmp_path: Path
+) -> None:
+    scorers = ["loglikelihood", "loglikelihood:normalise=characters,name=norm"]
+    found = _run(evaluator, tmp_path, scorers)
+    for row in ROWS:
+        # lm-eval: the sum over the tokens of " " + option, after the context without its blanks.
+        context = row["question"].rstrip()
+        sums = [likelihood(context, " " + option) for option in row["choices"]]
+        own = found[row["id"]].scores["loglikelihood"]
+        assert own.error is None, own.error
+        given = list(own.metadata["loglikelihoods"].values())
+        assert given == [pytest.approx(value, abs=1e-6) for value in sums]
+        assert own.answer == "ABC"[sums.index(max(sums))]
+        lengths = [value / len(option) for value, option in zip(sums, row["choices"], strict=True)]
+        assert found[row["id"]].scores["norm"].answer == "ABC"[lengths.index(max(lengths))]
+        shares = [math.exp(value) for value in sums]
+        assert own.metadata["probability"] == pytest.approx(max(shares) / sum(shares), abs=1e-6)
+    greedy = found["a"].scores["loglikelihood"].metadata["greedy"]
+    assert greedy == {"A": False, "B": True, "C": False}
+    assert server.paths.count("/v1/completions") == 12
+
+
+def test_perplexity_is_that_of_the_text(evaluator: Evaluator, tmp_path: Path) -> None:
+    scorer = "perplexity:of=inputs.question ~ ' bed cow'"
+    score = _run(evaluator, tmp_path, [scorer])["a"].scores["perplexity"]
+    assert score.error is None, score.error
+    total = likelihood("an", " apple bed cow")
+    assert score.value == pytest.approx(math.exp(-total / 3), rel=1e-5)
+    assert {name: score.metadata[name] for name in ("tokens", "words")} == {"tokens": 3, "words": 4}
+    assert score.passed is None and not score.decides
+
+
+def test_an_answer_without_probabilities_is_an_error(evaluator: Evaluator, tmp_path: Path) -> None:
+    score = _run(evaluator, tmp_path, ["confidence"])["a"].scores["confidence"]
+    assert score.error is not None and "set logprobs in the <handler>" in score.error
+
+
+def _scored(notes: dict[str, Any]) -> ScorerInput:
+    from evaluator.batch.records import Sample
+
+    async def evaluate(template: str, inputs: Any, **options: Any) -> Outcome:
+        return TaskResult(Status.COMPLETE, "x", notes=notes)
+
+    outcome = TaskResult(Status.COMPLETE, "B!", notes=notes)
+    return ScorerInput(Sample("s", {"question": "q"}, "t"), outcome, lambda: None, evaluate)
+
+
+@pytest.mark.parametrize(
+    ("take", "value"), [("first", 0.5), ("all", 0.1), ("mean", math.sqrt(0.1))]
+)
+def test_confidence_is_the_probability_of_the_answer(take: str, value: float) -> None:
+    tokens = (TokenLogprob("B", math.log(0.5)), TokenLogprob("!", math.log(0.2)))
+    score = asyncio.run(
+        run_scorer(make_scorer(f"confidence:take={take}"), _scored({"logprobs": to_rows(tokens)}))
+    )
+    assert (score.value, score.passed, score.decides) == (pytest.approx(value), None, False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(["[[", " "], ["]]"]), (['{"score": '], [", ", '"reason": "7"}']), ([], [])],
+)
+def test_a_judges_score_is_weighted_by_the_probabilities_of_its_token(
+    before: list[str], after: list[str]
+) -> None:
+    top = {"7": math.log(0.6), "9": math.log(0.2), " 5": math.log(0.1), "x": math.log(0.1)}
+    tokens = [*before, "7", *after]
+    if before == ["[[", " "]:
+        tokens = ["[[", "7", "]]"]
+    rows = to_rows(
+        [TokenLogprob(each, math.log(0.6), top if each == "7" else {}) for each in tokens]
+    )
+    scorer = GradedScorer(template="judge", by_probability=True, out_of=10)
+    score = scorer._read_weighted(TaskResult(Status.COMPLETE, "", notes={"logprobs": rows}), 7)
+    expected = (0.6 * 7 + 0.2 * 9 + 0.1 * 5) / 0.9
+    assert score.value == pytest.approx(expected / 10) and score.metadata["answered"] == 0.7
+
+
+def test_a_judge_without_probabilities_is_an_error() -> None:
+    scorer = make_scorer({"type": "graded", "template": "judge", "by_probability": True})
+    scored = _scored({})
+    score = asyncio.run(run_scorer(scorer, scored))
+    assert score.error is not None
+    with pytest.raises(UsageError, match="by_probability is for a score"):
+        GradedScorer(template="judge", by_probability=True, grades={"A": 1, "B": 0})
+
+
+def _confident(place: int, confidence: float, passed: bool) -> SampleResult:
+    from dataclasses import replace
+
+    return replace(result_of(place, "x", passed), scores={"sure": Score(confidence, None)})
+
+
+def test_calibration_of_confidence_is_measured() -> None:
+    numpy = pytest.importorskip("numpy")
+    rng = numpy.random.default_rng(3)
+    sure = rng.random(300)
+    right = rng.random(300) < sure**2
+    results = [
+        _confident(n, float(c), bool(p)) for n, (c, p) in enumerate(zip(sure, right, strict=True))
+    ]
+    brier = BrierScore(confidence="sure").compute(results)["brier"]
+    assert brier.value == pytest.approx(float(numpy.mean((sure - right) ** 2)))
+    assert brier.low is not None and brier.low < brier.value and brier.n == 300
+    edges = numpy.clip(numpy.ceil(sure * 10) - 1, 0, 9)
+    expected = sum(abs(numpy.sum(sure[edges == b] - right[edges == b])) for b in range(10)) / 300
+    assert CalibrationError(confidence="sure").compute(results)["ece"].value == pytest.approx(
+        expected
+    )
+    outside = CalibrationError(confidence="sure").compute([_confident(0, 1.5, True)])["ece"]
+    assert outside.value is None and "not between 0 and 1" in outside.error
+    assert "no result" in CalibrationError(confidence="none").compute(results)["ece"].error
+
+
+def test_a_metric_of_an_unknown_confidence_is_refused(evaluator: Evaluator, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no scorer 'sure'"):
+        asyncio.run(
+            run_batch(
+                "quiz",
+                ROWS,
+                evaluator=evaluator,
+                scorers=["exact"],
+                metrics=["ece:confidence=sure"],
+            )
+        )
+
+
+def test_options_are_scored_for_a_batch_that_is_finished(
+    evaluator: Evaluator, server: LoopbackServer, tmp_path: Path
+) -> None:
+    _run(evaluator, tmp_path, ["exact"])
+    server.paths.clear()
+    result = asyncio.run(score_batch(tmp_path / "batch", ["loglikelihood"], evaluator=evaluator))
+    assert set(server.paths) == {"/v1/completions"} and result.summary.counts.error == 0
