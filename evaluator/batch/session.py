@@ -256,7 +256,8 @@ class Session:
     looks: Looks | None = None
     _work: AsyncGenerator[WorkItem] = field(init=False)
     _has_read_all: bool = False
-    _has_more_looks: bool = False
+    _taken: int = 0
+    _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
     _written_next: list[SampleResult] = field(default_factory=list[SampleResult])
@@ -289,16 +290,26 @@ class Session:
         else:
             is_retried = set[Verdict]()
         self.tally.earlier = sum(entry.verdict not in is_retried for entry in earlier.values())
+        rows = aiter(self.plan.rows)
+        if self.looks is None:
+            work = pending.work(rows)
+        else:
+            work = self._work_of_looks(pending, self.looks)
+        self._work = work
+        self._is_idle.set()
         self.display.show("start", self.plan.name, self._snapshot())
         self.steering.poll()
         ticker = asyncio.ensure_future(self._tick())
         try:
             with self.stop.calling(partial(_call_in, asyncio.get_running_loop(), self._end_wait)):
-                if self.looks is None:
-                    total = await self._run_rows(pending)
-                else:
-                    total = await self._run_looks(pending, self.looks)
-            self.tally.total = total
+                await self.engine.run(
+                    self.worker,
+                    self._next,
+                    self._finish,
+                    lambda: self.stop.state is not None,
+                )
+            self._write_results()
+            total = self.tally.total = await self._count_rest(work, pending.counts)
             self.tally.earlier = 0
         except ClusterLost as error:
             # Its samples in flight are lost, and reading the rows was interrupted.
@@ -313,6 +324,9 @@ class Session:
             with contextlib.suppress(Exception):
                 self._write_results()
             self.folder.write_progress(None)
+            await self._work.aclose()
+            await work.aclose()
+            await rows.aclose()
         self.steering.poll()
         self.steering.close(read_all=self._has_read_all)
         state = self._state(total)
@@ -333,50 +347,39 @@ class Session:
             error=self._error,
         )
 
-    async def _run_rows(self, pending: PendingWork, look: int | None = None) -> int | None:
-        """Evaluates all rows, or those of a look. Returns: the number of samples; None if unknown."""
-        rows = aiter(self.plan.rows) if look is None else self.plan.samples(look)
-        work = self._work = pending.work(rows)
-        try:
-            await self.engine.run(
-                self.worker, self._next, self._finish, lambda: self.stop.state is not None
-            )
-            self._write_results()
-            return await self._count_rest(work, pending.counts)
-        finally:
-            await self._work.aclose()
-            await work.aclose()
-            await rows.aclose()
-
-    async def _run_looks(self, pending: PendingWork, looks: Looks) -> int:
-        """Evaluates the rows look by look, until the batch is decided."""
+    async def _work_of_looks(self, pending: PendingWork, looks: Looks) -> AsyncGenerator[WorkItem]:
+        """The work of one look after the other, until the batch is decided. The first work of a look
+        waits until that of the look before is done.
+        """
         cells = self.plan.cells
         design = looks.decision.design
         for look in range(design.looks):
             taken = looks.decision.looks
             if looks.decision.is_over and look == len(taken):
-                break
+                return
             left = looks.cells_at(look)
             pending.cells = [(cell, variant) for cell, variant in cells if cell in left]
-            self._has_more_looks = look + 1 < design.looks
-            await self._run_rows(pending, look)
+            async with aclosing(pending.work(self.plan.samples(look))) as works:
+                async for work in works:
+                    yield work
+            await self._is_idle.wait()
+            self._write_results()
             if self.stop.state is not None:
-                break
+                return
             if look == len(taken):
                 problem = looks.take(pending.stale)
                 if problem:
                     self.stop.ask("incomplete", problem)
-                    break
+                    return
                 self.display.show("notice", looks.decision.looks[-1].line(design))
                 self.tally.total = looks.total
-        return looks.total
 
     async def _next(self) -> WorkItem | None:
         """The next work, as soon as the limiter has room for one more sample; None at the end."""
         while self.stop.state is None:
             found = await self._read(self._work)
             if found is None:
-                if self.stop.state is not None or self._has_more_looks or not self._has_retries():
+                if self.stop.state is not None or not self._has_retries():
                     return None
                 continue
             if self._skip(found):
@@ -385,6 +388,8 @@ class Session:
             # A command may have come while it waited.
             if self.stop.state is None and not self._skip(found):
                 self.steering.begin(found)
+                self._taken += 1
+                self._is_idle.clear()
                 return found
             self.limiter.end_sample()
         return None
@@ -490,6 +495,9 @@ class Session:
 
     def _finish(self, done: WorkResult) -> None:
         self.limiter.end_sample()
+        self._taken -= 1
+        if not self._taken:
+            self._is_idle.set()
         if self._write_error is not None:
             raise self._write_error
         if done.result is None:
@@ -561,6 +569,8 @@ class Session:
 
     async def _count_rest(self, work: AsyncGenerator[WorkItem], counts: Counts) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
+        if self.looks is not None:
+            return self.looks.total
         if self.stop.state is None or self._has_read_all:
             return counts.samples
         if self._error is not None or self.plan.rows.is_live or not self.plan.rows.is_repeatable:
