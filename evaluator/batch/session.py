@@ -285,7 +285,8 @@ class Session:
     waves: Waves | None = None
     _work: AsyncGenerator[WorkItem] = field(init=False)
     _has_read_all: bool = False
-    _has_more_looks: bool = False
+    _taken: int = 0
+    _is_idle: asyncio.Event = field(default_factory=asyncio.Event)
     _repeated: tuple[str, int] = ("", 0)
     _error: Exception | None = None
     _written_next: list[tuple[bytes, SampleResult]] = field(
@@ -325,17 +326,22 @@ class Session:
         else:
             is_retried = set[Verdict]()
         self.tally.earlier = sum(entry.verdict not in is_retried for entry in earlier.values())
+        rows = aiter(self.plan.rows)
+        work = self._work = self._work_from(rows, pending)
+        self._is_idle.set()
         self.display.show("start", self.plan.name, self._snapshot())
         self.steering.poll()
         ticker = asyncio.ensure_future(self._tick())
         try:
             end_wait = partial(_call_in, asyncio.get_running_loop(), self._end_wait)
             with short_tasks(), self.stop.calling(end_wait):
-                if self.looks is None:
-                    total = await self._run_rows(pending)
-                else:
-                    total = await self._run_looks(pending, self.looks)
-            self.tally.total = total
+                await self._run_engine()
+                while self.waves is not None and await self.waves.advance():
+                    self._write_results()
+                    self._start_wave(pending)
+                    await self._run_engine()
+            self._write_results()
+            total = self.tally.total = await self._count_rest(work, pending)
             self.tally.earlier = 0
         except ClusterLost as error:
             # Its samples in flight are lost, and reading the rows was interrupted.
@@ -350,6 +356,9 @@ class Session:
             with contextlib.suppress(Exception):
                 self._write_results()
             self.folder.write_progress(None)
+            await self._work.aclose()
+            await work.aclose()
+            await rows.aclose()
         self.steering.poll()
         self.steering.close(read_all=self._has_read_all)
         state = self._state(total)
@@ -372,72 +381,63 @@ class Session:
             error=self._error,
         )
 
-    async def _run_rows(self, pending: PendingWork, look: int | None = None) -> int | None:
-        """Evaluates all rows, or those of a look. Returns: the number of samples; None if unknown."""
-        rows = self._rows(look)
-        work = self._work = pending.work(rows)
-        try:
-            await self._run_engine()
-            while self.waves is not None and await self.waves.advance():
-                self._write_results()
-                self._start_wave(pending.cells, look)
-                await self._run_engine()
-            self._write_results()
-            return await self._count_rest(work, pending)
-        finally:
-            await self._work.aclose()
-            await work.aclose()
-            await rows.aclose()
+    def _work_from(
+        self, rows: AsyncIterator[Sample], pending: PendingWork
+    ) -> AsyncGenerator[WorkItem]:
+        if self.looks is None:
+            return pending.work(rows)
+        return self._work_of_looks(pending, self.looks)
 
-    async def _run_looks(self, pending: PendingWork, looks: Looks) -> int:
-        """Evaluates the rows look by look, until the batch is decided."""
+    async def _work_of_looks(self, pending: PendingWork, looks: Looks) -> AsyncGenerator[WorkItem]:
+        """The work of one look after the other, until the batch is decided. The first work of a look
+        waits until that of the look before is done. It ends where calls wait for a provider batch.
+        """
         cells = self.plan.cells
         design = looks.decision.design
         for look in range(design.looks):
             taken = looks.decision.looks
             if looks.decision.is_over and look == len(taken):
-                break
+                return
             left = looks.cells_at(look)
             pending.cells = [(cell, variant) for cell, variant in cells if cell in left]
-            self._has_more_looks = look + 1 < design.looks
-            await self._run_rows(pending, look)
+            async with aclosing(pending.work(self.plan.samples(look))) as works:
+                async for work in works:
+                    yield work
+            await self._is_idle.wait()
+            self._write_results()
             if self.stop.state is not None or self._is_waiting:
-                break
+                return
             if look == len(taken):
                 problem = looks.take(pending.stale)
                 if problem:
                     self.stop.ask("incomplete", problem)
-                    break
+                    return
                 self.display.show("notice", looks.decision.looks[-1].line(design))
                 self.tally.total = looks.total
-        return looks.total
 
     async def _run_engine(self) -> None:
         await self.engine.run(
             self.worker, self._next, self._finish, lambda: self.stop.state is not None
         )
 
-    def _rows(self, look: int | None) -> AsyncGenerator[Sample]:
-        return aiter(self.plan.rows) if look is None else self.plan.samples(look)
-
     @property
     def _is_waiting(self) -> bool:
         """Whether calls wait for a provider batch."""
         return self.waves is not None and self.waves.calls > 0
 
-    def _start_wave(self, cells: Sequence[tuple[Cell, Variant]], look: int | None) -> None:
+    def _start_wave(self, pending: PendingWork) -> None:
         """Begins a further pass, for the samples that have no result yet."""
         self.stop.state = None
         self.stop.reason = ""
         self.limiter.start_again()
-        self._work = self._unanswered(cells, look)
+        self._work = self._unanswered(pending)
 
     async def _next(self) -> WorkItem | None:
         """The next work, as soon as the limiter has room for one more sample; None at the end."""
         while self.stop.state is None:
             found = await self._read(self._work)
             if found is None:
-                if self.stop.state is not None or self._has_more_looks or not self._has_retries():
+                if self.stop.state is not None or not self._has_retries():
                     return None
                 continue
             if self.steering.has_skips and self._skip(found):
@@ -449,6 +449,8 @@ class Session:
             is_stopped = self.stop.state is not None
             if not is_stopped and not (self.steering.has_skips and self._skip(found)):
                 self.steering.begin(found)
+                self._taken += 1
+                self._is_idle.clear()
                 return found
             self.limiter.end_sample()
         return None
@@ -474,19 +476,20 @@ class Session:
             self._work = self._again(entries)
         return bool(entries)
 
-    async def _unanswered(
-        self, cells: Sequence[tuple[Cell, Variant]], look: int | None
-    ) -> AsyncGenerator[WorkItem]:
-        """The work for the samples that have no result, or that were parked again."""
+    async def _unanswered(self, first: PendingWork) -> AsyncGenerator[WorkItem]:
+        """The work for the samples that have no result, or that were parked again; `first`: that of
+        the first pass.
+        """
         entries = self.folder.index()
         for key in self._parked:
             entries.pop(key, None)
         self._parked.clear()
         pending = self._pending(entries, on_changed="keep")
-        pending.cells = cells
-        async with aclosing(self._rows(look)) as rows:
-            async for work in pending.work(rows):
-                yield work
+        pending.stale = first.stale
+        async with aclosing(aiter(self.plan.rows)) as rows:
+            async with aclosing(self._work_from(rows, pending)) as works:
+                async for work in works:
+                    yield work
 
     async def _again(self, entries: Mapping[str, ResultEntry]) -> AsyncGenerator[WorkItem]:
         """The work for the samples of `entries`, which ended with an error."""
@@ -573,6 +576,9 @@ class Session:
 
     def _finish(self, done: WorkResult) -> None:
         self.limiter.end_sample()
+        self._taken -= 1
+        if not self._taken:
+            self._is_idle.set()
         if self._write_error is not None:
             raise self._write_error
         if done.parked is not None:
@@ -655,6 +661,8 @@ class Session:
 
     async def _count_rest(self, work: AsyncGenerator[WorkItem], pending: PendingWork) -> int | None:
         """The number of samples, if the rest of the rows can be read without evaluating them."""
+        if self.looks is not None:
+            return self.looks.total
         counts = pending.counts
         if pending.is_counted or self.stop.state is None or self._has_read_all:
             return counts.samples

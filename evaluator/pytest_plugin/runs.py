@@ -92,6 +92,8 @@ def prepare(
     else:
         evaluator = own
     options = BatchOptions(**given, display=None)
+    if options.decide.method is not None:
+        raise UsageError("a test evaluates all rows of its batch: leave out `decide`")
     scorers = tuple(
         parse_scorer(each) if isinstance(each, str) else each for each in options.scorers
     )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ from evaluator.interpreter.operators import script
 from evaluator.processes import starting
 from evaluator.record import owner
 from evaluator.record.store import TaskStore
+from tests.simulation.generated import name_of
 from tests.simulation.simulated_disk import (
     DISK_FAILS,
     DISK_FULL,
@@ -41,10 +42,9 @@ from tests.simulation.workload import (
     PROFILE,
     QUEUE,
     WORKLOAD,
-    WORKLOADS,
-    Case,
     Provider,
     World,
+    case_named,
     library_of,
     result_of,
     script_of,
@@ -86,7 +86,7 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
     case = random.choice(list(WORKLOAD))
     return Plan(
         seed,
-        {"single": case, "packed": BATCH.name}.get(workload, workload),
+        {"single": case, "packed": BATCH.name, "generated": name_of(seed)}.get(workload, workload),
         random.choice(SYNCS),
         random.choice((0.0, 0.0, 0.0, 0.1)),
         tuple(
@@ -94,10 +94,6 @@ def plan_of(seed: int, workload: str = "single") -> Plan:
         ),
         workload == "packed",
     )
-
-
-def case_of(plan: Plan) -> Case:
-    return WORKLOADS[plan.case] if plan.case in WORKLOADS else WORKLOAD[plan.case]
 
 
 class Violation(Exception):
@@ -275,13 +271,13 @@ def _end(loop: SimulatedLoop, files: SimulatedDisk) -> None:
 ROOTS = PLACE / f"evaluator-simulation-{os.getpid()}-root"
 
 
-@cache
+@lru_cache(64)
 def reference(
     case: str, sync: str
 ) -> tuple[dict[str, Any], dict[str, Any], int, Counter[str], Counter[str]]:
     """The undisturbed run: its result with and without usage, its changes of the disk, its calls and effects."""
     with folder() as root:
-        world = World(WORKLOAD[case], Random(0), 0.0)
+        world = World(case_named(case), Random(0), 0.0)
         files = SimulatedDisk(root)
         done = live(
             world,
@@ -291,7 +287,7 @@ def reference(
             lambda evaluator: evaluator.evaluate(world.case.request, world.case.inputs),
         )
     outcome = done.outcome.to_dict()
-    assert outcome["status"] == world.case.status, outcome
+    assert outcome["status"] == world.case.status or not world.case.status, outcome
     return (
         result_of(outcome, with_usage=True),
         result_of(outcome, with_usage=False),
@@ -320,7 +316,7 @@ class Schedule:
     def __init__(self, plan: Plan, root: str) -> None:
         self.plan = plan
         self.random = Random(plan.seed ^ 0x5EED)
-        self.world = World(case_of(plan), self.random, plan.provider_faults)
+        self.world = World(case_named(plan.case), self.random, plan.provider_faults)
         self.files = SimulatedDisk(root)
         self.report = Report(plan)
         self.task: int | None = None
@@ -370,10 +366,12 @@ class Schedule:
         return done
 
     def check_nothing_again(self, billed: Counter[str], effects: Counter[str]) -> None:
+        # Equal requests at several places of a run are not told apart.
+        asked = reference(self.plan.case, self.plan.sync)[3]
         paid = [
             key
             for key, count in self.world.billed.items()
-            if count > billed[key] and f"ANS-{key}" in self.recorded
+            if count > billed[key] and f"ANS-{key}" in self.recorded and asked[key] < 2
         ]
         done = [
             key

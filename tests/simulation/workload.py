@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -34,6 +34,8 @@ from evaluator import (
 )
 from evaluator.models.chat_wire import read_completion, request_body
 from evaluator.processes.scripts import ScriptResult
+from tests.simulation.generated import NAME as GENERATED
+from tests.simulation.generated import generated_case
 
 # Commands of file_paths are real processes, and memory is a database.
 _NOT_SIMULATED = ("file_paths", "memory", "bash")
@@ -71,9 +73,15 @@ ANSWER = re.compile(r"answer ([0-9a-f]{16})")
 MAX_FAULTS = 1
 
 
-@cache
+def case_named(name: str) -> Case:
+    if name.startswith(GENERATED):
+        return generated_case(name)
+    return {**WORKLOAD, **WORKLOADS}[name]
+
+
+@lru_cache(64)
 def library_of(name: str) -> TemplateLibrary:
-    case = {**WORKLOAD, **WORKLOADS}[name]
+    case = case_named(name)
     with TemporaryDirectory() as folder:
         (Path(folder) / "t.xml").write_text(f"<library>{case.xml}</library>", encoding="utf-8")
         library = TemplateLibrary.load(folder, shipped=False)
