@@ -20,7 +20,7 @@ function matrixParts(matrix, isSearching) {
     part("chips", [matrix.chips, matrix.query.chip], () => chipRow(matrix)),
     part("controls", [matrix.cells, matrix.query, matrix.choices, matrix.fields, matrix.columns], () => controls(matrix)),
     part("plot", [matrix.plot, matrix.query.plot], () => plotOf(matrix)),
-    part("samples", [matrix.rows, matrix.cells, matrix.query, matrix.groups, matrix.count, matrix.page, isSearching], () => [
+    part("samples", [matrix.rows, matrix.cells, matrix.query, matrix.groups, matrix.shares, matrix.count, matrix.page, isSearching], () => [
       make("p", { class: "count", role: "status" }, `${ofAll(matrix.count, matrix.total)} ${matrix.total === 1 ? "row" : "rows"}${isSearching ? ", more are being searched" : ""}`),
       matrixTable(matrix),
       pager(matrix, addressWith),
@@ -222,7 +222,9 @@ function matrixColumn(key, matrix) {
     const number = key.slice(5);
     const isBase = matrix.cells.length > 1 && number === (matrix.query.base || "0");
     const isSimulated = matrix.cells.find((cell) => String(cell.number) === number)?.simulated;
-    const head = [title, isBase && make("span", { class: "quiet" }, " baseline"), " ", simulatedBadge(isSimulated)];
+    const [passed, judged] = (matrix.shares || [])[number] || [];
+    const share = judged > 0 && make("div", { class: "under" }, `${ofAll(passed, judged)} judged passed`);
+    const head = [title, isBase && make("span", { class: "quiet" }, " baseline"), " ", simulatedBadge(isSimulated), share];
     return column(head, (row) => answers(own(row.results, number) || [], isSimulated), { className: "answer" });
   }
   const inRow = (source, name) => column(title, (row) => clamped(own(row[source] || {}, name)), { className: "text", sort: key });
