@@ -223,7 +223,7 @@ function matrixColumn(key, matrix) {
     const isBase = matrix.cells.length > 1 && number === (matrix.query.base || "0");
     const isSimulated = matrix.cells.find((cell) => String(cell.number) === number)?.simulated;
     const [passed, judged] = (matrix.shares || [])[number] || [];
-    const share = judged > 0 && make("div", { class: "under" }, `${ofAll(passed, judged)} judged passed`);
+    const share = judged > 0 && make("div", { class: "under" }, `passed ${ofAll(passed, judged)}`);
     const head = [title, isBase && make("span", { class: "quiet" }, " baseline"), " ", simulatedBadge(isSimulated), share];
     return column(head, (row) => answers(own(row.results, number) || [], isSimulated), { className: "answer" });
   }
