@@ -32,7 +32,7 @@ from tests.viewer.browser import Page, running, tab
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_BYTES = 150_000
-SHOWN = ("start", "batch", "sample", "compare", "run", "queue")
+SHOWN = ("start", "batch", "sample", "label", "compare", "run", "queue")
 ROWS = [
     json.loads(line)
     for name in ("easy", "medium")
@@ -212,6 +212,7 @@ async def addresses(page: Page, root: str) -> dict[str, str]:
         "batches": f"{root}/batches",
         "batch": f"{batch}?chip=different",
         "sample": await first(f"{batch}?chip=flipped", "/sample/"),
+        "label": f"{batch.replace('/batch/', '/label/')}?labeller=ada",
         "compare": f"{root}/compare?a={ids[0]}&b={ids[1]}&from=failed&to=passed",
         "queue": f"{root}/queue",
         "entry": await first(f"{root}/queue", "/queue/", "source"),
@@ -226,7 +227,7 @@ async def drawn(page: Page) -> None:
     """Returns once the page is drawn, with its numbers."""
     await page.run(
         "new Promise((done) => { const look = () => document.documentElement.dataset.ready"
-        " && !document.body.innerText.includes('being computed') ? done() : setTimeout(look, 50);"
+        " && !/being (computed|read)/.test(document.body.innerText) ? done() : setTimeout(look, 50);"
         " look(); })"
     )
 

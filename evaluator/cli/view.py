@@ -43,7 +43,7 @@ def view(folder: Path, port: int, no_browser: bool) -> None:
 
     Serves pages on 127.0.0.1, to the holder of the address only, until Ctrl-C. Opens the browser if
     there is a terminal. Changes nothing in the folder, except what you ask for on a page: a
-    simulated run, the retry of an entry, a kill.
+    label, a command to a batch, a simulated run, the retry of an entry, a kill.
     """
     from evaluator.viewer.server import serve
 

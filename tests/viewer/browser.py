@@ -119,10 +119,11 @@ class Page:
         await self._loaded.wait()
 
     async def follow(self, key: str) -> None:
-        """Presses a key that leads to another page, and returns once that is loaded."""
+        """Presses a key that leads to another page, and returns once that is drawn."""
         self._loaded.clear()
         await self.press(key)
         await self._loaded.wait()
+        await self.run(becomes("document.documentElement.dataset.ready"))
 
     async def resize(self, width: int, height: int = 900) -> None:
         await self.send(

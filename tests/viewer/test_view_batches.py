@@ -417,7 +417,10 @@ def test_rows_are_chosen_by_what_their_columns_have_in_common(
     answer = page(tmp_path, f"{batch_link(tmp_path)}?{query}")
     assert sample_ids(answer) == ids
     matrix = answer.data["matrix"]
+    if query == "chip=flipped":
+        assert matrix["shares"] == [[1, 2], [1, 2]]
     if not query:
+        assert matrix["shares"] == []
         assert [cell["name"] for cell in matrix["cells"]] == ["small", "large"]
         assert matrix["chips"] | {"passed": 0} == {
             "all": 5,

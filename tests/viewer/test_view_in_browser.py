@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
+from evaluator.batch.control import ControlLog
 from evaluator.batch.folder import BatchFolder
+from evaluator.batch.labels import append_labels
+from evaluator.batch.reading import open_batch
 from evaluator.batch.records import Score
 from evaluator.queue import TaskQueue
 from evaluator.record.steps import StepEnd, StepStart, Summary
 from evaluator.record.store import TaskStore
 from evaluator.viewer.server import background, make_app, progress, state
 from tests.batch.export.results import EACH, FAILED, HOSTILE, PASSED, hostile, result
+from tests.batch.labelled import label_of
 from tests.viewer.batches import append, numbered, write_batch
 from tests.viewer.browser import (
     WIDE,
@@ -91,7 +95,8 @@ async def main_pages(page: Page, address: str) -> list[str]:
             found.append(f"{address}/compare?a={a}&b={b}")
             found.append(f"{address}/label/{b}")
             found.append(f"{address}/label/{b}?labeller=ada")
-            await opened(page, found[-4])
+            found.append(f"{address}/label/{b}?labeller=bob&finish=1")
+            await opened(page, found[-5])
             found.append((await links(page, "/sample/"))[0])
     return found
 
@@ -104,6 +109,12 @@ def write_project(root: Path) -> None:
     )
     other = [replace(each, content="other words " * 50) for each in EACH]
     write_batch(root / "b", other, scorers={"includes": {}}, state="stopped")
+    labels = [
+        label_of(result, name, scorer="includes", note=text)
+        for result in open_batch(root / "b").results()
+        for name, text in zip(("bob", HOSTILE[0]), HOSTILE, strict=False)
+    ]
+    append_labels(root / "b", labels)
     journal = TaskStore(root / "tasks").create("r", {"text": "\n".join(HOSTILE)}, template="t")
     args = {"messages": [{"role": "user", "content": text} for text in HOSTILE]}
     journal.note(
@@ -257,10 +268,13 @@ def test_a_running_batch_announces_its_end_and_what_is_open_stays_where_it_was(
         before = await page.run(
             "document.querySelector('#samples tbody tr:nth-child(9)').getBoundingClientRect().y"
         )
+        ControlLog(path, "2026-03-04").send("pause")
+        said = "document.getElementById('announcement').textContent"
+        assert await page.run(becomes(f"{said}.includes('b is paused')"))
+        ControlLog(path, "2026-03-04").send("continue")
         append(path, result("s60", place=60))
         with BatchFolder.open(path) as folder:
             folder.write_manifest(folder.manifest() | {"state": "complete"})
-        said = "document.getElementById('announcement').textContent"
         assert await page.run(becomes(f"{said}.includes('b is complete: 61 passed')"))
         assert "(complete)" in await page.run("document.title")
         after = await page.run(

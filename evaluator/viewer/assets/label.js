@@ -125,7 +125,7 @@ function labelResult(data) {
     make("h1", null, data.title),
     finished.lines.map((line) => make("p", null, line)),
     make("p", null, link(addressWith({ finish: null }), null, "Continue"), " · ", link(data.batch, null, "The batch")),
-    finished.tables.map(textTable),
+    section("Labels and verdicts", finished.tables.map(textTable)),
     section("Your labels", finished.count > finished.labels.length && remark(`The last ${ofAll(finished.labels.length, finished.count)}.`), table({ caption: "Your labels", columns, rows: finished.labels, className: "list" })),
   ];
 }

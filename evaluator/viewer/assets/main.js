@@ -159,14 +159,17 @@ function announce(text) {
 }
 
 function stateOf(data) {
+  if (data.control?.form?.is_paused) return "paused";
   return data.progress ? data.progress.state : data.status || "";
 }
 
-const UNDER_WAY = ["running", "pending"];
+const UNDER_WAY = ["running", "pending", "paused"];
 
+/** Says that what ran has ended or is paused. */
 function announceEnd(before, data) {
   const state = stateOf(data);
-  if (!UNDER_WAY.includes(stateOf(before)) || UNDER_WAY.includes(state) || !state) return;
+  const isNews = state === "paused" ? stateOf(before) !== state : !UNDER_WAY.includes(state);
+  if (!UNDER_WAY.includes(stateOf(before)) || !isNews || !state) return;
   const text = `${data.title} is ${state}${data.progress ? `: ${countsText(data.progress.counts)}` : ""}`;
   announce(text);
   document.title = `(${state}) ${document.title}`;

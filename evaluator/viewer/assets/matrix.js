@@ -20,7 +20,7 @@ function matrixParts(matrix, isSearching) {
     part("chips", [matrix.chips, matrix.query.chip], () => chipRow(matrix)),
     part("controls", [matrix.cells, matrix.query, matrix.choices, matrix.fields, matrix.columns], () => controls(matrix)),
     part("plot", [matrix.plot, matrix.query.plot], () => plotOf(matrix)),
-    part("samples", [matrix.rows, matrix.cells, matrix.query, matrix.groups, matrix.count, matrix.page, isSearching], () => [
+    part("samples", [matrix.rows, matrix.cells, matrix.query, matrix.groups, matrix.shares, matrix.count, matrix.page, isSearching], () => [
       make("p", { class: "count", role: "status" }, `${ofAll(matrix.count, matrix.total)} ${matrix.total === 1 ? "row" : "rows"}${isSearching ? ", more are being searched" : ""}`),
       matrixTable(matrix),
       pager(matrix, addressWith),
@@ -222,7 +222,9 @@ function matrixColumn(key, matrix) {
     const number = key.slice(5);
     const isBase = matrix.cells.length > 1 && number === (matrix.query.base || "0");
     const isSimulated = matrix.cells.find((cell) => String(cell.number) === number)?.simulated;
-    const head = [title, isBase && make("span", { class: "quiet" }, " baseline"), " ", simulatedBadge(isSimulated)];
+    const [passed, judged] = (matrix.shares || [])[number] || [];
+    const share = judged > 0 && make("div", { class: "under" }, `passed ${ofAll(passed, judged)}`);
+    const head = [title, isBase && make("span", { class: "quiet" }, " baseline"), " ", simulatedBadge(isSimulated), share];
     return column(head, (row) => answers(own(row.results, number) || [], isSimulated), { className: "answer" });
   }
   const inRow = (source, name) => column(title, (row) => clamped(own(row[source] || {}, name)), { className: "text", sort: key });
@@ -297,7 +299,7 @@ function reasonLine(result) {
 /** A batch on the server. */
 function batchView(data) {
   return [
-    part("head", [data.title, data.progress, data.control?.form?.is_paused], () => batchHead(data)),
+    part("head", [data.title, data.progress, stateOf(data)], () => batchHead(data)),
     part("control", data.control && data.control.form, () => controlForm(data)),
     part("commands", data.control && data.control.commands, () => commandsOf(data.control)),
     part("figures", [data.numbers.data, data.progress.state], () => data.numbers.data && make("section", { id: "key-figures" }, keyFigures(data.numbers.data), data.progress.state === "complete" && notesOf(data.numbers.data))),
@@ -311,7 +313,7 @@ function batchHead(data) {
   const known = progress.total === null ? `${whole(progress.results)} results (total unknown)` : `${ofAll(progress.results, progress.total)} results`;
   const read = Math.round(100 * (1 - progress.unread));
   return [
-    make("div", { class: "title" }, make("h1", null, data.title), badge(data.control?.form?.is_paused ? "paused" : progress.state), simulatedBadge(progress.simulated), notifyButton(data)),
+    make("div", { class: "title" }, make("h1", null, data.title), badge(stateOf(data)), simulatedBadge(progress.simulated), notifyButton(data)),
     make("p", { class: "lead" }, make("b", null, known), `: ${countsText(progress.counts)}`),
     progress.total > progress.results && make("progress", { max: progress.total, value: progress.results, "aria-label": "Results of the batch" }),
     remark(dotted(data.name, `cost ${money(progress.cost)}`, progress.rate !== null && `${short(progress.rate)} results/s`, progress.left_s !== null && `about ${seconds(progress.left_s)} left`, link(data.compare, null, "compare"), link(data.label, null, "label"), link(data.runs, null, "task files"), link("#numbers", null, "numbers"))),

@@ -121,8 +121,13 @@ function table({ caption, columns, rows, empty, className, sorted, sortHref, row
   ]);
   if (!rows.length) body.push(make("tr", null, make("td", { colspan: columns.length, class: "quiet" }, empty || "There are none.")));
   const shown = make("table", { class: className }, make("caption", { class: "heard" }, caption), make("thead", null, make("tr", null, head)), make("tbody", null, body));
-  return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label || caption }, shown);
+  const box = make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label || caption }, shown);
+  if (className === "matrix") FITTING.observe(box);
+  return box;
 }
+
+// The head of a table that need not scroll sideways stays in sight.
+const FITTING = new ResizeObserver((changes) => changes.forEach(({ target }) => target.classList.toggle("fits", target.scrollWidth <= target.clientWidth)));
 
 function cellOf(column, row, isHeader) {
   const kind = [column.className, column.number && "number"].filter(Boolean).join(" ") || null;
@@ -156,7 +161,7 @@ function pager({ page, pages }, href) {
     "nav",
     { class: "pages", "aria-label": "Pages" },
     page > 1 && link(href({ page: page - 1 }), { rel: "prev", "data-local": true }, "← Previous"),
-    make("span", null, `page ${whole(page)} of ${whole(pages)}`),
+    make("label", null, "page ", make("input", { type: "number", class: "page-number", min: 1, max: pages, value: page, change: (event) => visitLocal(href({ page: event.target.value })) }), ` of ${whole(pages)}`),
     page < pages && link(href({ page: page + 1 }), { rel: "next", "data-local": true }, "Next →")
   );
 }

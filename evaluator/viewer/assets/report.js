@@ -137,6 +137,7 @@ function localMatrix(query) {
     query: { ...Object.fromEntries(names.map((name) => [name, query[name] || ""])), cell },
     rows: rows.slice((page - 1) * ROWS_PER_PAGE, page * ROWS_PER_PAGE),
     groups: query.group ? groupCounts(rows) : {},
+    shares: rows.length < report.rows.length ? cells.map(({ number }) => shareOf(rows, number)) : [],
     count: rows.length,
     total: report.rows.length,
     plot: query.plot ? localPlot(rows, query.plot) : null,
@@ -196,6 +197,13 @@ function grouped(rows, field, fields) {
   if (!fields.includes(field)) return rows;
   const named = rows.map((row) => ({ ...row, group: fieldOf(row, field) ?? "" }));
   return named.sort((a, b) => (a.group < b.group ? -1 : a.group > b.group ? 1 : 0));
+}
+
+/** How many of a column's judged results passed. */
+function shareOf(rows, number) {
+  const verdicts = rows.flatMap((row) => own(row.results, String(number)) || []).map((each) => each.verdict);
+  const passed = verdicts.filter((each) => each === "passed").length;
+  return [passed, passed + verdicts.filter((each) => each === "failed").length];
 }
 
 function groupCounts(rows) {

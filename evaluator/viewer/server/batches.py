@@ -217,6 +217,7 @@ def matrix_data(matrix: Matrix, batch: Batch, query: Mapping[str, str]) -> dict[
         "choices": matrix.choices(),
         "columns": matrix.columns,
         "groups": _groups(matrix, wanted, selection.groups),
+        "shares": selection.shares[:MAX_CELLS],
         "rows": [_row(matrix, sample, batch, query, wanted) for sample in samples],
         "count": len(selection.samples),
         "total": matrix.count(cells),

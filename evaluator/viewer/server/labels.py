@@ -29,7 +29,7 @@ from evaluator.errors import UsageError
 from evaluator.viewer.json_form import JsonForm, Page
 from evaluator.viewer.server.batch_index import BatchIndex
 from evaluator.viewer.server.batches import cell_names, opened, sample_href
-from evaluator.viewer.server.state import COMPUTING_MS, State, Value, with_query
+from evaluator.viewer.server.state import COMPUTING_MS, LATER, State, Value, with_query
 
 MAX_SHOWN = 200
 _SETTINGS = ("labeller", "scorer", "sides", "precision")
@@ -50,7 +50,7 @@ def label_page(state: State, query: Mapping[str, str]) -> Page:
     title = f"Label {batch.name}"
     if not query.get("labeller", "").strip():
         return Page("label", title, shown | {"choices": _choices(batch)})
-    value = _session(state, batch, matrix.index, query)
+    value = LATER if matrix.index.unread else _session(state, batch, matrix.index, query)
     if value.value is None:
         shown["problem"] = value.error
         return Page("label", title, shown, live_ms=0 if value.error else COMPUTING_MS)
@@ -89,7 +89,7 @@ def give_label(state: State, query: Mapping[str, str]) -> str:
     answer that cannot be read, or if the text has changed since it was shown.
     """
     state.check_form(query)
-    batch, matrix = opened(state, query["folder"], wait_s=state.wait_s)
+    batch, matrix = opened(state, query["folder"])
     value = _session(state, batch, matrix.index, query)
     if value.value is None:
         raise UsageError(value.error or "the results are being read; open the page again")

@@ -98,8 +98,9 @@ def read_query(query: Mapping[str, str], cells: int) -> MatrixQuery:
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The numbers of the samples that fit, in order, and how many rows each chip has among those
-    that fulfil the other conditions. `rows` are the rows of a group and `passed` of its `judged`
-    results passed, by the number of the group's value.
+    that fulfil the other conditions. `groups` has for the number of a group's value its rows, and
+    how many of its judged results passed. `shares` has for each column how many of the judged
+    results of these samples passed; empty where every sample fits.
     """
 
     samples: Sequence[int]
@@ -107,6 +108,7 @@ class Selection:
     groups: Mapping[int, tuple[int, int, int]] = field(
         default_factory=dict[int, tuple[int, int, int]]
     )
+    shares: Sequence[tuple[int, int]] = ()
 
 
 class Matrix:
@@ -215,7 +217,30 @@ class Matrix:
         if values is not None:
             samples = sorted(samples, key=values.code)
             groups = self._group_counts(samples, values.code, wanted, cells)
-        return Selection(samples, chips, groups=groups)
+        shares: Sequence[tuple[int, int]] = ()
+        if len(samples) < len(masks):
+            shares = self._shares(samples, cells)
+        return Selection(samples, chips, groups=groups, shares=shares)
+
+    def _shares(self, samples: Sequence[int], cells: Sequence[Group]) -> list[tuple[int, int]]:
+        index = self.index
+        of = index.samples
+        chosen = bytearray(len(index.places))
+        for sample in samples:
+            chosen[sample] = 1
+        counted = Counter(
+            (index.groups[row], index.verdicts[row]) for row in index.rows() if chosen[of[row]]
+        )
+        found: list[tuple[int, int]] = []
+        for cell in cells:
+            group = index.group_number(cell)
+            passed = failed = 0
+            if group is not None:
+                passed, failed = (
+                    counted[group, VERDICTS.index(each)] for each in ("passed", "failed")
+                )
+            found.append((passed, passed + failed))
+        return found
 
     def _fitting(
         self, wanted: MatrixQuery, cells: Sequence[Group], masks: bytearray
