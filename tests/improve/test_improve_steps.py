@@ -83,7 +83,7 @@ def evaluator_in(folder: Path, model: Any) -> Evaluator:
 def test_the_step_that_fails_is_edited(tmp_path: Path, template: str, proposal: Any) -> None:
     model = Sums(proposal)
     evaluator = evaluator_in(tmp_path, model)
-    rows = [{"id": str(n), "sum": f"sum-{n} ", "target": str(n)} for n in range(80)]
+    rows = [{"id": str(n), "sum": f"sum-{n} ", "target": str(n)} for n in range(64)]
     certificate = asyncio.run(
         improve(
             template, rows, evaluator=evaluator, scorers=["exact"], rounds=1, output=tmp_path / "s"
